@@ -12,9 +12,9 @@ from pathlib import Path
 
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
-from subagent_server.catalog.discover import discover
-from subagent_server.catalog.loading import load_file
-from subagent_server.catalog.problems import AgentFileError
+from subagent_server.agents.discover import discover
+from subagent_server.agents.formats import load_file
+from subagent_server.agents.yaml_reader import AgentFileError
 
 TITLE = "Agent files"
 TIMES = 20

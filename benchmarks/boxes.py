@@ -16,13 +16,13 @@ from benchmarks.bench_world import BenchWorld, bench_world
 from benchmarks.scale import Scale
 from benchmarks.start import ready_zygote
 from benchmarks.table import Bar, Line, table
-from subagent_server.host import process_scan
-from subagent_server.host.directory import Directory
+from subagent_server.run import processes
+from subagent_server.run.files import Directory
 from subagent_server.sandbox.box import Box, Rules, build_box
-from subagent_server.service.start import StartOrder, start
-from subagent_server.toolkit.workspace.bash import BashTool
-from subagent_server.toolkit.workspace.ripgrep import SearchScope
-from subagent_server.toolkit.workspace.search import GrepTool
+from subagent_server.toolbox.bash import BashTool
+from subagent_server.toolbox.ripgrep import SearchScope
+from subagent_server.toolbox.search import GrepTool
+from subagent_server.verbs.start import StartOrder, start
 from tests.helpers.wait import wait_for
 
 TITLE = "The sandbox"
@@ -141,7 +141,7 @@ def _memory() -> float:
         with _shell(in_box=True) as tool:
             try:
                 await tool.call({"command": "true"})
-                mine = process_scan.descendants([os.getpid()])
+                mine = processes.descendants([os.getpid()])
                 return sum(_own_memory(each.pid) for each in mine if _name(each.pid) == "bwrap") / _KIB
             finally:
                 await tool.aclose()

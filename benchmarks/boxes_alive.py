@@ -21,12 +21,12 @@ from benchmarks.memory import available_mib, proportional_mib
 from benchmarks.scale import Scale
 from benchmarks.start import ready_zygote
 from benchmarks.table import Bar, Line, table
-from subagent_server.domain.states import Status
-from subagent_server.host import process_scan, processes
-from subagent_server.service.doctor import examine_all
-from subagent_server.service.shim_record import read_shim
-from subagent_server.service.start import StartOrder, start
-from subagent_server.service.stop import stop
+from subagent_server.run import processes
+from subagent_server.run.states import Status
+from subagent_server.verbs.doctor import examine_all
+from subagent_server.verbs.end_run import stop
+from subagent_server.verbs.reconcile import read_shim
+from subagent_server.verbs.start import StartOrder, start
 from tests.helpers.turns import Turn, asks, shell
 
 TITLE = "Many boxes alive at once"
@@ -93,13 +93,13 @@ class Sleepers:
 
     def box(self, run_id: str) -> list[processes.Identity]:
         """Return the processes of the box of a run: twice bubblewrap, the shell, the command."""
-        return process_scan.descendants([each.pid for each in self.own(run_id)[1:]])
+        return processes.descendants([each.pid for each in self.own(run_id)[1:]])
 
     def is_there(self, run_id: str) -> bool:
         """Whether a run waits, with its job alive in its box."""
         if self.world.service.store.read(run_id).status is not Status.WAITING:
             return False
-        return any(b"sleep" in process_scan.command_of(each.pid) for each in self.box(run_id))
+        return any(b"sleep" in processes.command_of(each.pid) for each in self.box(run_id))
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong when all have been stopped."""

@@ -19,13 +19,11 @@ from benchmarks.bench_world import BenchWorld, bench_world
 from benchmarks.code_tokens import CODE_TOOL, SERVER, WAIT_SECONDS, write_agent
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
-from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
-from subagent_server.host import journal
+from subagent_server.run import durable
+from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.sandbox.server_places import ServerStarts
-from subagent_server.toolkit.mcp_servers.connection import ServerContext
-from subagent_server.toolkit.mcp_servers.offer import ToolChoice
-from subagent_server.toolkit.mcp_servers.results import Attachments
-from subagent_server.toolkit.mcp_servers.servers import connect
+from subagent_server.toolbox.mcp.connection import ServerContext
+from subagent_server.toolbox.mcp.mcp_tools import Attachments, ToolChoice, connect
 from tests.helpers.turns import Turn, call, says, tool_results
 
 _STARTS = ServerStarts(
@@ -126,7 +124,7 @@ async def _programs(world: BenchWorld, name: str) -> tuple[list[float], list[flo
     view: dict[str, Any] = result.structured_content or {}
     if view.get("status") != "completed":
         raise RuntimeError(f"the run of {name}: {result.content}")
-    events = journal.records(world.service.store.paths.run(view["runId"]).events)
+    events = durable.records(world.service.store.paths.run(view["runId"]).events)
     taken = [event["seconds"] * 1000 for event in events if event.get("type") == "tool_result"]
     return taken[:PROGRAMS], json.loads(view["result"])
 

@@ -20,10 +20,10 @@ from benchmarks.scale import Scale
 from benchmarks.serve_start import COMMAND, serving
 from benchmarks.start import SCRIPT, ready_zygote
 from benchmarks.table import Bar, Line, table
-from subagent_server.domain.states import TERMINAL
-from subagent_server.host import processes
-from subagent_server.service.shim_record import read_shim
-from subagent_server.service.start import StartOrder, start
+from subagent_server.run import processes
+from subagent_server.run.states import TERMINAL
+from subagent_server.verbs.reconcile import read_shim
+from subagent_server.verbs.start import StartOrder, start
 
 BARE = (sys.executable, "-I", "-S", "-c", "pass")
 TITLE = "Ends"

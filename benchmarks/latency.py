@@ -13,7 +13,7 @@ from benchmarks.bench_world import BenchWorld, bench_world, timed
 from benchmarks.scale import Scale
 from benchmarks.start import ready_zygote
 from benchmarks.table import Bar, Line, table
-from subagent_server.domain.errors import SubagentError
+from subagent_server.run.errors import SubagentError
 
 TITLE = "Calls while runs wait for their parent"
 BASELINE = "bare tool, same SDK"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
-from subagent_server.host import journal
-from subagent_server.host.directory import Entry
-from subagent_server.store.logs import page
+from subagent_server.run import durable
+from subagent_server.run.files import Entry
+from subagent_server.run.journal import page
 
 TITLE = "Logs"
 TIMES = 200
@@ -33,7 +33,7 @@ def measure(scale: Scale) -> list[Line]:
                 began = time.perf_counter()
                 cursor = page(Entry.at(path), None, LINES).cursor
                 taken[f"{prefix}tail"].append((time.perf_counter() - began) * 1000)
-                journal.append_bytes(Entry.at(path), b"09:30:16 one more line\n")
+                durable.append_bytes(Entry.at(path), b"09:30:16 one more line\n")
                 began = time.perf_counter()
                 found = page(Entry.at(path), cursor, LINES)
                 taken[f"{prefix}follow"].append((time.perf_counter() - began) * 1000)

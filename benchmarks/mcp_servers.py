@@ -14,12 +14,10 @@ from pathlib import Path
 
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
-from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
+from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.sandbox.server_places import ServerStarts
-from subagent_server.toolkit.mcp_servers.connection import ServerContext
-from subagent_server.toolkit.mcp_servers.offer import ToolChoice
-from subagent_server.toolkit.mcp_servers.results import Attachments
-from subagent_server.toolkit.mcp_servers.servers import connect
+from subagent_server.toolbox.mcp.connection import ServerContext
+from subagent_server.toolbox.mcp.mcp_tools import Attachments, ToolChoice, connect
 
 _STARTS = ServerStarts(
     AgentDefinition(name="bench", sandbox="none"), dict(os.environ), Path.cwd(), Path.cwd()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from subagent_server.host import processes
+from subagent_server.run import processes
 
 _NANOSECONDS = 1_000_000_000
 

@@ -10,9 +10,9 @@ from benchmarks.memory import available_mib, proportional_mib
 from benchmarks.scale import WHOLE, Scale
 from benchmarks.start import ready_zygote
 from benchmarks.table import Bar, Line, table
-from subagent_server.domain.states import Status
-from subagent_server.host import process_scan, processes
-from subagent_server.service.shim_record import read_shim
+from subagent_server.run import processes
+from subagent_server.run.states import Status
+from subagent_server.verbs.reconcile import read_shim
 
 TITLE = "Programs as subagents"
 AGENT = "programmed"
@@ -60,7 +60,7 @@ async def _measured(world: BenchWorld, number: int) -> list[Line]:
             shim = processes.Identity.from_json(read_shim(service.store.paths.run(run_id)).get("shim"))
             worker = service.store.read(run_id).worker
             assert shim is not None and worker is not None
-            (relay,) = (each for each in process_scan.descendants([worker.pid]) if _is_relay(each))
+            (relay,) = (each for each in processes.descendants([worker.pid]) if _is_relay(each))
             shims.append(proportional_mib(shim))
             workers.append(proportional_mib(processes.identify(worker.pid)))
             relays.append(proportional_mib(relay))
@@ -76,7 +76,7 @@ async def _measured(world: BenchWorld, number: int) -> list[Line]:
 
 
 def _is_relay(process: processes.Identity) -> bool:
-    return any(word.endswith(b"/relay.py") for word in process_scan.command_of(process.pid))
+    return any(word.endswith(b"/relay.py") for word in processes.command_of(process.pid))
 
 
 if __name__ == "__main__":

@@ -17,12 +17,12 @@ from typing import Any
 from benchmarks.bench_world import BenchWorld, bench_world
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
-from subagent_server.domain.records import Message, RunMeta
-from subagent_server.domain.states import MessageStatus
-from subagent_server.host import atomic
-from subagent_server.host.directory import Entry
-from subagent_server.service.reply import reply
-from subagent_server.service.start import StartOrder, start
+from subagent_server.run import durable
+from subagent_server.run.files import Entry
+from subagent_server.run.records import Message, RunMeta
+from subagent_server.run.states import MessageStatus
+from subagent_server.verbs.questions import reply
+from subagent_server.verbs.start import StartOrder, start
 
 TITLE = "From an answer to its effects"
 BASELINE = "synced file, then a FIFO"
@@ -104,7 +104,7 @@ def _floor(times: int) -> list[float]:
             for _ in range(times):
                 gate.clear()
                 began = time.monotonic()
-                atomic.write_durably(Entry.at(file), b"Left.")
+                durable.write_durably(Entry.at(file), b"Left.")
                 pipe.write(b".")
                 gate.wait(_BOUND)
                 taken.append((heard[-1] - began) * 1000)

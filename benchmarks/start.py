@@ -32,7 +32,7 @@ _FORKING = """
 import os, sys, time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from subagent_server.warm.zygote import warmed_up
+from subagent_server.worker.zygote_main import warmed_up
 with TemporaryDirectory() as place:
     warmed_up(Path(place))
 for _ in range(int(sys.argv[1])):

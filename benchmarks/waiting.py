@@ -14,9 +14,9 @@ from benchmarks.memory import proportional_mib
 from benchmarks.scale import Scale
 from benchmarks.start import ready_zygote, until
 from benchmarks.table import Bar, Line, table
-from subagent_server.domain.errors import SubagentError
-from subagent_server.host import process_scan, processes
-from subagent_server.service.shim_record import read_shim
+from subagent_server.run import processes
+from subagent_server.run.errors import SubagentError
+from subagent_server.verbs.reconcile import read_shim
 from tests.helpers.turns import Turn, asks, shell
 
 TITLE = "Waiting"
@@ -64,7 +64,7 @@ def _weights(world: BenchWorld, what: str) -> list[Line]:
         shims.append(proportional_mib(shim))
         workers.append(proportional_mib(worker))
         below.append(
-            sum(map(proportional_mib, [] if worker is None else process_scan.descendants([worker.pid])))
+            sum(map(proportional_mib, [] if worker is None else processes.descendants([worker.pid])))
         )
     together = [shim + worker for shim, worker in zip(shims, workers, strict=True)]
     zygote = [proportional_mib(world.zygote())]

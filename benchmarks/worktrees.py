@@ -14,10 +14,10 @@ from pathlib import Path
 
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
-from subagent_server.domain.records import Worktree
+from subagent_server.run.records import Worktree
 from subagent_server.worktrees.making import make_worktree
-from subagent_server.worktrees.repository import find_repository
 from subagent_server.worktrees.settling import settle_worktree
+from subagent_server.worktrees.store_of_run import find_repository
 
 TITLE = "Worktrees"
 TIMES = 10

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from benchmarks.scale import Scale
 from benchmarks.table import Line, table
-from subagent_server.domain import events
-from subagent_server.domain.records import RunMeta, RunRequest, WorkerIdentity
-from subagent_server.host import atomic, journal
-from subagent_server.host.clock import now
-from subagent_server.host.directory import Entry
-from subagent_server.store.runs import RunStore
+from subagent_server.run import durable, transitions
+from subagent_server.run.files import Entry
+from subagent_server.run.processes import now
+from subagent_server.run.records import RunMeta, RunRequest, WorkerIdentity
+from subagent_server.run.store import RunStore
 
 TITLE = "Writing"
 BASELINE = "pwrite of 4 KiB and fdatasync"
@@ -38,12 +37,12 @@ def measure(scale: Scale) -> list[Line]:
         os.fsync(descriptor)
         state = run.meta.path.read_bytes()
         for number in range(scale.times(TIMES)):
-            step = events.ProgressReported(summary=f"step {number}")
+            step = transitions.ProgressReported(summary=f"step {number}")
             floor.append(_timed(lambda: _overwrite(descriptor)))
             append.append(
-                _timed(lambda: journal.append_line(run.events, {"type": "text", "text": "x" * 300}))
+                _timed(lambda: durable.append_line(run.events, {"type": "text", "text": "x" * 300}))
             )
-            replace.append(_timed(lambda: atomic.write_durably(Entry.at(run.directory / "file"), state)))
+            replace.append(_timed(lambda: durable.write_durably(Entry.at(run.directory / "file"), state)))
             update.append(_timed(lambda event=step: store.update(RUN_ID, event, now())))
         os.close(descriptor)
     return [
@@ -62,7 +61,7 @@ def _store(place: Path) -> RunStore:
     store.create(request)
     store.publish(RunMeta(run_id=RUN_ID, agent_name="worker", root_run_id=RUN_ID, created_at=moment))
     worker = WorkerIdentity(host="here", pid=1, start_time=1, boot_id="boot")
-    store.update(RUN_ID, events.WorkerStarted(worker=worker), moment)
+    store.update(RUN_ID, transitions.WorkerStarted(worker=worker), moment)
     return store
 
 

@@ -2,10 +2,10 @@
 
 Where to begin reading:
 
-1. `domain/states.py`: the statuses of a run and what may follow what; `domain/apply.py`, the one step.
-2. `store/runs.py`: a run is a directory, and one function writes its state.
-3. `service/start.py`: a verb checks everything, makes the directory, and has the run started.
-4. `launch/shim.py` and `worker/life.py`: the two processes of a run, from its slot to exactly one outcome.
+1. `run/states.py`: the statuses of a run and what may follow what; `run/transitions.py`, the one step.
+2. `run/store.py`: a run is a directory, and one function writes its state.
+3. `verbs/start.py`: a verb checks everything, makes the directory, and has the run started.
+4. `process/shim.py` and `worker/supervisor.py`: the two processes of a run, from its slot to one outcome.
 5. `server/` and `cli/`: the doors, which parse, call a verb of `service/`, and present its answer.
 
 `docs/architecture.md` has the rooms, the floors on which they stand, and the words.

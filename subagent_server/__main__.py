@@ -11,7 +11,7 @@ def main() -> int:
 
         return command_line()
     except Exception as error:
-        from subagent_server.host.no_room import lack_of_room
+        from subagent_server.run.stderr import lack_of_room
 
         sentence = lack_of_room(error)
         if sentence is None:

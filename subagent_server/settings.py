@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from subagent_server.domain.errors import BadArgument, HostError
-from subagent_server.store.root import FoundRoot, find_root
+from subagent_server.run.errors import BadArgument, HostError
+from subagent_server.run.paths import FoundRoot, find_root
 
 Role = Literal["all", "parent", "child"]
 """The tools that a server offers: those of a parent, those of a child run, or both."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from subagent_server.store.runs import RunStore
+from subagent_server.run.store import RunStore
 from tests.helpers import warm
 from tests.helpers.api_checks import check_strictly
 from tests.helpers.forking import ADDRESS, Forker

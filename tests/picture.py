@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.text import Text
 
-from subagent_server.domain import events
-from subagent_server.domain.records import Failure
-from subagent_server.host.clock import now
+from subagent_server.run import transitions
+from subagent_server.run.processes import now
+from subagent_server.run.records import Failure
 from tests.cli.command import Cli, asked
 
 COLUMNS = 100
@@ -36,7 +36,7 @@ def screen(home: Path) -> str:
         cli.completed("ubvpsv", text="approve: two nits, no bug", agent_name="reviewer", created_at=ago(190))
         failed = cli.made("k7p2mq", agent_name="triage", created_at=ago(1500))
         why = Failure(code="budget", message="The budget of $0.50 is used up.")
-        cli.store.update(failed, events.RunFailed(failure=why), now())
+        cli.store.update(failed, transitions.RunFailed(failure=why), now())
         seek = {"agent_name": "scout", "label": "where discounts are computed", "created_at": ago(1)}
         stack.enter_context(cli.living("6thsa5", **seek))
         question = asked("Is the discount meant to be public yet?", "yes", "no")

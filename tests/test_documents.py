@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.cli.console.group import VERBS
+from subagent_server.cli.console.app import VERBS
 from tests.helpers.processes import REPOSITORY
 
 PACKAGE = REPOSITORY / "subagent_server"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.store.runs import RunStore
+from subagent_server.run.store import RunStore
 from tests.helpers.forking import fork_command, is_for_forking, run_forked
 from tests.helpers.wait import wait_for
 

@@ -16,60 +16,50 @@ from tests.helpers.processes import REPOSITORY, run_python
 PACKAGE = "subagent_server"
 ROOT = REPOSITORY / PACKAGE
 
-ABOVE_THE_VERBS = {"service", "catalog", "domain", "settings"}
+GROUND = {"run"}
+BELOW_THE_VERBS = {"run", "agents", "process", "sandbox", "worktrees", "settings"}
 FLOORS: dict[str, set[str]] = {
-    "domain": set(),
-    "settings": {"domain.errors", "store.root"},
-    "host": {"domain"},
-    "forkserver": {"host", "domain"},
-    "launch": {"forkserver", "host", "domain", "store.paths"},
-    "store": {"host", "domain"},
-    "catalog": {"host", "domain"},
-    "sandbox": {"host", "domain"},
-    "toolkit": {"sandbox", "host", "domain"},
-    "worktrees": {"sandbox", "host", "domain"},
-    "runners": {"toolkit", "host", "domain"},
-    "service": {
-        "store",
-        "launch",
-        "forkserver",
-        "catalog",
-        "sandbox",
-        "worktrees",
-        "host",
-        "domain",
-        "settings",
-    },
-    "server": ABOVE_THE_VERBS,
-    "tui": ABOVE_THE_VERBS,
-    "web": ABOVE_THE_VERBS,
-    "worker": ABOVE_THE_VERBS
-    | {"runners", "toolkit", "sandbox", "worktrees", "store", "host"}
-    | {"launch.marks", "server.connection", "server.serving", "server.stdio"},
-    "cli": {
-        *("service", "catalog", "domain", "settings", "host", "store", "launch", "toolkit", "runners"),
-        *("server", "tui", "web", "worker", "sandbox", "worktrees"),
-    },
-    "extensions": {
-        *("service", "catalog", "domain", "settings", "host", "store", "launch", "toolkit", "runners"),
-        *("sandbox", "worktrees"),
-    },
-    "warm": {
-        *("service", "catalog", "domain", "settings", "host", "store", "forkserver", "launch", "runners"),
-        *("worker", "sandbox"),
-    },
-    "__main__": {"cli", "host.no_room"},
+    "run": set(),
+    "settings": GROUND,
+    "agents": GROUND,
+    "process": GROUND,
+    "sandbox": GROUND,
+    "worktrees": GROUND | {"sandbox"},
+    "toolbox": GROUND | {"sandbox"},
+    "loop": GROUND | {"toolbox"},
+    "verbs": BELOW_THE_VERBS,
+    "tools": BELOW_THE_VERBS | {"verbs"},
+    "extensions": BELOW_THE_VERBS | {"verbs", "toolbox", "loop"},
+    "worker": BELOW_THE_VERBS | {"verbs", "tools", "toolbox", "loop", "server"},
+    "server": BELOW_THE_VERBS | {"verbs", "tools"},
+    "cli": BELOW_THE_VERBS | {"verbs", "tools", "toolbox", "loop", "worker", "server"},
+    "__main__": {"cli", "run"},
 }
 """By hand from the table of floors: a room, and the rooms (or single modules) it may import beside itself.
 
 The registry of extensions, `extensions/__init__.py`, imports none of our rooms, and every room may ask it.
-The `cli.py` of an extension has commands: it stands where `cli` stands.
+The `cli.py` of an extension has commands: it stands where `cli` stands; what opens a program for a run, or
+plays a script for one, stands where `worker` stands.
 """
+ABOVE = re.compile(
+    r"extensions\.(\w+\.cli(\.\w+)?|programs\.(program_runner|boxed_start|carried_on|child_connections)|simulator\.played)"
+)
 
-THIRD_PARTY: dict[str, set[str]] = {"domain": {"pydantic", "pydantic_core"}, "settings": set()}
+THIRD_PARTY: dict[str, set[str]] = {
+    "run": {
+        "pydantic",
+        "pydantic_core",
+        "filelock",
+        "jsonschema",
+        "jsonschema_specifications",
+        "referencing",
+        "watchdog",
+    },
+    "settings": set(),
+}
 """The rooms of the ground floor stay with these."""
 
-STANDARD_LIBRARY_ONLY = ("launch/shim.py", "store/paths.py", "store/root.py", "settings.py")
+STANDARD_LIBRARY_ONLY = ("process/shim.py", "run/paths.py", "settings.py")
 SLOW = ("mcp", "anthropic")
 READ_VERBS = ("ls", "show", "logs", "inbox", "agents", "doctor", "stats", "schema")
 
@@ -158,7 +148,7 @@ def test_every_room_stands_on_a_floor() -> None:
 @pytest.mark.parametrize("room", [room for room in FLOORS if room in rooms()])
 def test_a_room_imports_only_from_the_floors_below_it(room: str) -> None:
     ours = [found for found in imports_of_room(room) if found.target.split(".")[0] == PACKAGE]
-    ours = [found for found in ours if not re.fullmatch(r"extensions\.\w+\.cli(\.\w+)?", found.module)]
+    ours = [found for found in ours if not ABOVE.fullmatch(found.module)]
     wrong = [str(found) for found in ours if not is_allowed(room, found.target.removeprefix(f"{PACKAGE}."))]
     assert wrong == []
 
@@ -204,7 +194,7 @@ def test_the_library_of_a_foreign_protocol_is_imported_by_its_runner_alone() -> 
         for path in ROOT.rglob("*.py")
         if any(found.target.split(".")[0] == "acp" for found in imports_of(path))
     }
-    assert users == {"runners.programs.acp"}
+    assert users == {"extensions.programs.acp"}
 
 
 def test_the_modules_of_the_read_commands_import_neither_protocol_nor_model() -> None:
@@ -231,12 +221,12 @@ def modules_after(*names: str) -> set[str]:
 
 
 def test_nobody_opens_the_path_of_what_lies_below_a_runs_root() -> None:
-    """Entries are opened below their directory (`host/directory.py`); their paths are for messages."""
+    """Entries are opened below their directory (`run/files.py`); their paths are for messages."""
     opening = re.compile(r"\.path\.(open|read_|write_|mkdir|unlink|touch|rename|replace|glob|iterdir|stat)\b")
     used = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in ROOT.rglob("*.py")
-        if path != ROOT / "host" / "directory.py"
+        if path != ROOT / "run" / "files.py"
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         if opening.search(line)
     ]

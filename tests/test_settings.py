@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.errors import BadArgument, HostError
+from subagent_server.run.errors import BadArgument, HostError
+from subagent_server.run.paths import RootPaths
+from subagent_server.run.store import RunStore
 from subagent_server.settings import Settings, read_settings
-from subagent_server.store.paths import RootPaths
-from subagent_server.store.runs import RunStore
 from tests.helpers.processes import run_python
 
 NUMBERS: dict[str, tuple[str, Callable[[Settings], int], int]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from click.testing import CliRunner
 
-from subagent_server.cli.console.group import subagent
+from subagent_server.cli.console.app import subagent
 from tests.helpers.processes import REPOSITORY
 
 SNAPSHOTS = REPOSITORY / "tests/surface"

@@ -4,6 +4,6 @@ Here are only verbs; `console/group.py` lists them. Code that they share is in `
 the files of MCP clients for `init`, and `mcp/` has the verbs of `subagent mcp`.
 """
 
-from subagent_server.cli.console.entry import main
+from subagent_server.cli.console.app import main
 
 __all__ = ["main"]

@@ -4,17 +4,14 @@ from typing import Any
 
 import click
 
-from subagent_server.catalog.problems import Problem
-from subagent_server.cli.console.colours import coloured
-from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.output import err, out, out_json
-from subagent_server.cli.console.problems import problem_line, problem_wire
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import GAP, one_line, table
-from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.service.check_agent import AgentChecker, CheckedAgent
-from subagent_server.service.tool_names import MissingName
+from subagent_server.agents.yaml_reader import Problem
+from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.output import ExitCode, err, json_option, out, out_json
+from subagent_server.cli.console.show_text import problem_line, problem_wire
+from subagent_server.cli.console.terminal import GAP, coloured, one_line, table
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent
+from subagent_server.verbs.tool_names import MissingName
 
 _LIMITS = (24, 40)
 _BREAKING = frozenset({"error", "duplicate", "fault"})

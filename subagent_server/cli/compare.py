@@ -6,12 +6,10 @@ from collections.abc import Iterator
 
 import click
 
-from subagent_server.cli.console.complete import complete_runs
-from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.output import is_terminal, out, out_json
-from subagent_server.cli.console.row_cells import run_cell
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import (
+from subagent_server.cli.console.app import Session, complete_runs, pass_session
+from subagent_server.cli.console.output import is_terminal, json_option, out, out_json
+from subagent_server.cli.console.show_text import run_cell
+from subagent_server.cli.console.terminal import (
     GAP,
     UNKNOWN,
     duration,
@@ -23,10 +21,9 @@ from subagent_server.cli.console.text import (
     table,
     wrapped,
 )
-from subagent_server.domain.figures import least_mark
-from subagent_server.domain.money import dollars
-from subagent_server.service.open_run import open_run
-from subagent_server.service.run_figures import RunFigures, run_figures
+from subagent_server.run.states import dollars, least_mark
+from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.scripts import RunFigures, run_figures
 
 _NAMES = 18
 """Columns of the names of the figures; the two runs share the rest of the line."""

@@ -2,10 +2,8 @@
 
 import click
 
-from subagent_server.cli.console.complete import complete_runs
-from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import TEXT
-from subagent_server.cli.console.session import Session
+from subagent_server.cli.console.app import Session, complete_runs
+from subagent_server.cli.console.output import TEXT, ExitCode
 from subagent_server.cli.console.starting import (
     AfterStart,
     argument_or_stdin,
@@ -15,8 +13,8 @@ from subagent_server.cli.console.starting import (
     start_options,
     start_run,
 )
-from subagent_server.service.continue_run import ContinueOrder, continue_run
-from subagent_server.service.parents import COMMAND_LINE
+from subagent_server.verbs.access import COMMAND_LINE
+from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 
 
 @click.command("continue")

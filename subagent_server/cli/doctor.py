@@ -7,29 +7,33 @@ from typing import Any
 
 import click
 
-from subagent_server.catalog.loading import load_file
-from subagent_server.catalog.problems import AgentFileError, Problem
-from subagent_server.cli.console.complete import complete_agents
-from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import TEXT, json_option
+from subagent_server.agents.formats import load_file
+from subagent_server.agents.yaml_reader import AgentFileError, Problem
+from subagent_server.cli.console.app import Session, complete_agents, pass_session
 from subagent_server.cli.console.http_options import EVERYBODY
-from subagent_server.cli.console.output import err, last_clause, out, out_json, report
-from subagent_server.cli.console.problems import problem_line, problem_wire
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import one_line
-from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import SubagentError
-from subagent_server.host.process_scan import with_words
-from subagent_server.sandbox.trial import outlook
-from subagent_server.service.check_agent import AgentChecker, CheckedAgent
-from subagent_server.service.context import warm_start
-from subagent_server.service.doctor import NOT_SETTLED, examine
-from subagent_server.service.hooks import hooks_for_run
-from subagent_server.service.open_run import open_run
-from subagent_server.service.reconcile import observe
-from subagent_server.service.unsupported import why_no_commit
-from subagent_server.service.worktree_end import open_worktree
-from subagent_server.store.log_format import count
+from subagent_server.cli.console.output import (
+    TEXT,
+    ExitCode,
+    err,
+    json_option,
+    last_clause,
+    out,
+    out_json,
+    report,
+)
+from subagent_server.cli.console.show_text import problem_line, problem_wire
+from subagent_server.cli.console.terminal import one_line
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.errors import SubagentError
+from subagent_server.run.journal import count
+from subagent_server.run.processes import with_words
+from subagent_server.sandbox.verify import outlook
+from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent, why_no_commit
+from subagent_server.verbs.context import warm_start
+from subagent_server.verbs.doctor import NOT_SETTLED, examine
+from subagent_server.verbs.left_behind import open_worktree
+from subagent_server.verbs.reconcile import observe, open_run
+from subagent_server.verbs.start import hooks_for_run
 
 _EVERY_RUN = "*"
 """The value of a bare `--runs`; no run id can be this."""

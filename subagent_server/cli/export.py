@@ -8,20 +8,15 @@ from typing import BinaryIO, TypeVar
 
 import click
 
-from subagent_server.cli.console.complete import complete_runs
-from subagent_server.cli.console.exits import EarlyExit, ExitCode
-from subagent_server.cli.console.flags import TEXT
-from subagent_server.cli.console.output import err, is_terminal, report
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import one_line
-from subagent_server.domain.errors import BadArgument, shorten
-from subagent_server.service.export_run import export as export_runs
-from subagent_server.service.inspect_log import inspect_log
-from subagent_server.service.masking import masker_at_door
-from subagent_server.service.open_run import open_run
-from subagent_server.service.otlp import as_line, is_address, send
-from subagent_server.service.otlp import otlp as otlp_of
-from subagent_server.service.tree_usage import subtree
+from subagent_server.cli.console.app import Session, complete_runs, pass_session
+from subagent_server.cli.console.output import TEXT, EarlyExit, ExitCode, err, is_terminal, report
+from subagent_server.cli.console.terminal import one_line
+from subagent_server.run.errors import BadArgument, shorten
+from subagent_server.verbs.export_run import as_line, inspect_log, is_address, send
+from subagent_server.verbs.export_run import export as export_runs
+from subagent_server.verbs.export_run import otlp as otlp_of
+from subagent_server.verbs.inputs import masker_at_door
+from subagent_server.verbs.reconcile import open_run, subtree
 
 T = TypeVar("T")
 
@@ -97,7 +92,7 @@ def export(
 
 
 def _as_html(session: Session, run_id: str, name: str) -> None:
-    from subagent_server.web.standalone import StandalonePage
+    from subagent_server.server.page.standalone import StandalonePage
 
     text = asyncio.run(StandalonePage(session.service, session.caller, run_id).html()).encode(
         "utf-8", "replace"

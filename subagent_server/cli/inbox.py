@@ -7,15 +7,14 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.console.flags import TEXT, json_option
-from subagent_server.cli.console.output import err, is_terminal, out, out_json, report
-from subagent_server.cli.console.questions import question_text
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.domain.command_input import command_environment, command_stdin
-from subagent_server.host.bounded_command import start
-from subagent_server.host.host_programs import NoHostProgram
-from subagent_server.service.inbox import OpenQuestion, open_questions
-from subagent_server.service.live_runs import host_program
+from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.output import TEXT, err, is_terminal, json_option, out, out_json, report
+from subagent_server.cli.console.show_text import question_text
+from subagent_server.run.bounded_command import start
+from subagent_server.run.command_input import command_environment, command_stdin
+from subagent_server.run.host_programs import NoHostProgram
+from subagent_server.verbs.live_runs import host_program
+from subagent_server.verbs.questions import OpenQuestion, open_questions
 
 EXEC_SECONDS = 60.0
 

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import click
 
-from subagent_server.cli.clients.client_configs import CLIENTS, SERVER, Client, Scope
-from subagent_server.cli.clients.config_files import Change, snippet, write
-from subagent_server.cli.clients.registration import (
+from subagent_server.cli.client_files import Change, snippet, write
+from subagent_server.cli.clients import CLIENTS, SERVER, Client, Scope
+from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.asking import coverage_lines, has_person
+from subagent_server.cli.console.http_options import DEFAULT_ADDRESS
+from subagent_server.cli.console.output import EarlyExit, ExitCode, err, json_option, out, out_json
+from subagent_server.cli.console.terminal import one_line
+from subagent_server.cli.registration import (
     InitOrder,
     Registration,
     change_wire,
@@ -21,17 +26,9 @@ from subagent_server.cli.clients.registration import (
     planned_removal,
     show_changes,
 )
-from subagent_server.cli.console.ask_trust import coverage_lines
-from subagent_server.cli.console.asking import has_person
-from subagent_server.cli.console.exits import EarlyExit, ExitCode
-from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.http_options import DEFAULT_ADDRESS
-from subagent_server.cli.console.output import err, out, out_json
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import one_line
 from subagent_server.cli.serve import check_patterns
-from subagent_server.sandbox.own_writes import OwnWrites
-from subagent_server.service.trusting import trust
+from subagent_server.sandbox.file_watch import OwnWrites
+from subagent_server.verbs.trust import trust
 
 _KEY = "ANTHROPIC_API_KEY"
 """The variable of the key that agents use unless their file names another."""

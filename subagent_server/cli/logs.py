@@ -5,17 +5,14 @@ from collections.abc import Callable
 
 import click
 
-from subagent_server.cli.console.complete import complete_runs
-from subagent_server.cli.console.event_text import EventText, prefixes
-from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.interrupts import watching
-from subagent_server.cli.console.output import err, out, out_json
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.domain.errors import SubagentError
-from subagent_server.host.journal import parse
-from subagent_server.service.open_run import open_run
-from subagent_server.service.tree_usage import subtree
-from subagent_server.store.logs import in_order, page
+from subagent_server.cli.console.app import Session, complete_runs, pass_session
+from subagent_server.cli.console.follow import watching
+from subagent_server.cli.console.output import err, json_option, out, out_json
+from subagent_server.cli.console.show_text import EventText, prefixes
+from subagent_server.run.durable import parse
+from subagent_server.run.errors import SubagentError
+from subagent_server.run.journal import in_order, page
+from subagent_server.verbs.reconcile import open_run, subtree
 
 
 @click.command()

@@ -8,18 +8,16 @@ from typing import Any, NamedTuple, NoReturn
 
 import click
 
-from subagent_server.catalog.models import resolve_model
-from subagent_server.cli.console.colours import coloured
-from subagent_server.cli.console.flags import TEXT, json_option
-from subagent_server.cli.console.output import err, is_terminal, out, out_json, report
-from subagent_server.cli.console.row_cells import age_cell, run_cell, what_cell
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import duration, look_of, one_line, table
-from subagent_server.domain.errors import SubagentError
-from subagent_server.domain.states import Status
-from subagent_server.service.list_runs import ONLY_NEWEST, RunFilter, RunList
-from subagent_server.service.run_row import RunRow
-from subagent_server.store.runs import RunStore
+from subagent_server.agents.agent_file import resolve_model
+from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.output import TEXT, err, is_terminal, json_option, out, out_json, report
+from subagent_server.cli.console.show_text import age_cell, run_cell, what_cell
+from subagent_server.cli.console.terminal import coloured, duration, look_of, one_line, table
+from subagent_server.run.errors import SubagentError
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
+from subagent_server.verbs.list_runs import ONLY_NEWEST, RunFilter, RunList
+from subagent_server.verbs.views import RunRow
 
 LAST = 10
 MAX_TASK_CHARACTERS = 4_096
@@ -87,7 +85,7 @@ def ls(
     result = found()
     shown = result.rows
     if as_tree and shown:
-        from subagent_server.cli.console.trees import show_trees
+        from subagent_server.cli.console.follow import show_trees
 
         show_trees(session, [row.run_id for row in shown], quiet=quiet, as_json=as_json)
     elif as_json:
@@ -108,7 +106,7 @@ def _watch(session: Session, run_ids: Callable[[], list[str]], as_json: bool) ->
         from subagent_server.cli.console.live_screen import LiveScreen  # a plain list needs none of this
 
         LiveScreen(session, run_ids).show()
-    from subagent_server.cli.console.trees import watch_trees
+    from subagent_server.cli.console.follow import watch_trees
 
     watch_trees(session, run_ids, as_json=as_json)
 

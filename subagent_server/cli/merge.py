@@ -2,11 +2,10 @@
 
 import click
 
-from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.output import out, out_json
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import one_line
-from subagent_server.service.merge_run import merge_run
+from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.output import json_option, out, out_json
+from subagent_server.cli.console.terminal import one_line
+from subagent_server.verbs.merge_run import merge_run
 from subagent_server.worktrees.merging import MergeWay
 
 

@@ -4,14 +4,12 @@ from pathlib import Path
 
 import click
 
-from subagent_server.catalog.loading import load_agent_file
-from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import TEXT, Flags, json_option
-from subagent_server.cli.console.output import err, out, out_json
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import one_line
-from subagent_server.service.check_agent import AgentChecker
-from subagent_server.service.new_agent import new_agent
+from subagent_server.agents.formats import load_agent_file
+from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.output import TEXT, ExitCode, Flags, err, json_option, out, out_json
+from subagent_server.cli.console.terminal import one_line
+from subagent_server.verbs.check_agent import AgentChecker
+from subagent_server.verbs.new_agent import new_agent
 
 _FIRST_TASK = "Where does this project say how it is built and tested?"
 

@@ -4,13 +4,11 @@ from datetime import timedelta
 
 import click
 
-from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import SPAN, json_option
-from subagent_server.cli.console.output import err, out, out_json, report
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import one_line
-from subagent_server.service import remove
-from subagent_server.service.remove import Age, Pruned
+from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.output import SPAN, ExitCode, err, json_option, out, out_json, report
+from subagent_server.cli.console.terminal import one_line
+from subagent_server.verbs import remove
+from subagent_server.verbs.remove import Age, Pruned
 
 DEFAULT = timedelta(days=30)
 

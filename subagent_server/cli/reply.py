@@ -2,19 +2,17 @@
 
 import click
 
+from subagent_server.cli.console.app import Session, complete_runs, pass_session
 from subagent_server.cli.console.asking import ask_person, has_person
-from subagent_server.cli.console.complete import complete_runs
-from subagent_server.cli.console.flags import TEXT, json_option
-from subagent_server.cli.console.interrupts import watching
-from subagent_server.cli.console.output import err, out, out_json
-from subagent_server.cli.console.questions import question_context
-from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.follow import watching
+from subagent_server.cli.console.output import TEXT, err, json_option, out, out_json
+from subagent_server.cli.console.show_text import question_context
 from subagent_server.cli.console.starting import argument_or_stdin
-from subagent_server.domain.errors import BadArgument
-from subagent_server.service import reply as answering
-from subagent_server.service.access import NotAllowed
-from subagent_server.service.inbox import open_questions
-from subagent_server.service.open_run import open_run
+from subagent_server.run.errors import BadArgument
+from subagent_server.verbs import questions as answering
+from subagent_server.verbs.access import NotAllowed
+from subagent_server.verbs.questions import open_questions
+from subagent_server.verbs.reconcile import open_run
 
 _USAGE = "Give the run, the question if several are open, and the answer in quotes."
 

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import click
 
-from subagent_server.cli.console.complete import complete_runs
-from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import TEXT
-from subagent_server.cli.console.session import Session
+from subagent_server.cli.console.app import Session, complete_runs
+from subagent_server.cli.console.output import TEXT, ExitCode
 from subagent_server.cli.console.starting import (
     AfterStart,
     edited,
@@ -19,10 +17,10 @@ from subagent_server.cli.console.starting import (
     start_options,
     start_run,
 )
-from subagent_server.service.parents import COMMAND_LINE
-from subagent_server.service.rerun import order_of
-from subagent_server.service.scripted import check_not_scripted
-from subagent_server.service.start import start
+from subagent_server.verbs.access import COMMAND_LINE
+from subagent_server.verbs.continue_run import order_of
+from subagent_server.verbs.scripts import check_not_scripted
+from subagent_server.verbs.start import start
 
 
 @click.command()

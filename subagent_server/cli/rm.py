@@ -2,17 +2,13 @@
 
 import click
 
+from subagent_server.cli.console.app import Session, code_of, complete_runs, each_of, pass_session
 from subagent_server.cli.console.asking import has_person
-from subagent_server.cli.console.complete import complete_runs
-from subagent_server.cli.console.error_text import for_people
-from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import json_option
 from subagent_server.cli.console.follow import until_gone
-from subagent_server.cli.console.output import err, out, out_json
-from subagent_server.cli.console.refused import code_of, each_of
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.service.remove import StillEnding, remove, sweep
-from subagent_server.service.worktree_end import UnmergedWork
+from subagent_server.cli.console.output import ExitCode, err, json_option, out, out_json
+from subagent_server.cli.console.terminal import for_people
+from subagent_server.verbs.left_behind import UnmergedWork
+from subagent_server.verbs.remove import StillEnding, remove, sweep
 
 
 @click.command()

@@ -5,11 +5,8 @@ from pathlib import Path
 
 import click
 
-from subagent_server.cli.console.complete import complete_agents
-from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import TEXT
-from subagent_server.cli.console.output import is_terminal
-from subagent_server.cli.console.session import Session
+from subagent_server.cli.console.app import Session, complete_agents
+from subagent_server.cli.console.output import TEXT, ExitCode, is_terminal
 from subagent_server.cli.console.starting import (
     AfterStart,
     argument_or_stdin,
@@ -24,8 +21,8 @@ from subagent_server.cli.console.starting import (
     start_run,
     stdin_text,
 )
-from subagent_server.service.parents import COMMAND_LINE
-from subagent_server.service.start import StartOrder, start
+from subagent_server.verbs.access import COMMAND_LINE
+from subagent_server.verbs.start import StartOrder, start
 
 
 @click.command()

@@ -3,10 +3,9 @@
 import click
 
 from subagent_server import extensions
-from subagent_server.catalog.editor_schemas import agent_schema, config_schema
-from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.output import out_json
-from subagent_server.domain.file_schemas import FILES, file_schema
+from subagent_server.agents.templates import agent_schema, config_schema
+from subagent_server.cli.console.output import json_option, out_json
+from subagent_server.run.schemas import FILES, file_schema
 
 _AGENT_FILES = {"agent": agent_schema, "cpe": config_schema}
 _EXTENSIONS = extensions.schemas()

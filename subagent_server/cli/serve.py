@@ -12,26 +12,22 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
-from subagent_server.catalog.loading import load_config
-from subagent_server.catalog.problems import AgentFileError
-from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import DIRECTORY, SECONDS, trust_option
+from subagent_server.agents.formats import load_config
+from subagent_server.agents.yaml_reader import AgentFileError
+from subagent_server.cli.console.app import Session, pass_session
 from subagent_server.cli.console.http_options import HttpDoor, HttpOptions, announce, http_options, opened
-from subagent_server.cli.console.output import err
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import BadArgument, choices, shorten
-from subagent_server.service.access import Caller
-from subagent_server.service.agents import AgentRegistry
-from subagent_server.service.check_agent import AgentChecker
-from subagent_server.service.context import Service, open_service
-from subagent_server.service.lifecycle.contract_agent import DEFAULT_CONTRACT_MODEL
-from subagent_server.service.origin import may_serve
-from subagent_server.service.page_access import PageAccess, PageNotUsable
+from subagent_server.cli.console.output import DIRECTORY, SECONDS, ExitCode, err, trust_option
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.errors import BadArgument, choices, shorten
 from subagent_server.settings import Role, Settings
+from subagent_server.verbs.access import Caller
+from subagent_server.verbs.check_agent import AgentChecker
+from subagent_server.verbs.context import AgentRegistry, Service, may_serve, open_service
+from subagent_server.verbs.contract_agent import DEFAULT_CONTRACT_MODEL
+from subagent_server.verbs.http_access import PageAccess, PageNotUsable
 
 if TYPE_CHECKING:
-    from subagent_server.web.routes import Page
+    from subagent_server.server.page.page_app import Page
 
 
 @click.command()
@@ -122,14 +118,14 @@ def serve(
         session.check_is_user()
         _serve_http(session, service, _role(role, caller), http)
         return ExitCode.OK
-    app = _imported("subagent_server.server.app")
+    app = _imported("subagent_server.server.stdio")
     app.serve_stdio(service, _role(role, caller), caller)
     return ExitCode.OK
 
 
 def _serve_http(session: Session, service: Service, role: Role, options: HttpOptions) -> None:
     door = opened(options, service.settings)
-    http = _imported("subagent_server.server.http.app")
+    http = _imported("subagent_server.server.http")
     announce(door)
     browsers = _page_access(service, door)
     access = http.Access(
@@ -140,7 +136,7 @@ def _serve_http(session: Session, service: Service, role: Role, options: HttpOpt
     )
     page: Page | None = None
     if browsers is not None:
-        page = _imported("subagent_server.web.routes").Page(service, session.caller, browsers)
+        page = _imported("subagent_server.server.page.page_app").Page(service, session.caller, browsers)
 
     def leave() -> NoReturn:
         door.close()

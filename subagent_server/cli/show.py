@@ -7,39 +7,34 @@ from typing import Any
 
 import click
 
-from subagent_server.catalog.models import resolve_model
-from subagent_server.cli.console.colours import coloured, has_colours
-from subagent_server.cli.console.complete import complete_runs
-from subagent_server.cli.console.error_text import for_people
-from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.output import err, out, out_json
-from subagent_server.cli.console.run_markdown import run_markdown
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import (
+from subagent_server.agents.agent_file import resolve_model
+from subagent_server.cli.console.app import Session, complete_runs, pass_session
+from subagent_server.cli.console.output import err, json_option, out, out_json
+from subagent_server.cli.console.show_text import run_markdown
+from subagent_server.cli.console.terminal import (
+    coloured,
     duration,
     escape_lines,
     facts,
+    for_people,
+    has_colours,
     head,
     look_of,
     moment,
     one_line,
     prose,
 )
-from subagent_server.domain.errors import SubagentError
-from subagent_server.domain.records import Message, RunMeta, RunRequest, RunResult
-from subagent_server.domain.states import MessageStatus
-from subagent_server.service.kept_programs import KeptProgram, kept_programs
-from subagent_server.service.left_behind import restore as give_back
-from subagent_server.service.merge_run import run_diff
-from subagent_server.service.open_run import open_run
-from subagent_server.service.parents import OtherParents
-from subagent_server.service.reconcile import Observed
-from subagent_server.service.sandbox_mark import sandbox_mark
-from subagent_server.service.tree_usage import subtree
-from subagent_server.service.views import RunView
-from subagent_server.store.log_format import count, usage_line
-from subagent_server.store.log_format import one_line as arguments_line
-from subagent_server.store.transcript import read_transcript
+from subagent_server.run.errors import SubagentError
+from subagent_server.run.journal import count, read_transcript, usage_line
+from subagent_server.run.journal import one_line as arguments_line
+from subagent_server.run.records import Message, RunMeta, RunRequest, RunResult
+from subagent_server.run.states import MessageStatus
+from subagent_server.verbs.access import OtherParents
+from subagent_server.verbs.left_behind import restore as give_back
+from subagent_server.verbs.merge_run import run_diff
+from subagent_server.verbs.page_data import KeptProgram, kept_programs
+from subagent_server.verbs.reconcile import Observed, open_run, subtree
+from subagent_server.verbs.views import RunView, sandbox_mark
 
 _INDENT = "    "
 _ROLES = {"system": "grey", "user": "green", "assistant": "bold"}

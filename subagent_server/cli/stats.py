@@ -6,15 +6,14 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.console.flags import SPAN, TEXT, json_option
-from subagent_server.cli.console.output import err, out, out_json
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import UNKNOWN, duration, one_line, table
-from subagent_server.domain.figures import TOKENS, least_mark
-from subagent_server.host.clock import now
-from subagent_server.service import stats as service
-from subagent_server.service.stats import Stats, Sum
-from subagent_server.store.runs import RunStore
+from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.output import SPAN, TEXT, err, json_option, out, out_json
+from subagent_server.cli.console.terminal import UNKNOWN, duration, one_line, table
+from subagent_server.run.processes import now
+from subagent_server.run.states import TOKENS, least_mark
+from subagent_server.run.store import RunStore
+from subagent_server.verbs import list_runs as service
+from subagent_server.verbs.list_runs import Stats, Sum
 
 DAYS = 14
 _HEADER = ("RUNS", "DONE", "FAILED", "STOPPED", "ACTIVE", "TOKENS", "COST", "TIME")

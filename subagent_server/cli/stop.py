@@ -2,17 +2,12 @@
 
 import click
 
-from subagent_server.cli.console.complete import complete_runs
-from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import TEXT, json_option
-from subagent_server.cli.console.follow import until_gone
-from subagent_server.cli.console.interrupts import watching
-from subagent_server.cli.console.output import out, out_json, report
-from subagent_server.cli.console.refused import code_of, each_of
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.verdict import row
-from subagent_server.service import stop as service
-from subagent_server.service.reconcile import Observed
+from subagent_server.cli.console.app import Session, code_of, complete_runs, each_of, pass_session
+from subagent_server.cli.console.follow import until_gone, watching
+from subagent_server.cli.console.output import TEXT, ExitCode, json_option, out, out_json, report
+from subagent_server.cli.console.show_text import row
+from subagent_server.verbs import end_run as service
+from subagent_server.verbs.reconcile import Observed
 
 
 @click.command()

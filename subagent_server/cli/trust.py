@@ -5,18 +5,22 @@ from pathlib import Path
 
 import click
 
-from subagent_server.catalog.trust import read_trust_file
-from subagent_server.cli.console.ask_trust import coverage_lines
-from subagent_server.cli.console.asking import has_person
-from subagent_server.cli.console.exits import EarlyExit, ExitCode
-from subagent_server.cli.console.flags import DIRECTORY, json_option
-from subagent_server.cli.console.output import err, out, out_json
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import one_line
-from subagent_server.domain.times import timestamp
-from subagent_server.service.adopting import Inventory, adopt, take_inventory
-from subagent_server.service.trusting import Coverage, check_may_trust, coverage, forget
-from subagent_server.service.trusting import trust as trust_now
+from subagent_server.agents.trust_list import read_trust_file
+from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.asking import coverage_lines, has_person
+from subagent_server.cli.console.output import DIRECTORY, EarlyExit, ExitCode, err, json_option, out, out_json
+from subagent_server.cli.console.terminal import one_line
+from subagent_server.run.states import timestamp
+from subagent_server.verbs.trust import (
+    Coverage,
+    Inventory,
+    adopt,
+    check_may_trust,
+    coverage,
+    forget,
+    take_inventory,
+)
+from subagent_server.verbs.trust import trust as trust_now
 
 _HERE = Path()
 _MOST_NAMES = 5

@@ -4,16 +4,11 @@ import math
 
 import click
 
-from subagent_server.cli.console.complete import complete_runs
-from subagent_server.cli.console.exits import EarlyExit, ExitCode
-from subagent_server.cli.console.flags import SECONDS, json_option
-from subagent_server.cli.console.follow import wait_for
-from subagent_server.cli.console.interrupts import watching
-from subagent_server.cli.console.output import out, out_json
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.verdict import exit_of_run, report_run, row, worst
-from subagent_server.service.open_run import open_run
-from subagent_server.service.reconcile import Observed
+from subagent_server.cli.console.app import Session, complete_runs, pass_session
+from subagent_server.cli.console.follow import wait_for, watching
+from subagent_server.cli.console.output import SECONDS, EarlyExit, ExitCode, json_option, out, out_json
+from subagent_server.cli.console.show_text import exit_of_run, report_run, row, worst
+from subagent_server.verbs.reconcile import Observed, open_run
 
 
 @click.command()

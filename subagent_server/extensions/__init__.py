@@ -27,7 +27,7 @@ class Extension:
     `tools`: by the key of agent files that asks for it, a function that takes a `toolkit.tool.RunTools` and
     returns the tools that the model gets in the place of those of the MCP servers.
     `runners`: by the value of `runner`, a function that opens one (`worker/runners.py`); `runner_checks` is a
-    module that says of an agent, before a start, what these runners cannot keep (`service/check_agent.py`).
+    module that says of an agent, before a start, what these runners cannot keep (`verbs/check_agent.py`).
     `schemas`: by the name for `subagent schema`, a function that returns the JSON Schema of a file.
     `reach` takes the directory of a project and yields what trust in it covers besides agents and servers:
     for each file, its name in the pins, and commands and places by their subject.
@@ -55,14 +55,14 @@ EXTENSIONS: Mapping[str, Extension] = {
                 "new",
             ),
         },
-        tools={"codeMode": f"{_HERE}.extensions.code_mode.tool:with_programs"},
+        tools={"codeMode": f"{_HERE}.extensions.code_mode.code_tool:with_programs"},
     ),
     "programs": Extension(
         runners=dict.fromkeys(
             ("claude", "codex", "gemini", "acp", "command"),
-            f"{_HERE}.worker.program_runner:open_runner",
+            f"{_HERE}.extensions.programs.program_runner:open_runner",
         ),
-        runner_checks=f"{_HERE}.service.program_version",
+        runner_checks=f"{_HERE}.extensions.programs.program_checks",
     ),
     "simulator": Extension(
         commands={
@@ -82,7 +82,7 @@ EXTENSIONS: Mapping[str, Extension] = {
                 "completion",
             ),
         },
-        script_reader=f"{_HERE}.extensions.simulator.script:script_text",
+        script_reader=f"{_HERE}.extensions.simulator.model_script:script_text",
         script_player=f"{_HERE}.extensions.simulator.played:script_played",
     ),
     "evals": Extension(
@@ -91,8 +91,8 @@ EXTENSIONS: Mapping[str, Extension] = {
                 f"{_HERE}.extensions.evals.cli:eval_", "Try cases with agents and models.", "agents"
             ),
         },
-        schemas={"eval": f"{_HERE}.extensions.evals.file:eval_schema"},
-        reach=f"{_HERE}.extensions.evals.file:reach_in",
+        schemas={"eval": f"{_HERE}.extensions.evals.eval_file:eval_schema"},
+        reach=f"{_HERE}.extensions.evals.eval_file:reach_in",
     ),
 }
 

@@ -18,10 +18,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from subagent_server.domain.times import timestamp
-from subagent_server.host.clock import now
-from subagent_server.host.directory import Directory
-from subagent_server.host.inside import directory_below, names_below, open_real, printable, status_below
+from subagent_server.run.confined_path import directory_below, names_below, open_real, printable, status_below
+from subagent_server.run.files import Directory
+from subagent_server.run.processes import now
+from subagent_server.run.states import timestamp
 
 MOST_KEPT = 200
 MOST_BYTES, MOST_NAMES, MOST_DEPTH, MOST_SECONDS = 64 << 20, 10_000, 40, 5.0

@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
-from subagent_server.host.host_programs import NoHostProgram, lies_in, user_program
-from subagent_server.sandbox.box import Box, Rules
-from subagent_server.sandbox.git_directories import git_settings
-from subagent_server.sandbox.held_places import hold
-from subagent_server.sandbox.limits import limits_as_shell
+from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
+from subagent_server.run.host_programs import NoHostProgram, lies_in, user_program
+from subagent_server.sandbox.box import Box, Rules, hold
+from subagent_server.sandbox.box_limits import limits_as_shell
+from subagent_server.sandbox.git_places import git_settings
 from subagent_server.sandbox.readable import shows_too_much
 
 Builder = Callable[[Callable[[Rules], Rules]], Box]

@@ -1,1 +1,1 @@
-"""The MCP server: a connection has handlers, which call the tools and verbs of the service."""
+"""The MCP server: tools, resources and notifications, over pipes and HTTP."""

@@ -27,14 +27,13 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from subagent_server.domain.errors import SubagentError, UnknownRun
-from subagent_server.domain.records import RunMeta
+from subagent_server.run.errors import SubagentError, UnknownRun
+from subagent_server.run.records import RunMeta
 from subagent_server.server.notifications import Background
-from subagent_server.service.access import Caller
-from subagent_server.service.changes import Changes, Wait, until_root_is_made, wait_until
-from subagent_server.service.context import Service
-from subagent_server.service.journal_follower import Event, JournalFollower, JournalPlace
-from subagent_server.service.parents import OtherParents
+from subagent_server.verbs.access import Caller, OtherParents
+from subagent_server.verbs.context import Service
+from subagent_server.verbs.get_logs import Event, JournalFollower, JournalPlace
+from subagent_server.verbs.wait_for_runs import Changes, Wait, until_root_is_made, wait_until
 
 Context = ServerRequestContext[Any, Any]
 

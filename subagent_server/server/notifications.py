@@ -25,7 +25,7 @@ from mcp.server.subscriptions import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from subagent_server.domain.errors import SubagentError
+from subagent_server.run.errors import SubagentError
 from subagent_server.server.resources import (
     Address,
     File,
@@ -36,11 +36,10 @@ from subagent_server.server.resources import (
     refusal,
     signature,
 )
-from subagent_server.service.access import Caller
-from subagent_server.service.agents import AgentRegistry
-from subagent_server.service.changes import Changes, ChangeSource, Wait, until_root_is_made, wait_until
-from subagent_server.service.context import Service
-from subagent_server.service.open_run import open_run
+from subagent_server.verbs.access import Caller
+from subagent_server.verbs.context import AgentRegistry, Service
+from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.wait_for_runs import Changes, ChangeSource, Wait, until_root_is_made, wait_until
 
 Context = ServerRequestContext[Any, Any]
 TOOLS_POLL_SECONDS = 2.0

@@ -11,14 +11,13 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
-from subagent_server.domain.errors import BadArgument, CallerError, SubagentError, UnknownRun, shorten
-from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, cut, maybe_cut
-from subagent_server.domain.records import Message, RunMeta
-from subagent_server.service.access import Caller
-from subagent_server.service.context import Service
-from subagent_server.service.get_logs import MAX_LINES, get_logs
-from subagent_server.service.open_run import open_run
-from subagent_server.service.parents import OtherParents
+from subagent_server.run.errors import BadArgument, CallerError, SubagentError, UnknownRun, shorten
+from subagent_server.run.records import Message, RunMeta
+from subagent_server.run.states import MAX_LABEL_CHARACTERS, cut, maybe_cut
+from subagent_server.verbs.access import Caller, OtherParents
+from subagent_server.verbs.context import Service
+from subagent_server.verbs.get_logs import MAX_LINES, get_logs
+from subagent_server.verbs.reconcile import open_run
 
 Context = ServerRequestContext[Any, Any]
 

@@ -10,9 +10,11 @@ import fcntl
 import json
 import os
 import select
+import signal
 import stat
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -21,7 +23,10 @@ import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
 
-from subagent_server.server.connection import LEFT, ClientConnection, build_server
+from subagent_server.server.connection import LEFT, ClientConnection, SharedByClients, build_server
+from subagent_server.settings import Role
+from subagent_server.verbs.access import Caller
+from subagent_server.verbs.context import Service
 
 MAX_LINE_BYTES = 128 << 20
 """Twice the largest payload, which grows when JSON escapes it."""
@@ -407,3 +412,46 @@ def _broken_texts(found: dict[str, Any]) -> Iterator[str]:
 
 def _is_broken(text: str) -> bool:
     return not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text)
+
+
+# -- The MCP server over stdio: both protocol eras, and a quick leave that touches no run.
+
+
+WARM_UP_SECONDS = 0.5
+"""When the zygote is started: its imports would slow down the first answers, for which clients wait least."""
+_THREADS = 32
+
+
+def serve_stdio(service: Service, role: Role, caller: Caller) -> None:
+    """Serve one client on stdin and stdout, then exit at once with code 0.
+
+    It leaves at end of input, SIGINT or SIGTERM, within 300 ms. Nothing of a run lives here, so nothing needs
+    to be put away: a thread that still waits for a line of input would only hold the leave up.
+    """
+    asyncio.run(_serve(service, role, caller))
+
+
+async def _serve(service: Service, role: Role, caller: Caller) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="verb"))
+    connection = ClientConnection(service, role, caller, SharedByClients(service, caller))
+    connection.read_ahead()
+    loop.add_signal_handler(signal.SIGCHLD, service.launcher.reap)
+    loop.call_later(WARM_UP_SECONDS, service.launcher.warm_up)
+    try:
+        stdin, stdout = claim()
+    except OSError as error:
+        _report(error)
+        os._exit(6)
+    serving = Serving(connection, stdin, stdout, Reports())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, serving.leave)
+    failure = await serving.until_left()
+    if failure is not None:
+        _report(failure)
+        os._exit(6)
+    os._exit(0)
+
+
+def _report(error: BaseException) -> None:
+    print(f"The server ends: {error}", file=sys.stderr, flush=True)

@@ -6,13 +6,13 @@
 
 import sys
 
-from subagent_server.host import dumpable, no_room
+from subagent_server.run import processes, stderr
 
 if (
     __name__ == "__main__"
 ):  # before the rest is imported: until now other processes could read its environment
-    dumpable.keep_others_out()
-    no_room.exit_in_one_sentence(71)  # EXIT_GATE_CLOSED: it has not begun
+    processes.keep_others_out()
+    stderr.exit_in_one_sentence(71)  # EXIT_GATE_CLOSED: it has not begun
 
 import asyncio
 import gc
@@ -25,20 +25,20 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server import extensions
-from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import LaunchFailed, RunRefused, StorageFailed, SubagentError
-from subagent_server.domain.records import Failure
-from subagent_server.host.stderr import MaskedText, log
-from subagent_server.service.places import enter
-from subagent_server.service.reconcile import EXIT_STORAGE
-from subagent_server.worker.import_lock import take_import_lock
-from subagent_server.worker.own_worktree import prepare_worktree
-from subagent_server.worker.run_context import WorkerRun
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.errors import LaunchFailed, RunRefused, StorageFailed, SubagentError
+from subagent_server.run.records import Failure
+from subagent_server.run.stderr import MaskedText, log
+from subagent_server.verbs.inputs import enter
+from subagent_server.verbs.reconcile import EXIT_STORAGE
+from subagent_server.worker.own_places import prepare_worktree
+from subagent_server.worker.run import WorkerRun
 from subagent_server.worker.run_end import end_unbegun, exit_worker, observe_directory, reconcile_directory
 from subagent_server.worker.runners import RUNNERS
+from subagent_server.worker.supervisor import take_import_lock
 
-_HEAVY = "subagent_server.worker.life"
-_SERVERS = "subagent_server.worker.servers"
+_HEAVY = "subagent_server.worker.supervisor"
+_SERVERS = "subagent_server.worker.messages_runner"
 """Imports the SDK of the protocol, so it is for agents with MCP servers alone."""
 _NICENESS = 5
 _FEWEST_FILES = 16
@@ -51,12 +51,12 @@ def main(arguments: list[str]) -> None:
     An error that a sentence describes ends this process without a traceback: the shim tries again, or writes
     how the run ended.
     """
-    dumpable.keep_others_out()
-    dumpable.forbid_core_dumps()
+    processes.keep_others_out()
+    processes.forbid_core_dumps()
     try:
         _main(arguments)
     except Exception as error:
-        sentence = error.sentence if isinstance(error, SubagentError) else no_room.lack_of_room(error)
+        sentence = error.sentence if isinstance(error, SubagentError) else stderr.lack_of_room(error)
         if sentence is None:
             raise
         log(sentence)
@@ -109,7 +109,7 @@ def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -
     except LaunchFailed as error:
         end_unbegun(run, Failure(code="launch_failed", message=error.sentence))
     except Exception as error:
-        lack = no_room.lack_of_room(error)
+        lack = stderr.lack_of_room(error)
         if lack is None:
             raise
         end_unbegun(run, Failure(code="launch_failed", message=f"The worker could not begin. {lack}"))
@@ -122,7 +122,7 @@ def _live(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) 
         LaunchFailed: its script cannot be played.
         Exception: that there is no room in the machine, in one of many forms.
     """
-    no_room.check_open_files(_FEWEST_FILES)
+    stderr.check_open_files(_FEWEST_FILES)
     agent = AgentDefinition.model_validate(package["definition"])
     run.limit(agent.limits)
     servers = [_SERVERS] if agent.mcp_servers and agent.runner == "messages" else []

@@ -4,21 +4,55 @@ These are this installation, which the end of a run, its servers for children an
 directories of agents; and the runs roots: those of this run, and those of all other live runs of the user.
 """
 
+import asyncio
 import os
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import RunRefused
-from subagent_server.domain.executed_files import is_lifted
-from subagent_server.host.host_programs import steps_to
-from subagent_server.host.processes import this_process
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.errors import CallerError, RunRefused, SubagentError
+from subagent_server.run.executed_files import is_lifted
+from subagent_server.run.host_programs import steps_to
+from subagent_server.run.processes import this_process
+from subagent_server.run.records import Worktree, WorktreeState
+from subagent_server.run.stderr import failpoint, lack_of_room
+from subagent_server.run.store import read_worktree, write_worktree
 from subagent_server.sandbox.box import homes
+from subagent_server.sandbox.file_watch import (
+    CommandWatch,
+    NameWatch,
+    OwnWrites,
+    Seen,
+    Taken,
+    disarmed,
+    new_repositories,
+    own_hooks,
+)
+from subagent_server.sandbox.quarantine import Quarantine
 from subagent_server.sandbox.readable import shows_too_much
-from subagent_server.service.live_runs import LiveRun, enter
+from subagent_server.sandbox.verify import can_box
 from subagent_server.settings import state_directory_of
+from subagent_server.verbs.left_behind import (
+    hand_over,
+    inherited_state,
+    left_facts,
+    left_since,
+    look_for_run,
+    settle_if_possible,
+    taken_facts,
+    worktree_of,
+)
+from subagent_server.verbs.live_runs import LiveRun, enter
+from subagent_server.worker.run import WorkerRun
+from subagent_server.worktrees.git import GitFailed
+from subagent_server.worktrees.making import make_worktree
+from subagent_server.worktrees.reading import Reader
+from subagent_server.worktrees.settling import drop_worktree, take_over
+from subagent_server.worktrees.store_of_run import is_of_run, repository_of
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -94,3 +128,172 @@ def _installation() -> list[Path]:
 
 def _real(name: str) -> Path:
     return Path(os.path.realpath(Path(name).expanduser()))
+
+
+# -- The worktree of a run, as its worker makes it or takes it over, and leaves it.
+
+
+def prepare_worktree(run: WorkerRun, definition: Mapping[str, Any]) -> None:
+    """Make the worktree of the run, if it gets one, or take over the worktree of the continued run.
+
+    Raises:
+        RunRefused: no worktree can be made here.
+        SubagentError: git or the disk refused.
+    """
+    meta = run.meta()
+    worktree = meta.worktree
+    if worktree is None:
+        return
+    boxed = _works_in_box(definition)
+    try:
+        state = None
+        if worktree.taken_from is not None:
+            hand_over(run.store, run.store.read(worktree.taken_from), run.run_id)
+            state = _taken_over(run, worktree, worktree.taken_from, boxed=boxed)
+        if state is None:
+            # Half a worktree is never taken for changes: until it is whole, the record says that it goes.
+            write_worktree(run.paths, WorktreeState(phase="removing"))
+            _bring_base(run, worktree)
+            state = make_worktree(worktree, os.environ, boxed=boxed)
+    except (OSError, CallerError) as error:
+        why = error.sentence if isinstance(error, CallerError) else f"{error.filename}: {error.strerror}"
+        raise RunRefused("config", f"isolation: worktree cannot be kept: {why}") from error
+    failpoint("worktree.made")
+    write_worktree(run.paths, state)
+
+
+def _works_in_box(definition: Mapping[str, Any]) -> bool:
+    """Whether the programs of the run will be in a box: then nothing of it is read outside of one."""
+    wanted = definition.get("sandbox", "auto")
+    if wanted != "auto" or definition.get("runner", "messages") != "messages":
+        return bool(wanted == "bwrap")
+    return can_box(os.environ)
+
+
+def _bring_base(run: WorkerRun, worktree: Worktree) -> None:
+    """Bring the commit of another run, in whose worktree this one begins, into the repository."""
+    git = repository_of(worktree, os.environ)
+    above, state = worktree_of(run.store, Path(worktree.origin).name)
+    if is_of_run(worktree.origin, worktree) and git.commit(worktree.base) is None:
+        if above is None or state is None or above.path != worktree.origin:
+            raise GitFailed("find the base of the worktree", f"{worktree.origin} is gone")
+        Reader(git, above, state, os.environ).take(worktree.base)
+
+
+def _taken_over(run: WorkerRun, worktree: Worktree, before: str, *, boxed: bool) -> WorktreeState | None:
+    """Return how the worktree of an ended run stands, or None if that had no changes and was removed."""
+    old = read_worktree(run.store.paths.run(before)) or WorktreeState(phase="working")
+    if old.phase == "removing":
+        drop_worktree(worktree, os.environ)
+    if old.phase in ("removing", "removed"):
+        return None
+    if not Path(worktree.path).is_dir():
+        raise RunRefused(
+            "config",
+            f"The worktree {worktree.path} of run {before} is gone, so this run has no place to work in.",
+            "Start a new run instead.",
+        )
+    take_over(worktree, old, os.environ)
+    taken = inherited_state(run.store, before)
+    return taken.model_copy(update={"handed_to": None, "trouble": None, "boxed": boxed})
+
+
+async def leave_worktree(run: WorkerRun) -> WorktreeState | None:
+    """Commit what the run has changed, or remove its worktree; a failure is a warning of the run."""
+    meta = run.meta()
+    if meta.worktree is None:
+        return None
+    os.chdir(run.paths.directory)  # the place may go
+    state = await asyncio.to_thread(settle_if_possible, run.store, meta)
+    if isinstance(state, SubagentError):
+        more = "The next reader of the run tries again."
+        run.record("warning", message=f"The worktree of the run was not settled. {state.sentence} {more}")
+        return None
+    return state
+
+
+# -- Watch the files that other programs execute: around each command, before the first, and when all rest.
+
+
+class ExecutedWatch:
+    """The looks of a worker. An agent without a shell, programs and an editor that writes needs none."""
+
+    def __init__(self, run: WorkerRun, agent: AgentDefinition, environment: Mapping[str, str]) -> None:
+        selection = agent.selection
+        self._needed = selection.bash or selection.edit or agent.enabled_code_mode is not None
+        self._run = run
+        self._since = time.time()
+        self._before: asyncio.Task[Seen] | None = None
+        self._quarantine = Quarantine(run.paths.quarantine)
+        self._cwd = Path.cwd()
+        names = NameWatch(
+            self._cwd, self._quarantine, OwnWrites(state_directory_of(environment)), agent.lifted
+        )
+        self.commands = CommandWatch(names, run.paths.before, self._tell, run.masker.text)
+
+    def begin(self) -> None:
+        """Look for the first time, beside the first call of the model; what changes from now on counts."""
+        if self._needed:
+            self._since = time.time()
+            self._before = asyncio.create_task(self._first_look())
+            self._before.add_done_callback(_retrieve)
+
+    async def _first_look(self) -> Seen:
+        await self._run.first_request.wait()
+        return await asyncio.to_thread(self._look_first)
+
+    def _look_first(self) -> Seen:
+        """Look; git of the host reads no repository that this run writes, which has no hooks of the user."""
+        hooks = () if self._run.meta().worktree is not None else own_hooks(self._cwd)
+        return look_for_run(self._run.store, self._cwd, hooks)
+
+    async def found(self) -> list[str]:
+        """Return what can run code since then, for people, and record it in the journal.
+
+        A machine without room for a look is a warning: the run has its outcome by now.
+        """
+        if self._before is None or not self._run.first_request.is_set():
+            return []  # no tool has been called
+        try:
+            before = await self._before
+            after = await asyncio.to_thread(look_for_run, self._run.store, self._cwd, before.hooks)
+            await asyncio.to_thread(self._disarm, new_repositories(before, after))
+        except Exception as error:
+            if (lack := lack_of_room(error)) is None:
+                raise
+            self._run.record("warning", message=f"Whether files that run code came was not seen. {lack}")
+            return []
+        found = left_since(before, after, self._since)
+        if found:
+            self._run.record("warning", **left_facts(found))
+        return found
+
+    def _disarm(self, repositories: list[str]) -> None:
+        """Take hooks and configuration from repositories that came below the top; there, it is a person's."""
+        taken = disarmed(
+            self._cwd, [path for path in repositories if path not in ("", ".git")], self._quarantine
+        )
+        if taken:
+            self._run.record("warning", **taken_facts(taken, self._cwd))
+
+    def _tell(self, taken: Taken) -> str:
+        """Record what came during a command, and return the remark for the agent."""
+        self._run.record("warning", **taken_facts(taken, self._cwd))
+        moved = ", ".join(kept.shown(self._cwd) for kept in taken.moved)
+        stuck = ", ".join(taken.stuck)
+        remarks = [
+            f"[moved out of the working directory, because other programs execute it unasked: {moved}. "
+            "A person can give it back: say in your answer what it is for]"
+            if moved
+            else "",
+            f"[other programs execute such files unasked, and they could not be moved away: {stuck}]"
+            if stuck
+            else "",
+        ]
+        return "\n".join(filter(None, remarks))
+
+
+def _retrieve(look: "asyncio.Task[Seen]") -> None:
+    """Take note of a failure: asyncio prints those of a look that nobody awaits, as the run ended before."""
+    if not look.cancelled():
+        look.exception()

@@ -7,21 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from subagent_server.domain import events
-from subagent_server.domain.errors import SubagentError
-from subagent_server.domain.events import RunEvent
-from subagent_server.domain.limits import cut
-from subagent_server.domain.records import Failure, RunMeta, RunResult, Usage
-from subagent_server.domain.worktrees import WorktreeState, worktree_view
-from subagent_server.host.failpoints import failpoint
-from subagent_server.host.stderr import flush, log
-from subagent_server.runners.outcome import Outcome
-from subagent_server.service.ending import stop_children
-from subagent_server.service.otlp import export_end
-from subagent_server.service.reconcile import ending_facts, observe, reconcile_after_worker
-from subagent_server.service.tree_usage import record_tree_usage
-from subagent_server.store.runs import RunStore
-from subagent_server.worker.run_context import WorkerRun
+from subagent_server.loop.runner import Outcome
+from subagent_server.run import transitions
+from subagent_server.run.errors import SubagentError
+from subagent_server.run.records import Failure, RunMeta, RunResult, Usage, WorktreeState, worktree_view
+from subagent_server.run.states import cut
+from subagent_server.run.stderr import failpoint, flush, log
+from subagent_server.run.store import RunStore
+from subagent_server.run.transitions import RunEvent
+from subagent_server.verbs.export_run import export_end
+from subagent_server.verbs.reconcile import (
+    ending_facts,
+    observe,
+    reconcile_after_worker,
+    record_tree_usage,
+    stop_children,
+)
+from subagent_server.worker.run import WorkerRun
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def end_run(run: WorkerRun, outcome: Outcome | None, usage: Usage | None, left: 
     """
     meta = run.meta() if outcome is None else _written(run, outcome, usage, left)
     if usage is not None and meta.usage != meta.usage.merged(usage):
-        meta = run.apply(events.UsageSettled(usage=usage))
+        meta = run.apply(transitions.UsageSettled(usage=usage))
     failpoint("worker.ended")
     stop_children(run.store, run.run_id)
     record_tree_usage(run.store, run.run_id)
@@ -57,7 +59,7 @@ def close_journal(run: WorkerRun, meta: RunMeta) -> None:
 def end_unbegun(run: WorkerRun, failure: Failure | None = None) -> None:
     """End a run whose worker cannot begin, or need not; its journal says so too."""
     if failure is not None:
-        run.apply(events.RunFailed(failure=failure))
+        run.apply(transitions.RunFailed(failure=failure))
     meta = reconcile_after_worker(run.store, run.run_id)
     if not_exported := export_end(run.store, meta, os.environ):
         log(not_exported)
@@ -94,14 +96,14 @@ def _written(run: WorkerRun, outcome: Outcome, usage: Usage | None, left: Left) 
     event: RunEvent
     if result.error is None:
         summary = cut(run.masker.text(_summary(outcome) or "")) or None
-        event = events.Finished(summary=summary, usage=usage)
+        event = transitions.Finished(summary=summary, usage=usage)
     else:
-        event = events.RunFailed(failure=result.error, summary=result.summary, usage=usage)
+        event = transitions.RunFailed(failure=result.error, summary=result.summary, usage=usage)
     try:
         return run.apply(event, result, _payload(run, outcome))
     except SubagentError as error:
         failure = Failure(code="storage", message=error.sentence)
-        return run.apply(events.RunFailed(failure=failure, usage=usage))
+        return run.apply(transitions.RunFailed(failure=failure, usage=usage))
 
 
 def _masked(run: WorkerRun, result: RunResult) -> RunResult:

@@ -1,11 +1,111 @@
 """The runners: a row each, under the name used in agent files."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from subagent_server import extensions
-from subagent_server.domain.definitions import RunnerName
-from subagent_server.runners.runner import Runner
-from subagent_server.worker.runner_setup import RunnerSetup
+from subagent_server.loop.runner import Runner
+from subagent_server.run.agent_definition import AgentDefinition, RunnerName
+from subagent_server.run.records import RunRequest
+from subagent_server.sandbox.file_watch import CommandWatch
+from subagent_server.settings import read_settings
+from subagent_server.tools.spec import Call
+from subagent_server.tools.tool_table import PARENT_TOOLS, ToolDispatcher
+from subagent_server.verbs.access import run_as_caller
+from subagent_server.verbs.context import Service, open_service
+from subagent_server.verbs.wait_for_runs import Changes
+from subagent_server.worker.own_places import OwnPlaces
+from subagent_server.worker.run import WorkClock, WorkerRun
+
+# -- The parent's tools for an agent that may start others: its run is the parent of the started runs.
+
+
+LONGEST_WAIT_SECONDS = 3600.0
+"""A wait of the loop has no client that could lose patience; the run's own limits bound it."""
+
+
+class WorkerDelegation:
+    """Implements `toolkit.nested.Delegation` with the tool calls that the server has too."""
+
+    def __init__(self, service: Service, run_id: str, clock: WorkClock) -> None:
+        self.service = service
+        caller = run_as_caller(service.store, run_id)
+        self._tools = ToolDispatcher(service, Changes(service.store), caller, PARENT_TOOLS)
+        self._clock = clock
+
+    def definitions(self) -> list[dict[str, Any]]:
+        """Return the tools: those that start the agents that the run may start, then the generic tools."""
+        return [
+            {"name": tool.name, "description": tool.description, "input_schema": tool.shown_arguments}
+            for tool in self._tools.table().tools
+        ]
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Call a verb. While the verb waits for another run, the clock of this run stands still.
+
+        Raises:
+            SubagentError.
+        """
+        call = Call(arguments, LONGEST_WAIT_SECONDS)
+        if not _waits(call, tool):
+            return await self._tools.call(tool, call)
+        with self._clock.waiting():
+            return await self._tools.call(tool, call)
+
+
+def open_delegation(run: WorkerRun, environment: Mapping[str, str]) -> WorkerDelegation:
+    """Return the parent's tools of a run, with the settings that its `environment` gives."""
+    return WorkerDelegation(service_of(run, environment), run.run_id, run.clock)
+
+
+def service_of(run: WorkerRun, environment: Mapping[str, str]) -> Service:
+    """Return the verbs for a run, with the settings that its `environment` gives."""
+    return open_service(read_settings(runs=run.store.paths.root, environment=dict(environment)))
+
+
+def _waits(call: Call, tool: str) -> bool:
+    """Whether the call waits for a run. The call itself refuses a value that is not a number."""
+    wanted = call.arguments.get("waitSeconds", 45 if tool == "wait_for_runs" else 0)
+    return isinstance(wanted, int | float) and wanted > 0
+
+
+# -- Everything that a worker hands to a runner: the agent, its run and their surroundings.
+
+
+@dataclass(frozen=True)
+class RunnerSetup:
+    """An agent, its run, and the agent's surroundings at work.
+
+    `delegation` is None if the agent may not start others. `watch` is told of each command.
+    """
+
+    agent: AgentDefinition
+    run: WorkerRun
+    environment: Mapping[str, str]
+    places: OwnPlaces
+    delegation: WorkerDelegation | None = None
+    watch: CommandWatch | None = None
+
+    def record_start(self, request: RunRequest, sandbox: str, model: str | None = None) -> None:
+        """Append the start of the run to its journal, and the warnings of its starter.
+
+        `sandbox` says where its programs work. A runner calls this after its checks: a later refusal stands
+        behind the start in the journal.
+        """
+        self.run.record(
+            "run_started",
+            agent=self.agent.name,
+            runner=self.agent.runner,
+            **({"model": model} if model is not None else {}),
+            cwd=request.cwd,
+            sandbox=sandbox,
+            prompt=request.prompt,
+            **({"continuesRunId": request.continues_run_id} if request.continues_run_id else {}),
+        )
+        for warning in request.warnings:
+            self.run.record("warning", message=warning)
+
 
 OpenRunner = Callable[[RunnerSetup], Awaitable[Runner]]
 """Returns a runner that is ready to work, with the start of its run recorded.
@@ -19,7 +119,7 @@ RUNNERS: dict[str, str] = {
 }
 """The function that opens each. A worker imports that of its own agent alone.
 
-The names are those of `RunnerName` in `domain/definitions.py`, by which agent files are judged.
+The names are those of `RunnerName` in `run/agent_definition.py`, by which agent files are judged.
 """
 
 

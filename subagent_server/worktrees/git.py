@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from subagent_server.domain.errors import HostError
-from subagent_server.host.host_programs import NoHostProgram, system_program
+from subagent_server.run.errors import HostError
+from subagent_server.run.host_programs import NoHostProgram, system_program
 
 GIT_SECONDS = 600.0
 MOST_OUTPUT_BYTES = 64 << 20

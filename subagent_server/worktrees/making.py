@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from subagent_server.domain.errors import BadArgument
-from subagent_server.domain.records import Worktree
-from subagent_server.domain.worktrees import WorktreeState
-from subagent_server.host.failpoints import failpoint
-from subagent_server.host.inside import PathInside, inside, printable
+from subagent_server.run.confined_path import PathInside, inside, printable
+from subagent_server.run.errors import BadArgument
+from subagent_server.run.records import Worktree, WorktreeState
+from subagent_server.run.stderr import failpoint
 from subagent_server.worktrees.git import Git, harmless_git
-from subagent_server.worktrees.store import (
+from subagent_server.worktrees.store_of_run import (
     borrowed_objects,
     is_of_run,
     pin_base,

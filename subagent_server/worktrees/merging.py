@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from subagent_server.domain.errors import CallerError
-from subagent_server.domain.executed_files import executed_by
-from subagent_server.host.inside import printable
+from subagent_server.run.confined_path import printable
+from subagent_server.run.errors import CallerError
+from subagent_server.run.executed_files import executed_by
 from subagent_server.worktrees.git import NO_PROGRAMS, Git, GitFailed, harmless_git, joined
 from subagent_server.worktrees.reading import Reader
 from subagent_server.worktrees.settling import commit_tree

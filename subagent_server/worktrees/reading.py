@@ -17,15 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from subagent_server.domain.records import Worktree
-from subagent_server.domain.worktrees import WorktreeState
-from subagent_server.host.directory import Directory
-from subagent_server.host.host_programs import SYSTEM_PLACES
-from subagent_server.host.inside import printable
-from subagent_server.host.removing import remove_tree
+from subagent_server.run.confined_path import printable
+from subagent_server.run.files import Directory, remove_tree
+from subagent_server.run.host_programs import SYSTEM_PLACES
+from subagent_server.run.records import Worktree, WorktreeState
 from subagent_server.sandbox.box import Rules, build_box
-from subagent_server.sandbox.gated_start import start_bounded
-from subagent_server.sandbox.refusal import BoxRefused
+from subagent_server.sandbox.readable import BoxRefused
+from subagent_server.sandbox.verify import start_bounded
 from subagent_server.worktrees.git import (
     MOST_OUTPUT_BYTES,
     NO_PROGRAMS,
@@ -35,12 +33,7 @@ from subagent_server.worktrees.git import (
     identity_of,
     sentence_of,
 )
-from subagent_server.worktrees.store import (
-    borrowed_objects,
-    store_of,
-    sync_directories,
-    write_store,
-)
+from subagent_server.worktrees.store_of_run import borrowed_objects, store_of, sync_directories, write_store
 
 MAX_PACK_BYTES = 4 << 30
 """How much a run may commit."""

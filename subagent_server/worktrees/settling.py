@@ -7,15 +7,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from subagent_server.domain.records import Worktree
-from subagent_server.domain.worktrees import WorktreeState
-from subagent_server.host.directory import Directory
-from subagent_server.host.failpoints import failpoint
-from subagent_server.host.inside import printable
-from subagent_server.host.removing import remove_tree
+from subagent_server.run.confined_path import printable
+from subagent_server.run.files import Directory, remove_tree
+from subagent_server.run.records import Worktree, WorktreeState
+from subagent_server.run.stderr import failpoint
 from subagent_server.worktrees.git import NO_PROGRAMS, Git, GitFailed, identity_of
 from subagent_server.worktrees.reading import Left, Reader, drop_scratch
-from subagent_server.worktrees.store import (
+from subagent_server.worktrees.store_of_run import (
     borrowed_objects,
     drop_references,
     own_directory,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.catalog.loading import load_agent_file
-from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.agents.formats import load_agent_file
+from subagent_server.run.agent_definition import AgentDefinition
 
 WriteFile = Callable[[str, str | bytes], Path]
 Load = Callable[[str], AgentDefinition]

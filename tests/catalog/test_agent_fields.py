@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.catalog.discover import discover
-from subagent_server.catalog.loading import load_agent_file
-from subagent_server.domain.definitions import AgentDefinition, CodeMode, Limits
+from subagent_server.agents.discover import discover
+from subagent_server.agents.formats import load_agent_file
+from subagent_server.run.agent_definition import AgentDefinition, CodeMode, Limits
 
 WriteFile = Callable[[str, str | bytes], Path]
 Load = Callable[[str], AgentDefinition]

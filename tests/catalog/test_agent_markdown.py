@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.catalog.loading import load_agent_file
-from subagent_server.catalog.problems import AgentFileError, NotAnAgent
+from subagent_server.agents.formats import load_agent_file
+from subagent_server.agents.yaml_reader import AgentFileError, NotAnAgent
 
 WriteFile = Callable[[str, str | bytes], Path]
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from subagent_server.catalog.models import ALIASES, DEFAULT_MODEL, resolve_model
-from subagent_server.catalog.variables import MissingVariable, expand, expand_definition
-from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
+from subagent_server.agents.agent_file import ALIASES, DEFAULT_MODEL, resolve_model
+from subagent_server.agents.expand import MissingVariable, expand, expand_definition
+from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.catalog.discover import discover
-from subagent_server.catalog.loading import load_agent_file, load_config
-from subagent_server.catalog.problems import AgentFileError
-from subagent_server.domain.definitions import CodeMode
+from subagent_server.agents.discover import discover
+from subagent_server.agents.formats import load_agent_file, load_config
+from subagent_server.agents.yaml_reader import AgentFileError
+from subagent_server.run.agent_definition import CodeMode
 
 WriteFile = Callable[[str, str | bytes], Path]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.catalog.discover import Catalog, discover
-from subagent_server.catalog.loading import LoadedFile, load_file
-from subagent_server.domain.errors import UnknownAgent
+from subagent_server.agents.discover import Catalog, discover
+from subagent_server.agents.formats import LoadedFile, load_file
+from subagent_server.run.errors import UnknownAgent
 
 WriteFile = Callable[[str, str | bytes], Path]
 
@@ -154,7 +154,7 @@ def test_a_file_at_which_reading_itself_fails_takes_no_other_file_down(
             raise TypeError("object of type 'NoneType' has no len()")
         return load_file(path)
 
-    monkeypatch.setattr("subagent_server.catalog.discover.load_file", load)
+    monkeypatch.setattr("subagent_server.agents.discover.load_file", load)
     write("good.md", agent())
     write("strange.md", agent())
     catalog = discover([tmp_path])
@@ -214,7 +214,7 @@ def test_a_tree_whose_names_take_too_long_is_read_in_part_and_reported(
     write: WriteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("a.md", agent())
-    monkeypatch.setattr("subagent_server.catalog.walk.MAX_SECONDS", -1.0)
+    monkeypatch.setattr("subagent_server.agents.discover.MAX_SECONDS", -1.0)
     catalog = discover([tmp_path])
     assert listed(catalog) == [("error", tmp_path.name)]
     assert "the rest is not read" in catalog.problems[0].reason

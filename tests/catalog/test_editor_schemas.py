@@ -6,11 +6,10 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from subagent_server.catalog.discover import discover
-from subagent_server.catalog.editor_schemas import MEANINGS, agent_schema, config_schema
-from subagent_server.catalog.keys import AGENT_FIELDS, LIMIT_FIELDS
-from subagent_server.catalog.loading import load_config
-from subagent_server.catalog.markdown import split
+from subagent_server.agents.discover import discover
+from subagent_server.agents.formats import load_config, split
+from subagent_server.agents.templates import MEANINGS, agent_schema, config_schema
+from subagent_server.agents.yaml_reader import AGENT_FIELDS, LIMIT_FIELDS
 from tests.helpers.processes import REPOSITORY
 
 EXAMPLES = REPOSITORY / "docs" / "examples" / "cpe"

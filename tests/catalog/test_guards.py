@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.catalog import examples
-from subagent_server.catalog.loading import load_agent_file
-from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.tool_selection import Selection, select
+from subagent_server.agents import templates
+from subagent_server.agents.formats import load_agent_file
+from subagent_server.run.agent_definition import AgentDefinition, Selection, select
 
 Load = Callable[[str], AgentDefinition]
 
@@ -115,7 +114,7 @@ def test_claude_code_keeps_its_own_guards(agent: Load) -> None:
     assert definition.hooks == {"PreToolUse": [{"matcher": "Bash"}]}
 
 
-TEMPLATE = examples.TEMPLATE.read_text(encoding="utf-8")
+TEMPLATE = templates.TEMPLATE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("block", re.findall(r"(?:^#\w.*\n(?:^#  .*\n)*)", TEMPLATE, re.MULTILINE))

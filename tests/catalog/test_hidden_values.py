@@ -1,7 +1,7 @@
 """Which secrets a definition holds itself."""
 
-from subagent_server.catalog.hidden import hidden_values
-from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
+from subagent_server.agents.redact import hidden_values
+from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 
 
 def test_the_secrets_of_env_headers_arguments_and_addresses_are_found_and_nothing_else() -> None:

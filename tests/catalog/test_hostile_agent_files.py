@@ -8,12 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from subagent_server.catalog.discover import discover
-from subagent_server.catalog.files import MAX_BYTES
-from subagent_server.catalog.loading import load_agent_file, load_config
-from subagent_server.catalog.problems import AgentFileError
-from subagent_server.catalog.redact import redact
-from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.agents.discover import discover
+from subagent_server.agents.formats import load_agent_file, load_config
+from subagent_server.agents.redact import redact
+from subagent_server.agents.yaml_reader import MAX_BYTES, AgentFileError
+from subagent_server.run.agent_definition import AgentDefinition
 from tests.helpers.scale import times
 
 WriteFile = Callable[[str, str | bytes], Path]

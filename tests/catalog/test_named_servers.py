@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.catalog.named_servers import UnknownServer, read_server_file, with_named_servers
-from subagent_server.catalog.problems import AgentFileError
-from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
+from subagent_server.agents.mcp_json import UnknownServer, read_server_file, with_named_servers
+from subagent_server.agents.yaml_reader import AgentFileError
+from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 
 ASKS = AgentDefinition(
     name="a", named_servers=["github"], mcp_servers={"own": ServerDefinition(command="own")}

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from subagent_server.catalog.loading import load_agent_file
-from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.toolkit.final_answer import FinalAnswer
+from subagent_server.agents.formats import load_agent_file
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.toolbox.basic import FinalAnswer
 
 WriteFile = Callable[[str, str | bytes], Path]
 Load = Callable[[str], AgentDefinition]

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from subagent_server.catalog.redact import redact
-from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
+from subagent_server.agents.redact import redact
+from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 
 
 def env(name: str, value: str) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from subagent_server.catalog.loading import load_config, load_file
-from subagent_server.catalog.problems import AgentFileError
+from subagent_server.agents.formats import load_config, load_file
+from subagent_server.agents.yaml_reader import AgentFileError
 
 WriteFile = Callable[[str, str | bytes], Path]
 

@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.catalog.loading import load_agent_file
-from subagent_server.catalog.pins import differences, pins_of_agent
-from subagent_server.catalog.trust import TrustNotKept, forget_project, read_trust_file, trust_project
+from subagent_server.agents.formats import load_agent_file
+from subagent_server.agents.trust_list import (
+    TrustNotKept,
+    differences,
+    forget_project,
+    pins_of_agent,
+    read_trust_file,
+    trust_project,
+)
 from tests.catalog.conftest import WriteFile
 
 MOMENT = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)

@@ -16,15 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from subagent_server.domain import events
-from subagent_server.domain.records import RunMeta, RunResult
-from subagent_server.domain.states import Status
 from subagent_server.extensions.simulator import Simulator
-from subagent_server.host import locks
-from subagent_server.host.clock import now
-from subagent_server.service.trusting import coverage, trust
+from subagent_server.run import locks, transitions
+from subagent_server.run.processes import now
+from subagent_server.run.records import RunMeta, RunResult
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
-from subagent_server.store.runs import RunStore
+from subagent_server.verbs.trust import coverage, trust
 from tests.helpers import bubblewrap, warm
 from tests.helpers.forking import run_command, start_command
 from tests.helpers.runs import STARTED, make_meta, make_request
@@ -133,7 +132,7 @@ class Cli:
 
     # -- runs made by hand
 
-    def made(self, tail: str, *happened: events.RunEvent, **facts: Any) -> str:
+    def made(self, tail: str, *happened: transitions.RunEvent, **facts: Any) -> str:
         """Make a run to which `happened` has happened since it was started, and return its id."""
         run_id = self._created(tail, facts)
         self._publish(run_id, happened, facts)
@@ -146,7 +145,7 @@ class Cli:
         self.store.create(make_request(run_id, agents_from=origin, **asked))
         return run_id
 
-    def _publish(self, run_id: str, happened: Sequence[events.RunEvent], facts: dict[str, Any]) -> None:
+    def _publish(self, run_id: str, happened: Sequence[transitions.RunEvent], facts: dict[str, Any]) -> None:
         self.store.publish(make_meta(run_id, **{k: v for k, v in facts.items() if k != "prompt"}))
         for event in (STARTED, *happened):
             self.store.update(run_id, event, now())
@@ -156,7 +155,7 @@ class Cli:
         run_id = self.made(tail, **facts)
         given: dict[str, Any] = {"outcome": Status.COMPLETED, "text": text}
         result = RunResult(**given) if output is None else RunResult(**given, output=output)
-        self.store.update(run_id, events.Finished(summary=text[:60]), now(), result=result)
+        self.store.update(run_id, transitions.Finished(summary=text[:60]), now(), result=result)
         return run_id
 
     def meta(self, run_id: str) -> RunMeta:
@@ -170,7 +169,7 @@ class Cli:
         return descriptor
 
     @contextmanager
-    def living(self, tail: str, *happened: events.RunEvent, **facts: Any) -> Iterator[str]:
+    def living(self, tail: str, *happened: transitions.RunEvent, **facts: Any) -> Iterator[str]:
         """Make a run whose processes seem to live: this process holds its lock before it is one."""
         run_id = self._created(tail, facts)
         descriptor = self.hold(run_id)
@@ -181,9 +180,11 @@ class Cli:
             os.close(descriptor)
 
 
-def asked(question: str = "Which colour?", *options: str) -> events.QuestionAsked:
+def asked(question: str = "Which colour?", *options: str) -> transitions.QuestionAsked:
     """Return a question that will not expire while a test runs."""
-    return events.QuestionAsked(question=question, options=options, expires_at=now() + timedelta(hours=1))
+    return transitions.QuestionAsked(
+        question=question, options=options, expires_at=now() + timedelta(hours=1)
+    )
 
 
 class Running:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from subagent_server.domain import events
-from subagent_server.domain.records import RunMeta, Usage
-from subagent_server.host.clock import now
+from subagent_server.run import transitions
+from subagent_server.run.processes import now
+from subagent_server.run.records import RunMeta, Usage
 from tests.cli.command import Cli, asked
 
 
@@ -41,4 +41,4 @@ def family(cli: Cli, question: str = "Which colour?") -> Iterator[Family]:
 
 def pay(cli: Cli, run_id: str, usage: Usage) -> RunMeta:
     """Record the usage of a run."""
-    return cli.store.update(run_id, events.UsageSettled(usage=usage), now())
+    return cli.store.update(run_id, transitions.UsageSettled(usage=usage), now())

@@ -4,7 +4,7 @@ import secrets
 
 import pytest
 
-from subagent_server.service.access import token_hash
+from subagent_server.verbs.access import token_hash
 from tests.cli.command import Cli, asked
 
 TOKEN = "a-token-that-cannot-be-guessed"

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.records import Failure
+from subagent_server.run import transitions
+from subagent_server.run.records import Failure
 from tests.cli.command import Cli, asked
 
-FAILED = events.RunFailed(failure=Failure(code="agent_error", message="It broke."))
+FAILED = transitions.RunFailed(failure=Failure(code="agent_error", message="It broke."))
 
 
 # -- agent files

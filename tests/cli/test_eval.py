@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from subagent_server.domain.errors import UnknownRun
-from subagent_server.domain.states import Status
+from subagent_server.run.errors import UnknownRun
+from subagent_server.run.states import Status
 from tests.cli.command import Cli, Model, stored
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.repositories import git, make_repository

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.extensions.evals.file import BadEvalFile, read_eval_file
+from subagent_server.extensions.evals.eval_file import BadEvalFile, read_eval_file
 
 CASE = "agents: [a]\ncases:\n- name: x\n  prompt: y\n  expect:\n"
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.records import Failure
+from subagent_server.run import transitions
+from subagent_server.run.records import Failure
 from tests.cli.command import Cli, Completed, asked
 
-FAILED = events.RunFailed(failure=Failure(code="agent_error", message="It broke.", hint="Try again."))
-STOPPED = events.StopRequested(reason="enough")
+FAILED = transitions.RunFailed(failure=Failure(code="agent_error", message="It broke.", hint="Try again."))
+STOPPED = transitions.StopRequested(reason="enough")
 
 
 def complains(done: Completed, code: int, *words: str) -> None:

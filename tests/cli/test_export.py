@@ -6,8 +6,8 @@ import os
 import subprocess
 import tarfile
 
-from subagent_server.host.clock import now
-from subagent_server.store.logs import RunJournal
+from subagent_server.run.journal import RunJournal
+from subagent_server.run.processes import now
 from tests.cli.command import COMMAND, Cli
 from tests.cli.families import family
 

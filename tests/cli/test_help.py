@@ -5,7 +5,7 @@ import json
 import pytest
 
 from subagent_server import __version__
-from subagent_server.cli.console.group import VERBS
+from subagent_server.cli.console.app import VERBS
 from tests.cli.command import Cli, asked
 from tests.helpers.processes import run_python
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.launch.hooks import HOOK_SECONDS
+from subagent_server.process.cleanup import HOOK_SECONDS
 from tests.cli.command import BOUND, Cli, Model, stored
 from tests.helpers.wait import wait_for
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subagent_server.cli.clients.client_configs import CLIENTS, Client, ClientPlace, Permissions
-from subagent_server.cli.clients.config_files import (
+from subagent_server.cli.client_files import (
     Change,
     NotEditable,
     plan,
@@ -18,6 +17,7 @@ from subagent_server.cli.clients.config_files import (
     plan_removal,
     plan_withdrawal,
 )
+from subagent_server.cli.clients import CLIENTS, Client, ClientPlace, Permissions
 from tests.cli.command import Cli
 
 ENTRY = {"command": "subagent", "args": ["serve", "--role", "parent"], "env": {"A": "b"}}

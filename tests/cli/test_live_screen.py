@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.cli.console.live_frame import help_lines
-from subagent_server.cli.console.text import width_of
-from subagent_server.cli.console.typed_keys import TypedKeys
-from subagent_server.domain.states import Status
-from subagent_server.host.clock import now
-from subagent_server.store.logs import RunJournal
+from subagent_server.cli.console.live_screen import TypedKeys, help_lines
+from subagent_server.cli.console.terminal import width_of
+from subagent_server.run.journal import RunJournal
+from subagent_server.run.processes import now
+from subagent_server.run.states import Status
 from tests.cli.command import BOUND, COMMAND, Cli, asked
 from tests.helpers.wait import wait_for
 

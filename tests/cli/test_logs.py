@@ -3,11 +3,10 @@
 import json
 import os
 
-from subagent_server.cli.console.colours import without_colours
-from subagent_server.cli.console.text import width_of
-from subagent_server.domain import events
-from subagent_server.host.clock import now
-from subagent_server.store.logs import RunJournal
+from subagent_server.cli.console.terminal import width_of, without_colours
+from subagent_server.run import transitions
+from subagent_server.run.journal import RunJournal
+from subagent_server.run.processes import now
 from tests.cli.command import Cli, until_watching
 from tests.cli.families import family
 from tests.cli.terminal import raw_screen
@@ -62,7 +61,7 @@ def test_following_prints_new_lines_until_the_run_has_ended(cli: Cli) -> None:
             command.hear("early")
             journal(cli, run_id, "later")
             command.hear("later")
-            cli.store.update(run_id, events.Finished(summary="done"), now())
+            cli.store.update(run_id, transitions.Finished(summary="done"), now())
             journal(cli, run_id, "after the end of the status")
             RunJournal(cli.store.paths.run(run_id)).append("run_ended", now(), {"status": "completed"})
             code, said, _ = command.end()

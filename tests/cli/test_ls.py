@@ -3,16 +3,16 @@
 import os
 import shutil
 
-from subagent_server.cli.console.text import width_of
-from subagent_server.domain import events
-from subagent_server.domain.records import Failure, LaunchInfo
-from subagent_server.host.clock import now
-from subagent_server.store.logs import RunJournal
+from subagent_server.cli.console.terminal import width_of
+from subagent_server.run import transitions
+from subagent_server.run.journal import RunJournal
+from subagent_server.run.processes import now
+from subagent_server.run.records import Failure, LaunchInfo
 from tests.cli.command import Cli, asked, run_name
 from tests.helpers.stored import make_stored
 
-FAILED = events.RunFailed(failure=Failure(code="agent_error", message="It broke."))
-STOPPED = events.StopRequested(reason="enough")
+FAILED = transitions.RunFailed(failure=Failure(code="agent_error", message="It broke."))
+STOPPED = transitions.StopRequested(reason="enough")
 
 
 def listed(cli: Cli, *words: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from subagent_server.cli.console.colours import FIXED_COLOURS
+from subagent_server.cli.console.terminal import FIXED_COLOURS
 from tests.cli.command import COMMAND, Cli, hear
 
 

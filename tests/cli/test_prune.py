@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from subagent_server.host.clock import now
+from subagent_server.run.processes import now
 from tests.cli.command import Cli, run_name, stored
 from tests.helpers.files import names
 from tests.helpers.stored import make_stored

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.records import LaunchInfo
-from subagent_server.service.access import token_hash
+from subagent_server.run.records import LaunchInfo
+from subagent_server.verbs.access import token_hash
 from tests.cli.command import Cli, stored, until_watching
 from tests.helpers.files import names
 

@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
-from subagent_server.host.clock import now
+from subagent_server.run.processes import now
 from tests.cli.command import Cli, asked
 from tests.helpers.processes import REPOSITORY
 

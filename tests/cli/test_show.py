@@ -4,11 +4,10 @@ import json
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.records import Failure, LaunchInfo, Usage
-from subagent_server.host.clock import now
-from subagent_server.store.logs import RunJournal
-from subagent_server.store.transcript import Transcript
+from subagent_server.run import transitions
+from subagent_server.run.journal import RunJournal, Transcript
+from subagent_server.run.processes import now
+from subagent_server.run.records import Failure, LaunchInfo, Usage
 from tests.cli.command import Cli, asked
 from tests.cli.families import family, pay
 
@@ -56,10 +55,10 @@ def test_the_next_step_of_a_view_is_a_command(cli: Cli) -> None:
 
 def test_a_run_that_has_ended_is_shown_with_everything_about_it(cli: Cli) -> None:
     run_id = cli.made("aaaaaa", asked("Which colour?", "blue", "red"), prompt="Paint it.", label="a label")
-    answer = events.ReplyGiven(message_id="q1", answer="red", answered_by="person")
+    answer = transitions.ReplyGiven(message_id="q1", answer="red", answered_by="person")
     cli.store.update(run_id, answer, now())
     failure = Failure(code="agent_error", message="No paint left.", hint="Buy some.")
-    cli.store.update(run_id, events.RunFailed(failure=failure), now())
+    cli.store.update(run_id, transitions.RunFailed(failure=failure), now())
     said = cli("show", run_id).stdout
     for words in (
         run_id,
@@ -145,9 +144,9 @@ def test_a_run_whose_processes_are_gone_is_shown_as_lost(cli: Cli) -> None:
 def test_control_characters_of_data_are_escaped(cli: Cli) -> None:
     bad = "a\x1b[31mb\x07\nc\u202ed"
     run_id = cli.made("aaaaaa", asked(bad, bad), prompt=bad, label=bad, agent_name=bad)
-    cli.store.update(run_id, events.ReplyGiven(message_id="q1", answer=bad), now())
+    cli.store.update(run_id, transitions.ReplyGiven(message_id="q1", answer=bad), now())
     failure = Failure(code="agent_error", message=bad, hint=bad)
-    cli.store.update(run_id, events.RunFailed(failure=failure), now())
+    cli.store.update(run_id, transitions.RunFailed(failure=failure), now())
     said = cli("show", run_id).stdout
     assert all(c.isprintable() or c == "\n" for c in said)
     assert said.count("a\\x1b[31mb\\x07") >= 6

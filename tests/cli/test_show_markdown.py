@@ -4,9 +4,9 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from subagent_server.domain import events
-from subagent_server.domain.records import Failure
-from subagent_server.host.clock import now
+from subagent_server.run import transitions
+from subagent_server.run.processes import now
+from subagent_server.run.records import Failure
 from tests.cli.command import Cli, asked
 
 HOSTILE = "\n".join(
@@ -49,19 +49,21 @@ def test_an_output_is_a_block_of_json(cli: Cli) -> None:
 
 @pytest.mark.parametrize("where", ["result", "label", "question", "answer", "error", "reason"])
 def test_no_text_forges_a_heading_a_link_or_html(cli: Cli, where: str) -> None:
-    question: list[events.RunEvent] = [asked(HOSTILE)] if where == "question" else []
+    question: list[transitions.RunEvent] = [asked(HOSTILE)] if where == "question" else []
     if where == "answer":
-        question = [asked("Which?"), events.ReplyGiven(message_id="q1", answer=HOSTILE)]
+        question = [asked("Which?"), transitions.ReplyGiven(message_id="q1", answer=HOSTILE)]
     label = {"label": HOSTILE[:200]} if where == "label" else {}
     if where == "result":
         run_id = cli.completed("aaaaaa", text=HOSTILE)
     else:
         run_id = cli.made("aaaaaa", *question, **label)
-        ends: dict[str, events.RunEvent] = {
-            "error": events.RunFailed(failure=Failure(code="agent_error", message=HOSTILE, hint=HOSTILE)),
-            "reason": events.StopRequested(reason=HOSTILE),
+        ends: dict[str, transitions.RunEvent] = {
+            "error": transitions.RunFailed(
+                failure=Failure(code="agent_error", message=HOSTILE, hint=HOSTILE)
+            ),
+            "reason": transitions.StopRequested(reason=HOSTILE),
         }
-        cli.store.update(run_id, ends.get(where, events.StopRequested()), now())
+        cli.store.update(run_id, ends.get(where, transitions.StopRequested()), now())
     page = cli("show", run_id, "--markdown").stdout
     found = tokens(page)
     kinds = [token.type for token in found]

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.host import processes
-from subagent_server.launch.marks import SHIM_FLAGS
+from subagent_server.process.marks import SHIM_FLAGS
+from subagent_server.run import processes, transitions
 from tests.cli.command import BOUND, Cli, until_watching
 from tests.cli.terminal import person
 from tests.helpers.wait import wait_for
@@ -77,8 +76,8 @@ def suspended_shim(cli: Cli, run_id: str) -> Iterator[int]:
             process.kill()
 
 
-@pytest.mark.parametrize("ending", [events.Finished(), events.StopRequested(reason="before")])
-def test_stopping_a_run_that_has_ended_changes_nothing(cli: Cli, ending: events.RunEvent) -> None:
+@pytest.mark.parametrize("ending", [transitions.Finished(), transitions.StopRequested(reason="before")])
+def test_stopping_a_run_that_has_ended_changes_nothing(cli: Cli, ending: transitions.RunEvent) -> None:
     run_id = cli.made("aaaaaa", ending)
     before = cli.store.paths.run(run_id).meta.path.read_bytes()
     assert cli("stop", run_id, "--reason", "late").returncode == 0

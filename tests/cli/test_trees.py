@@ -6,10 +6,10 @@ import re
 import signal
 from typing import Any
 
-from subagent_server.domain import events
-from subagent_server.domain.records import Usage
-from subagent_server.host.clock import now
-from subagent_server.launch.slots import Ticket
+from subagent_server.process.slots import Ticket
+from subagent_server.run import transitions
+from subagent_server.run.processes import now
+from subagent_server.run.records import Usage
 from tests.cli.command import Cli, asked, run_name, until_watching
 from tests.cli.families import family, pay
 from tests.helpers.runs import make_meta, make_request
@@ -58,7 +58,7 @@ def test_watching_shows_each_change_in_its_group_and_ctrl_c_ends_only_the_watchi
             frame = watching.hear("done (1)")
             assert frame.startswith("needs you (1)\n") and "4.3k" in frame and "└ tester" in frame
             until_watching(watching)
-            cli.store.update(runs.tester, events.ReplyGiven(message_id="q1", answer="blue"), now())
+            cli.store.update(runs.tester, transitions.ReplyGiven(message_id="q1", answer="blue"), now())
             assert "● answered" in watching.hear("working (1)")
             watching.interrupt()
             code, _, said = watching.end()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.extensions.simulator import Simulator
-from subagent_server.service.access import token_hash
+from subagent_server.verbs.access import token_hash
 from tests.cli.command import BOUND, Cli
 from tests.cli.terminal import person
 from tests.helpers.wait import wait_for

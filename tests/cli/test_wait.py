@@ -2,14 +2,14 @@
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.records import Failure
-from subagent_server.host.clock import now
+from subagent_server.run import transitions
+from subagent_server.run.processes import now
+from subagent_server.run.records import Failure
 from tests.cli.command import Cli, asked, until_watching
 
-DONE = events.Finished(summary="done")
-FAILED = events.RunFailed(failure=Failure(code="agent_error", message="It broke."))
-STOPPED = events.StopRequested(reason="enough")
+DONE = transitions.Finished(summary="done")
+FAILED = transitions.RunFailed(failure=Failure(code="agent_error", message="It broke."))
+STOPPED = transitions.StopRequested(reason="enough")
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ STOPPED = events.StopRequested(reason="enough")
         ([FAILED, DONE], 1),
     ],
 )
-def test_of_several_runs_the_worst_counts(cli: Cli, endings: list[events.RunEvent], code: int) -> None:
+def test_of_several_runs_the_worst_counts(cli: Cli, endings: list[transitions.RunEvent], code: int) -> None:
     names = [cli.made(f"aaaaa{number}", ending) for number, ending in enumerate(endings, start=2)]
     assert cli("wait", *names).returncode == code
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from subagent_server.cli.clients.client_configs import SERVER
-from subagent_server.host import process_scan, processes
+from subagent_server.cli.clients import SERVER
+from subagent_server.run import processes
 from tests.clients.installed import Installed
 from tests.clients.parent_model import ParentModel, Plan
 from tests.clients.scene import Scene
@@ -141,7 +141,7 @@ class ParentClient(ABC):
         wait_for(lambda: not list(self._servers()), BOUND, f"the end of the server of {self.name}")
 
     def _servers(self) -> Iterator[processes.Identity]:
-        for identity in process_scan.marked(f"SUBAGENT_RUNS={self.scene.world.runs}"):
+        for identity in processes.marked(f"SUBAGENT_RUNS={self.scene.world.runs}"):
             with suppress(OSError):
                 words = Path(f"/proc/{identity.pid}/cmdline").read_bytes().split(b"\0")
                 if bytes(SCRIPT) in words and b"serve" in words:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from subagent_server.extensions.simulator.request import blocks_of, texts_of
+from subagent_server.extensions.simulator.model_request import blocks_of, texts_of
 from tests.clients.parent_model import Call, Heard, Say
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from subagent_server.host import process_scan, processes
+from subagent_server.run import processes
 from tests.clients import messages_api
 from tests.clients.codex import SETTINGS
 from tests.clients.driver import BOUND, edit_json
@@ -64,11 +64,11 @@ class Program:
 
     def itself(self, run_id: str) -> processes.Identity:
         """Return the process that the worker has started."""
-        return process_scan.descendants([self.world.worker(run_id).pid])[0]
+        return processes.descendants([self.world.worker(run_id).pid])[0]
 
     def servers(self, run_id: str) -> list[processes.Identity]:
         """Return the processes below it through which it reaches its parent: they run on this Python."""
-        below = process_scan.descendants([self.itself(run_id).pid])
+        below = processes.descendants([self.itself(run_id).pid])
         return [each for each in below if _executable(each.pid) == Path(sys.executable).resolve()]
 
     def begun(self) -> bool:
@@ -77,7 +77,7 @@ class Program:
 
     def command_lives(self) -> bool:
         """Whether the command of `stays` is at work."""
-        return bool(process_scan.with_words(_STAYS.encode(), str(self.world.work).encode()))
+        return bool(processes.with_words(_STAYS.encode(), str(self.world.work).encode()))
 
     # -- its agent
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from subagent_server.extensions.simulator import Simulator, Turn, load_script
 from subagent_server.extensions.simulator.answer import choose
-from subagent_server.extensions.simulator.request import RequestView
+from subagent_server.extensions.simulator.model_request import RequestView
 from tests.clients.loopback import Fence, fence
 from tests.helpers import turns, warm
 from tests.helpers.world import World

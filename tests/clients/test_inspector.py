@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.service.tools.table import PARENT_TOOLS
+from subagent_server.tools.tool_table import PARENT_TOOLS
 from tests.clients.driver import BOUND, SCRIPT
 from tests.clients.installed import Installed
 from tests.clients.scene import Scene

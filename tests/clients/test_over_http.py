@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from subagent_server.service.tools.table import PARENT_TOOLS
+from subagent_server.tools.tool_table import PARENT_TOOLS
 from tests.clients.claude_code import ClaudeCode
 from tests.clients.driver import BOUND, ParentClient
 from tests.clients.http_parents import PARENTS, Place

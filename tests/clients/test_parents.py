@@ -1,6 +1,6 @@
 """Claude Code, Codex and Gemini CLI hand work to a subagent, with models that are scripted."""
 
-from subagent_server.service.tools.table import PARENT_TOOLS
+from subagent_server.tools.tool_table import PARENT_TOOLS
 from tests.clients.driver import BOUND, ParentClient
 from tests.clients.parent_model import Call, Heard, Say, call
 from tests.clients.scene import Scene

@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 
-from subagent_server.host import processes
+from subagent_server.run import processes
 from tests.clients.installed import Installed
 from tests.clients.parent_model import Call, Heard, Say, call, steps
 from tests.clients.programs import PROGRAMS, Program

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.apply import apply
-from subagent_server.domain.errors import IllegalTransition
-from subagent_server.domain.events import RunEvent
-from subagent_server.domain.records import UNTOLD, Failure, PayloadInfo, RunMeta, Usage
-from subagent_server.domain.states import MessageStatus, Status
+from subagent_server.run import transitions
+from subagent_server.run.errors import IllegalTransition
+from subagent_server.run.records import UNTOLD, Failure, PayloadInfo, RunMeta, Usage
+from subagent_server.run.states import MessageStatus, Status
+from subagent_server.run.transitions import RunEvent, apply
 from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, T0, WORKER, make_message, make_meta
 
 FAILURE = Failure(code="model_error", message="The model is gone.", hint="Try again.")
@@ -20,14 +19,14 @@ USAGE = Usage(input_tokens=10, output_tokens=2, turns=1, cost_usd=Decimal("0.01"
 EVENTS: dict[str, RunEvent] = {
     "worker_started": STARTED,
     "question_asked": ASKED,
-    "reply_given": events.ReplyGiven(message_id="q1", answer="blue"),
-    "reply_acknowledged": events.ReplyAcknowledged(message_id="q2"),
-    "question_expired": events.QuestionExpired(message_id="q1"),
-    "progress_reported": events.ProgressReported(summary="half way"),
-    "finished": events.Finished(summary="done"),
-    "usage_settled": events.UsageSettled(usage=USAGE),
-    "failed": events.RunFailed(failure=FAILURE),
-    "stop_requested": events.StopRequested(reason="enough"),
+    "reply_given": transitions.ReplyGiven(message_id="q1", answer="blue"),
+    "reply_acknowledged": transitions.ReplyAcknowledged(message_id="q2"),
+    "question_expired": transitions.QuestionExpired(message_id="q1"),
+    "progress_reported": transitions.ProgressReported(summary="half way"),
+    "finished": transitions.Finished(summary="done"),
+    "usage_settled": transitions.UsageSettled(usage=USAGE),
+    "failed": transitions.RunFailed(failure=FAILURE),
+    "stop_requested": transitions.StopRequested(reason="enough"),
 }
 
 W, R = "waiting_parent_reply", "parent_replied"
@@ -94,7 +93,7 @@ def test_settled_usage_adds_usage_in_every_status_and_nothing_else(status: str) 
 def test_usage_counts_totals_so_that_less_never_takes_anything_away() -> None:
     meta = make_meta(status="running", usage=USAGE, with_descendants=Usage(input_tokens=50, turns=4))
     more = Usage(input_tokens=9, output_tokens=3, turns=2, cost_usd=Decimal("0.009"))
-    after = apply(meta, events.UsageSettled(usage=more), LATER)
+    after = apply(meta, transitions.UsageSettled(usage=more), LATER)
     assert after.usage == Usage(input_tokens=10, output_tokens=3, turns=2, cost_usd=Decimal("0.01"))
     assert after.with_descendants.input_tokens == 50
     assert after.with_descendants.turns == 5, "three below, and two of its own"
@@ -102,9 +101,9 @@ def test_usage_counts_totals_so_that_less_never_takes_anything_away() -> None:
 
 def test_what_the_runs_below_have_cost_is_added_to_the_own_and_an_older_sum_takes_nothing_away() -> None:
     below = Usage(input_tokens=7, turns=3, cost_usd=Decimal("0.5"))
-    meta = apply(make_meta(status="running", usage=USAGE), events.Finished(usage=USAGE), LATER, below)
+    meta = apply(make_meta(status="running", usage=USAGE), transitions.Finished(usage=USAGE), LATER, below)
     assert meta.usage == USAGE and meta.with_descendants == USAGE.plus(below)
-    again = events.UsageSettled(usage=Usage())
+    again = transitions.UsageSettled(usage=Usage())
     for known in (None, Usage(turns=1), below):
         assert apply(meta, again, LATER, known) is meta
     more = apply(meta, again, LATER, below.plus(Usage(turns=1)))
@@ -115,9 +114,9 @@ def test_what_the_runs_below_have_cost_is_added_to_the_own_and_an_older_sum_take
 @pytest.mark.parametrize("name", ["finished", "failed", "stop_requested"])
 def test_the_end_of_a_run_takes_its_usage_along(name: str) -> None:
     ends: dict[str, RunEvent] = {
-        "finished": events.Finished(usage=USAGE),
-        "failed": events.RunFailed(failure=FAILURE, usage=USAGE),
-        "stop_requested": events.StopRequested(usage=USAGE),
+        "finished": transitions.Finished(usage=USAGE),
+        "failed": transitions.RunFailed(failure=FAILURE, usage=USAGE),
+        "stop_requested": transitions.StopRequested(usage=USAGE),
     }
     assert apply(make_meta(status="running"), ends[name], LATER).usage == USAGE
 
@@ -145,9 +144,9 @@ def test_only_a_failure_has_an_error() -> None:
 def test_a_summary_stays_until_a_newer_one_comes() -> None:
     halfway = apply(scene("running"), EVENTS["progress_reported"], LATER)
     assert halfway.summary == "half way"
-    assert apply(halfway, events.ProgressReported(), LATER).summary == "half way"
-    assert apply(halfway, events.Finished(), LATER).summary == "half way"
-    assert apply(halfway, events.StopRequested(), LATER).summary == "half way"
+    assert apply(halfway, transitions.ProgressReported(), LATER).summary == "half way"
+    assert apply(halfway, transitions.Finished(), LATER).summary == "half way"
+    assert apply(halfway, transitions.StopRequested(), LATER).summary == "half way"
     assert apply(halfway, EVENTS["failed"], LATER).summary == "half way"
     assert apply(halfway, EVENTS["finished"], LATER).summary == "done"
     assert apply(halfway, EVENTS["stop_requested"], LATER).summary == "enough"
@@ -155,7 +154,7 @@ def test_a_summary_stays_until_a_newer_one_comes() -> None:
 
 def test_a_finished_run_names_its_payload() -> None:
     payload = PayloadInfo(size=12, path="payload.gz")
-    assert apply(scene("running"), events.Finished(payload=payload), LATER).payload == payload
+    assert apply(scene("running"), transitions.Finished(payload=payload), LATER).payload == payload
 
 
 @pytest.mark.parametrize("status", ["running", W, R])
@@ -191,7 +190,7 @@ def test_a_state_that_was_read_is_never_changed_in_place() -> None:
 def test_the_count_of_open_questions_follows_the_questions_not_the_status() -> None:
     one = apply(make_meta(status="running"), ASKED, T0)
     two = apply(one, ASKED, T0 + timedelta(seconds=1))
-    answered = apply(two, events.ReplyGiven(message_id="q1", answer="blue"), LATER)
+    answered = apply(two, transitions.ReplyGiven(message_id="q1", answer="blue"), LATER)
     assert [meta.pending_questions for meta in (one, two, answered)] == [1, 2, 1]
     assert [meta.status for meta in (one, two, answered)] == [Status.WAITING, Status.WAITING, Status.REPLIED]
     assert [m.message_id for m in answered.pending] == ["q2"]
@@ -204,8 +203,8 @@ def test_a_figure_that_is_told_late_leaves_the_sum_of_the_tree_right(
     first: Usage, below: Usage | None, at_last: Usage
 ) -> None:
     meta = make_meta(status="running", usage=first, with_descendants=first.plus(below or Usage()))
-    after = apply(meta, events.UsageSettled(usage=at_last), LATER, below)
+    after = apply(meta, transitions.UsageSettled(usage=at_last), LATER, below)
     assert after.with_descendants == after.usage.plus(below or Usage())
-    assert apply(after, events.UsageSettled(usage=at_last), LATER, below) is after
-    late = apply(after, events.UsageSettled(usage=at_last), LATER, (below or Usage()).plus(UNTOLD))
+    assert apply(after, transitions.UsageSettled(usage=at_last), LATER, below) is after
+    late = apply(after, transitions.UsageSettled(usage=at_last), LATER, (below or Usage()).plus(UNTOLD))
     assert late.with_descendants.tool_calls is None, "of a run that came later nothing is known"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain import errors
-from subagent_server.domain.errors import CallerError, HostError, RunError, SubagentError
+from subagent_server.run import errors
+from subagent_server.run.errors import CallerError, HostError, RunError, SubagentError
 
 ROOT = Path("/data/runs")
 NASTY = "\x1b[31mred\n\0" + "x" * 500

@@ -6,24 +6,24 @@ from itertools import product
 import pytest
 from jsonschema import Draft202012Validator
 
-from subagent_server.domain import events
-from subagent_server.domain.apply import apply
-from subagent_server.domain.errors import IllegalTransition, MessageClosed, UnknownMessage
-from subagent_server.domain.file_schemas import FAILURE_CODES, file_schema
-from subagent_server.domain.records import Failure, RunMeta
-from subagent_server.domain.states import Status
+from subagent_server.run import transitions
+from subagent_server.run.errors import IllegalTransition, MessageClosed, UnknownMessage
+from subagent_server.run.records import Failure, RunMeta
+from subagent_server.run.schemas import FAILURE_CODES, file_schema
+from subagent_server.run.states import Status
+from subagent_server.run.transitions import apply
 from tests.helpers.runs import ASKED, LATER, STARTED, make_meta
 
-STEPS: list[events.RunEvent] = [
+STEPS: list[transitions.RunEvent] = [
     STARTED,
     ASKED,
-    events.ReplyGiven(message_id="q1", answer="blue"),
-    events.ReplyAcknowledged(message_id="q1"),
-    events.QuestionExpired(message_id="q1"),
-    events.ProgressReported(summary="half way"),
-    events.Finished(summary="done"),
-    events.RunFailed(failure=Failure(code="timeout", message="It took too long.")),
-    events.StopRequested(reason="enough"),
+    transitions.ReplyGiven(message_id="q1", answer="blue"),
+    transitions.ReplyAcknowledged(message_id="q1"),
+    transitions.QuestionExpired(message_id="q1"),
+    transitions.ProgressReported(summary="half way"),
+    transitions.Finished(summary="done"),
+    transitions.RunFailed(failure=Failure(code="timeout", message="It took too long.")),
+    transitions.StopRequested(reason="enough"),
 ]
 
 
@@ -42,7 +42,7 @@ def reached(depth: int) -> dict[str, RunMeta]:
     return found
 
 
-def _after(meta: RunMeta, event: events.RunEvent) -> RunMeta | None:
+def _after(meta: RunMeta, event: transitions.RunEvent) -> RunMeta | None:
     try:
         after = apply(meta, event, LATER)
     except (IllegalTransition, UnknownMessage, MessageClosed):
@@ -60,6 +60,6 @@ def test_every_state_that_events_lead_to_is_valid() -> None:
 
 @pytest.mark.parametrize("code", FAILURE_CODES)
 def test_every_code_of_a_failure_is_valid(code: str) -> None:
-    failed = _after(make_meta(), events.RunFailed(failure=Failure(code=code, message="m")))
+    failed = _after(make_meta(), transitions.RunFailed(failure=Failure(code=code, message="m")))
     assert failed is not None
     Draft202012Validator(file_schema("meta")).validate(json.loads(failed.to_json()))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from subagent_server.domain.errors import InvalidRunId
-from subagent_server.domain.ids import MAX_LENGTH, check_run_id, make_run_id
+from subagent_server.run.errors import InvalidRunId
+from subagent_server.run.states import MAX_LENGTH, check_run_id, make_run_id
 from tests.helpers.scale import times
 
 ALPHABET = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")

@@ -5,7 +5,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from subagent_server.domain.json_schema import embedded
+from subagent_server.run.schemas import embedded
 
 TREE: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",

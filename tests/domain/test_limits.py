@@ -4,12 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.apply import apply
-from subagent_server.domain.errors import IllegalTransition, TooManyQuestions
-from subagent_server.domain.limits import MAX_OPEN_QUESTIONS, MAX_QUESTIONS, cut
-from subagent_server.domain.records import RunMeta
-from subagent_server.domain.states import MessageStatus, Status
+from subagent_server.run import transitions
+from subagent_server.run.errors import IllegalTransition, TooManyQuestions
+from subagent_server.run.records import RunMeta
+from subagent_server.run.states import MAX_OPEN_QUESTIONS, MAX_QUESTIONS, MessageStatus, Status, cut
+from subagent_server.run.transitions import apply
 from tests.helpers.runs import ASKED, LATER, make_message, make_meta
 
 
@@ -37,22 +36,22 @@ def test_a_state_with_more_than_this_version_would_write_is_read_and_can_end() -
     large = asked(300, MessageStatus.PENDING)
     large = large.model_copy(update={"summary": "x" * 10_000, "pending_questions": 300})
     read = RunMeta.model_validate_json(large.to_json())
-    assert read == large and apply(read, events.StopRequested(), LATER).pending_questions == 0
+    assert read == large and apply(read, transitions.StopRequested(), LATER).pending_questions == 0
 
 
 def test_reports_within_a_second_are_one_step_and_the_latest_summary_stands() -> None:
     meta = make_meta(status=Status.RUNNING)
     for number in range(100):
-        meta = apply(meta, events.ProgressReported(summary=f"{number}"), LATER + number * TENTH)
+        meta = apply(meta, transitions.ProgressReported(summary=f"{number}"), LATER + number * TENTH)
         assert meta.summary == f"{number}" and meta.revision >= len(meta.transitions)
     assert [step.at for step in meta.transitions] == [LATER + n * timedelta(seconds=1) for n in range(10)]
 
 
 def test_a_report_that_says_nothing_new_changes_nothing_however_late_it_comes() -> None:
-    first = apply(make_meta(status=Status.RUNNING), events.ProgressReported(), LATER)
+    first = apply(make_meta(status=Status.RUNNING), transitions.ProgressReported(), LATER)
     assert len(first.transitions) == 1
-    said = apply(first, events.ProgressReported(summary="half"), LATER + timedelta(hours=1))
-    for again in (events.ProgressReported(summary="half"), events.ProgressReported()):
+    said = apply(first, transitions.ProgressReported(summary="half"), LATER + timedelta(hours=1))
+    for again in (transitions.ProgressReported(summary="half"), transitions.ProgressReported()):
         assert apply(said, again, LATER + timedelta(hours=2)) is said
 
 

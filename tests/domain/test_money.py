@@ -4,7 +4,7 @@ from decimal import Decimal
 
 import pytest
 
-from subagent_server.domain.money import dollars
+from subagent_server.run.states import dollars
 
 
 @pytest.mark.parametrize(

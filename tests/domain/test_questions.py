@@ -4,20 +4,18 @@ from datetime import timedelta
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.apply import apply
-from subagent_server.domain.errors import BadArgument, IllegalTransition, MessageClosed, UnknownMessage
-from subagent_server.domain.events import RunEvent
-from subagent_server.domain.limits import MAX_TALK_CHARACTERS
-from subagent_server.domain.records import RunMeta
-from subagent_server.domain.states import MessageStatus, Status
+from subagent_server.run import transitions
+from subagent_server.run.errors import BadArgument, IllegalTransition, MessageClosed, UnknownMessage
+from subagent_server.run.records import RunMeta
+from subagent_server.run.states import MAX_TALK_CHARACTERS, MessageStatus, Status
+from subagent_server.run.transitions import RunEvent, apply
 from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, T0, make_message, make_meta
 
-BLUE = events.ReplyGiven(message_id="q1", answer="blue")
-RED = events.ReplyGiven(message_id="q1", answer="red", answered_by="person")
-READ = events.ReplyAcknowledged(message_id="q1")
-EXPIRED = events.QuestionExpired(message_id="q1")
-STOP = events.StopRequested()
+BLUE = transitions.ReplyGiven(message_id="q1", answer="blue")
+RED = transitions.ReplyGiven(message_id="q1", answer="red", answered_by="person")
+READ = transitions.ReplyAcknowledged(message_id="q1")
+EXPIRED = transitions.QuestionExpired(message_id="q1")
+STOP = transitions.StopRequested()
 HAPPENINGS: dict[str, RunEvent] = {
     "same answer": BLUE,
     "other answer": RED,
@@ -78,7 +76,7 @@ def test_every_event_on_a_question_in_every_status_does_what_the_contract_says(
 
 
 def test_a_question_says_all_that_its_answerer_needs() -> None:
-    asked = events.QuestionAsked(
+    asked = transitions.QuestionAsked(
         question="Which?", options=("a", "b"), expires_at=LATER + timedelta(minutes=1)
     )
     before = make_meta(status="running", revision=4)
@@ -90,12 +88,12 @@ def test_a_question_says_all_that_its_answerer_needs() -> None:
 
 
 def test_questions_have_ids_of_their_own_also_after_others_are_closed() -> None:
-    meta = after(ASKED, BLUE, READ, ASKED, events.QuestionExpired(message_id="q2"), ASKED)
+    meta = after(ASKED, BLUE, READ, ASKED, transitions.QuestionExpired(message_id="q2"), ASKED)
     assert [m.message_id for m in meta.messages] == ["q1", "q2", "q3"]
 
 
 def test_options_never_limit_the_answer() -> None:
-    asked = events.QuestionAsked(question="Which?", options=("red", "green"), expires_at=LATER)
+    asked = transitions.QuestionAsked(question="Which?", options=("red", "green"), expires_at=LATER)
     assert after(asked, BLUE).messages[0].answer_content == "blue"
 
 
@@ -103,13 +101,13 @@ def test_options_count_among_the_words_that_a_run_may_hold() -> None:
     long = "x" * (MAX_TALK_CHARACTERS // 2)
 
     def asked(question: str) -> RunEvent:
-        return events.QuestionAsked(question=question, options=(long,), expires_at=LATER)
+        return transitions.QuestionAsked(question=question, options=(long,), expires_at=LATER)
 
     offered = apply(after(), asked("Which?"), LATER)
     with pytest.raises(BadArgument, match="characters of questions and answers"):
         apply(offered, asked("And?"), LATER)
     with pytest.raises(BadArgument, match="characters of questions and answers"):
-        apply(offered, events.ReplyGiven(message_id="q1", answer=long), LATER)
+        apply(offered, transitions.ReplyGiven(message_id="q1", answer=long), LATER)
 
 
 def test_an_answer_names_its_author_and_its_time() -> None:
@@ -119,7 +117,7 @@ def test_an_answer_names_its_author_and_its_time() -> None:
 
 
 def test_an_empty_answer_is_an_answer() -> None:
-    silent = events.ReplyGiven(message_id="q1", answer="")
+    silent = transitions.ReplyGiven(message_id="q1", answer="")
     meta = after(ASKED, silent)
     assert meta.status is Status.REPLIED
     assert apply(meta, silent, LATER) is meta
@@ -175,10 +173,10 @@ def test_a_new_question_can_hide_behind_an_unread_answer_and_is_still_counted() 
 
 
 def test_questions_are_read_and_answered_in_any_order() -> None:
-    second = events.ReplyGiven(message_id="q2", answer="2")
+    second = transitions.ReplyGiven(message_id="q2", answer="2")
     meta = after(ASKED, ASKED, second)
     assert meta.status is Status.REPLIED
-    meta = apply(meta, events.ReplyAcknowledged(message_id="q2"), LATER)
+    meta = apply(meta, transitions.ReplyAcknowledged(message_id="q2"), LATER)
     assert meta.status is Status.WAITING
     meta = apply(apply(meta, BLUE, LATER), READ, LATER)
     assert (meta.status, meta.pending_questions) == (Status.RUNNING, 0)
@@ -186,9 +184,9 @@ def test_questions_are_read_and_answered_in_any_order() -> None:
 
 def test_an_unknown_question_is_refused_with_the_open_ones() -> None:
     with pytest.raises(UnknownMessage, match=r"no question 'q9': open are q1, q2\."):
-        apply(after(ASKED, ASKED), events.ReplyGiven(message_id="q9", answer="x"), LATER)
+        apply(after(ASKED, ASKED), transitions.ReplyGiven(message_id="q9", answer="x"), LATER)
     with pytest.raises(UnknownMessage, match=r"no question '\.\./x': none is open\."):
-        apply(after(), events.ReplyAcknowledged(message_id="../x"), LATER)
+        apply(after(), transitions.ReplyAcknowledged(message_id="../x"), LATER)
 
 
 def test_only_a_run_that_works_can_ask() -> None:

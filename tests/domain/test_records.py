@@ -8,10 +8,9 @@ from decimal import Decimal
 import pytest
 from pydantic import ValidationError
 
-from subagent_server.domain.definitions import tool_name
-from subagent_server.domain.records import UNTOLD, Failure, RunMeta, RunResult, Usage
-from subagent_server.domain.states import MessageStatus, Status
-from subagent_server.domain.times import timestamp
+from subagent_server.run.agent_definition import tool_name
+from subagent_server.run.records import UNTOLD, Failure, RunMeta, RunResult, Usage
+from subagent_server.run.states import MessageStatus, Status, timestamp
 from tests.helpers.runs import T0, make_message, make_meta, make_request
 
 

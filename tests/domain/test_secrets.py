@@ -6,7 +6,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subagent_server.domain.secrets import Masker, secret_values
+from subagent_server.run.secrets import Masker, secret_values
 
 SECRET = "tok-1234567890abcdef"
 

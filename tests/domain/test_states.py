@@ -4,8 +4,8 @@ from itertools import chain, combinations
 
 import pytest
 
-from subagent_server.domain.errors import IllegalTransition
-from subagent_server.domain.states import (
+from subagent_server.run.errors import IllegalTransition
+from subagent_server.run.states import (
     ALWAYS,
     MESSAGE_TRANSITIONS,
     TRANSITIONS,

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.tool_selection import Selection, select
-from subagent_server.host.directory import Directory
-from subagent_server.toolkit.workspace.ripgrep import SearchScope
-from subagent_server.toolkit.workspace.tools import make_workspace_tools
+from subagent_server.run.agent_definition import Selection, select
+from subagent_server.run.files import Directory
+from subagent_server.toolbox.ripgrep import SearchScope
+from subagent_server.toolbox.select import make_workspace_tools
 
 
 def offered(selection: Selection) -> set[str]:

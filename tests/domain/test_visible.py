@@ -2,7 +2,7 @@
 
 import pytest
 
-from subagent_server.domain.visible import visible
+from subagent_server.run.errors import visible
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from subagent_server.domain.states import Status
-from subagent_server.service.check_status import check_status
+from subagent_server.run.states import Status
+from subagent_server.verbs.check_status import check_status
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill

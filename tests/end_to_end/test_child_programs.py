@@ -5,7 +5,7 @@ import signal
 import sys
 from decimal import Decimal
 
-from subagent_server.host import process_scan, processes
+from subagent_server.run import processes
 from tests.helpers.turns import says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, PROGRAM, World
@@ -79,7 +79,7 @@ def test_a_question_of_a_program_outlives_the_program_and_its_server_and_the_nex
 
 def _kill_client_and_server(world: World) -> None:
     pid = int((world.work / "pid").read_text(encoding="utf-8"))
-    found = [processes.identify(pid), *process_scan.descendants([pid])]
+    found = [processes.identify(pid), *processes.descendants([pid])]
     assert len(found) > 1, "the client has a server"
     for identity in found:
         assert identity is not None

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from subagent_server.domain.errors import BadArgument
-from subagent_server.domain.states import MessageStatus, Status
-from subagent_server.service.update_status import update_status
+from subagent_server.run.errors import BadArgument
+from subagent_server.run.states import MessageStatus, Status
+from subagent_server.verbs.end_run import update_status
 from tests.helpers.mcp_client import BOUND, Parent
 from tests.helpers.turns import asks, calls, says, shell, tool_results, use
 from tests.helpers.wait import wait_for

@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.records import Failure
-from subagent_server.domain.states import Status
 from subagent_server.extensions.simulator import Simulator
-from subagent_server.host import processes
-from subagent_server.host.clock import now
-from subagent_server.service.access import USER
-from subagent_server.service.continue_run import ContinueOrder, continue_run
-from subagent_server.service.next_calls import AS_TOOLS
-from subagent_server.service.shim_record import read_exit, read_shim
-from subagent_server.service.start import Continuation, StartOrder, start_agent
-from subagent_server.service.views import run_view
-from subagent_server.store.logs import recorded_usage
+from subagent_server.run import processes, transitions
+from subagent_server.run.journal import recorded_usage
+from subagent_server.run.processes import now
+from subagent_server.run.records import Failure
+from subagent_server.run.states import Status
+from subagent_server.verbs.access import USER
+from subagent_server.verbs.continue_run import ContinueOrder, continue_run
+from subagent_server.verbs.reconcile import read_exit, read_shim
+from subagent_server.verbs.start import Continuation, StartOrder, start_agent
+from subagent_server.verbs.views import AS_TOOLS, run_view
 from tests.helpers.truth import processes_of
 from tests.helpers.turns import Turn, asks, call, says, shell, tool_results
 from tests.helpers.wait import wait_for
@@ -178,7 +176,7 @@ def test_where_nobody_keeps_the_old_run_any_more_the_new_one_ends_what_is_left_o
     raw = world.meta(first)
     failure = Failure(code="crashed", message="It was killed.")
     usage = recorded_usage(world.paths(first))
-    world.store.update(first, events.RunFailed(failure=failure, usage=usage), now())
+    world.store.update(first, transitions.RunFailed(failure=failure, usage=usage), now())
     assert raw.status is Status.RUNNING and processes_of(world.paths(first)), "nobody has looked yet"
     request = StartOrder("worker", "", cwd=str(world.work))
     agent = world.service.registry.get("worker")

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.states import Status
-from subagent_server.host import processes
-from subagent_server.store.paths import RootPaths
-from subagent_server.store.runs import RunStore
+from subagent_server.run import processes
+from subagent_server.run.paths import RootPaths
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 

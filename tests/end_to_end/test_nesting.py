@@ -3,7 +3,7 @@
 import json
 from functools import partial
 
-from subagent_server.domain.states import Status
+from subagent_server.run.states import Status
 from tests.helpers.turns import asks, call, says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill

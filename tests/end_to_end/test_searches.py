@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host import process_scan, processes
+from subagent_server.run import processes
 from tests.helpers.turns import call, calls, says, tool_results, use
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -14,7 +14,7 @@ from tests.toolkit.workspace.trap import SLOW_PATTERN, set_trap
 
 def searching(world: World, run_id: str) -> list[processes.Identity]:
     """Return the ripgrep processes below the worker of a run."""
-    below = process_scan.descendants([world.worker(run_id).pid])
+    below = processes.descendants([world.worker(run_id).pid])
     return [identity for identity in below if _is_ripgrep(identity.pid)]
 
 

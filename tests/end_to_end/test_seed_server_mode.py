@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from subagent_server.catalog.loading import load_config, load_file
-from subagent_server.catalog.problems import AgentFileError
+from subagent_server.agents.formats import load_config, load_file
+from subagent_server.agents.yaml_reader import AgentFileError
 from tests.helpers.mcp_servers import scripted
 from tests.helpers.raw_server import HELLO, READY, request
 from tests.helpers.turns import call, says, tool_results

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from subagent_server.domain.states import Status
-from subagent_server.host import locks, processes
-from subagent_server.host.directory import Entry
+from subagent_server.run import locks, processes
+from subagent_server.run.files import Entry
+from subagent_server.run.states import Status
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World

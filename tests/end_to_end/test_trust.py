@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain.errors import SubagentError
-from subagent_server.service.start import StartOrder, start
+from subagent_server.run.errors import SubagentError
+from subagent_server.verbs.start import StartOrder, start
 from tests.helpers.turns import call, says, shell, tool_results
 from tests.helpers.world import PROGRAM, World
 

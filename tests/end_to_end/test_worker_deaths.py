@@ -2,7 +2,7 @@
 
 import json
 
-from subagent_server.domain.states import Status
+from subagent_server.run.states import Status
 from tests.helpers.truth import processes_of
 from tests.helpers.turns import asks, calls, says, use
 from tests.helpers.wait import wait_for

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from subagent_server.host import processes
+from subagent_server.run import processes
 
 WORDS = "nothing out of the ordinary"
 """What the files of a planted run say, where the files outside say the secret."""

@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from subagent_server.domain.times import timestamp
-from subagent_server.host import processes
-from subagent_server.host.clock import now
+from subagent_server.run import processes
+from subagent_server.run.processes import now
+from subagent_server.run.states import timestamp
 from tests.faults.canaries import WORDS, Outside, with_secret
 from tests.helpers.scale import sampled
 

@@ -9,7 +9,7 @@ from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
-from subagent_server.store.runs import RunStore
+from subagent_server.run.store import RunStore
 from tests.faults.canaries import SECRET, Outside, changed, holders_of_secret, tree
 from tests.faults.planted import AGENT, SAMPLED_KINDS, Kind, Planted, plant, write_run
 from tests.helpers.bounded import HANG_SECONDS, Ended, call_bounded

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from subagent_server.domain.states import Event
+from subagent_server.run.states import Event
 from tests.helpers.scale import times
 from tests.helpers.turns import says, shell
 from tests.helpers.wait import wait_for

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.records import RunMeta, RunResult
-from subagent_server.domain.states import Status
-from subagent_server.store.paths import RunPaths, run_at
-from subagent_server.store.runs import RunStore
+from subagent_server.run.paths import RunPaths, run_at
+from subagent_server.run.records import RunMeta, RunResult
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
 from tests.faults.system_calls import CALLS, STRACE, Program
 from tests.helpers.files import names
 from tests.helpers.runs import ASKED, LATER, STARTED, start_run
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.skipif(STRACE is None, reason="strace is not installed:
 
 END = Program("""
     from subagent_server.domain import events
-    from subagent_server.domain.errors import StorageFailed
-    from subagent_server.domain.records import RunResult
-    from subagent_server.domain.states import Status
-    from subagent_server.store.runs import RunStore
+    from subagent_server.run.errors import StorageFailed
+    from subagent_server.run.records import RunResult
+    from subagent_server.run.states import Status
+    from subagent_server.run.store import RunStore
     from tests.helpers.runs import LATER
 
     def attempt(path):
@@ -31,8 +31,8 @@ END = Program("""
         return ""
 """)
 BEGIN = Program("""
-    from subagent_server.domain.errors import StorageFailed
-    from subagent_server.store.runs import RunStore
+    from subagent_server.run.errors import StorageFailed
+    from subagent_server.run.store import RunStore
     from tests.helpers.runs import make_meta, make_request
 
     def attempt(path):

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.errors import StorageFailed
-from subagent_server.domain.records import RunResult
-from subagent_server.domain.states import Status
-from subagent_server.host import journal
-from subagent_server.service.doctor import examine
-from subagent_server.service.shim_record import tree_is_gone
-from subagent_server.store.runs import RunStore
+from subagent_server.run import durable, transitions
+from subagent_server.run.errors import StorageFailed
+from subagent_server.run.records import RunResult
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
+from subagent_server.verbs.doctor import examine
+from subagent_server.verbs.reconcile import tree_is_gone
 from tests.faults.disks import fill, memory_disk
 from tests.helpers.files import names
 from tests.helpers.processes import run_python
@@ -46,14 +45,16 @@ def test_whatever_room_is_left_the_state_is_whole_and_with_more_room_the_end_is_
         before = run.meta.path.read_bytes()
         filler = fill(small_store.paths.root, leave=pages * PAGE)
         try:
-            small_store.update(run.run_id, events.Finished(), LATER, result=RESULT)
+            small_store.update(run.run_id, transitions.Finished(), LATER, result=RESULT)
             stored_at.append(pages)
         except StorageFailed as error:
             assert "could not be written" in error.sentence and "free space" in error.sentence
             assert run.meta.path.read_bytes() == before
         assert set(names(run.directory)) <= KNOWN
         filler.unlink()
-        assert small_store.update(run.run_id, events.Finished(), LATER, result=RESULT).status == "completed"
+        assert (
+            small_store.update(run.run_id, transitions.Finished(), LATER, result=RESULT).status == "completed"
+        )
         assert small_store.read_result(run.run_id) == RESULT
     assert 0 < len(stored_at) < 14, "there was too little room, and there was enough"
 
@@ -129,7 +130,7 @@ def test_a_run_works_on_while_the_disk_is_full_and_its_journal_goes_on_once_ther
     assert world.completed(run_id) == "Done."
     world.gone(run_id)
     assert "could not be written (" in world.paths(run_id).worker_out.path.read_text(encoding="utf-8")
-    results = [e for e in journal.records(world.paths(run_id).events) if e["type"] == "tool_result"]
+    results = [e for e in durable.records(world.paths(run_id).events) if e["type"] == "tool_result"]
     assert len(results) == 1 and "free" in results[0]["text"], "what had no room is missing"
     assert not list(examine(world.store, run_id, {}))
     world.abandoned.add(run_id)  # half a line is left, which readers pass over and a strict reader does not
@@ -180,14 +181,14 @@ def test_room_is_kept_for_the_end_of_a_run_as_long_as_it_has_none(small_store: R
     run = small_store.paths.run("run-00")
     start_run(small_store, run.run_id, STARTED, ASKED)
     small_store.reserve(run)
-    long = events.ProgressReported(summary=LONG)
+    long = transitions.ProgressReported(summary=LONG)
     small_store.update(run.run_id, long, LATER)
     assert run.spare.stat().st_size > len(LONG), "it grows with the state"
     filler = fill(small_store.paths.root)
     with pytest.raises(StorageFailed, match="free space"):
-        small_store.update(run.run_id, events.ProgressReported(summary="short"), LATER)
+        small_store.update(run.run_id, transitions.ProgressReported(summary="short"), LATER)
     assert run.spare.exists(), "nothing but an end may take it"
-    stopped = small_store.update(run.run_id, events.StopRequested(reason="enough"), LATER)
+    stopped = small_store.update(run.run_id, transitions.StopRequested(reason="enough"), LATER)
     assert small_store.read(run.run_id) == stopped and stopped.status is Status.STOPPED
     assert set(names(run.directory)) <= KNOWN
     filler.unlink()

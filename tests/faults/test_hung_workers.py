@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from subagent_server.host import locks, processes
+from subagent_server.run import locks, processes
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, PROGRAM, World

@@ -10,20 +10,16 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.records import LaunchInfo, WorkerIdentity
-from subagent_server.domain.states import Status
-from subagent_server.host import locks, processes
-from subagent_server.host.clock import now
-from subagent_server.host.processes import Identity
-from subagent_server.launch.program import WORKER
-from subagent_server.service.doctor import examine
-from subagent_server.service.ending import stop_run
-from subagent_server.service.next_calls import AS_TOOLS
-from subagent_server.service.reconcile import observe
-from subagent_server.service.views import run_view
-from subagent_server.store.paths import RunPaths
-from subagent_server.store.runs import RunStore
+from subagent_server.process.program import WORKER
+from subagent_server.run import locks, processes, transitions
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.processes import Identity, now
+from subagent_server.run.records import LaunchInfo, WorkerIdentity
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
+from subagent_server.verbs.doctor import examine
+from subagent_server.verbs.reconcile import observe, stop_run
+from subagent_server.verbs.views import AS_TOOLS, run_view
 from tests.helpers.processes import Child
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
 from tests.helpers.wait import wait_for
@@ -37,7 +33,7 @@ ASLEEP = """
 
 SHOWN_AS = """
     import json, sys
-    from subagent_server.forkserver.server import Title
+    from subagent_server.process.zygote_server import Title
     Title().show(json.loads(sys.argv[1]))
     print("asleep", flush=True)
     sys.stdin.readline()
@@ -183,9 +179,9 @@ def test_a_run_of_another_host_is_unknown_and_never_declared_dead(store: RunStor
 
 SHIM = """
     import fcntl, signal, sys
-    from subagent_server.forkserver.server import Title
+    from subagent_server.process.zygote_server import Title
     lock = open(sys.argv[1], "r+b")
-    Title().show(["python", "-I", "-S", "launch/shim.py", sys.argv[2], "3", "4"])
+    Title().show(["python", "-I", "-S", "process/shim.py", sys.argv[2], "3", "4"])
     fcntl.flock(lock, fcntl.LOCK_EX)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     print("keeps", flush=True)
@@ -209,7 +205,7 @@ def test_a_process_that_outlives_its_run_is_signalled_again_whichever_way_the_cl
         store.paths.run(RUN_ID).shim.path.write_text(json.dumps(facts), encoding="utf-8")
         store.update(RUN_ID, STARTED, now())
         stopped_at = now() + jump  # whoever stopped it died before it told the shim; then the clock jumped
-        store.update(RUN_ID, events.StopRequested(), stopped_at)
+        store.update(RUN_ID, transitions.StopRequested(), stopped_at)
         assert observe(store, RUN_ID).live is True
         assert shim.hear() == "told to end"
         assert shim.wait() == 0
@@ -220,8 +216,8 @@ def test_steps_whose_times_run_backwards_are_nothing_wrong(store: RunStore) -> N
     store.create(make_request())
     store.publish(make_meta())
     store.update(RUN_ID, STARTED, now())
-    store.update(RUN_ID, events.ProgressReported(summary="half"), now() - timedelta(days=400))
-    store.update(RUN_ID, events.StopRequested(), now() + timedelta(days=400))
+    store.update(RUN_ID, transitions.ProgressReported(summary="half"), now() - timedelta(days=400))
+    store.update(RUN_ID, transitions.StopRequested(), now() + timedelta(days=400))
     assert observe(store, RUN_ID).live is False
     assert not list(examine(store, RUN_ID, {}))
 
@@ -229,5 +225,5 @@ def test_steps_whose_times_run_backwards_are_nothing_wrong(store: RunStore) -> N
 def test_a_run_that_ended_before_it_began_took_no_time(store: RunStore) -> None:
     store.create(make_request())
     store.publish(make_meta())
-    store.update(RUN_ID, events.StopRequested(), T0 - timedelta(days=400))
+    store.update(RUN_ID, transitions.StopRequested(), T0 - timedelta(days=400))
     assert run_view(store, observe(store, RUN_ID), AS_TOOLS).elapsed_seconds == 0

@@ -5,9 +5,9 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from subagent_server.domain.states import Status
-from subagent_server.host import processes
-from subagent_server.host.locks import TIMEOUT_SECONDS, exclusive
+from subagent_server.run import processes
+from subagent_server.run.locks import TIMEOUT_SECONDS, exclusive
+from subagent_server.run.states import Status
 from tests.helpers.truth import processes_of
 from tests.helpers.turns import asks, call, says, shell
 from tests.helpers.wait import wait_for

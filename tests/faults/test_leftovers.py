@@ -4,10 +4,10 @@ import os
 import signal
 from pathlib import Path
 
-from subagent_server.host import atomic
-from subagent_server.host.directory import Directory
-from subagent_server.service.reconcile import observe
-from subagent_server.store.runs import RunStore
+from subagent_server.run import durable
+from subagent_server.run.files import Directory
+from subagent_server.run.store import RunStore
+from subagent_server.verbs.reconcile import observe
 from tests.helpers.files import names
 from tests.helpers.processes import Child
 from tests.helpers.runs import RUN_ID, STARTED, start_run
@@ -15,7 +15,7 @@ from tests.helpers.runs import RUN_ID, STARTED, start_run
 WRITER = """
     import sys
     from pathlib import Path
-    from subagent_server.host.directory import Entry
+    from subagent_server.run.files import Entry
     from subagent_server.host import atomic
     print(atomic.prepare(Entry.at(Path(sys.argv[1])), b"half a state").name, flush=True)
     sys.stdin.readline()
@@ -32,7 +32,7 @@ def test_a_temporary_file_goes_with_its_writer_and_not_before(store: RunStore) -
         assert observe(store, RUN_ID).live is False
         assert kept in names(run.directory) and left not in names(run.directory)
         living.kill()
-        atomic.remove_leftovers(Directory(run.directory))
+        durable.remove_leftovers(Directory(run.directory))
     assert not [name for name in names(run.directory) if name.endswith(".tmp")]
 
 
@@ -41,7 +41,7 @@ def test_a_killed_writer_that_its_parent_has_not_collected_yet_counts_as_gone(tm
         writer.hear()
         os.kill(writer.pid, signal.SIGKILL)
         os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)
-        atomic.remove_leftovers(Directory(tmp_path))
+        durable.remove_leftovers(Directory(tmp_path))
         assert names(tmp_path) == []
 
 
@@ -66,5 +66,5 @@ def test_other_files_are_no_leftovers(tmp_path: Path) -> None:
     for name in ("notes.tmp", ".hidden", ".a.tmp", ".meta.json.x.y.tmp", ".meta.json.1.y.tmp"):
         (tmp_path / name).touch()
     before = names(tmp_path)
-    atomic.remove_leftovers(Directory(tmp_path))
+    durable.remove_leftovers(Directory(tmp_path))
     assert names(tmp_path) == before

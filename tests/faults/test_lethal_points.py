@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.states import Event, Status
-from subagent_server.host import failpoints, locks
-from subagent_server.service.shim_record import tree_is_gone
+from subagent_server.run import locks, stderr
+from subagent_server.run.states import Event, Status
+from subagent_server.verbs.reconcile import tree_is_gone
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.turns import call, says
 from tests.helpers.wait import wait_for
@@ -65,7 +65,7 @@ def started(world: World, points: str) -> list[str]:
     world.agent()
     world.play(says("Done."))
     start = {"SUBAGENT_WARM": "0"} if points == PLAIN else {}
-    world.cli("run", "worker", "Do it.", "--detach", env={failpoints.VARIABLE: points, **start})
+    world.cli("run", "worker", "Do it.", "--detach", env={stderr.VARIABLE: points, **start})
     found = [run_id for run_id in world.store.run_ids() if world.paths(run_id).meta.exists()]
     for run_id in found:
         world.gone(run_id)
@@ -105,7 +105,7 @@ def test_a_nested_run_whose_starter_dies_before_its_shim_ends_whole_without_a_re
     world.agent("boss", agents=["worker"])
     world.agent()
     world.play(call("run_worker", prompt="Do it."))
-    world.environment |= {failpoints.VARIABLE: "starter.published", "SUBAGENT_WARM": warm}
+    world.environment |= {stderr.VARIABLE: "starter.published", "SUBAGENT_WARM": warm}
     boss = world.start(agent="boss")
     wait_for(lambda: tree_is_gone(world.paths(boss)), BOUND, "the end of the first run")
     (child,) = world.store.children_of(boss)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host import process_scan, processes
-from subagent_server.service.shim_record import read_exit
-from subagent_server.store.runs import RunStore
+from subagent_server.run import processes
+from subagent_server.run.store import RunStore
+from subagent_server.verbs.reconcile import read_exit
 from tests.faults.disks import PowerCut
 from tests.helpers.processes import Child
 from tests.helpers.runs import RUN_ID, STARTED, start_run
@@ -23,10 +23,10 @@ WRITER = """
     import sys
     from pathlib import Path
     from subagent_server.domain import events
-    from subagent_server.domain.errors import StorageFailed, UnreadableMeta
-    from subagent_server.domain.records import RunResult
-    from subagent_server.domain.states import Status
-    from subagent_server.store.runs import RunStore
+    from subagent_server.run.errors import StorageFailed, UnreadableMeta
+    from subagent_server.run.records import RunResult
+    from subagent_server.run.states import Status
+    from subagent_server.run.store import RunStore
     from datetime import timedelta
     from tests.helpers.runs import LATER
     at = lambda number: LATER + timedelta(minutes=number)
@@ -127,7 +127,7 @@ def test_a_run_of_a_program_whose_power_was_cut_says_so_and_is_continued(
             wait_for(lambda: world.events(run_id, "text"), BOUND, "the first words")
         else:
             wait_for(lambda: (read_exit(run) or {}).get("treeGone"), BOUND, "the end of the run's tree")
-        shim, others = world.shim(run_id), process_scan.marked(f"SUBAGENT_RUN_ID={run_id}")
+        shim, others = world.shim(run_id), processes.marked(f"SUBAGENT_RUN_ID={run_id}")
         disk.cut()
         for identity in (shim, *others):  # they end with the power; the shim first, or it records the end
             processes.send_signal(identity, 9)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.store.runs import RunStore
+from subagent_server.run.store import RunStore
 from tests.faults.disks import PowerCut
 from tests.helpers.repositories import git
 from tests.helpers.turns import says, shell

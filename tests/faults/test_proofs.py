@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host import processes
+from subagent_server.run import processes
 from tests.helpers import warm
 from tests.helpers.ordinary_user import user
 from tests.helpers.processes import Child
@@ -23,8 +23,8 @@ SLEEP = "import os, sys, time; open(sys.argv[-1], 'w').write(str(os.getpid())); 
 HIDING = {
     "says that it is a shim": f"env -i SUBAGENT_SHIM=x setsid {sys.executable} -c {shlex.quote(SLEEP)} pid &",
     "looks like a shim": (
-        f"mkdir launch; echo {shlex.quote(SLEEP)} > launch/shim.py;"
-        f"env -i setsid {sys.executable} -I -S launch/shim.py /runs/no-record 3 4 pid &"
+        f"mkdir launch; echo {shlex.quote(SLEEP)} > process/shim.py;"
+        f"env -i setsid {sys.executable} -I -S process/shim.py /runs/no-record 3 4 pid &"
     ),
 }
 LOOK = """

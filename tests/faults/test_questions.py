@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from subagent_server.domain.states import Event, MessageStatus, Status
+from subagent_server.run.states import Event, MessageStatus, Status
 from tests.helpers.processes import Child
 from tests.helpers.turns import calls, says, tool_results, use
 from tests.helpers.world import World
@@ -20,9 +20,9 @@ QUESTIONS, ANSWERERS, POLLS = 8, 3, 50
 ANSWERER = """
     import sys
     from pathlib import Path
-    from subagent_server.domain.errors import MessageClosed
-    from subagent_server.service.context import open_service
-    from subagent_server.service.reply import reply
+    from subagent_server.run.errors import MessageClosed
+    from subagent_server.verbs.context import open_service
+    from subagent_server.verbs.questions import reply
     from subagent_server.settings import read_settings
     root, run_id, name, *messages = sys.argv[1:]
     service = open_service(read_settings(runs=Path(root), environment={}))

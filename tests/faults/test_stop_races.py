@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.states import Status
-from subagent_server.service.doctor import examine
-from subagent_server.store.runs import RunStore
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
+from subagent_server.verbs.doctor import examine
 from tests.helpers.processes import Child
 from tests.helpers.runs import ASKED, STARTED, start_run
 from tests.helpers.scale import times
@@ -24,10 +24,10 @@ PRELUDE = """
     import sys
     from pathlib import Path
     from subagent_server.domain import events
-    from subagent_server.domain.records import RunResult
-    from subagent_server.domain.states import Status
-    from subagent_server.host.clock import now
-    from subagent_server.store.runs import RunStore
+    from subagent_server.run.records import RunResult
+    from subagent_server.run.states import Status
+    from subagent_server.run.processes import now
+    from subagent_server.run.store import RunStore
     store = RunStore(Path(sys.argv[1]))
     print("ready", flush=True)
     for line in sys.stdin:

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from subagent_server.forkserver import protocol
-from subagent_server.forkserver.protocol import zygote_name
-from subagent_server.host import locks
-from subagent_server.host.directory import Entry
+from subagent_server.process import zygote_protocol
+from subagent_server.process.zygote_protocol import zygote_name
+from subagent_server.run import locks
+from subagent_server.run.files import Entry
 from tests.forkserver.tiny import ROOM, TinyPlace
 from tests.helpers.processes import REPOSITORY, run_python
 from tests.helpers.world import BOUND
@@ -28,7 +28,7 @@ _ABI_OF_LANDLOCK = (444, None, 0, 1)
 CONFINED = """
     import ctypes, os, struct, sys
     from pathlib import Path
-    from subagent_server.forkserver.client import WarmStart
+    from subagent_server.process.zygote_client import WarmStart
 
     directory, how = Path(sys.argv[1]), sys.argv[2]
     warm = WarmStart(directory, 600)
@@ -62,7 +62,7 @@ CONFINED = """
 REUSED = """
     import os, select, signal, sys
     from pathlib import Path
-    from subagent_server.forkserver.client import FAILURES
+    from subagent_server.process.zygote_client import FAILURES
     from tests.forkserver.tiny import OLDER_KERNEL, tiny_place
 
     directory, when, kernel = sys.argv[1:]
@@ -115,12 +115,12 @@ def test_a_connection_that_does_not_begin_with_the_secret_is_refused(
     place.start()
     monkeypatch.chdir(place.directory)  # the whole path is too long for a socket
     for first_message in (b"\0", b"x" * 32, b"x" * 5000):
-        with closing(protocol.new_socket()) as connection:
+        with closing(zygote_protocol.new_socket()) as connection:
             connection.settimeout(BOUND)
             connection.connect(f"{place.name}.sock")
             connection.send(first_message)
-            with pytest.raises(protocol.OrderRefused, match="does not know the secret"):
-                protocol.expect(connection, protocol.HERE)
+            with pytest.raises(zygote_protocol.OrderRefused, match="does not know the secret"):
+                zygote_protocol.expect(connection, zygote_protocol.HERE)
     (secret,) = place.directory.glob("*.secret")
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
@@ -158,7 +158,7 @@ def test_an_order_of_an_unknown_program_is_refused(place: TinyPlace) -> None:
     place.start()
     with closing(place.connect()) as connection:
         connection.order("no such program", ["x"], [], {}, {})
-        with pytest.raises(protocol.OrderRefused, match="no such program"):
+        with pytest.raises(zygote_protocol.OrderRefused, match="no such program"):
             connection.go()
 
 
@@ -207,7 +207,10 @@ def test_a_starter_with_another_limit_has_a_zygote_of_its_own(place: TinyPlace) 
     resource.setrlimit(resource.RLIMIT_NOFILE, (files[0] - 1, files[1]))
     try:
         assert zygote_name() != place.name
-        with closing(place.connect()) as connection, pytest.raises(protocol.OrderRefused, match="open files"):
+        with (
+            closing(place.connect()) as connection,
+            pytest.raises(zygote_protocol.OrderRefused, match="open files"),
+        ):
             connection.wait_until_here()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, files)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host import processes
+from subagent_server.run import processes
 from tests.forkserver.tiny import TinyPlace
 from tests.helpers import warm
 from tests.helpers.wait import wait_for

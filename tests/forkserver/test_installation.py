@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from subagent_server.forkserver.protocol import installation_key
+from subagent_server.process.zygote_protocol import installation_key
 from tests.helpers.processes import REPOSITORY, run_python
 
 BOUND = 60.0
@@ -21,7 +21,9 @@ def test_the_key_changes_with_every_source(tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "subagent_server", copy, ignore=shutil.ignore_patterns("__pycache__"))
 
     def key() -> str:
-        code = "from subagent_server.forkserver.protocol import installation_key; print(installation_key())"
+        code = (
+            "from subagent_server.process.zygote_protocol import installation_key; print(installation_key())"
+        )
         return run_python(code, environment=only(tmp_path)).stdout.strip()
 
     seen = [installation_key(), key()]
@@ -34,7 +36,7 @@ def test_the_key_changes_with_every_source(tmp_path: Path) -> None:
 
 
 def test_the_key_is_the_same_for_every_name_of_the_interpreter() -> None:
-    code = "from subagent_server.forkserver.protocol import installation_key; print(installation_key())"
+    code = "from subagent_server.process.zygote_protocol import installation_key; print(installation_key())"
     there = Path(sys.executable).parent.glob("python*")
     keys = {
         subprocess.run([name, "-c", code], capture_output=True, encoding="utf-8", timeout=BOUND).stdout
@@ -50,7 +52,7 @@ def test_the_key_changes_with_an_installed_package(tmp_path: Path) -> None:
     code = """
         import sys
         sys.path.append(sys.argv[1])
-        from subagent_server.forkserver.protocol import installation_key
+        from subagent_server.process.zygote_protocol import installation_key
         print(installation_key())
     """
 

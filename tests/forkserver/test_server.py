@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host import failpoints, processes
+from subagent_server.run import processes, stderr
 from tests.forkserver.tiny import TinyPlace
 from tests.helpers.processes import REPOSITORY, run_python
 from tests.helpers.wait import wait_for
@@ -50,7 +50,7 @@ def test_a_zygote_without_work_exits_and_removes_its_socket(place: TinyPlace) ->
 def test_a_program_is_started_once_or_not_at_all_wherever_the_zygote_dies(
     tmp_path: Path, place: TinyPlace, point: str
 ) -> None:
-    zygote = place.start(more={failpoints.VARIABLE: point})
+    zygote = place.start(more={stderr.VARIABLE: point})
     lines = tmp_path / "lines"
     has_begun = place.start_program("append", lines)
     wait_for(lambda: not processes.is_alive(zygote), BOUND, "its death")

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from subagent_server.forkserver.client import ForkConnection, WarmStart
-from subagent_server.forkserver.protocol import zygote_name
-from subagent_server.forkserver.server import Title, Zygote, detach
-from subagent_server.host import peer, processes
+from subagent_server.process import peer
+from subagent_server.process.zygote_client import ForkConnection, WarmStart
+from subagent_server.process.zygote_protocol import zygote_name
+from subagent_server.process.zygote_server import Title, Zygote, detach
+from subagent_server.run import processes
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.wait import wait_for
 from tests.helpers.warm import zygotes

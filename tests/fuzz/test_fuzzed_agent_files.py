@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subagent_server.catalog.discover import discover
-from subagent_server.service.check_agent import AgentChecker
-from subagent_server.service.context import open_service
+from subagent_server.agents.discover import discover
 from subagent_server.settings import read_settings
+from subagent_server.verbs.check_agent import AgentChecker
+from subagent_server.verbs.context import open_service
 from tests.fuzz.dice import FUZZED, mutated
 from tests.helpers.processes import REPOSITORY
 

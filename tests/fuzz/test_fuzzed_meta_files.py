@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from subagent_server.domain import events
-from subagent_server.domain.errors import SubagentError
-from subagent_server.domain.records import Failure
-from subagent_server.launch.local import LocalLauncher
-from subagent_server.service.check_status import check_status
-from subagent_server.service.context import Service, open_service
-from subagent_server.service.doctor import examine
-from subagent_server.service.get_logs import get_logs
-from subagent_server.service.list_runs import list_runs
-from subagent_server.service.reply import reply
-from subagent_server.service.stop import stop
+from subagent_server.process.launcher import LocalLauncher
+from subagent_server.run import transitions
+from subagent_server.run.errors import SubagentError
+from subagent_server.run.records import Failure
 from subagent_server.settings import read_settings
+from subagent_server.verbs.check_status import check_status
+from subagent_server.verbs.context import Service, open_service
+from subagent_server.verbs.doctor import examine
+from subagent_server.verbs.end_run import stop
+from subagent_server.verbs.get_logs import get_logs
+from subagent_server.verbs.list_runs import list_runs
+from subagent_server.verbs.questions import reply
 from tests.fuzz.dice import FUZZED, mutated
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, start_run
 
@@ -31,7 +31,7 @@ def _a_state() -> bytes:
     with tempfile.TemporaryDirectory() as name:
         service = _service(Path(name))
         failure = Failure(code="crashed", message="It broke.")
-        start_run(service.store, RUN_ID, STARTED, ASKED, events.RunFailed(failure=failure))
+        start_run(service.store, RUN_ID, STARTED, ASKED, transitions.RunFailed(failure=failure))
         return service.store.paths.run(RUN_ID).meta.path.read_bytes()
 
 

@@ -14,22 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subagent_server.domain.errors import SubagentError
-from subagent_server.launch.local import LocalLauncher
+from subagent_server.process.launcher import LocalLauncher
+from subagent_server.run.errors import SubagentError
+from subagent_server.run.store import RunStore
 from subagent_server.server.resources import list_documents, parse_address, read_document
-from subagent_server.service.access import USER
-from subagent_server.service.check_status import check_status
-from subagent_server.service.context import Service, open_service
-from subagent_server.service.doctor import examine
-from subagent_server.service.get_logs import get_logs
-from subagent_server.service.inbox import open_questions
-from subagent_server.service.list_runs import RunList
-from subagent_server.service.remove import Age, prune, remove
-from subagent_server.service.stats import stats
-from subagent_server.service.trees import trees_of
 from subagent_server.settings import read_settings
-from subagent_server.store.runs import RunStore
-from subagent_server.worker.past import read_past
+from subagent_server.verbs.access import USER
+from subagent_server.verbs.check_status import check_status
+from subagent_server.verbs.context import Service, open_service
+from subagent_server.verbs.doctor import examine
+from subagent_server.verbs.get_logs import get_logs
+from subagent_server.verbs.list_runs import RunList, stats, trees_of
+from subagent_server.verbs.questions import open_questions
+from subagent_server.verbs.remove import Age, prune, remove
+from subagent_server.worker.messages_runner import read_past
 from tests.faults.canaries import SECRET, Outside, changed
 from tests.faults.planted import BASES, SHAPES, write_run
 from tests.fuzz.dice import FUZZED, JSON, mutated

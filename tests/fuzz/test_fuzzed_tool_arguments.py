@@ -9,18 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subagent_server.domain.errors import SubagentError
-from subagent_server.launch.local import LocalLauncher
-from subagent_server.service.access import USER
-from subagent_server.service.changes import Changes
-from subagent_server.service.context import open_service
-from subagent_server.service.tools.call import Call
-from subagent_server.service.tools.dispatch import ToolDispatcher
-from subagent_server.service.tools.lifecycle_tools import LIFECYCLE_TOOLS
-from subagent_server.service.tools.many_agents import MANY_AGENTS
-from subagent_server.service.tools.run_tools import RUN_ARGUMENTS
-from subagent_server.service.tools.table import TOOLS
+from subagent_server.process.launcher import LocalLauncher
+from subagent_server.run.errors import SubagentError
 from subagent_server.settings import read_settings
+from subagent_server.tools.parent_tools import MANY_AGENTS, RUN_ARGUMENTS
+from subagent_server.tools.spec import Call
+from subagent_server.tools.tool_table import LIFECYCLE_TOOLS, TOOLS, ToolDispatcher
+from subagent_server.verbs.access import USER
+from subagent_server.verbs.context import open_service
+from subagent_server.verbs.wait_for_runs import Changes
 from tests.fuzz.dice import FUZZED, JSON
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, start_run
 

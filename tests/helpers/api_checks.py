@@ -16,7 +16,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from subagent_server.extensions.simulator import server
+from subagent_server.extensions.simulator import model_server
 from subagent_server.extensions.simulator.answer import (
     RESULTS,
     SERVER_CALL,
@@ -24,7 +24,7 @@ from subagent_server.extensions.simulator.answer import (
     dicts_in,
     secret_of,
 )
-from subagent_server.extensions.simulator.request import ApiError, blocks_of, refuse, signature_of
+from subagent_server.extensions.simulator.model_request import ApiError, blocks_of, refuse, signature_of
 
 Json = dict[str, Any]
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
@@ -42,7 +42,7 @@ _TYPED_NAMES = {
 
 def check_strictly() -> None:
     """Let every simulator of this process refuse all that the API refuses."""
-    server.further_check = check_request
+    model_server.further_check = check_request
 
 
 def check_request(body: dict[str, Any], *, counting: bool = False, allow_prefill: bool = False) -> None:

@@ -8,10 +8,9 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from subagent_server.sandbox.box import Rules, build_box
-from subagent_server.sandbox.bubblewrap import SYSTEM_PROGRAM, VARIABLE
-from subagent_server.sandbox.refusal import BoxRefused
-from subagent_server.sandbox.trial import try_box
+from subagent_server.sandbox.box import SYSTEM_PROGRAM, VARIABLE, Rules, build_box
+from subagent_server.sandbox.readable import BoxRefused
+from subagent_server.sandbox.verify import try_box
 
 
 def settings() -> dict[str, str]:

@@ -17,7 +17,7 @@ from anyio.from_thread import start_blocking_portal
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from subagent_server.host import processes
+from subagent_server.run import processes
 from tests.helpers.forking import start_command
 from tests.helpers.mcp_client import Mode, Parent
 from tests.helpers.wait import wait_for

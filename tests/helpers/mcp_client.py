@@ -13,7 +13,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from subagent_server.host import process_scan, processes
+from subagent_server.run import processes
 from tests.helpers.wait import wait_for
 
 Mode = Literal["auto", "legacy"]
@@ -130,7 +130,7 @@ def connected(
 
 
 def _children() -> Iterator[processes.Identity]:
-    return iter(process_scan.descendants([os.getpid()]))
+    return iter(processes.descendants([os.getpid()]))
 
 
 def _server_among(started: set[processes.Identity], command: list[str]) -> processes.Identity:

@@ -9,7 +9,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from subagent_server.domain.definitions import ServerDefinition
+from subagent_server.run.agent_definition import ServerDefinition
 from tests.helpers.processes import REPOSITORY
 
 _SCRIPTED = Path(__file__).with_name("scripted_server.py")

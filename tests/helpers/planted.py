@@ -10,14 +10,13 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from subagent_server.domain import events
-from subagent_server.domain.apply import apply
-from subagent_server.domain.ids import make_run_id
-from subagent_server.domain.records import LaunchInfo, RunMeta, RunRequest, WorkerIdentity
-from subagent_server.host import locks, processes
-from subagent_server.store.logs import RunJournal
-from subagent_server.store.paths import RunPaths
-from subagent_server.store.runs import RunStore
+from subagent_server.run import locks, processes, transitions
+from subagent_server.run.journal import RunJournal
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.records import LaunchInfo, RunMeta, RunRequest, WorkerIdentity
+from subagent_server.run.states import make_run_id
+from subagent_server.run.store import RunStore
+from subagent_server.run.transitions import apply
 
 TURNS = 20
 """How many turns the journal of a run has, each with a call and its result."""
@@ -82,4 +81,4 @@ def _plant(run: RunPaths, number: int, created: datetime) -> None:
         launch=LaunchInfo(host=processes.host_name(), boot_id=processes.boot_id()),
     )
     worker = WorkerIdentity(host=processes.host_name(), pid=1, start_time=number, boot_id=processes.boot_id())
-    run.meta.path.write_bytes(apply(meta, events.WorkerStarted(worker=worker), created).to_json())
+    run.meta.path.write_bytes(apply(meta, transitions.WorkerStarted(worker=worker), created).to_json())

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from subagent_server.domain import events
-from subagent_server.domain.errors import UnknownRun, UnreadableMeta
-from subagent_server.domain.records import Message, RunMeta, RunRequest, WorkerIdentity
-from subagent_server.domain.states import MessageStatus
-from subagent_server.store.runs import RunStore
+from subagent_server.run import transitions
+from subagent_server.run.errors import UnknownRun, UnreadableMeta
+from subagent_server.run.records import Message, RunMeta, RunRequest, WorkerIdentity
+from subagent_server.run.states import MessageStatus
+from subagent_server.run.store import RunStore
 
 T0 = datetime(2026, 11, 22, 9, 30, 15, 417_000, tzinfo=UTC)
 """The moment at which the runs of tests begin."""
@@ -16,8 +16,8 @@ LATER = T0 + timedelta(minutes=5)
 RUN_ID = "20261122-093015-417-k3f9qz"
 WORKER = WorkerIdentity(host="here", pid=4711, start_time=123456, boot_id="boot")
 
-STARTED = events.WorkerStarted(worker=WORKER)
-ASKED = events.QuestionAsked(question="Which colour?", expires_at=T0 + timedelta(days=36_500))
+STARTED = transitions.WorkerStarted(worker=WORKER)
+ASKED = transitions.QuestionAsked(question="Which colour?", expires_at=T0 + timedelta(days=36_500))
 
 
 def make_request(run_id: str = RUN_ID, **facts: Any) -> RunRequest:
@@ -44,7 +44,7 @@ def make_message(message_id: str, status: MessageStatus, **facts: Any) -> Messag
     return Message.model_validate({**given, "message_id": message_id, "message_status": status, **facts})
 
 
-def start_run(store: RunStore, run_id: str = RUN_ID, *happened: events.RunEvent) -> RunMeta:
+def start_run(store: RunStore, run_id: str = RUN_ID, *happened: transitions.RunEvent) -> RunMeta:
     """Make a run on disk to which `happened` has happened, and return its state as it is read."""
     store.create(make_request(run_id))
     store.publish(make_meta(run_id))

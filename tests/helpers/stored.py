@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from subagent_server.domain import events
-from subagent_server.domain.apply import apply
-from subagent_server.domain.ids import make_run_id
-from subagent_server.domain.records import (
+from subagent_server.run import processes, transitions
+from subagent_server.run.journal import RunJournal
+from subagent_server.run.paths import RunPaths, make_root, run_at
+from subagent_server.run.records import (
     Failure,
     LaunchInfo,
     RunMeta,
@@ -21,12 +21,9 @@ from subagent_server.domain.records import (
     Usage,
     WorkerIdentity,
 )
-from subagent_server.domain.states import Status
-from subagent_server.host import processes
-from subagent_server.store.logs import RunJournal
-from subagent_server.store.paths import RunPaths, run_at
-from subagent_server.store.root import make_root
-from subagent_server.store.runs import RunStore
+from subagent_server.run.states import Status, make_run_id
+from subagent_server.run.store import RunStore
+from subagent_server.run.transitions import apply
 
 AGENTS = ("reviewer", "scout", "triage", "changelog")
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -96,19 +93,21 @@ def _ended(run_id: str, number: int, created: datetime) -> RunMeta:
         launch=LaunchInfo(host=processes.host_name(), boot_id="an earlier one"),
     )
     worker = WorkerIdentity(host=processes.host_name(), pid=1, start_time=number, boot_id="an earlier one")
-    for event in (events.WorkerStarted(worker=worker), _end(number)):
+    for event in (transitions.WorkerStarted(worker=worker), _end(number)):
         created += timedelta(seconds=3 + number % 60)
         meta = apply(meta, event, created)
     return meta
 
 
-def _end(number: int) -> events.RunEvent:
+def _end(number: int) -> transitions.RunEvent:
     usage = Usage(input_tokens=1_000 + number % 500, output_tokens=200, cache_read_tokens=5_000, turns=3)
     if number % 10 < 7:
-        return events.Finished(summary="All is well.", usage=usage)
+        return transitions.Finished(summary="All is well.", usage=usage)
     if number % 10 < 9:
-        return events.RunFailed(failure=Failure(code="max_turns", message="Too many turns."), usage=usage)
-    return events.StopRequested(reason="enough", usage=usage)
+        return transitions.RunFailed(
+            failure=Failure(code="max_turns", message="Too many turns."), usage=usage
+        )
+    return transitions.StopRequested(reason="enough", usage=usage)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from subagent_server.domain.states import Status
-from subagent_server.host import processes
-from subagent_server.launch import marks
-from subagent_server.service.doctor import examine
-from subagent_server.store.paths import RunPaths
-from subagent_server.store.runs import RunStore
+from subagent_server.process import marks
+from subagent_server.run import processes
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
+from subagent_server.verbs.doctor import examine
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

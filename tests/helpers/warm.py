@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from subagent_server.forkserver.client import WarmStart
-from subagent_server.host import locks, processes
-from subagent_server.host.directory import Entry
+from subagent_server.process.zygote_client import WarmStart
+from subagent_server.run import locks, processes
+from subagent_server.run.files import Entry
 from tests.helpers.wait import wait_for
 
 PLACE = "SUBAGENT_RUNTIME_DIR"

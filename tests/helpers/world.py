@@ -14,21 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from subagent_server.domain.records import RunMeta, RunResult
-from subagent_server.domain.states import Status
 from subagent_server.extensions.simulator import Simulator
-from subagent_server.host import locks, processes
-from subagent_server.launch.launcher import LaunchPackage, Reservation, Start
-from subagent_server.launch.local import LocalLauncher, LocalStart
-from subagent_server.service.context import Service, open_service, warm_start
-from subagent_server.service.reconcile import Observed, observe
-from subagent_server.service.reply import reply
-from subagent_server.service.shim_record import read_shim
-from subagent_server.service.start import StartOrder, start
-from subagent_server.service.stop import stop
+from subagent_server.process.launcher import LaunchPackage, LocalLauncher, LocalStart, Reservation, Start
+from subagent_server.run import locks, processes
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.records import RunMeta, RunResult
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
-from subagent_server.store.paths import RunPaths
-from subagent_server.store.runs import RunStore
+from subagent_server.verbs.context import Service, open_service, warm_start
+from subagent_server.verbs.end_run import stop
+from subagent_server.verbs.questions import reply
+from subagent_server.verbs.reconcile import Observed, observe, read_shim
+from subagent_server.verbs.start import StartOrder, start
 from tests.helpers import bubblewrap, warm
 from tests.helpers.forking import run_command
 from tests.helpers.http_server import HttpServer, free_port

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.errors import StorageFailed
-from subagent_server.host import atomic
-from subagent_server.host.directory import Entry
+from subagent_server.run import durable
+from subagent_server.run.errors import StorageFailed
+from subagent_server.run.files import Entry
 from tests.helpers.files import names
 from tests.helpers.processes import Child, run_python
 
 FULL_DISK = """
     import resource, sys
     from pathlib import Path
-    from subagent_server.host.directory import Entry
-    from subagent_server.domain.errors import StorageFailed
+    from subagent_server.run.files import Entry
+    from subagent_server.run.errors import StorageFailed
     from subagent_server.host import atomic
     path = Path(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
@@ -26,7 +26,7 @@ FULL_DISK = """
 REWRITE = """
     import sys
     from pathlib import Path
-    from subagent_server.host.directory import Entry
+    from subagent_server.run.files import Entry
     from subagent_server.host import atomic
     print("ready", flush=True)
     number = 0
@@ -38,7 +38,7 @@ REWRITE = """
 
 def test_a_new_file_gets_its_content_and_is_its_owner_s_alone(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    atomic.write_durably(Entry.at(path), b"one")
+    durable.write_durably(Entry.at(path), b"one")
     assert path.read_bytes() == b"one"
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -46,23 +46,23 @@ def test_a_new_file_gets_its_content_and_is_its_owner_s_alone(tmp_path: Path) ->
 def test_an_old_content_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for content in (b"one", b"", b"a longer one" * 1000):
-        atomic.write_durably(Entry.at(path), content)
+        durable.write_durably(Entry.at(path), content)
         assert path.read_bytes() == content
     assert names(tmp_path) == ["file"]
 
 
 def test_a_reader_who_has_the_old_file_open_reads_it_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    atomic.write_durably(Entry.at(path), b"old")
+    durable.write_durably(Entry.at(path), b"old")
     with path.open("rb") as file:
-        atomic.write_durably(Entry.at(path), b"new")
+        durable.write_durably(Entry.at(path), b"new")
         assert file.read() == b"old"
 
 
 @pytest.mark.race
 def test_a_reader_never_sees_half_a_file_even_where_the_writer_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    atomic.write_durably(Entry.at(path), b"0" * 20000)
+    durable.write_durably(Entry.at(path), b"0" * 20000)
     with Child(REWRITE, path) as writer:
         writer.hear()
         seen = {path.read_bytes() for _ in range(300)}
@@ -72,28 +72,28 @@ def test_a_reader_never_sees_half_a_file_even_where_the_writer_is_killed(tmp_pat
 
 def test_a_prepared_file_has_no_name_until_it_is_committed(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    temporary = atomic.prepare(Entry.at(path), b"done")
+    temporary = durable.prepare(Entry.at(path), b"done")
     assert not path.exists()
     assert temporary.path.parent == tmp_path
     assert temporary.name.startswith(".")
-    atomic.commit(temporary, Entry.at(path))
+    durable.commit(temporary, Entry.at(path))
     assert path.read_bytes() == b"done"
     assert names(tmp_path) == ["result.json"]
 
 
 def test_two_prepared_files_of_one_name_do_not_meet(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    one, other = atomic.prepare(Entry.at(path), b"one"), atomic.prepare(Entry.at(path), b"other")
-    atomic.commit(one, Entry.at(path))
-    atomic.discard(other)
-    atomic.discard(other)
+    one, other = durable.prepare(Entry.at(path), b"one"), durable.prepare(Entry.at(path), b"other")
+    durable.commit(one, Entry.at(path))
+    durable.discard(other)
+    durable.discard(other)
     assert path.read_bytes() == b"one"
     assert names(tmp_path) == ["file"]
 
 
 def test_a_disk_that_refuses_leaves_the_old_content_and_no_other_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    atomic.write_durably(Entry.at(path), b"old")
+    durable.write_durably(Entry.at(path), b"old")
     refused = run_python(FULL_DISK, path)
     assert refused.returncode == 0, refused.stderr
     assert refused.stdout.startswith(f"{path} could not be written (File too large)")
@@ -103,11 +103,11 @@ def test_a_disk_that_refuses_leaves_the_old_content_and_no_other_file(tmp_path: 
 
 def test_a_directory_that_is_gone_is_a_storage_failure(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed, match="No such file or directory"):
-        atomic.write_durably(Entry.at(tmp_path / "gone" / "file"), b"x")
+        durable.write_durably(Entry.at(tmp_path / "gone" / "file"), b"x")
 
 
 def test_a_directory_in_the_place_of_the_file_is_a_storage_failure(tmp_path: Path) -> None:
     (tmp_path / "file" / "deep").mkdir(parents=True)
     with pytest.raises(StorageFailed):
-        atomic.write_durably(Entry.at(tmp_path / "file"), b"x")
+        durable.write_durably(Entry.at(tmp_path / "file"), b"x")
     assert names(tmp_path) == ["file"]

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from subagent_server.host import bounded_command
+from subagent_server.run import bounded_command
 from tests.helpers.wait import wait_for
 
 STAY = """

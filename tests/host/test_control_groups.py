@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host.control_groups import GROUPS, ControlGroups
+from subagent_server.run.control_groups import GROUPS, ControlGroups
 
 BOUNDS = {"memory": 4 << 30, "processes": 256}
 SCOPE = """#!/bin/sh

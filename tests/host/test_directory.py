@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host.directory import Directory, Entry, NotPlain
+from subagent_server.run.files import Directory, Entry, NotPlain
 
 SECRET = "outside\n"
 

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from subagent_server.domain.errors import LockTimeout, StorageFailed
-from subagent_server.host.directory import Entry
-from subagent_server.host.locks import exclusive
+from subagent_server.run.errors import LockTimeout, StorageFailed
+from subagent_server.run.files import Entry
+from subagent_server.run.locks import exclusive
 from tests.helpers.processes import Child
 
 COUNT = """
     import sys
     from pathlib import Path
-    from subagent_server.host.directory import Entry
-    from subagent_server.host.locks import exclusive
+    from subagent_server.run.files import Entry
+    from subagent_server.run.locks import exclusive
     lock, counter = Path(sys.argv[1]), Path(sys.argv[2])
     print("ready", flush=True)
     sys.stdin.readline()
@@ -27,8 +27,8 @@ COUNT = """
 HOLD = """
     import sys
     from pathlib import Path
-    from subagent_server.host.directory import Entry
-    from subagent_server.host.locks import exclusive
+    from subagent_server.run.files import Entry
+    from subagent_server.run.locks import exclusive
     with exclusive(Entry.at(Path(sys.argv[1]))):
         print("held", flush=True)
         sys.stdin.readline()

@@ -4,11 +4,11 @@ import signal
 
 import pytest
 
-from subagent_server.host.failpoints import VARIABLE
+from subagent_server.run.stderr import VARIABLE
 from tests.helpers.processes import run_python
 
 REACH = """
-    from subagent_server.host.failpoints import failpoint
+    from subagent_server.run.stderr import failpoint
     for point in ("first", "second"):
         failpoint(point)
         print(point, flush=True)

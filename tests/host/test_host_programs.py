@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host.host_programs import NoHostProgram, lies_in, system_program, user_program
+from subagent_server.run.host_programs import NoHostProgram, lies_in, system_program, user_program
 
 
 def program(path: Path) -> Path:

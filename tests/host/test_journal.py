@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subagent_server.host import journal
-from subagent_server.host.directory import Entry
+from subagent_server.run import durable
+from subagent_server.run.files import Entry
 from tests.helpers.processes import run_python
 from tests.helpers.scale import times
 
@@ -41,7 +41,7 @@ def huge(path: Path) -> Path:
 def append(path: Path, *numbers: int) -> None:
     """Append a record for each number."""
     for number in numbers:
-        journal.append_line(Entry.at(path), {"n": number})
+        durable.append_line(Entry.at(path), {"n": number})
 
 
 def numbers(lines: list[str]) -> list[int]:
@@ -57,47 +57,47 @@ def bytes_read() -> int:
 
 
 def test_a_missing_file_has_no_lines(path: Path) -> None:
-    assert journal.tail(Entry.at(path), 5) == journal.Page([], 0, True)
-    assert journal.read_from(Entry.at(path), 0, 5) == journal.Page([], 0, True)
-    assert list(journal.records(Entry.at(path))) == []
-    assert journal.latest(Entry.at(path), frozenset({"turn"})) == {}
+    assert durable.tail(Entry.at(path), 5) == durable.Page([], 0, True)
+    assert durable.read_from(Entry.at(path), 0, 5) == durable.Page([], 0, True)
+    assert list(durable.records(Entry.at(path))) == []
+    assert durable.latest(Entry.at(path), frozenset({"turn"})) == {}
 
 
 def test_what_is_appended_is_read_back_in_order(path: Path) -> None:
     append(path, 1, 2, 3)
-    assert [record["n"] for record in journal.records(Entry.at(path))] == [1, 2, 3]
-    assert numbers(journal.tail(Entry.at(path), 2).lines) == [2, 3]
-    assert numbers(journal.tail(Entry.at(path), 10).lines) == [1, 2, 3]
-    assert journal.tail(Entry.at(path), 0).lines == []
+    assert [record["n"] for record in durable.records(Entry.at(path))] == [1, 2, 3]
+    assert numbers(durable.tail(Entry.at(path), 2).lines) == [2, 3]
+    assert numbers(durable.tail(Entry.at(path), 10).lines) == [1, 2, 3]
+    assert durable.tail(Entry.at(path), 0).lines == []
 
 
 def test_a_line_holds_any_text_on_one_line(path: Path) -> None:
     text = 'line\nbreak\r\u2028\u0085\0 "quoted" ünïcode 🎈 \ud83d'
-    journal.append_line(Entry.at(path), {"text": text})
+    durable.append_line(Entry.at(path), {"text": text})
     assert path.read_bytes().count(b"\n") == 1
-    (record,) = journal.records(Entry.at(path))
+    (record,) = durable.records(Entry.at(path))
     assert record["text"] == text.replace("\ud83d", "?")
     assert (
-        len(journal.tail(Entry.at(path), 5).lines) == len(journal.read_from(Entry.at(path), 0, 5).lines) == 1
+        len(durable.tail(Entry.at(path), 5).lines) == len(durable.read_from(Entry.at(path), 0, 5).lines) == 1
     )
 
 
 def test_pages_follow_each_other_without_gap_or_overlap(path: Path) -> None:
     append(path, *range(7))
-    first = journal.read_from(Entry.at(path), 0, 3)
-    second = journal.read_from(Entry.at(path), first.cursor, 3)
-    third = journal.read_from(Entry.at(path), second.cursor, 3)
+    first = durable.read_from(Entry.at(path), 0, 3)
+    second = durable.read_from(Entry.at(path), first.cursor, 3)
+    third = durable.read_from(Entry.at(path), second.cursor, 3)
     assert [numbers(page.lines) for page in (first, second, third)] == [[0, 1, 2], [3, 4, 5], [6]]
     assert [page.at_end for page in (first, second, third)] == [False, False, True]
     append(path, 7)
-    assert numbers(journal.read_from(Entry.at(path), third.cursor, 3).lines) == [7]
+    assert numbers(durable.read_from(Entry.at(path), third.cursor, 3).lines) == [7]
 
 
 def test_the_cursor_of_a_tail_continues_behind_it(path: Path) -> None:
     append(path, 1, 2)
-    cursor = journal.tail(Entry.at(path), 1).cursor
+    cursor = durable.tail(Entry.at(path), 1).cursor
     append(path, 3)
-    assert numbers(journal.read_from(Entry.at(path), cursor, 9).lines) == [3]
+    assert numbers(durable.read_from(Entry.at(path), cursor, 9).lines) == [3]
 
 
 def test_a_line_that_is_still_being_written_is_read_when_it_is_whole(path: Path) -> None:
@@ -105,11 +105,11 @@ def test_a_line_that_is_still_being_written_is_read_when_it_is_whole(path: Path)
     with path.open("ab") as writer:
         writer.write(b'{"n"')
         writer.flush()
-        assert numbers(journal.tail(Entry.at(path), 5).lines) == [1]
-        page = journal.read_from(Entry.at(path), 0, 5)
+        assert numbers(durable.tail(Entry.at(path), 5).lines) == [1]
+        page = durable.read_from(Entry.at(path), 0, 5)
         assert (numbers(page.lines), page.at_end) == ([1], True)
         writer.write(b": 2}\n")
-    assert numbers(journal.read_from(Entry.at(path), page.cursor, 5).lines) == [2]
+    assert numbers(durable.read_from(Entry.at(path), page.cursor, 5).lines) == [2]
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"n": 2, "tex', b"\0\0\0", b"[2]"])
@@ -125,7 +125,7 @@ def test_a_record_that_lacks_only_its_newline_is_kept(path: Path) -> None:
     append(path, 1)
     path.write_bytes(path.read_bytes()[:-1])
     append(path, 2)
-    assert [record["n"] for record in journal.records(Entry.at(path))] == [1, 2]
+    assert [record["n"] for record in durable.records(Entry.at(path))] == [1, 2]
 
 
 def test_a_line_that_the_disk_takes_in_part_is_taken_back(path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_line_that_the_disk_takes_in_part_is_taken_back(path: Path) -> None:
         import errno, resource, signal, sys
         from pathlib import Path
         from subagent_server.host import journal
-        from subagent_server.host.directory import Entry
+        from subagent_server.run.files import Entry
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         try:
@@ -149,32 +149,32 @@ def test_a_line_that_the_disk_takes_in_part_is_taken_back(path: Path) -> None:
 
 def test_what_is_no_object_is_passed_over(path: Path) -> None:
     path.write_bytes(b'{"n": 1}\n\n[1]\n"text"\nnull\n\xff\xfe\n{"n": 2\n\0\0\0\n{"n": 3}\n')
-    assert [record["n"] for record in journal.records(Entry.at(path))] == [1, 3]
+    assert [record["n"] for record in durable.records(Entry.at(path))] == [1, 3]
 
 
 def test_a_cursor_behind_the_end_reads_nothing(path: Path) -> None:
     append(path, 1)
-    page = journal.read_from(Entry.at(path), 10_000, 5)
+    page = durable.read_from(Entry.at(path), 10_000, 5)
     assert (page.lines, page.at_end) == ([], True)
 
 
 def test_a_page_is_bounded_in_bytes_but_never_empty_before_the_end(path: Path) -> None:
     for size in (10, 10, 5000, 10):
-        journal.append_line(Entry.at(path), {"n": "x" * size})
-    page = journal.read_from(Entry.at(path), 0, 100, max_bytes=100)
+        durable.append_line(Entry.at(path), {"n": "x" * size})
+    page = durable.read_from(Entry.at(path), 0, 100, max_bytes=100)
     assert (len(page.lines), page.at_end) == (2, False)
-    page = journal.read_from(Entry.at(path), page.cursor, 100, max_bytes=100)
+    page = durable.read_from(Entry.at(path), page.cursor, 100, max_bytes=100)
     assert (len(page.lines), len(page.lines[0]) > 5000, page.at_end) == (1, True, False)
-    page = journal.read_from(Entry.at(path), page.cursor, 100, max_bytes=100)
+    page = durable.read_from(Entry.at(path), page.cursor, 100, max_bytes=100)
     assert (len(page.lines), page.at_end) == (1, True)
 
 
 def test_the_latest_of_each_kind_is_found_among_the_last_lines(path: Path) -> None:
     for number, kind in enumerate(["text", "usage", "text", "turn", "turn"]):
-        journal.append_line(Entry.at(path), {"type": kind, "n": number})
-    found = journal.latest(Entry.at(path), frozenset({"text", "usage", "never"}))
+        durable.append_line(Entry.at(path), {"type": kind, "n": number})
+    found = durable.latest(Entry.at(path), frozenset({"text", "usage", "never"}))
     assert {kind: record["n"] for kind, record in found.items()} == {"text": 2, "usage": 1}
-    assert set(journal.latest(Entry.at(path), frozenset({"text", "usage"}), within=3)) == {"text"}
+    assert set(durable.latest(Entry.at(path), frozenset({"text", "usage"}), within=3)) == {"text"}
 
 
 @settings(max_examples=times(20, 60), deadline=None, database=None)
@@ -185,42 +185,42 @@ def test_whatever_was_cut_off_all_whole_lines_are_read_exactly_once(
     path = tmp_path_factory.mktemp("journal") / "events.jsonl"
     path.touch()
     for record in records:
-        journal.append_line(Entry.at(path), record)
+        durable.append_line(Entry.at(path), record)
     os.truncate(path, max(0, path.stat().st_size - cut))
     whole = path.read_bytes().decode("utf-8", "replace").split("\n")[:-1]
     cursor, seen = 0, list[str]()
-    while (page := journal.read_from(Entry.at(path), cursor, count)).lines:
+    while (page := durable.read_from(Entry.at(path), cursor, count)).lines:
         assert len(page.lines) <= count
         cursor, seen = page.cursor, seen + page.lines
     assert seen == whole
     assert page.at_end
-    assert journal.tail(Entry.at(path), count).lines == whole[-count:]
-    assert journal.tail(Entry.at(path), count).cursor == cursor
+    assert durable.tail(Entry.at(path), count).lines == whole[-count:]
+    assert durable.tail(Entry.at(path), count).cursor == cursor
 
 
 def test_the_tail_is_right_where_lines_and_characters_cross_the_blocks_of_reading(path: Path) -> None:
     lines = ["é🎈" * length for length in (1, 20_000, 3, 40_000, 9_999, 1)]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     for count in range(1, 8):
-        assert journal.tail(Entry.at(path), count).lines == lines[-count:]
+        assert durable.tail(Entry.at(path), count).lines == lines[-count:]
 
 
 def test_the_tail_of_a_huge_file_reads_little(huge: Path) -> None:
     before = bytes_read()
-    assert [json.loads(line)["seq"] for line in journal.tail(Entry.at(huge), 3).lines] == [2, 3, 4]
-    assert journal.latest(Entry.at(huge), frozenset({"turn"}), within=4)["turn"]["seq"] == 4
+    assert [json.loads(line)["seq"] for line in durable.tail(Entry.at(huge), 3).lines] == [2, 3, 4]
+    assert durable.latest(Entry.at(huge), frozenset({"turn"}), within=4)["turn"]["seq"] == 4
     assert bytes_read() - before < 1_000_000
 
 
 def test_a_page_of_a_huge_file_reads_little(huge: Path) -> None:
     before = bytes_read()
-    page = journal.read_from(Entry.at(huge), HUGE_BYTES + 1, 2)
+    page = durable.read_from(Entry.at(huge), HUGE_BYTES + 1, 2)
     assert [json.loads(line)["seq"] for line in page.lines] == [0, 1]
     assert bytes_read() - before < 1_000_000
 
 
 def test_an_append_to_a_huge_file_reads_little(huge: Path) -> None:
     before = bytes_read()
-    journal.append_line(Entry.at(huge), {"seq": 5})
+    durable.append_line(Entry.at(huge), {"seq": 5})
     assert bytes_read() - before < 1_000_000
-    assert json.loads(journal.tail(Entry.at(huge), 1).lines[0]) == {"seq": 5}
+    assert json.loads(durable.tail(Entry.at(huge), 1).lines[0]) == {"seq": 5}

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from subagent_server.host import locks, processes
-from subagent_server.host.directory import Entry
-from subagent_server.host.killable import WorkDied, killable
+from subagent_server.run import locks, processes
+from subagent_server.run.commands import WorkDied, killable
+from subagent_server.run.files import Entry
 from tests.helpers.processes import Child
 from tests.helpers.wait import wait_for
 
 PARENT = """
     import asyncio, os, signal
-    from subagent_server.host.killable import killable
+    from subagent_server.run.commands import killable
 
     def work():
         print(os.getpid(), flush=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host import locks
-from subagent_server.host.directory import Entry
+from subagent_server.run import locks
+from subagent_server.run.files import Entry
 from tests.helpers.files import open_descriptors
 from tests.helpers.processes import Child
 from tests.helpers.wait import wait_for
@@ -18,7 +18,7 @@ from tests.helpers.wait import wait_for
 HOLD = """
     import sys
     from pathlib import Path
-    from subagent_server.host.directory import Entry
+    from subagent_server.run.files import Entry
     from subagent_server.host import locks
     descriptor = locks.take(Entry.at(Path(sys.argv[1])))
     print("held" if descriptor is not None else "refused", flush=True)
@@ -35,7 +35,7 @@ KEEP = """
 PROBE = """
     import sys
     from pathlib import Path
-    from subagent_server.host.directory import Entry
+    from subagent_server.run.files import Entry
     from subagent_server.host import locks
     path, seen = Path(sys.argv[1]), set()
     print("ready", flush=True)
@@ -190,7 +190,7 @@ def test_who_waits_for_a_lock_goes_on_when_it_falls(lock: Path) -> None:
         import sys
         from pathlib import Path
         from subagent_server.host import locks
-        from subagent_server.host.directory import Entry
+        from subagent_server.run.files import Entry
         print("waiting", flush=True)
         locks.wait_until_free(Entry.at(Path(sys.argv[1])))
         print("free", flush=True)

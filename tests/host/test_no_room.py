@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from subagent_server.host.no_room import lack_of_room
+from subagent_server.run.stderr import lack_of_room
 from tests.helpers.processes import run_python
 
 

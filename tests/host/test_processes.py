@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from subagent_server.host import process_scan, processes
-from subagent_server.host.processes import Identity
+from subagent_server.run import processes
+from subagent_server.run.processes import Identity
 from tests.helpers.ordinary_user import UID, user
 from tests.helpers.processes import Child, run_python
 from tests.helpers.wait import wait_for
@@ -107,7 +107,7 @@ def test_no_name_of_a_process_misleads_about_its_state(name: str) -> None:
     with Child(code, name) as child:
         assert int(child.hear()) == os.getpid()
         assert processes.is_alive(identity_of(child.pid))
-        assert identity_of(child.pid) in process_scan.descendants([os.getpid()])
+        assert identity_of(child.pid) in processes.descendants([os.getpid()])
 
 
 def test_an_identity_survives_json(child: Child) -> None:
@@ -136,16 +136,16 @@ def test_marked_processes_are_found_by_the_environment_they_were_started_with() 
         for child in (one, other, longer, plain):
             child.hear()
         mark = f"{name}={value}"
-        assert {found.pid for found in process_scan.marked(mark)} == {one.pid, other.pid}
+        assert {found.pid for found in processes.marked(mark)} == {one.pid, other.pid}
         one.kill()
-        assert process_scan.marked(mark) == [identity_of(other.pid)]
-    assert process_scan.marked(mark) == []
+        assert processes.marked(mark) == [identity_of(other.pid)]
+    assert processes.marked(mark) == []
 
 
 def test_a_process_of_another_user_is_not_found_whatever_it_shows() -> None:
     code = """
         import sys
-        from subagent_server.forkserver.server import Title
+        from subagent_server.process.zygote_server import Title
         Title().show(["python", "the mark"])
         print("here", flush=True)
         sys.stdin.read()
@@ -153,7 +153,7 @@ def test_a_process_of_another_user_is_not_found_whatever_it_shows() -> None:
     mark = f"SUBAGENT_TEST_MARK={uuid.uuid4().hex}"
 
     def shown() -> list[processes.Identity]:
-        return process_scan.marked(mark, or_command=lambda command: b"the mark" in command)
+        return processes.marked(mark, or_command=lambda command: b"the mark" in command)
 
     with user(UID + 1) as somebody:
         command = somebody.command([sys.executable, "-c", textwrap.dedent(code)])
@@ -173,7 +173,7 @@ def test_a_marked_zombie_is_not_found() -> None:
     with Child("pass", environment={name: value}) as child:
         identity = identity_of(child.pid)
         wait_for(lambda: not processes.is_alive(identity), 60, "the process to become a zombie")
-        assert process_scan.marked(f"{name}={value}") == []
+        assert processes.marked(f"{name}={value}") == []
 
 
 def test_descendants_are_all_below_but_what_is_spared_and_what_is_below_that() -> None:
@@ -183,32 +183,32 @@ def test_descendants_are_all_below_but_what_is_spared_and_what_is_below_that() -
         pids = dict(_said(root.hear()) for _ in names)
         assert set(pids) == names
         foreign = {pids["foreign"], pids["foreign-too"]}
-        spared = process_scan.descendants([root.pid], spare=lambda identity: identity.pid in foreign)
+        spared = processes.descendants([root.pid], spare=lambda identity: identity.pid in foreign)
         found = [identity.pid for identity in spared]
         assert len(found) == len(set(found))
         assert set(found) == {pids[name] for name in ("a", "a1", "a2", "a21", "b")}
         assert found.index(pids["a"]) < found.index(pids["a2"]) < found.index(pids["a21"])
-        all_of_them = process_scan.descendants([root.pid])
+        all_of_them = processes.descendants([root.pid])
         assert {identity.pid for identity in all_of_them} == set(pids.values()) - {root.pid}
     wait_for(lambda: not any(map(processes.is_alive, all_of_them)), 60, "the family to leave")
 
 
 def test_a_process_without_children_has_no_descendants(child: Child) -> None:
-    assert process_scan.descendants([child.pid]) == []
+    assert processes.descendants([child.pid]) == []
     child.kill()
-    assert process_scan.descendants([child.pid]) == []
+    assert processes.descendants([child.pid]) == []
 
 
 def test_the_environment_of_a_process_that_is_gone_is_empty(child: Child) -> None:
-    assert process_scan.environment_of(child.pid)
+    assert processes.environment_of(child.pid)
     child.kill()
-    assert process_scan.environment_of(child.pid) == frozenset()
+    assert processes.environment_of(child.pid) == frozenset()
 
 
 def test_ended_children_are_collected_each_once_and_living_ones_are_left() -> None:
     code = """
         import os, sys
-        from subagent_server.host.processes import reap_children
+        from subagent_server.run.processes import reap_children
         print(reap_children())
         gate_out, gate_in = os.pipe()
         living = os.fork()

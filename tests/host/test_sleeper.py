@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host import wake
-from subagent_server.host.directory import Entry
-from subagent_server.host.sleeper import Sleeper
+from subagent_server.run import wake
+from subagent_server.run.files import Entry
+from subagent_server.run.wake import Sleeper
 
 FOREVER = 3_600.0
 BOUND = 60.0

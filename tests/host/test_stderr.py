@@ -5,8 +5,8 @@ import traceback
 
 import pytest
 
-from subagent_server.domain.secrets import MASK, Masker
-from subagent_server.host.stderr import MaskedText, flush, log, log_exception
+from subagent_server.run.secrets import MASK, Masker
+from subagent_server.run.stderr import MaskedText, flush, log, log_exception
 
 SECRET = "of-the-environment-4711"
 

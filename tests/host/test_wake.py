@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host import wake
-from subagent_server.host.directory import Entry
+from subagent_server.run import wake
+from subagent_server.run.files import Entry
 from tests.helpers.processes import Child
 
 POKE = """
     import sys
     from pathlib import Path
-    from subagent_server.host.directory import Entry
+    from subagent_server.run.files import Entry
     from subagent_server.host import wake
     wake.poke(Entry.at(Path(sys.argv[1])))
     print("poked", flush=True)
@@ -23,7 +23,7 @@ POKE = """
 SLEEP = """
     import select, sys
     from pathlib import Path
-    from subagent_server.host.directory import Entry
+    from subagent_server.run.files import Entry
     from subagent_server.host import wake
     descriptor = wake.open_fifo(Entry.at(Path(sys.argv[1])))
     print("asleep", flush=True)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host import atomic
-from subagent_server.host.directory import Entry
-from subagent_server.host.watch import Watcher
+from subagent_server.run import durable
+from subagent_server.run.files import Entry
+from subagent_server.run.watch import Watcher
 from tests.helpers.processes import run_python
 
 NO_MORE_OBSERVERS = """
     import resource, sys
     from pathlib import Path
-    from subagent_server.host.watch import Watcher
+    from subagent_server.run.watch import Watcher
     watcher = Watcher()
     used = len(__import__("os").listdir("/proc/self/fd")) - 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (used, used))
@@ -64,7 +64,7 @@ def test_a_listener_hears_of_a_file_that_is_made_touched_replaced_and_removed(
     ear.hears("r1")
     changes: list[Callable[[], None]] = [
         lambda: os.utime(path),
-        lambda: atomic.write_durably(Entry.at(path), b"x"),
+        lambda: durable.write_durably(Entry.at(path), b"x"),
         lambda: path.unlink(),
     ]
     for change in changes:
@@ -158,7 +158,7 @@ def test_a_closed_watcher_can_watch_again(watcher: Watcher, tmp_path: Path) -> N
 def test_what_the_observer_complains_of_reaches_nobody() -> None:
     code = """
         import logging
-        import subagent_server.host.watch
+        import subagent_server.run.watch
         logging.getLogger("watchdog.observers.inotify").error("called when the thread is inactive")
     """
     done = run_python(code)

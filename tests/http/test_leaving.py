@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from subagent_server.host import locks
+from subagent_server.run import locks
 from tests.helpers.mcp_client import Mode
 from tests.helpers.raw_server import MODERN, tool_call
 from tests.helpers.turns import asks, says

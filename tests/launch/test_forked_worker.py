@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.states import Status
-from subagent_server.host import failpoints, locks
+from subagent_server.run import locks, stderr
+from subagent_server.run.states import Status
 from tests.helpers.truth import processes_of
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.wait import wait_for
@@ -105,7 +105,7 @@ def test_a_fork_shows_its_own_command_and_environment_and_holds_nothing_of_anoth
     for run_id, foreign in ((one, other), (other, one)):
         shim, worker = world.shim(run_id), world.worker(run_id)
         assert processes_of(world.paths(run_id)) == [shim, worker]
-        for identity, program in ((shim, b"launch/shim.py"), (worker, b"subagent_server.worker")):
+        for identity, program in ((shim, b"process/shim.py"), (worker, b"subagent_server.worker")):
             command = Path(f"/proc/{identity.pid}/cmdline").read_bytes()
             assert program in command and run_id.encode() in command
             assert is_fork(identity)
@@ -180,7 +180,7 @@ def test_a_warm_start_that_is_cut_off_leaves_no_process_and_no_lock(
     world.agent()
     world.play(says("Done."))
     zygote = shared_place.zygote()
-    world.cli("run", "worker", "Do it.", "--detach", env={failpoints.VARIABLE: point})
+    world.cli("run", "worker", "Do it.", "--detach", env={stderr.VARIABLE: point})
     (run_id,) = world.store.run_ids()
     wait_for(lambda: not locks.is_held(world.paths(run_id).live_lock), BOUND, "the lock to fall")
     wait_for(lambda: not forks_of(zygote), BOUND, "the forks to leave")

@@ -4,11 +4,10 @@ import signal
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.host import locks, processes
-from subagent_server.host.clock import now
-from subagent_server.launch.launcher import LaunchPackage
-from subagent_server.service.shim_record import read_exit, read_shim
+from subagent_server.process.launcher import LaunchPackage
+from subagent_server.run import locks, processes, transitions
+from subagent_server.run.processes import now
+from subagent_server.verbs.reconcile import read_exit, read_shim
 from tests.forkserver.tiny import tiny_place
 from tests.helpers import warm
 from tests.helpers.runs import RUN_ID, make_meta, make_request
@@ -57,7 +56,7 @@ def test_a_run_that_was_stopped_before_its_shim_begins_never_gets_a_worker(world
     with world.service.launcher.starting() as starting:
         reservation = starting.reserve(run)
     store.publish(make_meta())
-    store.update(RUN_ID, events.StopRequested(reason="enough"), now())
+    store.update(RUN_ID, transitions.StopRequested(reason="enough"), now())
     reservation.start(LaunchPackage({}, dict(world.environment), "token", str(world.work), "Do it."))
     world.gone(RUN_ID)
     assert "shim" in read_shim(run) and "worker" not in read_shim(run)

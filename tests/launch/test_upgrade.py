@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from subagent_server.domain.states import Status
-from subagent_server.host import processes
+from subagent_server.run import processes
+from subagent_server.run.states import Status
 from tests.helpers.installation import Installation
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.raw_server import HELLO, READY, RawServer, tool_call

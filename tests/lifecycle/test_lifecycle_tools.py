@@ -5,7 +5,7 @@ import os
 import signal
 from typing import Any
 
-from subagent_server.domain.definitions import AgentDefinition
+from subagent_server.run.agent_definition import AgentDefinition
 from tests.helpers.mcp_client import Parent
 from tests.helpers.turns import asks, call, calls, says, shell, use
 from tests.helpers.wait import wait_for

@@ -3,15 +3,14 @@
 import json
 from pathlib import Path
 
-from subagent_server.domain import events
-from subagent_server.domain.ids import make_run_id
-from subagent_server.domain.records import RunResult
-from subagent_server.domain.states import Status
-from subagent_server.launch.local import LocalLauncher
-from subagent_server.service.answer_size import MAX_ANSWER_CHARACTERS
-from subagent_server.service.context import open_service
-from subagent_server.service.lifecycle.agent_status import agent_statuses
+from subagent_server.process.launcher import LocalLauncher
+from subagent_server.run import transitions
+from subagent_server.run.records import RunResult
+from subagent_server.run.states import Status, make_run_id
 from subagent_server.settings import read_settings
+from subagent_server.verbs.context import open_service
+from subagent_server.verbs.contract_agent import agent_statuses
+from subagent_server.verbs.views import ANSWER_SIZE_MAX_ANSWER_CHARACTERS
 from tests.helpers.runs import STARTED, T0, start_run
 
 
@@ -21,10 +20,10 @@ def test_the_summaries_of_many_agents_are_shorter_and_those_of_a_few_whole(tmp_p
     for agent_id in agent_ids:
         start_run(service.store, agent_id, STARTED)
         result = RunResult(outcome=Status.COMPLETED, text="s" * 4_000)
-        service.store.update(agent_id, events.Finished(summary="s" * 4_000), T0, result=result)
+        service.store.update(agent_id, transitions.Finished(summary="s" * 4_000), T0, result=result)
     few = agent_statuses(service, agent_ids[:3])
     assert [shown.status.summary for shown in few] == ["s" * 4_000] * 3
     many = agent_statuses(service, [*agent_ids, *("\ud800" * 1_000 for _ in range(970))])
     assert [shown.status.agent_id for shown in many[:30]] == agent_ids
     size = len(json.dumps([shown.status.model_dump(mode="json", exclude_none=True) for shown in many]))
-    assert size < 3 * MAX_ANSWER_CHARACTERS
+    assert size < 3 * ANSWER_SIZE_MAX_ANSWER_CHARACTERS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.server.http.payload import takes_gzip
+from subagent_server.server.http import takes_gzip
 from tests.helpers.http_server import HttpServer, Reply
 from tests.helpers.mcp_client import Parent
 from tests.helpers.turns import asks, says

@@ -7,19 +7,18 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from subagent_server.domain.errors import RunRefused
-from subagent_server.domain.records import Failure, Usage
 from subagent_server.extensions.simulator import Simulator
-from subagent_server.host.directory import Directory
-from subagent_server.runners.messages.loop import Loop
-from subagent_server.runners.messages.model import Model, ModelSettings, UsageMeter
-from subagent_server.runners.messages.web import WebTools
-from subagent_server.runners.outcome import Outcome
-from subagent_server.toolkit.final_answer import FinalAnswer
-from subagent_server.toolkit.outputs import KeptOutputs
-from subagent_server.toolkit.pace import Pace
-from subagent_server.toolkit.run_context import Reply, RunOver
-from subagent_server.toolkit.tool import Tool, ToolResult
+from subagent_server.loop.loop import Loop
+from subagent_server.loop.model import Model, ModelSettings, UsageMeter
+from subagent_server.loop.runner import Outcome
+from subagent_server.loop.web import WebTools
+from subagent_server.run.errors import RunRefused
+from subagent_server.run.files import Directory
+from subagent_server.run.records import Failure, Usage
+from subagent_server.toolbox.basic import FinalAnswer
+from subagent_server.toolbox.context import Pace, Reply, RunOver
+from subagent_server.toolbox.outputs import KeptOutputs
+from subagent_server.toolbox.tool import Tool, ToolResult
 from tests.helpers.turns import Turn
 
 BOUND = 30.0

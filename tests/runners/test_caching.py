@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from subagent_server.runners.messages.model import marked
+from subagent_server.loop.model import marked
 from tests.helpers.turns import Turn, calls, says, use
 from tests.runners.scripted_run import Played, ScriptedTool
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.runners.messages.loop import MOST_AT_ONCE, MOST_CALLS, TURN_CHARACTERS
+from subagent_server.loop.loop import MOST_AT_ONCE, MOST_CALLS, TURN_CHARACTERS
 from tests.helpers.turns import Turn, call, calls, says, tool_results, use
 from tests.runners.scripted_run import Played, ScriptedTool, echo
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from subagent_server.runners.messages.model import Model, ModelSettings, Retry
+from subagent_server.loop.model import Model, ModelSettings, Retry
 from tests.helpers.turns import says
 from tests.runners.scripted_run import BOUND, Played
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.runners.messages.model import KEPT_USES, can_edit
+from subagent_server.loop.model import KEPT_USES, can_edit
 from tests.helpers.turns import Turn, calls, says, tool_results, use
 from tests.runners.scripted_run import Played, ScriptedTool
 

@@ -4,8 +4,8 @@ from decimal import Decimal
 
 import pytest
 
-from subagent_server.domain.records import Usage
-from subagent_server.runners.messages.model import UsageMeter, find_prices
+from subagent_server.loop.model import UsageMeter, find_prices
+from subagent_server.run.records import Usage
 from tests.helpers.turns import Turn, calls, says, use
 from tests.runners.scripted_run import Played, ScriptedTool, echo
 

@@ -6,7 +6,7 @@ import pytest
 from anthropic.types import RawMessageStreamEvent
 from pydantic import TypeAdapter
 
-from subagent_server.runners.messages.model import ModelReply, ReplyBuilder
+from subagent_server.loop.model import ModelReply, ReplyBuilder
 
 _EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
 

@@ -6,20 +6,11 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain.past import PastCall, PastChild, PastRun
-from subagent_server.domain.states import MessageStatus, Status
-from subagent_server.extensions.simulator.request import signature_of
-from subagent_server.runners.messages.resume import (
-    NOT_BEGUN,
-    NOT_STORED,
-    UNKNOWN,
-    Opening,
-    Resumed,
-    resume,
-    sendable,
-)
-from subagent_server.toolkit.ask_parent import NO_ANSWER
-from subagent_server.toolkit.final_answer import FinalAnswer
+from subagent_server.extensions.simulator.model_request import signature_of
+from subagent_server.loop.resume import NOT_BEGUN, NOT_STORED, UNKNOWN, Opening, Resumed, resume, sendable
+from subagent_server.run.history import PastCall, PastChild, PastRun
+from subagent_server.run.states import MessageStatus, Status
+from subagent_server.toolbox.basic import NO_ANSWER, FinalAnswer
 from tests.helpers.api_checks import check_messages
 from tests.helpers.runs import T0, make_message
 

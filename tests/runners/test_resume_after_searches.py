@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.runners.messages.resume import Resumed, sendable
+from subagent_server.loop.resume import Resumed, sendable
 from tests.helpers.api_checks import check_server_calls
 from tests.runners.test_resume import Message, carried_on, given, past, said, used
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from subagent_server.runners.messages.model import UsageMeter, find_prices
-from subagent_server.runners.messages.web import WebTools
+from subagent_server.loop.model import UsageMeter, find_prices
+from subagent_server.loop.web import WebTools
 from tests.helpers.turns import Turn, says
 from tests.runners.scripted_run import Played, ScriptedTool, echo
 

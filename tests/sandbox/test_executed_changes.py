@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.sandbox import executed_changes
-from subagent_server.sandbox.executed_changes import changes, look, own_hooks
+from subagent_server.sandbox import file_watch
+from subagent_server.sandbox.file_watch import changes, look, own_hooks
 from tests.helpers.ordinary_user import user
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.world import World
@@ -111,7 +111,7 @@ def test_a_directory_that_is_left_out_is_not_looked_at(cwd: Path) -> None:
 def test_a_look_at_a_huge_tree_is_bounded_and_sees_the_top_first(
     cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executed_changes, "MAX_NAMES_WITH_LAST", 200)
+    monkeypatch.setattr(file_watch, "MAX_NAMES_WITH_LAST", 200)
     for number in range(300):
         (cwd / "node_modules" / f"package{number}").mkdir(parents=True)
     since = time.time() - 0.1  # the clock of files goes in steps
@@ -127,7 +127,7 @@ def test_a_look_at_a_huge_tree_is_bounded_and_sees_the_top_first(
 def test_a_flood_of_names_that_hides_a_repository_is_seen_as_one(
     cwd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executed_changes, "MAX_NAMES", 200)
+    monkeypatch.setattr(file_watch, "MAX_NAMES", 200)
     before = look(cwd)
     make_bare(cwd / "hidden")
     for number in range(300):

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from subagent_server.sandbox.git_credentials import config_without_credentials
+from subagent_server.sandbox.git_places import config_without_credentials
 
 CONFIG = """[core]
 \tbare = false

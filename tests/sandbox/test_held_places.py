@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.sandbox.git_directories import git_settings
-from subagent_server.sandbox.held_places import Held, directories_above, hold
+from subagent_server.sandbox.box import Held, directories_above, hold
+from subagent_server.sandbox.git_places import git_settings
 from tests.helpers.repositories import git, make_repository
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain.states import Status
-from subagent_server.host.processes import Identity, this_process
-from subagent_server.service.live_runs import LiveRun, enter, live_runs
+from subagent_server.run.processes import Identity, this_process
+from subagent_server.run.states import Status
+from subagent_server.verbs.live_runs import LiveRun, enter, live_runs
 from tests.helpers.installation import Installation
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import asks, says, shell, tool_results

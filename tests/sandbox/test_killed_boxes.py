@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.states import Status
-from subagent_server.host import process_scan
+from subagent_server.run import processes
+from subagent_server.run.states import Status
 from tests.helpers.repositories import make_repository
 from tests.helpers.turns import calls, says, use
 from tests.helpers.wait import wait_for
@@ -33,16 +33,16 @@ class Victim:
     def until_busy(self, world: World) -> None:
         """Return when the programs of the model run in the box."""
 
-        def commands() -> list[process_scan.Command]:
-            below = process_scan.descendants([world.worker(self.run_id).pid])
-            return [process_scan.command_of(identity.pid) for identity in below]
+        def commands() -> list[processes.Command]:
+            below = processes.descendants([world.worker(self.run_id).pid])
+            return [processes.command_of(identity.pid) for identity in below]
 
         wait_for(lambda: sum(b"3600" in command for command in commands()) >= 3, BOUND, "busy programs")
 
     def strike(self, world: World) -> None:
         """Kill what is to be killed, if it is there at this moment; a box that is not, is its worker."""
         worker = world.worker(self.run_id)
-        box = process_scan.descendants([worker.pid])
+        box = processes.descendants([worker.pid])
         for name in self.kind.split(" and "):
             match name:
                 case "box" | "inside" if box:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain.states import Status
-from subagent_server.service.next_calls import AS_TOOLS
-from subagent_server.service.views import RunView, run_view
+from subagent_server.run.states import Status
+from subagent_server.verbs.views import AS_TOOLS, RunView, run_view
 from tests.helpers.mcp_servers import scripted
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import asks, says, shell, tool_results

@@ -2,9 +2,9 @@
 
 import pytest
 
-from subagent_server.domain.definitions import SandboxLimits
-from subagent_server.host.control_groups import GROUPS, group_of_run
-from subagent_server.sandbox.limits import limits_as_text
+from subagent_server.run.agent_definition import SandboxLimits
+from subagent_server.run.control_groups import GROUPS, group_of_run
+from subagent_server.sandbox.box_limits import limits_as_text
 from tests.helpers.turns import says, shell, tool_results
 from tests.helpers.world import World
 

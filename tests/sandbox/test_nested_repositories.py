@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host.directory import Directory
-from subagent_server.sandbox.name_watch import Taken
-from subagent_server.sandbox.nested_repositories import disarmed, harmless
+from subagent_server.run.files import Directory
+from subagent_server.sandbox.file_watch import Taken, disarmed, harmless
 from subagent_server.sandbox.quarantine import Quarantine
 from tests.helpers.repositories import git, make_repository
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.host.directory import Directory
+from subagent_server.run.files import Directory
 from subagent_server.sandbox import quarantine
-from subagent_server.sandbox.name_watch import NameWatch
-from subagent_server.sandbox.own_writes import OwnWrites
+from subagent_server.sandbox.file_watch import NameWatch, OwnWrites
 from subagent_server.sandbox.quarantine import Quarantine
 from tests.helpers.ordinary_user import user
 from tests.helpers.repositories import git, make_repository

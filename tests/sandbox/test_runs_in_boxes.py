@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain.states import Status
+from subagent_server.run.states import Status
 from tests.helpers.installation import Installation
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import calls, says, shell, tool_results, use

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
+from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.sandbox.server_places import NotOutside, ServerStart, outside_start
 from tests.helpers import bubblewrap
 from tests.helpers.mcp_servers import reference, scripted

@@ -5,7 +5,7 @@ import socket
 from contextlib import chdir
 from pathlib import Path
 
-from subagent_server.host import process_scan
+from subagent_server.run import processes
 from tests.helpers.mcp_servers import scripted
 from tests.helpers.turns import calls, says, shell, tool_results, use
 from tests.helpers.wait import wait_for
@@ -33,8 +33,8 @@ def test_the_shell_a_search_a_server_and_a_program_each_run_below_the_filter(wor
     found: dict[str, str] = {}
 
     def all_found() -> bool:
-        for each in process_scan.descendants([worker.pid]):
-            command = b" ".join(process_scan.command_of(each.pid))
+        for each in processes.descendants([worker.pid]):
+            command = b" ".join(processes.command_of(each.pid))
             status = status_of(each.pid)
             for kind, words in PROGRAMS.items():
                 if words in command and status.get("Name") not in (None, "bwrap"):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from subagent_server.domain.records import RunMeta
+from subagent_server.run.records import RunMeta
 from tests.helpers.mcp_client import Parent
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.host import journal
-from subagent_server.store import change_marks
+from subagent_server.run import durable, store
 from tests.helpers.turns import asks, call, calls, says, shell, use
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -22,7 +21,7 @@ def append_events(world: World, run_id: str, count: int) -> None:
     """Write events as a very busy worker would."""
     event = {"at": "2026-11-22T09:30:15.417Z", "type": "text", "text": "x" * 1_500}
     lines = [json.dumps({"seq": 1_000 + n, **event}) for n in range(count)]
-    journal.append_bytes(world.paths(run_id).events, ("\n".join(lines) + "\n").encode())
+    durable.append_bytes(world.paths(run_id).events, ("\n".join(lines) + "\n").encode())
 
 
 def test_an_older_client_that_sets_a_level_hears_the_events_of_every_live_run(world: World) -> None:
@@ -121,7 +120,7 @@ def test_a_client_that_does_not_read_delays_nothing_and_learns_how_many_events_w
         client.ask("logging/setLevel", level="debug")
         for _ in range(30):
             append_events(world, run_id, 500)
-            change_marks.announce(world.paths(run_id))
+            store.announce(world.paths(run_id))
         world.reply(run_id, "yes")
         assert world.completed(run_id) == "Done."
         client.hears_event("events_left_out")
@@ -144,10 +143,10 @@ def test_an_event_that_is_too_long_is_cut_and_damaged_lines_are_passed_over(worl
         for _ in range(50):
             deep = {"in": [deep]}
         long = {"at": "2026-11-22T09:30:15.417Z", "type": "tool_call", "toolName": "write"}
-        journal.append_line(path, {"seq": 900, **long, "arguments": {"text": "x" * 60_000, "deep": deep}})
-        journal.append_line(path, {"seq": 901, **long, "arguments": {str(n): "y" * 99 for n in range(999)}})
+        durable.append_line(path, {"seq": 900, **long, "arguments": {"text": "x" * 60_000, "deep": deep}})
+        durable.append_line(path, {"seq": 901, **long, "arguments": {str(n): "y" * 99 for n in range(999)}})
         half = '{"seq": 902, "type": "text", "text": "half a pair: \\ud800"}'
-        journal.append_bytes(path, f"garbage\n[1]\n{'[' * 9_000}\n{half}\n".encode())
+        durable.append_bytes(path, f"garbage\n[1]\n{'[' * 9_000}\n{half}\n".encode())
         client.hears(lambda m: m["params"].get("data", {}).get("seq") == 902)
         data = {d["seq"]: d for _, _, d in client.events() if "seq" in d}
         assert data[900]["arguments"]["text"].endswith("(60,000 characters)")

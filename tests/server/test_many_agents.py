@@ -6,12 +6,11 @@ import pytest
 from watchdog.events import FileOpenedEvent, FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
-from subagent_server.service.access import USER
-from subagent_server.service.changes import Changes
-from subagent_server.service.tools.dispatch import ToolDispatcher
-from subagent_server.service.tools.many_agents import PAGE_AGENTS
-from subagent_server.service.tools.table import PAGE_TOOLS, PARENT_TOOLS
 from subagent_server.settings import DEFAULT_MAX_TOOLS
+from subagent_server.tools.parent_tools import PAGE_AGENTS
+from subagent_server.tools.tool_table import PAGE_TOOLS, PARENT_TOOLS, ToolDispatcher
+from subagent_server.verbs.access import USER
+from subagent_server.verbs.wait_for_runs import Changes
 from tests.helpers.mcp_client import Mode
 from tests.helpers.turns import says
 from tests.helpers.wait import wait_for

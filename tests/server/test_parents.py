@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from subagent_server.host import processes
-from subagent_server.service.list_runs import MAX_SEARCHED
-from subagent_server.store.runs import RunStore
+from subagent_server.run import processes
+from subagent_server.run.store import RunStore
+from subagent_server.verbs.list_runs import MAX_SEARCHED
 from tests.helpers.stored import make_stored
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World

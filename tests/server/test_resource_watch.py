@@ -5,8 +5,7 @@ import signal
 
 import pytest
 
-from subagent_server.host import journal
-from subagent_server.store import change_marks
+from subagent_server.run import durable, store
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
@@ -59,7 +58,7 @@ def test_a_client_gets_the_changes_of_a_run_from_its_subscription_to_its_end(wor
             )
         client.listen(f"run://{second}/meta")
         before = len(client.hears_of(UPDATED, 0, uri=uris["meta"]))
-        change_marks.announce(world.paths(run_id))
+        store.announce(world.paths(run_id))
         world.paths(run_id).meta.touch()
         world.stop(second)
         client.hears_of(UPDATED, uri=f"run://{second}/meta")
@@ -78,8 +77,8 @@ def test_a_log_that_grows_all_the_time_is_notified_once_a_second(world: World) -
 
         def has_come() -> bool:
             nonlocal written
-            journal.append_bytes(world.paths(run_id).log, b"09:30:15 one line more\n")
-            change_marks.announce(world.paths(run_id))
+            durable.append_bytes(world.paths(run_id).log, b"09:30:15 one line more\n")
+            store.announce(world.paths(run_id))
             written += 1
             client.call("list_runs", limit=1)
             return len(client.hears_of(UPDATED, 0, uri=uri)) >= 3

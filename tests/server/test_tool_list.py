@@ -8,14 +8,10 @@ import mcp_types as types
 import pytest
 from jsonschema import Draft202012Validator
 
-from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.service.tools.call import check_arguments
-from subagent_server.service.tools.lifecycle_tools import LIFECYCLE_TOOLS
-from subagent_server.service.tools.many_agents import MANY_AGENTS
-from subagent_server.service.tools.run_tools import run_tool
-from subagent_server.service.tools.schema import Schema
-from subagent_server.service.tools.spec import ToolSpec
-from subagent_server.service.tools.table import TOOLS
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.tools.parent_tools import MANY_AGENTS, run_tool
+from subagent_server.tools.spec import Schema, ToolSpec, check_arguments
+from subagent_server.tools.tool_table import LIFECYCLE_TOOLS, TOOLS
 from tests.helpers.mcp_client import Mode
 from tests.helpers.turns import says
 from tests.helpers.world import World

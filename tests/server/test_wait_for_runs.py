@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from subagent_server.host import processes
+from subagent_server.run import processes
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.service.access import NotAllowed, check_open, run_as_caller
-from subagent_server.store.runs import RunStore
+from subagent_server.run.store import RunStore
+from subagent_server.verbs.access import NotAllowed, check_open, run_as_caller
 from tests.helpers.runs import make_meta, make_request
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain.errors import BadArgument
+from subagent_server.run.errors import BadArgument
 from tests.helpers.mcp_client import Parent
 from tests.helpers.turns import says
 from tests.helpers.wait import wait_for

@@ -9,20 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.errors import RunRefused, SubagentError
-from subagent_server.domain.records import Failure, RunMeta, Usage
-from subagent_server.host import locks
-from subagent_server.host.clock import now
-from subagent_server.launch.launcher import LaunchPackage
-from subagent_server.service.access import Caller, NotAllowed
-from subagent_server.service.budget import budgets_of, check_budgets, exhausted
-from subagent_server.service.context import Service, open_service
-from subagent_server.service.start import StartOrder, start
-from subagent_server.service.tree_usage import record_tree_usage, tree_cost
+from subagent_server.process.launcher import LaunchPackage
+from subagent_server.run import locks, transitions
+from subagent_server.run.errors import RunRefused, SubagentError
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.processes import now
+from subagent_server.run.records import Failure, RunMeta, Usage
 from subagent_server.settings import read_settings
-from subagent_server.store.paths import RunPaths
-from subagent_server.worker.model_calls import ModelCalls
+from subagent_server.verbs.access import Caller, NotAllowed
+from subagent_server.verbs.context import Service, open_service
+from subagent_server.verbs.reconcile import record_tree_usage, tree_cost
+from subagent_server.verbs.start import StartOrder, start
+from subagent_server.verbs.tree_limits import budgets_of, check_budgets, exhausted
+from subagent_server.worker.run import ModelCalls
 
 
 class Kept:
@@ -110,7 +109,7 @@ def test_starts_at_one_moment_anywhere_in_a_tree_do_not_become_too_many(service:
     assert len(service.store.run_ids()) == 4, "what was refused has left nothing"
     marks = service.store.children_of(root.run_id) + service.store.children_of(child.run_id)
     assert sorted(marks) == sorted([child.run_id, *started])
-    service.store.update(started[0], events.StopRequested(), now())
+    service.store.update(started[0], transitions.StopRequested(), now())
     assert begun(service, child.run_id).depth == 2, "one that has ended makes room"
 
 
@@ -138,7 +137,9 @@ def paid(service: Service, run_id: str, cost: str, *, ends: bool = False) -> Non
     """Let a run have cost this much; where it `ends`, with its end."""
     usage = Usage(turns=1, cost_usd=cost)  # type: ignore[arg-type]
     failure = Failure(code="agent_error", message="Over.")
-    event = events.RunFailed(failure=failure, usage=usage) if ends else events.UsageSettled(usage=usage)
+    event = (
+        transitions.RunFailed(failure=failure, usage=usage) if ends else transitions.UsageSettled(usage=usage)
+    )
     service.store.update(run_id, event, now())
 
 
@@ -213,7 +214,9 @@ def test_of_calls_at_one_moment_only_those_begin_that_the_rest_of_the_budget_has
         "a lone call may begin while money is left"
     )
     first.end()
-    service.store.update(hands[0], events.UsageSettled(usage=Usage(turns=2, cost_usd=Decimal("0.9"))), now())
+    service.store.update(
+        hands[0], transitions.UsageSettled(usage=Usage(turns=2, cost_usd=Decimal("0.9"))), now()
+    )
     with pytest.raises(RunRefused, match=r"used \$2.1 of its budget of \$2"):
         second.begin(Usage())
     paid(service, root, "0", ends=True)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from subagent_server.domain.file_schemas import FAILURE_CODES
-from subagent_server.domain.records import Failure
-from subagent_server.domain.states import Status
-from subagent_server.service.next_calls import Commands, ToolCalls, for_parent
+from subagent_server.run.records import Failure
+from subagent_server.run.schemas import FAILURE_CODES
+from subagent_server.run.states import Status
+from subagent_server.verbs.views import Commands, ToolCalls, for_parent
 from tests.helpers.runs import RUN_ID, T0, make_meta
 
 TOOLS = ToolCalls(1500)

@@ -10,19 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.errors import BadArgument
-from subagent_server.domain.records import RunMeta
-from subagent_server.host.clock import now
-from subagent_server.launch.launcher import LaunchPackage
-from subagent_server.service.access import USER, Caller
-from subagent_server.service.context import Service, open_service
-from subagent_server.service.continue_run import ContinueOrder, continue_run
-from subagent_server.service.inputs import check_inputs
-from subagent_server.service.places import ParentPlaces, cwd_of_child, enter
-from subagent_server.service.start import StartOrder, start
+from subagent_server.process.launcher import LaunchPackage
+from subagent_server.run import transitions
+from subagent_server.run.errors import BadArgument
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.processes import now
+from subagent_server.run.records import RunMeta
 from subagent_server.settings import read_settings
-from subagent_server.store.paths import RunPaths
+from subagent_server.verbs.access import USER, Caller
+from subagent_server.verbs.context import Service, open_service
+from subagent_server.verbs.continue_run import ContinueOrder, continue_run
+from subagent_server.verbs.inputs import ParentPlaces, check_inputs, cwd_of_child, enter
+from subagent_server.verbs.start import StartOrder, start
 from tests.helpers.wait import wait_for
 from tests.service.test_nesting import HoldingLauncher, Kept
 
@@ -129,7 +128,7 @@ def test_the_directory_that_an_agent_file_names_holds_for_nested_runs_and_their_
     placed = begun(service, child, "placed")
     outside = str(tmp_path / "outside")
     assert recorded_cwd(service, placed) == outside
-    service.store.update(placed.run_id, events.StopRequested(), now())
+    service.store.update(placed.run_id, transitions.StopRequested(), now())
     order = ContinueOrder(placed.run_id, "Go on.")
     assert recorded_cwd(service, continue_run(service, order, child)) == outside
     (tmp_path / "agents/placed.md").write_text(FRONT.format("placed", ""), encoding="utf-8")
@@ -154,7 +153,7 @@ def test_inputs_of_a_nested_run_lie_in_the_directory_of_its_parent(service: Serv
     with pytest.raises(BadArgument, match=r"leads outside .* is not in its inputs/"):
         begun(service, Caller(root.run_id), inputs=[path])
     done = begun(service, Caller(root.run_id))
-    service.store.update(done.run_id, events.StopRequested(), now())
+    service.store.update(done.run_id, transitions.StopRequested(), now())
     with pytest.raises(BadArgument, match="leads outside"):
         continue_run(service, ContinueOrder(done.run_id, "Go on.", [path]), Caller(root.run_id))
     assert len(service.store.run_ids()) == 2, "nothing was made"

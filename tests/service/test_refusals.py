@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain.errors import UnknownAgent
-from subagent_server.domain.states import Status
+from subagent_server.run.errors import UnknownAgent
+from subagent_server.run.states import Status
 from tests.helpers.turns import says
 from tests.helpers.world import World
 

@@ -9,25 +9,23 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.errors import BadArgument, MessageClosed
-from subagent_server.domain.limits import (
+from subagent_server.process.launcher import LocalLauncher
+from subagent_server.run import locks, transitions
+from subagent_server.run.errors import BadArgument, MessageClosed
+from subagent_server.run.paths import STATE_BYTES
+from subagent_server.run.states import (
     MAX_ANSWER_CHARACTERS,
     MAX_OPEN_QUESTIONS,
     MAX_QUESTION_CHARACTERS,
     MAX_SUMMARY_CHARACTERS,
 )
-from subagent_server.host import locks
-from subagent_server.launch.local import LocalLauncher
 from subagent_server.server.resources import Address, read_document
-from subagent_server.service.access import USER, Caller
-from subagent_server.service.changes import Changes
-from subagent_server.service.context import Service, open_service
-from subagent_server.service.tools.call import Call
-from subagent_server.service.tools.dispatch import ToolDispatcher
-from subagent_server.service.tools.table import TOOLS
 from subagent_server.settings import read_settings
-from subagent_server.store.paths import STATE_BYTES
+from subagent_server.tools.spec import Call
+from subagent_server.tools.tool_table import TOOLS, ToolDispatcher
+from subagent_server.verbs.access import USER, Caller
+from subagent_server.verbs.context import Service, open_service
+from subagent_server.verbs.wait_for_runs import Changes
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, T0, make_request, start_run
 from tests.helpers.state_files import StateFiles, counted_state_files
 
@@ -140,7 +138,7 @@ def test_a_program_without_a_token_takes_the_answer_to_what_it_has_asked_here(se
 
 
 def test_a_view_of_many_long_questions_is_bounded_and_says_how_many_follow(service: Service) -> None:
-    long = events.QuestionAsked(
+    long = transitions.QuestionAsked(
         question="?" * MAX_QUESTION_CHARACTERS, options=("o" * 200,) * 20, expires_at=ASKED.expires_at
     )
     for _ in range(MAX_OPEN_QUESTIONS - 1):
@@ -155,7 +153,7 @@ def test_a_view_of_many_long_questions_is_bounded_and_says_how_many_follow(servi
 def test_words_beyond_what_a_state_holds_are_refused_and_change_nothing(service: Service) -> None:
     answer = "\0" * MAX_ANSWER_CHARACTERS  # six bytes each in the state
     for number in range(1, 20):
-        service.store.update(RUN_ID, events.ReplyGiven(message_id=f"q{number}", answer=answer), T0)
+        service.store.update(RUN_ID, transitions.ReplyGiven(message_id=f"q{number}", answer=answer), T0)
         service.store.update(RUN_ID, ASKED, T0)
     before = service.store.paths.run(RUN_ID).meta.path.read_bytes()
     assert len(before) < STATE_BYTES

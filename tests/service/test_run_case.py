@@ -8,23 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.records import LaunchInfo, RunResult
-from subagent_server.domain.states import Status
-from subagent_server.domain.versions import SCHEMA_VERSION
-from subagent_server.host import locks
-from subagent_server.launch.local import LocalLauncher
-from subagent_server.service.check_status import check_status
-from subagent_server.service.context import Service, open_service
-from subagent_server.service.list_runs import list_runs
-from subagent_server.service.reconcile import is_over
+from subagent_server.process.launcher import LocalLauncher
+from subagent_server.run import locks, transitions
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.records import LaunchInfo, RunResult
+from subagent_server.run.states import SCHEMA_VERSION, Status
+from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
-from subagent_server.store.paths import RunPaths
-from subagent_server.store.runs import RunStore
+from subagent_server.verbs.check_status import check_status
+from subagent_server.verbs.context import Service, open_service
+from subagent_server.verbs.list_runs import list_runs
+from subagent_server.verbs.reconcile import is_over
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
 
 ELSEWHERE = LaunchInfo(kind="local", host="another-host", boot_id="boot")
-STOPPED = events.StopRequested(reason="enough")
+STOPPED = transitions.StopRequested(reason="enough")
 Held = list[int]
 
 
@@ -38,7 +36,7 @@ def held() -> Iterator[Held]:
             os.close(descriptor)
 
 
-def made(root: Path, *happened: events.RunEvent, launch: LaunchInfo | None = None) -> RunPaths:
+def made(root: Path, *happened: transitions.RunEvent, launch: LaunchInfo | None = None) -> RunPaths:
     """Make a run under `root`, and return its files."""
     store = RunStore(root)
     store.create(make_request(RUN_ID))

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from subagent_server.domain.errors import BadArgument, StorageFailed, UnknownAgent
+from subagent_server.run.errors import BadArgument, StorageFailed, UnknownAgent
 from tests.helpers.turns import says
 from tests.helpers.world import World
 

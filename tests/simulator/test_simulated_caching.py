@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.extensions.simulator.request import LOOKBACK, CacheUse, PromptCache
+from subagent_server.extensions.simulator.model_request import LOOKBACK, CacheUse, PromptCache
 from tests.helpers.turns import Turn
 
 MARK = {"type": "ephemeral"}

@@ -16,8 +16,8 @@ import httpx2
 import pytest
 from anthropic import AsyncAnthropic
 
-from subagent_server.domain.errors import HostError, StorageFailed
 from subagent_server.extensions.simulator import Simulator
+from subagent_server.run.errors import HostError, StorageFailed
 from tests.simulator.clients import LOCAL, client_of, post
 
 SCRIPT = {"turns": [{"text": "ok"}]}

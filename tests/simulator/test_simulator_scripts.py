@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.extensions.simulator import ScriptError, Simulator, load_script, script
+from subagent_server.extensions.simulator import ScriptError, Simulator, load_script, model_script
 from tests.simulator.clients import post
 
 WRONG: list[tuple[str, str]] = [
@@ -136,6 +136,6 @@ def test_the_example_of_the_documentation_plays_as_it_says(tmp_path: Path) -> No
 
 def test_the_example_of_the_module_loads(tmp_path: Path) -> None:
     file = tmp_path / "example.yaml"
-    lines = (script.__doc__ or "").splitlines()
+    lines = (model_script.__doc__ or "").splitlines()
     file.write_text("\n".join(line[4:] for line in lines if line.startswith("    ")), encoding="utf-8")
     assert load_script(file).conversations[0].turns[0].text == "Looks good."

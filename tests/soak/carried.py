@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from subagent_server.runners.messages.resume import NOT_BEGUN, UNKNOWN
+from subagent_server.loop.resume import NOT_BEGUN, UNKNOWN
 from tests.helpers.turns import Turn, says, shell
 
 STEPS = 10

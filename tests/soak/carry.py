@@ -18,19 +18,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from subagent_server.domain.records import RunMeta
-from subagent_server.domain.states import Status
 from subagent_server.extensions.simulator import Simulator
-from subagent_server.host import processes
-from subagent_server.launch.local import LocalLauncher
-from subagent_server.service.context import open_service
-from subagent_server.service.continue_run import ContinueOrder, continue_run
-from subagent_server.service.doctor import examine_all
-from subagent_server.service.reconcile import observe
-from subagent_server.service.shim_record import read_shim
-from subagent_server.service.start import StartOrder, start
-from subagent_server.service.stop import stop
+from subagent_server.process.launcher import LocalLauncher
+from subagent_server.run import processes
+from subagent_server.run.records import RunMeta
+from subagent_server.run.states import Status
 from subagent_server.settings import read_settings
+from subagent_server.verbs.context import open_service
+from subagent_server.verbs.continue_run import ContinueOrder, continue_run
+from subagent_server.verbs.doctor import examine_all
+from subagent_server.verbs.end_run import stop
+from subagent_server.verbs.reconcile import observe, read_shim
+from subagent_server.verbs.start import StartOrder, start
 from tests.helpers.api_checks import check_strictly
 from tests.helpers.wait import wait_for
 from tests.soak.audit import Audit

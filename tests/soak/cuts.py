@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from subagent_server.domain.states import Status
-from subagent_server.host import process_scan, processes
-from subagent_server.service.shim_record import read_exit
+from subagent_server.run import processes
+from subagent_server.run.states import Status
+from subagent_server.verbs.reconcile import read_exit
 from tests.faults.disks import PowerCut
 from tests.helpers.repositories import make_repository
 from tests.helpers.truth import processes_of
@@ -96,10 +96,10 @@ def _end_processes(world: World, runs: list[str]) -> None:
         for identity in processes_of(world.paths(run_id)):
             with suppress(ProcessLookupError):
                 processes.send_signal(identity, signal.SIGKILL)
-    left = process_scan.marked(f"SUBAGENT_RUNS={world.runs}")
+    left = processes.marked(f"SUBAGENT_RUNS={world.runs}")
     for run_id in runs:  # those that reconcile show no mark
         directory = str(world.paths(run_id).directory).encode()
-        left += filter(None, map(processes.identify, process_scan.with_words(directory)))
+        left += filter(None, map(processes.identify, processes.with_words(directory)))
     for identity in left:
         processes.send_signal(identity, signal.SIGKILL)
 

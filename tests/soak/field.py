@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from subagent_server.domain.errors import SubagentError
-from subagent_server.domain.records import RunMeta
-from subagent_server.host import failpoints, process_scan, processes
-from subagent_server.service.context import Service, open_service
+from subagent_server.run import processes, stderr
+from subagent_server.run.errors import SubagentError
+from subagent_server.run.records import RunMeta
+from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
-from subagent_server.store.runs import RunStore
+from subagent_server.verbs.context import Service, open_service
 from tests.helpers import bubblewrap
 from tests.helpers.installation import Installation
 from tests.helpers.processes import REPOSITORY
@@ -134,10 +134,10 @@ class Field:
                 seen.add(found.identity.pid)
                 yield found
         for worker, run_id in workers.items():  # what is in a box shows no mark
-            for identity in process_scan.descendants([worker]):
+            for identity in processes.descendants([worker]):
                 if identity.pid not in seen:
                     yield Found(_kind_of(_command(identity.pid)), identity, run_id)
-        for identity in process_scan.descendants(zygotes):
+        for identity in processes.descendants(zygotes):
             if _command(identity.pid)[0] == _SPARE:
                 yield Found("spare", identity, None)
 
@@ -149,15 +149,15 @@ class Field:
     def _classified(self, identity: processes.Identity) -> Found | None:
         command = _command(identity.pid)
         environment = dict(
-            item.partition(b"=")[::2] for item in process_scan.environment_of(identity.pid) if b"=" in item
+            item.partition(b"=")[::2] for item in processes.environment_of(identity.pid) if b"=" in item
         )
         words = set(command)
         named = next((Path(w).name for w in command if w.startswith(f"{self.runs}/")), None)
         if "subagent_server.worker" in words and named:
             return Found("reconcile" if words & _LOOKING else "worker", identity, named)
-        if named and any(word.endswith("launch/shim.py") for word in command):
+        if named and any(word.endswith("process/shim.py") for word in command):
             return Found("shim", identity, named)
-        if "subagent_server.warm.zygote" in words and str(self.home / "warm") in words:
+        if "subagent_server.worker.zygote_main" in words and str(self.home / "warm") in words:
             return Found("zygote", identity, None)
         if environment.get(b"SUBAGENT_RUNS") != str(self.runs).encode():
             return None
@@ -196,4 +196,4 @@ def deadly_environment(chance: random.Random) -> dict[str, str]:
     if chance.random() < 0.2:
         return {}
     chosen = chance.sample(lethal_points(), 2)
-    return {failpoints.VARIABLE: ",".join(f"{point}:{chance.uniform(0.1, 0.5):.2f}" for point in chosen)}
+    return {stderr.VARIABLE: ",".join(f"{point}:{chance.uniform(0.1, 0.5):.2f}" for point in chosen)}

@@ -8,13 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from subagent_server.domain.errors import SubagentError
-from subagent_server.domain.records import RunMeta
-from subagent_server.domain.states import Event, MessageStatus, Status
-from subagent_server.host import failpoints, journal
-from subagent_server.service.doctor import examine_all
-from subagent_server.service.shim_record import read_exit
-from subagent_server.store.paths import RunPaths
+from subagent_server.run import durable, stderr
+from subagent_server.run.errors import SubagentError
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.records import RunMeta
+from subagent_server.run.states import Event, MessageStatus, Status
+from subagent_server.verbs.doctor import examine_all
+from subagent_server.verbs.reconcile import read_exit
 from tests.soak import worktrees
 from tests.soak.excuses import BY_POINTS, CAUSES, Excuses
 from tests.soak.field import Field
@@ -61,8 +61,8 @@ def _last_words(files: Any) -> Iterator[str]:
     for path in files:
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         for line in text.splitlines():
-            if line.startswith(failpoints.LAST_WORDS):
-                yield line.removeprefix(failpoints.LAST_WORDS).strip()
+            if line.startswith(stderr.LAST_WORDS):
+                yield line.removeprefix(stderr.LAST_WORDS).strip()
 
 
 class Judge:
@@ -200,7 +200,7 @@ class Judge:
 
     def _start_of(self, meta: RunMeta) -> tuple[datetime, datetime]:
         """Return when a run was accepted, and when it had everything to begin with, or had ended."""
-        first = next(journal.records(self._soak.store.paths.run(meta.run_id).events), {})
+        first = next(durable.records(self._soak.store.paths.run(meta.run_id).events), {})
         begun = datetime.fromisoformat(first["at"]) if "at" in first else meta.ended_at
         return meta.created_at, begun or meta.created_at
 

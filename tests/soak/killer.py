@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 
-from subagent_server.host import processes
+from subagent_server.run import processes
 from tests.soak.field import Field, Found
 
 WEIGHTS = {

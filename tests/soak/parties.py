@@ -10,10 +10,10 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from subagent_server.domain.errors import CallerError, HostError
-from subagent_server.service.reconcile import observe
-from subagent_server.service.reply import reply
-from subagent_server.service.stop import stop
+from subagent_server.run.errors import CallerError, HostError
+from subagent_server.verbs.end_run import stop
+from subagent_server.verbs.questions import reply
+from subagent_server.verbs.reconcile import observe
 from tests.soak.client import HttpClient, McpClient, ServerGone, ServerSilent
 from tests.soak.field import Field, deadly_environment
 from tests.soak.orders import OrderBook, answer_to

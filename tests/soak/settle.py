@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from subagent_server.domain.errors import SubagentError, UnknownRun
-from subagent_server.domain.records import RunMeta
-from subagent_server.host import locks
-from subagent_server.service.reconcile import observe
+from subagent_server.run import locks
+from subagent_server.run.errors import SubagentError, UnknownRun
+from subagent_server.run.records import RunMeta
+from subagent_server.verbs.reconcile import observe
 from tests.helpers.wait import wait_for
 from tests.soak.excuses import Excuses
 from tests.soak.field import Field, Found

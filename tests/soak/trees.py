@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from subagent_server.domain.records import RunMeta, Usage
-from subagent_server.domain.states import Status
-from subagent_server.host import locks, processes
-from subagent_server.service.tree_usage import subtree
+from subagent_server.run import locks, processes
+from subagent_server.run.records import RunMeta, Usage
+from subagent_server.run.states import Status
+from subagent_server.verbs.reconcile import subtree
 from tests.helpers.truth import processes_of
 from tests.helpers.turns import call, calls, says, shell, use
 from tests.helpers.wait import wait_for

@@ -6,9 +6,9 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-from subagent_server.domain.errors import SubagentError
-from subagent_server.domain.records import RunMeta
-from subagent_server.host import journal
+from subagent_server.run import durable
+from subagent_server.run.errors import SubagentError
+from subagent_server.run.records import RunMeta
 from tests.soak.field import Field
 
 _SETTLED = ("kept", "removed")
@@ -53,7 +53,7 @@ def findings(ground: Field) -> Iterator[str]:
 
 def _told_done(ground: Field, run_id: str) -> set[str]:
     """Return the files of which a tool has told the run that they are written."""
-    events = journal.records(ground.store.paths.run(run_id).events)
+    events = durable.records(ground.store.paths.run(run_id).events)
     said = (str(event.get("text")) for event in events if event.get("type") == "tool_result")
     return {name for text in said for name in _DONE.findall(text)}
 

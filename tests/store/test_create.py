@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.errors import InvalidRunId, StorageFailed, UnknownRun
-from subagent_server.domain.records import Usage
-from subagent_server.domain.states import Status
-from subagent_server.store import change_marks
-from subagent_server.store.runs import RunStore
+from subagent_server.run import store as store_module
+from subagent_server.run.errors import InvalidRunId, StorageFailed, UnknownRun
+from subagent_server.run.records import Usage
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
 from tests.helpers.files import names
 from tests.helpers.processes import run_python
 from tests.helpers.runs import RUN_ID, STARTED, make_meta, make_request, metas, start_run
@@ -121,8 +121,8 @@ def test_a_request_that_the_disk_refuses_leaves_no_mark_with_the_parent(store: R
         """
         import resource, sys
         from pathlib import Path
-        from subagent_server.domain.errors import StorageFailed
-        from subagent_server.store.runs import RunStore
+        from subagent_server.run.errors import StorageFailed
+        from subagent_server.run.store import RunStore
         from tests.helpers.runs import RUN_ID, make_request
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         try:
@@ -169,7 +169,7 @@ def test_an_id_is_checked_before_a_run_is_made(store: RunStore, tmp_path: Path, 
 
 def test_only_a_run_whose_tree_is_gone_leaves_the_list_of_the_live(store: RunStore) -> None:
     start_run(store)
-    change_marks.retire(store.paths.run(RUN_ID))
+    store_module.retire(store.paths.run(RUN_ID))
     assert store.live_ids() == []
     assert store.read(RUN_ID).status is Status.READY
-    change_marks.retire(store.paths.run(RUN_ID))
+    store_module.retire(store.paths.run(RUN_ID))

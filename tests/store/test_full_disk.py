@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from subagent_server.domain.states import Status
-from subagent_server.store.logs import RunJournal
-from subagent_server.store.runs import RunStore
+from subagent_server.run.journal import RunJournal
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
 from tests.helpers.files import names
 from tests.helpers.processes import run_python
 from tests.helpers.runs import LATER, RUN_ID, STARTED, start_run
@@ -18,11 +18,11 @@ PRELUDE = """
 import os, resource, sys
 from pathlib import Path
 from subagent_server.domain import events
-from subagent_server.domain.errors import StorageFailed
-from subagent_server.domain.records import RunResult
-from subagent_server.domain.states import Status
-from subagent_server.store.logs import RunJournal
-from subagent_server.store.runs import RunStore
+from subagent_server.run.errors import StorageFailed
+from subagent_server.run.records import RunResult
+from subagent_server.run.states import Status
+from subagent_server.run.journal import RunJournal
+from subagent_server.run.store import RunStore
 from tests.helpers.runs import LATER, RUN_ID
 store = RunStore(Path(sys.argv[1]))
 

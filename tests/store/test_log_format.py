@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subagent_server.store.log_format import preview, render
+from subagent_server.run.journal import preview, render
 from tests.helpers.scale import times
 
 AT = "2026-11-22T09:30:15.417Z"

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain.records import Usage
-from subagent_server.store import latest, logs
-from subagent_server.store.logs import RunJournal
-from subagent_server.store.paths import RunPaths
-from subagent_server.store.runs import RunStore
-from subagent_server.store.transcript import Transcript, read_transcript
+from subagent_server.run import journal
+from subagent_server.run import journal as journal_module
+from subagent_server.run.journal import RunJournal, Transcript, read_transcript
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.records import Usage
+from subagent_server.run.store import RunStore
 from tests.helpers.runs import RUN_ID, T0, start_run
 
 
@@ -52,7 +52,7 @@ def test_a_later_writer_goes_on_with_the_numbers(run: RunPaths) -> None:
     for _ in range(3):
         write(run, ("turn", {}), ("text", {"text": "x"}))
     assert [event["seq"] for event in events_of(run)] == [1, 2, 3, 4, 5, 6]
-    assert logs.next_seq(run) == 7
+    assert journal.next_seq(run) == 7
 
 
 @pytest.mark.parametrize("left", ["", "{", '{"seq": 3, "at"', '{"seq": 3', "\0\0\0", '{"seq": 3}x'])
@@ -112,22 +112,22 @@ def test_the_end_of_a_run_is_found_in_its_journal(run: RunPaths) -> None:
 
 
 def test_the_usage_of_a_run_is_that_of_the_last_entry_of_its_journal(run: RunPaths) -> None:
-    assert logs.recorded_usage(run) is None
+    assert journal.recorded_usage(run) is None
     write(run, ("usage", {"inputTokens": 1}), ("usage", {"inputTokens": 9, "costUsd": "0.25"}), ("turn", {}))
-    assert logs.recorded_usage(run) == Usage(input_tokens=9, cost_usd=Decimal("0.25"))
+    assert journal.recorded_usage(run) == Usage(input_tokens=9, cost_usd=Decimal("0.25"))
 
 
 def test_a_damaged_usage_is_none(run: RunPaths) -> None:
     run.events.path.write_text('{"seq": 1, "type": "usage", "inputTokens": "many"}\n', encoding="utf-8")
-    assert logs.recorded_usage(run) is None
+    assert journal.recorded_usage(run) is None
 
 
 def test_the_latest_words_are_what_the_agent_said_or_did_last(run: RunPaths) -> None:
-    assert latest.latest_words(run) is None
+    assert journal_module.latest_words(run) is None
     write(run, ("text", {"text": "I look."}), ("tool_call", {"toolName": "grep", "arguments": {"p": "x"}}))
-    assert latest.latest_words(run) == "→ grep x"
+    assert journal_module.latest_words(run) == "→ grep x"
     write(run, ("text", {"text": "Found."}), ("turn", {"turn": 2}))
-    assert latest.latest_words(run) == "Found."
+    assert journal_module.latest_words(run) == "Found."
 
 
 def test_a_transcript_is_read_back_without_what_was_torn(run: RunPaths) -> None:
@@ -147,15 +147,15 @@ def test_a_transcript_is_read_back_without_what_was_torn(run: RunPaths) -> None:
 
 def test_a_page_is_the_end_of_a_log_or_what_follows_a_cursor(run: RunPaths) -> None:
     write(run, *(("turn", {"turn": number}) for number in range(1, 6)))
-    last = logs.page(run.log, None, 2)
+    last = journal.page(run.log, None, 2)
     assert last.lines == ["09:30:15 ── turn 4", "09:30:15 ── turn 5"]
-    assert logs.page(run.log, last.cursor, 2).lines == []
-    assert logs.page(run.log, 0, 1).lines == ["09:30:15 ── turn 1"]
+    assert journal.page(run.log, last.cursor, 2).lines == []
+    assert journal.page(run.log, 0, 1).lines == ["09:30:15 ── turn 1"]
 
 
 def test_what_a_run_does_is_its_question_its_last_words_or_its_task(run: RunPaths) -> None:
     journal = RunJournal(run)
-    assert latest.latest_doing(run) is None
+    assert journal_module.latest_doing(run) is None
     for kind, facts, expected in (
         ("run_started", {"prompt": "Look at it."}, "Look at it."),
         ("turn", {"turn": 1}, "Look at it."),
@@ -163,13 +163,13 @@ def test_what_a_run_does_is_its_question_its_last_words_or_its_task(run: RunPath
         ("question", {"question": "Which way?"}, "Which way?"),
     ):
         journal.append(kind, T0, facts)
-        assert expected in (latest.latest_doing(run) or "")
+        assert expected in (journal_module.latest_doing(run) or "")
 
 
 def test_the_latest_step_of_a_journal_that_anybody_may_have_written_is_one_line(run: RunPaths) -> None:
-    assert latest.latest_step(run) == (None, None)
+    assert journal_module.latest_step(run) == (None, None)
     write(run, ("turn", {"turn": 2}), ("tool_call", {"toolName": "bash", "arguments": {"command": "a\nb"}}))
-    assert latest.latest_step(run) == (2, "bash a ⏎ b")
+    assert journal_module.latest_step(run) == (2, "bash a ⏎ b")
     odd = [
         {"type": "turn", "turn": "\ud800" * 99},
         {"type": "turn", "turn": True},
@@ -178,5 +178,5 @@ def test_the_latest_step_of_a_journal_that_anybody_may_have_written_is_one_line(
     ]
     with run.events.path.open("a", encoding="utf-8") as journal:
         journal.writelines(json.dumps(event) + "\n" for event in odd)
-    turn, words = latest.latest_step(run)
+    turn, words = journal_module.latest_step(run)
     assert turn == 2 and words == "\\ud83d"

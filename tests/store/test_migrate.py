@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.records import SCHEMA_VERSION, RunMeta
-from subagent_server.domain.states import Status
-from subagent_server.store.runs import RunStore
+from subagent_server.run import transitions
+from subagent_server.run.records import RunMeta
+from subagent_server.run.states import SCHEMA_VERSION, Status
+from subagent_server.run.store import RunStore
 from tests.helpers.runs import LATER, metas
 
 VERSION_1 = Path(__file__).with_name("data") / "meta_v1.json"
@@ -56,12 +56,12 @@ def test_reading_an_old_state_does_not_write_it(store: RunStore) -> None:
 
 def test_an_old_run_goes_on_and_is_written_in_the_present_version(store: RunStore) -> None:
     path = left_by_version_1(store)
-    answered = store.update(RUN_ID, events.ReplyGiven(message_id="q2", answer="yes"), LATER)
+    answered = store.update(RUN_ID, transitions.ReplyGiven(message_id="q2", answer="yes"), LATER)
     assert (answered.status, answered.revision, answered.pending_questions) == (Status.REPLIED, 7, 0)
     written = json.loads(path.read_bytes())
     assert (written["schemaVersion"], written["rootRunId"]) == (SCHEMA_VERSION, RUN_ID)
     assert RunMeta.model_validate(written) == store.read(RUN_ID) == answered
-    asked = store.update(RUN_ID, events.QuestionAsked(question="And tests?", expires_at=LATER), LATER)
+    asked = store.update(RUN_ID, transitions.QuestionAsked(question="And tests?", expires_at=LATER), LATER)
     assert asked.messages[-1].asked_revision == asked.revision == 8
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.errors import InvalidRunId
-from subagent_server.host.directory import Directory, Entry
-from subagent_server.store.paths import RootPaths, RunPaths, run_at
+from subagent_server.run.errors import InvalidRunId
+from subagent_server.run.files import Directory, Entry
+from subagent_server.run.paths import RootPaths, RunPaths, run_at
 from tests.helpers.runs import RUN_ID
 
 DOCUMENTED = {

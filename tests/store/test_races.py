@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from subagent_server.store.runs import RunStore
+from subagent_server.run.store import RunStore
 from tests.helpers.processes import Child
 from tests.helpers.runs import ASKED, STARTED, start_run
 
@@ -17,10 +17,10 @@ PRELUDE = """
     from datetime import UTC, datetime
     from pathlib import Path
     from subagent_server.domain import events
-    from subagent_server.domain.errors import CallerError
-    from subagent_server.domain.records import Failure, RunResult
-    from subagent_server.domain.states import Status
-    from subagent_server.store.runs import RunStore
+    from subagent_server.run.errors import CallerError
+    from subagent_server.run.records import Failure, RunResult
+    from subagent_server.run.states import Status
+    from subagent_server.run.store import RunStore
     store, number, run_ids = RunStore(Path(sys.argv[1])), int(sys.argv[2]), sys.argv[3:]
     print("ready", flush=True)
     sys.stdin.readline()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.errors import InvalidRunId, StorageFailed, UnknownRun, UnreadableMeta
-from subagent_server.domain.records import RunMeta
-from subagent_server.domain.states import Status
-from subagent_server.store.runs import RunStore
+from subagent_server.run import transitions
+from subagent_server.run.errors import InvalidRunId, StorageFailed, UnknownRun, UnreadableMeta
+from subagent_server.run.records import RunMeta
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
 from tests.helpers.files import names
 from tests.helpers.runs import LATER, RUN_ID, STARTED, make_meta, make_request, metas, start_run
 
@@ -49,7 +49,7 @@ ASKS: dict[str, Callable[[RunStore, str], object]] = {
     "read_result": RunStore.read_result,
     "read_payload": RunStore.read_payload,
     "children_of": RunStore.children_of,
-    "update": lambda store, run_id: store.update(run_id, events.StopRequested(), LATER),
+    "update": lambda store, run_id: store.update(run_id, transitions.StopRequested(), LATER),
     "roll_forward": lambda store, run_id: store.roll_forward(run_id, LATER),
 }
 
@@ -149,7 +149,7 @@ def test_a_result_that_cannot_be_read_is_named_and_nothing_is_made_of_it(
     with pytest.raises(UnreadableMeta, match=r"result\.json"):
         store.read_result(RUN_ID)
     with pytest.raises(UnreadableMeta, match=r"result\.json"):
-        store.update(RUN_ID, events.StopRequested(), LATER)
+        store.update(RUN_ID, transitions.StopRequested(), LATER)
     assert store.read(RUN_ID) == before
     assert path.path.read_bytes() == content
 
@@ -200,5 +200,5 @@ def test_a_lock_file_that_cannot_be_opened_refuses_the_change(store: RunStore) -
     run.meta_lock.unlink()
     run.meta_lock.path.mkdir()
     with pytest.raises(StorageFailed):
-        store.update(RUN_ID, events.StopRequested(), LATER)
+        store.update(RUN_ID, transitions.StopRequested(), LATER)
     assert store.read(RUN_ID) == before

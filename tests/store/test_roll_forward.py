@@ -5,14 +5,13 @@ import signal
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.errors import IllegalTransition, UnknownMessage
-from subagent_server.domain.events import RunEvent
-from subagent_server.domain.records import Failure, RunMeta, RunResult, Usage
-from subagent_server.domain.states import Status
-from subagent_server.host import failpoints, wake
-from subagent_server.store import change_marks
-from subagent_server.store.runs import RunStore
+from subagent_server.run import stderr, transitions, wake
+from subagent_server.run import store as store_module
+from subagent_server.run.errors import IllegalTransition, UnknownMessage
+from subagent_server.run.records import Failure, RunMeta, RunResult, Usage
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
+from subagent_server.run.transitions import RunEvent
 from tests.helpers.processes import Child, run_python
 from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, start_run
 
@@ -23,17 +22,17 @@ RESULTS = {
     "stopped": RunResult(outcome=Status.STOPPED, text="half"),
 }
 ENDS: list[RunEvent] = [
-    events.Finished(summary="other"),
-    events.RunFailed(failure=Failure(code="crashed", message="The worker was killed.")),
-    events.StopRequested(reason="enough"),
+    transitions.Finished(summary="other"),
+    transitions.RunFailed(failure=Failure(code="crashed", message="The worker was killed.")),
+    transitions.StopRequested(reason="enough"),
 ]
 FINISH = """
     import sys
     from pathlib import Path
     from subagent_server.domain import events
-    from subagent_server.domain.records import RunResult
-    from subagent_server.domain.states import Status
-    from subagent_server.store.runs import RunStore
+    from subagent_server.run.records import RunResult
+    from subagent_server.run.states import Status
+    from subagent_server.run.store import RunStore
     from tests.helpers.runs import LATER
     result = RunResult(outcome=Status.COMPLETED, text="All done.", summary="done")
     RunStore(Path(sys.argv[1])).update(
@@ -44,7 +43,7 @@ SLEEPER = """
     import select, sys
     from pathlib import Path
     from subagent_server.host import wake
-    from subagent_server.store.runs import RunStore
+    from subagent_server.run.store import RunStore
     store, run_id = RunStore(Path(sys.argv[1])), sys.argv[2]
     fifo = wake.open_fifo(store.paths.run(run_id).wake(1))
     print("asleep", flush=True)
@@ -76,9 +75,9 @@ def check_ended_as(meta: RunMeta, outcome: str) -> None:
 @pytest.mark.parametrize("point", ["store.result_named", "store.written"])
 def test_a_writer_that_is_killed_on_its_way_to_the_end_loses_nothing(store: RunStore, point: str) -> None:
     start_run(store, RUN_ID, STARTED, ASKED)
-    killed = run_python(FINISH, store.paths.root, RUN_ID, environment={failpoints.VARIABLE: point})
+    killed = run_python(FINISH, store.paths.root, RUN_ID, environment={stderr.VARIABLE: point})
     assert killed.returncode == -signal.SIGKILL
-    ended = store.update(RUN_ID, events.StopRequested(), LATER)
+    ended = store.update(RUN_ID, transitions.StopRequested(), LATER)
     check_ended_as(ended, "completed")
     assert store.read_result(RUN_ID) == RESULTS["completed"]
     assert store.read_payload(RUN_ID) == b"paid for"
@@ -127,13 +126,13 @@ def test_a_result_goes_before_an_event_that_is_then_refused(store: RunStore) -> 
 def test_an_answer_that_comes_after_the_result_finds_its_question_cancelled(store: RunStore) -> None:
     interrupted(store, "stopped")
     with pytest.raises(UnknownMessage):
-        store.update(RUN_ID, events.ReplyGiven(message_id="q2", answer="x"), LATER)
+        store.update(RUN_ID, transitions.ReplyGiven(message_id="q2", answer="x"), LATER)
     check_ended_as(store.read(RUN_ID), "stopped")
 
 
 def test_usage_that_comes_after_the_result_is_added_to_the_ended_run(store: RunStore) -> None:
     interrupted(store, "completed")
-    meta = store.update(RUN_ID, events.UsageSettled(usage=Usage(turns=3)), LATER)
+    meta = store.update(RUN_ID, transitions.UsageSettled(usage=Usage(turns=3)), LATER)
     assert (meta.status, meta.usage.turns) == (Status.COMPLETED, 3)
 
 
@@ -155,7 +154,7 @@ def test_who_sleeps_on_the_run_is_woken_by_the_end_that_a_result_brings(store: R
     interrupted(store, "completed")
     with Child(SLEEPER, store.paths.root, RUN_ID) as sleeper:
         assert sleeper.hear() == "asleep"
-        store.update(RUN_ID, events.StopRequested(), LATER)
+        store.update(RUN_ID, transitions.StopRequested(), LATER)
         assert sleeper.hear() == "completed"
 
 
@@ -195,16 +194,16 @@ def test_a_change_touches_the_mark_that_watchers_look_at(store: RunStore) -> Non
 
 def test_a_run_off_the_list_of_the_live_is_changed_without_coming_back_to_it(store: RunStore) -> None:
     start_run(store, RUN_ID, STARTED)
-    change_marks.retire(store.paths.run(RUN_ID))
-    store.update(RUN_ID, events.StopRequested(), LATER)
+    store_module.retire(store.paths.run(RUN_ID))
+    store.update(RUN_ID, transitions.StopRequested(), LATER)
     assert store.live_ids() == []
 
 
 def test_a_retired_run_wakes_its_sleepers(store: RunStore) -> None:
-    start_run(store, RUN_ID, STARTED, events.StopRequested())
+    start_run(store, RUN_ID, STARTED, transitions.StopRequested())
     run = store.paths.run(RUN_ID)
     with Child(SLEEPER, store.paths.root, RUN_ID) as sleeper:
         assert sleeper.hear() == "asleep"
-        change_marks.retire(run)
+        store_module.retire(run)
         assert sleeper.hear() == "stopped"
     wake.poke(run.wake(1))

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.errors import ForeignRoot, StorageFailed, UnsafeRoot
-from subagent_server.store import root as roots
-from subagent_server.store.paths import RootPaths
-from subagent_server.store.root import ATTRIBUTE, RootDirectory, make_root
-from subagent_server.store.runs import RunStore
+from subagent_server.run import paths as roots
+from subagent_server.run.errors import ForeignRoot, StorageFailed, UnsafeRoot
+from subagent_server.run.paths import ATTRIBUTE, RootDirectory, RootPaths, make_root
+from subagent_server.run.store import RunStore
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request, start_run
 
 PLACES = ["attribute", "file"]

@@ -18,13 +18,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from subagent_server.domain import events
-from subagent_server.domain.errors import CallerError
-from subagent_server.domain.events import RunEvent
-from subagent_server.domain.records import Failure, RunResult, Usage
-from subagent_server.domain.states import Status
-from subagent_server.host import atomic
-from subagent_server.store.runs import RunStore
+from subagent_server.run import durable, transitions
+from subagent_server.run.errors import CallerError
+from subagent_server.run.records import Failure, RunResult, Usage
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
+from subagent_server.run.transitions import RunEvent
 from tests.helpers.files import names
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
 from tests.helpers.scale import times
@@ -66,36 +65,36 @@ class StoreAgreesWithModel(RuleBasedStateMachine):
     @rule()
     def subagent_asks(self) -> None:
         """Legal while it works."""
-        asked = events.QuestionAsked(question="Which?", expires_at=self.now + timedelta(hours=1))
+        asked = transitions.QuestionAsked(question="Which?", expires_at=self.now + timedelta(hours=1))
         self.happens(asked, self.caught_up().ask())
 
     @rule(message_id=MESSAGE_IDS, answer=ANSWERS)
     def answer_comes(self, message_id: str, answer: str) -> None:
         """From the parent, again and again, to any question."""
-        event = events.ReplyGiven(message_id=message_id, answer=answer)
+        event = transitions.ReplyGiven(message_id=message_id, answer=answer)
         self.happens(event, self.caught_up().reply(int(message_id[1:]), answer))
 
     @rule(message_id=MESSAGE_IDS)
     def answer_is_read(self, message_id: str) -> None:
         """By the subagent, or once more."""
-        event = events.ReplyAcknowledged(message_id=message_id)
+        event = transitions.ReplyAcknowledged(message_id=message_id)
         self.happens(event, self.caught_up().acknowledge(int(message_id[1:])))
 
     @rule(message_id=MESSAGE_IDS)
     def question_expires(self, message_id: str) -> None:
         """Whether or not it is still open."""
-        event = events.QuestionExpired(message_id=message_id)
+        event = transitions.QuestionExpired(message_id=message_id)
         self.happens(event, self.caught_up().expire(int(message_id[1:])))
 
     @rule()
     def subagent_reports(self) -> None:
         """Legal while it works."""
-        self.happens(events.ProgressReported(summary="half way"), self.caught_up().progress())
+        self.happens(transitions.ProgressReported(summary="half way"), self.caught_up().progress())
 
     @rule(turns=st.integers(0, 9))
     def usage_is_settled(self, turns: int) -> None:
         """Legal always."""
-        self.happens(events.UsageSettled(usage=Usage(turns=turns)), self.caught_up().settle(turns))
+        self.happens(transitions.UsageSettled(usage=Usage(turns=turns)), self.caught_up().settle(turns))
 
     @precondition(lambda self: self.model.revision >= self.ends_not_before)
     @rule(outcome=OUTCOMES, with_result=st.booleans())
@@ -111,7 +110,7 @@ class StoreAgreesWithModel(RuleBasedStateMachine):
         """The result is there under its name; the state lacks it."""
         possible = WORKING if outcome == "completed" else ("ready", *WORKING)
         if self.model.status in possible and self.model.unread_result is None:
-            atomic.write_durably(self.store.paths.run(RUN_ID).result, result_of(outcome).to_json())
+            durable.write_durably(self.store.paths.run(RUN_ID).result, result_of(outcome).to_json())
             self.model.unread_result = self.model.stored_outcome = outcome
 
     @rule()
@@ -192,9 +191,9 @@ def result_of(outcome: str) -> RunResult:
 def ending(outcome: str) -> RunEvent:
     """Return the event that ends a run so."""
     ends: dict[str, RunEvent] = {
-        "completed": events.Finished(),
-        "failed": events.RunFailed(failure=FAILURE),
-        "stopped": events.StopRequested(),
+        "completed": transitions.Finished(),
+        "failed": transitions.RunFailed(failure=FAILURE),
+        "stopped": transitions.StopRequested(),
     }
     return ends[outcome]
 

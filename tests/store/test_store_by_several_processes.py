@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
-from subagent_server.domain import events
-from subagent_server.domain.events import RunEvent
-from subagent_server.domain.records import RunResult
+from subagent_server.run import transitions
+from subagent_server.run.records import RunResult
+from subagent_server.run.transitions import RunEvent
 from tests.helpers.processes import Child
 from tests.helpers.runs import RUN_ID
 from tests.helpers.scale import times
@@ -20,9 +20,9 @@ from tests.store.test_store_agrees_with_model import OUTCOMES, StoreAgreesWithMo
 
 NURSERY = """
     import base64, os, pickle, sys
-    from subagent_server.domain.errors import CallerError
+    from subagent_server.run.errors import CallerError
     from subagent_server.host import failpoints
-    from subagent_server.store.runs import RunStore
+    from subagent_server.run.store import RunStore
 
     def live(root, run_id, event, now, result, point):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -62,7 +62,7 @@ class ByProcesses(StoreAgreesWithModel):
     @rule()
     def worker_dies_once_its_question_is_written(self) -> None:
         """Whether its question is written, or refused and then it does not come so far."""
-        asked = events.QuestionAsked(question="Which?", expires_at=self.now)
+        asked = transitions.QuestionAsked(question="Which?", expires_at=self.now)
         expected = self.caught_up().ask()
         assert self.by_another(asked, point="store.written") == (
             "refused" if expected == "refused" else "died"

@@ -7,28 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.errors import IllegalTransition, MessageClosed, NewerSchema, UnknownMessage
-from subagent_server.domain.events import RunEvent
-from subagent_server.domain.records import SCHEMA_VERSION, Failure, RunResult, Usage
-from subagent_server.domain.states import Status
-from subagent_server.store.runs import RunStore
+from subagent_server.run import transitions
+from subagent_server.run.errors import IllegalTransition, MessageClosed, NewerSchema, UnknownMessage
+from subagent_server.run.records import Failure, RunResult, Usage
+from subagent_server.run.states import SCHEMA_VERSION, Status
+from subagent_server.run.store import RunStore
+from subagent_server.run.transitions import RunEvent
 from tests.helpers.files import names
 from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, T0, WORKER, start_run
 
-BLUE = events.ReplyGiven(message_id="q1", answer="blue")
-FAILED = events.RunFailed(failure=Failure(code="agent_error", message="It broke."))
+BLUE = transitions.ReplyGiven(message_id="q1", answer="blue")
+FAILED = transitions.RunFailed(failure=Failure(code="agent_error", message="It broke."))
 DONE = RunResult(outcome=Status.COMPLETED, text="All done.", summary="done")
 BROKEN = RunResult(outcome=Status.FAILED, text="half", error=FAILED.failure)
 OF_ITS_OWN = ["request.json", "run.meta.json", "run.meta.lock"]
 
 REFUSED: list[tuple[RunEvent, type[Exception]]] = [
     (STARTED, IllegalTransition),
-    (events.ReplyGiven(message_id="q1", answer="red"), MessageClosed),
-    (events.ReplyGiven(message_id="q7", answer="red"), UnknownMessage),
-    (events.ReplyAcknowledged(message_id="../../q"), UnknownMessage),
+    (transitions.ReplyGiven(message_id="q1", answer="red"), MessageClosed),
+    (transitions.ReplyGiven(message_id="q7", answer="red"), UnknownMessage),
+    (transitions.ReplyAcknowledged(message_id="../../q"), UnknownMessage),
 ]
-NOTHING_NEW: list[RunEvent] = [BLUE, events.QuestionExpired(message_id="q1")]
+NOTHING_NEW: list[RunEvent] = [BLUE, transitions.QuestionExpired(message_id="q1")]
 
 
 def untouched(path: Path) -> tuple[bytes, int, int]:
@@ -51,9 +51,9 @@ def test_the_revision_counts_the_changes_one_by_one(store: RunStore) -> None:
         STARTED,
         ASKED,
         BLUE,
-        events.ReplyAcknowledged(message_id="q1"),
+        transitions.ReplyAcknowledged(message_id="q1"),
         ASKED,
-        events.Finished(),
+        transitions.Finished(),
     ]
     revisions = [store.update(RUN_ID, event, LATER).revision for event in happened]
     assert revisions == [1, 2, 3, 4, 5, 6]
@@ -91,7 +91,7 @@ def test_an_event_that_has_already_happened_writes_nothing(store: RunStore, even
 
 def test_the_result_is_there_when_the_run_has_ended(store: RunStore) -> None:
     start_run(store, RUN_ID, STARTED)
-    ended = store.update(RUN_ID, events.Finished(summary="done"), LATER, result=DONE)
+    ended = store.update(RUN_ID, transitions.Finished(summary="done"), LATER, result=DONE)
     assert (ended.status, ended.summary) == (Status.COMPLETED, "done")
     assert store.read_result(RUN_ID) == DONE
     assert names(store.paths.run(RUN_ID).directory) == sorted([*OF_ITS_OWN, "result.json"])
@@ -99,14 +99,14 @@ def test_the_result_is_there_when_the_run_has_ended(store: RunStore) -> None:
 
 def test_a_result_is_not_stored_by_an_event_that_does_not_end_the_run(store: RunStore) -> None:
     start_run(store, RUN_ID, STARTED)
-    store.update(RUN_ID, events.ProgressReported(summary="half way"), LATER, result=DONE, payload=b"x")
+    store.update(RUN_ID, transitions.ProgressReported(summary="half way"), LATER, result=DONE, payload=b"x")
     assert names(store.paths.run(RUN_ID).directory) == OF_ITS_OWN
 
 
-@pytest.mark.parametrize("late", [events.Finished(), FAILED, events.StopRequested()])
+@pytest.mark.parametrize("late", [transitions.Finished(), FAILED, transitions.StopRequested()])
 def test_the_first_result_is_never_replaced(store: RunStore, late: RunEvent) -> None:
     start_run(store, RUN_ID, STARTED)
-    ended = store.update(RUN_ID, events.Finished(), T0, result=DONE, payload=b"first")
+    ended = store.update(RUN_ID, transitions.Finished(), T0, result=DONE, payload=b"first")
     run = store.paths.run(RUN_ID)
     before = [untouched(path.path) for path in (run.meta, run.result, run.payload)]
     assert store.update(RUN_ID, late, LATER, result=BROKEN, payload=b"second") == ended
@@ -116,8 +116,8 @@ def test_the_first_result_is_never_replaced(store: RunStore, late: RunEvent) -> 
 
 def test_a_run_that_was_stopped_without_a_result_gets_none_later(store: RunStore) -> None:
     start_run(store, RUN_ID, STARTED)
-    store.update(RUN_ID, events.StopRequested(), T0)
-    store.update(RUN_ID, events.Finished(), LATER, result=DONE)
+    store.update(RUN_ID, transitions.StopRequested(), T0)
+    store.update(RUN_ID, transitions.Finished(), LATER, result=DONE)
     assert store.read_result(RUN_ID) is None
     assert store.read(RUN_ID).status is Status.STOPPED
 
@@ -125,7 +125,7 @@ def test_a_run_that_was_stopped_without_a_result_gets_none_later(store: RunStore
 @pytest.mark.parametrize("payload", [b"", b"x" * 100_000, bytes(range(256))], ids=len)
 def test_a_payload_is_stored_compressed_and_named_with_its_size(store: RunStore, payload: bytes) -> None:
     start_run(store, RUN_ID, STARTED)
-    ended = store.update(RUN_ID, events.Finished(summary="done"), LATER, result=DONE, payload=payload)
+    ended = store.update(RUN_ID, transitions.Finished(summary="done"), LATER, result=DONE, payload=payload)
     run = store.paths.run(RUN_ID)
     assert ended.payload is not None
     assert (ended.payload.size, ended.payload.path) == (len(payload), "payload.gz")
@@ -135,8 +135,8 @@ def test_a_payload_is_stored_compressed_and_named_with_its_size(store: RunStore,
 
 def test_usage_can_be_settled_after_the_end(store: RunStore) -> None:
     start_run(store, RUN_ID, STARTED)
-    store.update(RUN_ID, events.StopRequested(), T0)
-    settled = store.update(RUN_ID, events.UsageSettled(usage=Usage(input_tokens=7)), LATER)
+    store.update(RUN_ID, transitions.StopRequested(), T0)
+    settled = store.update(RUN_ID, transitions.UsageSettled(usage=Usage(input_tokens=7)), LATER)
     assert (settled.status, settled.usage.input_tokens) == (Status.STOPPED, 7)
 
 
@@ -149,7 +149,7 @@ def test_the_state_of_a_later_version_is_read_as_far_as_known_and_never_written(
     assert store.read(RUN_ID).status is Status.RUNNING
     assert store.read(RUN_ID).schema_version == SCHEMA_VERSION + 1
     changes: list[Callable[[], object]] = [
-        lambda: store.update(RUN_ID, events.Finished(), LATER, result=DONE, payload=b"x"),
+        lambda: store.update(RUN_ID, transitions.Finished(), LATER, result=DONE, payload=b"x"),
         lambda: store.roll_forward(RUN_ID, LATER),
     ]
     for change in changes:
@@ -163,7 +163,7 @@ def test_the_state_of_a_later_version_is_read_as_far_as_known_and_never_written(
 def test_any_text_of_a_model_can_be_stored(store: RunStore, text: str) -> None:
     start_run(store, RUN_ID, STARTED)
     result = RunResult(outcome=Status.COMPLETED, text=text)
-    store.update(RUN_ID, events.Finished(summary=text), LATER, result=result)
+    store.update(RUN_ID, transitions.Finished(summary=text), LATER, result=result)
     shown = text.encode("utf-8", "replace").decode("utf-8")
     assert store.read(RUN_ID).summary == shown
     stored = store.read_result(RUN_ID)
@@ -173,7 +173,7 @@ def test_any_text_of_a_model_can_be_stored(store: RunStore, text: str) -> None:
 
 def test_a_result_that_has_its_name_is_never_replaced(store: RunStore) -> None:
     start_run(store, RUN_ID, STARTED)
-    store.update(RUN_ID, events.Finished(summary="done"), LATER, result=DONE)
-    late = events.UsageSettled(usage=Usage(turns=9))
+    store.update(RUN_ID, transitions.Finished(summary="done"), LATER, result=DONE)
+    late = transitions.UsageSettled(usage=Usage(turns=9))
     assert store.update(RUN_ID, late, LATER, result=BROKEN, payload=b"late").usage.turns == 9
     assert store.read_result(RUN_ID) == DONE and store.read_payload(RUN_ID) is None

@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from subagent_server.toolkit.final_answer import FinalAnswer
-from subagent_server.toolkit.tool import ToolResult
+from subagent_server.toolbox.basic import FinalAnswer
+from subagent_server.toolbox.tool import ToolResult
 
 PATTERN: dict[str, object] = {
     "type": "object",

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.secrets import Masker
-from subagent_server.host.directory import Directory
-from subagent_server.toolkit.outputs import MOST_BASE64, KeptOutputs
-from subagent_server.toolkit.tool import ToolResult
+from subagent_server.run.files import Directory
+from subagent_server.run.secrets import Masker
+from subagent_server.toolbox.outputs import MOST_BASE64, KeptOutputs
+from subagent_server.toolbox.tool import ToolResult
 
 SECRET = "a-secret-that-nobody-may-see"
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain.tool_selection import TODO_TOOLS
-from subagent_server.toolkit.todo_list import MOST_TODOS, todo_tools
-from subagent_server.toolkit.tool import ToolResult
+from subagent_server.run.agent_definition import TODO_TOOLS
+from subagent_server.toolbox.todo_list import MOST_TODOS, todo_tools
+from subagent_server.toolbox.tool import ToolResult
 
 
 class Listed:

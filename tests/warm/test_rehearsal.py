@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from subagent_server.store.root import CHANGES
+from subagent_server.run.paths import CHANGES
 from tests.helpers.processes import run_python
 
 REHEARSE = """

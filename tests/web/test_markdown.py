@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from subagent_server.web.markdown import MAX_CHARACTERS, SECONDS, parse, tree_of
+from subagent_server.server.page.markdown import MAX_CHARACTERS, SECONDS, parse, tree_of
 
 
 def test_what_models_write_becomes_elements() -> None:

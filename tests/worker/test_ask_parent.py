@@ -4,10 +4,10 @@ import signal
 from itertools import pairwise
 from statistics import median
 
-from subagent_server.domain.states import Event, MessageStatus, Status
-from subagent_server.host import processes
-from subagent_server.host.locks import exclusive
-from subagent_server.host.wake import SLOW_POLL_SECONDS
+from subagent_server.run import processes
+from subagent_server.run.locks import exclusive
+from subagent_server.run.states import Event, MessageStatus, Status
+from subagent_server.run.wake import SLOW_POLL_SECONDS
 from tests.helpers.turns import asks, calls, says, tool_results, use
 from tests.helpers.world import World
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from subagent_server.worker.event_port import DEADLINE_SECONDS
+from subagent_server.worker.subagents import DEADLINE_SECONDS
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.world import BOUND, World
 

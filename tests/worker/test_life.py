@@ -4,9 +4,8 @@ import socket
 from decimal import Decimal
 from pathlib import Path
 
-from subagent_server.domain.money import dollars
-from subagent_server.domain.states import Status
-from subagent_server.host.clock import now
+from subagent_server.run.processes import now
+from subagent_server.run.states import Status, dollars
 from tests.helpers.turns import asks, calls, says, tool_results, use
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World

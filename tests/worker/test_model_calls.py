@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain.errors import RunRefused
-from subagent_server.domain.records import Usage
-from subagent_server.host import locks
-from subagent_server.store.runs import RunStore
-from subagent_server.worker.model_calls import ModelCalls
+from subagent_server.run import locks
+from subagent_server.run.errors import RunRefused
+from subagent_server.run.records import Usage
+from subagent_server.run.store import RunStore
+from subagent_server.worker.run import ModelCalls
 from tests.helpers.runs import RUN_ID, STARTED, make_meta, make_request
 
 OTHER_ID = "20261122-093016-417-k3f9qz"

@@ -10,27 +10,17 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain import events
-from subagent_server.domain.past import PastRun
-from subagent_server.domain.records import Failure, LaunchInfo
 from subagent_server.extensions.simulator import Simulator
-from subagent_server.host import processes
-from subagent_server.runners.messages.loop import Loop
-from subagent_server.runners.messages.model import Model, ModelSettings
-from subagent_server.runners.messages.resume import (
-    NOT_BEGUN,
-    UNKNOWN,
-    Opening,
-    Resumed,
-    calls_of,
-    resume,
-    sendable,
-)
-from subagent_server.store.logs import RunJournal
-from subagent_server.store.paths import RunPaths
-from subagent_server.store.runs import RunStore
-from subagent_server.store.transcript import Transcript
-from subagent_server.worker.past import read_past
+from subagent_server.loop.loop import Loop
+from subagent_server.loop.model import Model, ModelSettings
+from subagent_server.loop.resume import NOT_BEGUN, UNKNOWN, Opening, Resumed, calls_of, resume, sendable
+from subagent_server.run import processes, transitions
+from subagent_server.run.history import PastRun
+from subagent_server.run.journal import RunJournal, Transcript
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.records import Failure, LaunchInfo
+from subagent_server.run.store import RunStore
+from subagent_server.worker.messages_runner import read_past
 from tests.helpers.api_checks import check_messages
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
 from tests.helpers.scale import times
@@ -93,7 +83,7 @@ class Recorded:
         with Simulator({"turns": TURNS}) as simulator:
             asyncio.run(self._work(simulator.base_url))
         failure = Failure(code="crashed", message="It was killed.")
-        store.update(RUN_ID, events.RunFailed(failure=failure), T0)
+        store.update(RUN_ID, transitions.RunFailed(failure=failure), T0)
         self.transcript = self.run.transcript.path.read_bytes()
         self.journal = self.run.events.path.read_bytes()
 

@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-from subagent_server.domain.errors import RunRefused
-from subagent_server.toolkit.permission import check_asked
+from subagent_server.run.errors import RunRefused
+from subagent_server.toolbox.context import check_asked
 from tests.helpers.turns import says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World

@@ -3,7 +3,7 @@
 import subprocess
 from typing import get_args
 
-from subagent_server.domain.definitions import RunnerName
+from subagent_server.run.agent_definition import RunnerName
 from subagent_server.worker.runners import RUNNERS
 from tests.helpers.installation import Installation
 from tests.helpers.world import BOUND, World
@@ -11,9 +11,9 @@ from tests.helpers.world import BOUND, World
 ECHO = '''
 from pathlib import Path
 
-from subagent_server.domain.records import Failure, Usage
-from subagent_server.runners.outcome import Outcome
-from subagent_server.worker.runner_setup import RunnerSetup
+from subagent_server.run.records import Failure, Usage
+from subagent_server.loop.runner import Outcome
+from subagent_server.worker.runners import RunnerSetup
 
 
 class EchoRunner:
@@ -55,7 +55,7 @@ def test_a_second_runner_is_one_file_and_one_row_and_its_run_goes_from_the_comma
     installed = Installation(world.home / "installed")
     installed.add("worker/echo_runner.py", ECHO)
     installed.replace("extensions/__init__.py", TABLE, TABLE + ROW)
-    installed.replace("domain/definitions.py", '"command"]', '"command", "echo"]')
+    installed.replace("run/agent_definition.py", '"command"]', '"command", "echo"]')
     world.environment |= {"SUBAGENT_WARM": "0"}
     world.agent("echo", runner="echo")
 

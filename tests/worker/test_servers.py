@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.states import Status
-from subagent_server.host import processes
+from subagent_server.run import processes
+from subagent_server.run.states import Status
 from tests.helpers.mcp_servers import reference, scripted
 from tests.helpers.turns import asks, call, calls, says, tool_results, use
 from tests.helpers.wait import wait_for

@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain.definitions import Limits
-from subagent_server.domain.states import Status
 from subagent_server.extensions.simulator import Simulator
-from subagent_server.host import locks
-from subagent_server.host.deadline import LATE_SECONDS, DeadlineReader
-from subagent_server.host.directory import Directory, Entry
-from subagent_server.host.processes import boot_id
-from subagent_server.toolkit.pace import LONGEST_WAIT_SECONDS
-from subagent_server.worker.run_context import WorkerRun
-from subagent_server.worker.shared_pace import LONGEST_GROWN_SECONDS, LONGEST_SECONDS, SharedPace
+from subagent_server.run import locks
+from subagent_server.run.agent_definition import Limits
+from subagent_server.run.files import Directory, Entry
+from subagent_server.run.processes import LATE_SECONDS, DeadlineReader, boot_id
+from subagent_server.run.states import Status
+from subagent_server.toolbox.context import LONGEST_WAIT_SECONDS
+from subagent_server.worker.messages_runner import LONGEST_GROWN_SECONDS, LONGEST_SECONDS, SharedPace
+from subagent_server.worker.run import WorkerRun
 from tests.helpers.turns import Turn, says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import API_KEY, BOUND, World

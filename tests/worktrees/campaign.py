@@ -2,7 +2,7 @@
 
 import json
 
-from subagent_server.host.failpoints import VARIABLE
+from subagent_server.run.stderr import VARIABLE
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.world import World, kill
 from tests.worktrees.repository import WORK, Repository

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.domain.records import Worktree
-from subagent_server.domain.worktrees import WorktreeState
+from subagent_server.run.records import Worktree, WorktreeState
 from subagent_server.worktrees.git import GitFailed
 from subagent_server.worktrees.reading import Reader
-from subagent_server.worktrees.store import repository_of
+from subagent_server.worktrees.store_of_run import repository_of
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.world import World

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from subagent_server.host import process_scan, processes
-from subagent_server.store.run_files import read_worktree
+from subagent_server.run import processes
+from subagent_server.run.store import read_worktree
 from tests.faults.disks import fill, memory_disk
 from tests.helpers.repositories import git
 from tests.helpers.turns import asks, says, shell
@@ -98,8 +98,8 @@ def test_a_git_that_is_killed_while_a_worker_reads_what_is_left_loses_nothing(
 
 
 def _reading_git_below(worker: processes.Identity) -> processes.Identity | None:
-    below = process_scan.descendants([worker.pid])
-    return next((one for one in below if b"index-pack" in process_scan.command_of(one.pid)), None)
+    below = processes.descendants([worker.pid])
+    return next((one for one in below if b"index-pack" in processes.command_of(one.pid)), None)
 
 
 def test_a_full_disk_keeps_the_work_until_there_is_room(world: World, repository: Repository) -> None:

@@ -4,28 +4,112 @@ All wake by changes in the directories of runs, and by a slow poll. Ctrl-C never
 """
 
 import asyncio
+import shutil
+import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from types import TracebackType
-from typing import NoReturn, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, TypeVar
 
 import click
 
-from subagent_server.cli.console.flags import Flags
-from subagent_server.cli.console.interrupts import interrupted
-from subagent_server.cli.console.output import OutputClosed, err, is_terminal, reader_is_gone
-from subagent_server.cli.console.session import Session
-from subagent_server.host.directory import Entry
-from subagent_server.host.wake import SLOW_POLL_SECONDS
-from subagent_server.host.watch import Watcher
-from subagent_server.service.changes import Changes, Wait, wait_until
-from subagent_server.service.context import Service
-from subagent_server.service.open_run import open_run
-from subagent_server.service.reconcile import Observed
-from subagent_server.store.logs import in_order, page
-from subagent_server.store.paths import RunPaths
+from subagent_server.cli.console.app import Session
+from subagent_server.cli.console.output import (
+    EarlyExit,
+    ExitCode,
+    Flags,
+    OutputClosed,
+    err,
+    is_terminal,
+    out,
+    out_json,
+    reader_is_gone,
+)
+from subagent_server.cli.console.show_text import run_cell, what_cell
+from subagent_server.cli.console.terminal import (
+    UNKNOWN,
+    coloured,
+    cut,
+    duration,
+    line_width,
+    look_of,
+    one_line,
+    table,
+)
+from subagent_server.run.errors import SubagentError
+from subagent_server.run.files import Entry
+from subagent_server.run.journal import in_order, page
+from subagent_server.run.paths import RootPaths, RunPaths
+from subagent_server.run.states import TOKENS, dollars, least_mark
+from subagent_server.run.wake import SLOW_POLL_SECONDS
+from subagent_server.run.watch import Watcher
+from subagent_server.verbs.context import Service
+from subagent_server.verbs.list_runs import Node, TreeRow, trees_of
+from subagent_server.verbs.reconcile import Observed, open_run
+from subagent_server.verbs.wait_for_runs import Changes, Wait, wait_until
+
+# -- Ctrl-C ends the watching, never the run.
+
+
+@contextmanager
+def watching(session: Session, *run_ids: str) -> Iterator[None]:
+    """Turn Ctrl-C into an early exit that names the commands to watch and to stop the runs.
+
+    Raises:
+        EarlyExit: Ctrl-C was pressed.
+    """
+
+    def asks(run_id: str) -> bool:
+        try:
+            return open_run(session.service, run_id, session.caller).meta.pending_questions > 0
+        except SubagentError:  # the verb that comes next will say what is wrong with the run
+            return False
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        first, asking = run_ids[0], next(filter(asks, run_ids), None)
+        goes_on = f"run {first} goes on" if len(run_ids) == 1 else "the runs go on"
+        answers = "" if asking is None else f"`{session.command('reply', asking)}` answers its question, "
+        raise interrupted(
+            f"only the watching has ended, {goes_on}: {answers}`{session.command('logs', '-f', first)}` "
+            f"watches, `{session.command('stop', *run_ids)}` stops."
+        ) from None
+
+
+def interrupted(sentence: str) -> EarlyExit:
+    """Return the end of a verb whose watching Ctrl-C has ended."""
+    if is_terminal(sys.stderr):
+        err("")  # the terminal has written ^C
+    return EarlyExit(ExitCode.INTERRUPTED, sentence)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[Callable[[], None]]:
+    """Defer Ctrl-C while a short piece of work must not be interrupted.
+
+    Yields a function that raises the deferred KeyboardInterrupt, to be called once the run id is known.
+    """
+    came: list[int] = []
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    def release() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, remember)
+    try:
+        yield release
+    finally:
+        signal.signal(signal.SIGINT, before)
+
 
 T = TypeVar("T")
 
@@ -194,3 +278,122 @@ def watch(session: Session, show: Callable[[], None]) -> NoReturn:
         raise interrupted("only the watching has ended, the runs go on.") from None
     finally:
         changes.close()
+
+
+# -- Trees of runs on a terminal: `ls --tree` and `ls --watch`.
+
+
+_HEADER = ("STATUS", "RUN", "AGENT", "TIME", "TOKENS", "COST", "WHAT")
+_LIMITS = (12, 32, 18, 6, 6, 8)
+GROUPS = ("needs you", "working", "done")
+_HOME, _TO_END_OF_LINE, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+def show_trees(session: Session, run_ids: list[str], *, quiet: bool, as_json: bool) -> None:
+    """Print the trees of these runs: drawn, as ids only, or as JSON with nested `children`."""
+    trees = trees_of(session.service, run_ids, session.caller)
+    if as_json:
+        out_json([tree.to_wire() for tree in trees])
+    elif quiet:
+        out("\n".join(row.run.run_id for tree in trees for _, row in tree.walk()))
+    else:
+        out("\n".join(drawn(session.service.store.paths, trees)))
+
+
+def watch_trees(session: Session, run_ids: Callable[[], list[str]], *, as_json: bool) -> NoReturn:
+    """Show the trees of the runs that `run_ids` names, as they change, until Ctrl-C."""
+    screen = TreeScreen(session, as_json=as_json)
+    watch(session, lambda: screen.show(trees_of(session.service, run_ids(), session.caller)))
+
+
+def drawn(root: RootPaths, trees: Iterable[Node]) -> list[str]:
+    """Return a header and a line for each run, children indented below their parent."""
+    lines = [line for tree in trees for line in tree.walk()]
+    header, *rows = table([_HEADER, *(_cells(root, depth, row) for depth, row in lines)], _LIMITS)
+    return [
+        cut(header, line_width()),
+        *(_coloured(row, text) for (_, row), text in zip(lines, rows, strict=True)),
+    ]
+
+
+def group_of(tree: Node) -> str:
+    """Return the group of a tree, which its most urgent run decides."""
+    rows = [row for _, row in tree.walk()]
+    if any(row.run.pending_questions for row in rows):
+        return "needs you"
+    return "working" if any(not row.run.is_over for row in rows) else "done"
+
+
+class TreeScreen:
+    """Prints trees repeatedly: over the last frame on a terminal, else a new frame after each change."""
+
+    def __init__(self, session: Session, *, as_json: bool) -> None:
+        self._session = session
+        self._as_json = as_json
+        self._last: Any = None
+        self._is_fresh = True
+
+    def show(self, trees: list[Node]) -> None:
+        """Show the trees as they are now."""
+        lasting = [
+            replace(row, run=replace(row.run, elapsed_seconds=None))
+            for tree in trees
+            for _, row in tree.walk()
+        ]
+        is_new, self._last = lasting != self._last, lasting
+        if is_terminal(sys.stdout) and not self._as_json:
+            self._draw(list(self._frame(trees)))
+        elif is_new and self._as_json:
+            out_json([tree.to_wire() for tree in trees], indent=None)
+        elif is_new:
+            out("\n".join([*self._frame(trees), ""]))
+
+    def _frame(self, trees: list[Node]) -> Iterator[str]:
+        if not trees:
+            yield f"No runs in {one_line(str(self._session.settings.runs_root))}."
+        above = False
+        for name in GROUPS:
+            if group := [tree for tree in trees if group_of(tree) == name]:
+                yield from [""] if above else []
+                yield f"{name} ({len(group)})"
+                yield from drawn(self._session.service.store.paths, group)
+                above = True
+
+    def _draw(self, lines: list[str]) -> None:
+        """Draw over the previous frame without clearing it first, which would flicker."""
+        height = shutil.get_terminal_size((80, 24)).lines - 1
+        if len(lines) > height:
+            lines = [*lines[: height - 1], f"… {len(lines) - height + 1} more lines"]
+        start = "\x1b[2J" if self._is_fresh else ""
+        self._is_fresh = False
+        out(start + _HOME + "\n".join(line + _TO_END_OF_LINE for line in lines) + _TO_END)
+
+
+def _cells(root: RootPaths, depth: int, of_tree: TreeRow) -> tuple[str, ...]:
+    row, usage = of_tree.run, of_tree.with_descendants
+    look = look_of(row.status, row.pending_questions, row.live)
+    run, what = run_cell(row.run_id), what_cell(root, row)
+    if row.unreadable is not None:
+        return (look.text, run, "", "", "", "", what)
+    cost = "" if usage.cost_usd is None else least_mark(usage.at_least, "costUsd") + dollars(usage.cost_usd)
+    mark, tokens = least_mark(usage.at_least, *TOKENS), usage.tokens
+    told = UNKNOWN if tokens is None else mark + _short(tokens)
+    agent = _branch(depth) + one_line(row.agent or "")
+    return (look.text, run, agent, duration(row.elapsed_seconds or 0), told, cost, what)
+
+
+def _coloured(row: TreeRow, line: str) -> str:
+    look = look_of(row.run.status, row.run.pending_questions, row.run.live)
+    return cut(line, line_width()).replace(look.text, coloured(look.text, look.colour), 1)
+
+
+def _branch(depth: int) -> str:
+    return "" if depth == 0 else f"{'  ' * (depth - 1)}└ "
+
+
+def _short(number: int) -> str:
+    """Return a number in six characters at most: `940`, `4.3k`, `126k`, `1.2M`."""
+    if number < 1000:
+        return str(number)
+    unit, size = ("k", 1e3) if number < 999_500 else ("M", 1e6)
+    return f"{number / size:.{0 if number >= 10 * size else 1}f}{unit}"

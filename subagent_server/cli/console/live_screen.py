@@ -1,38 +1,437 @@
-"""The live screen of `ls --watch`: runs as they change, and keys to look at, answer and stop them.
+"""The frame of the live screen: its rows as lines of exactly the width of the terminal."""
 
-By itself the screen only reads. A key that changes a run first asks for a yes or for a text; pasted text is
-not taken for keys.
-"""
-
+import codecs
 import os
+import re
+import select
 import shlex
+import signal
 import subprocess
 import sys
+import termios
 import time
-from collections.abc import Callable
-from contextlib import suppress
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
 from typing import NoReturn
 
+from subagent_server.cli.console.app import Session
 from subagent_server.cli.console.asking import ask_person
-from subagent_server.cli.console.error_text import for_people
-from subagent_server.cli.console.event_text import EventText
-from subagent_server.cli.console.exits import EarlyExit, ExitCode
-from subagent_server.cli.console.live_frame import Entry, View, entries_of, frame, help_lines
-from subagent_server.cli.console.output import err
-from subagent_server.cli.console.session import Session
-from subagent_server.cli.console.terminal_mode import TerminalMode
-from subagent_server.cli.console.text import folded, wrapped
-from subagent_server.cli.console.typed_keys import TypedKeys
-from subagent_server.domain.errors import SubagentError
-from subagent_server.host.host_programs import NoHostProgram
-from subagent_server.host.journal import parse
-from subagent_server.host.wake import SLOW_POLL_SECONDS
-from subagent_server.service.changes import Changes
-from subagent_server.service.live_runs import host_program
-from subagent_server.service.open_run import open_run
-from subagent_server.service.stop import stop
-from subagent_server.service.trees import Node, trees_of
-from subagent_server.store.logs import page
+from subagent_server.cli.console.follow import GROUPS, group_of
+from subagent_server.cli.console.output import EarlyExit, ExitCode, err
+from subagent_server.cli.console.show_text import EventText, age_cell, what_cell
+from subagent_server.cli.console.terminal import (
+    coloured,
+    cut,
+    folded,
+    for_people,
+    has_colours,
+    look_of,
+    one_line,
+    padded,
+    width_of,
+    wrapped,
+)
+from subagent_server.run.durable import parse
+from subagent_server.run.errors import SubagentError
+from subagent_server.run.host_programs import NoHostProgram
+from subagent_server.run.journal import page
+from subagent_server.run.paths import RootPaths
+from subagent_server.run.states import dollars, least_mark
+from subagent_server.run.wake import SLOW_POLL_SECONDS
+from subagent_server.verbs.end_run import stop
+from subagent_server.verbs.list_runs import Node, TreeRow, trees_of
+from subagent_server.verbs.live_runs import host_program
+from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.wait_for_runs import Changes
+
+WIDE = 100
+NARROW = 72
+_REVERSE, _PLAIN = "\x1b[7m", "\x1b[0m"
+_KEYS = "↑↓ move  enter log  a answer  s stop  o open  / filter  ? help  q quit"
+_SHORT_KEYS = "enter log  a answer  s stop  / filter  ? help  q quit"
+_HELP = (
+    ("up, down, j, k", "move; page up and page down, home and end go further"),
+    ("enter, l", "look at the log of the run; q goes back"),
+    ("a", "answer its question"),
+    ("s", "stop it and all that it has started; asks first"),
+    ("o", "open everything about it in your pager"),
+    ("/", "show only runs with these words; escape shows all"),
+    ("q, Ctrl-C", "leave; the runs go on"),
+    ("Ctrl-Z", "put aside; fg comes back"),
+)
+_HELP_END = "Nothing here changes a run unless you answer or stop it."
+_KEY_WIDTH = 16
+_LEAST_HELP = 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the list: a run with its depth in its tree, or the heading of a group."""
+
+    group: str
+    depth: int = 0
+    row: TreeRow | None = None
+
+
+@dataclass
+class View:
+    """The state of the screen besides the runs: selection, filter, input, remark, page."""
+
+    selected: str | None = None
+    top: int = 0
+    wanted: str = ""
+    prompt: str | None = None
+    """A question or input in the last line, in place of the keys."""
+    remark: str = ""
+    page: list[str] | None = field(default=None)
+    """The lines of a page over the list: a log, or help."""
+    title: str = ""
+
+
+def help_lines(width: int) -> list[str]:
+    """Return what the keys do, in lines that fit the width."""
+    room = max(_LEAST_HELP, width - _KEY_WIDTH - 2)
+    lines: list[str] = []
+    for keys, does in _HELP:
+        first, *rest = wrapped(does, room)
+        lines += [f"  {keys:<{_KEY_WIDTH}}{first}", *(f"  {'':<{_KEY_WIDTH}}{line}" for line in rest)]
+    return [*lines, "", *(f"  {line}" for line in wrapped(_HELP_END, max(_LEAST_HELP, width - 2)))]
+
+
+def entries_of(trees: Sequence[Node], wanted: str) -> list[Entry]:
+    """Return the lines of the list: groups of trees; with `wanted`, only runs that have these words."""
+    entries: list[Entry] = []
+    for name in GROUPS:
+        group = [
+            Entry(name, depth, row)
+            for tree in trees
+            if group_of(tree) == name
+            for depth, row in tree.walk()
+            if _fits(row, wanted)
+        ]
+        entries += [Entry(name), *group] if group else []
+    return entries
+
+
+def _fits(row: TreeRow, wanted: str) -> bool:
+    run = row.run
+    look = look_of(run.status, run.pending_questions, run.live)
+    text = " ".join(filter(None, (run.run_id, run.agent, run.label, run.summary, look.word))).casefold()
+    return all(word in text for word in wanted.casefold().split())
+
+
+def frame(root: RootPaths, entries: Sequence[Entry], view: View, size: tuple[int, int]) -> list[str]:
+    """Return the lines of the screen, as many as it has, each at most as wide."""
+    width, height = size
+    room = max(1, height - 3)
+    if view.page is not None:
+        body = [cut(line, width) if "\x1b" not in line else line for line in view.page[view.top :][:room]]
+        head = [_bar(view.title, width), ""]
+    else:
+        head = [_bar(_summary(entries, view), width), _cells_line(_HEADER, width, colour="bold")]
+        body = _body(root, entries, view, width, room)
+    lines = [*head, *body, *[""] * (room - len(body)), _last_line(view, width)]
+    return lines[: height - 1] + lines[-1:] if len(lines) > height else lines
+
+
+def _body(root: RootPaths, entries: Sequence[Entry], view: View, width: int, room: int) -> list[str]:
+    if not entries:
+        none = "No run has these words: escape shows all." if view.wanted else "No runs yet."
+        return [cut(none, width)]
+    place = next((n for n, entry in enumerate(entries) if _id(entry) == view.selected), 0)
+    first = 0 if place <= 1 else place  # the heading of the first group stays in sight
+    view.top = max(0, min(view.top, first, len(entries) - room), place - room + 1)
+    return [
+        _line(root, entry, width, is_selected=_id(entry) == view.selected)
+        for entry in entries[view.top : view.top + room]
+    ]
+
+
+def _id(entry: Entry) -> str | None:
+    return None if entry.row is None else entry.row.run.run_id
+
+
+_HEADER = ("", "RUN", "AGENT", "AGE", "COST", "WHAT")
+
+
+def _line(root: RootPaths, entry: Entry, width: int, *, is_selected: bool) -> str:
+    if entry.row is None:
+        return coloured(cut(entry.group, width), "bold")
+    run = entry.row.run
+    look = look_of(run.status, run.pending_questions, run.live)
+    branch = "" if entry.depth == 0 else f"{'  ' * min(entry.depth - 1, 3)}└ "
+    usage = entry.row.with_descendants
+    cells = (
+        look.text,
+        run.run_id.rpartition("-")[2],
+        branch + one_line(run.agent or ""),
+        age_cell(run),
+        "" if usage.cost_usd is None else least_mark(usage.at_least, "costUsd") + dollars(usage.cost_usd),
+        what_cell(root, run),
+    )
+    return _cells_line(cells, width, colour=look.colour, is_selected=is_selected)
+
+
+def _cells_line(cells: Sequence[str], width: int, *, colour: str, is_selected: bool = False) -> str:
+    """Return a row in columns that fit the width: narrow screens have the mark of a status alone."""
+    status, run, agent, age, cost, what = cells
+    state = 11 if width >= NARROW else 1
+    agent_width = 18 if width >= WIDE else 12
+    first = padded(status if state > 1 else status[:1], state)
+    middle = "  ".join(
+        [padded(run, 6), padded(agent, agent_width), f"{cut(age, 4):>4}", f"{cut(cost, 7):>7}"]
+    )
+    begin = f"{'▸ ' if is_selected else '  '}{first}"
+    rest = f"  {middle}  {what}"
+    whole = cut(begin + rest, width)
+    if colour == "bold":
+        return coloured(whole, "bold")
+    if is_selected and has_colours():
+        return f"{_REVERSE}{padded(whole, width)}{_PLAIN}"
+    return whole.replace(first.rstrip(), coloured(first.rstrip(), colour), 1)
+
+
+def _summary(entries: Sequence[Entry], view: View) -> str:
+    counts = {name: sum(each.group == name and each.row is not None for each in entries) for name in GROUPS}
+    words = [f"{number} {name}" for name, number in counts.items() if number] or ["no runs"]
+    shown = f"  /{one_line(view.wanted)}" if view.wanted and view.prompt is None else ""
+    return f"subagent  {' · '.join(words)}{shown}"
+
+
+def _bar(text: str, width: int) -> str:
+    return coloured(cut(one_line(text), width), "bold")
+
+
+def _last_line(view: View, width: int) -> str:
+    if view.prompt is not None:
+        return cut(one_line(view.prompt), width)
+    if view.remark:
+        return cut(one_line(view.remark), width)
+    if view.page is not None:
+        return coloured(cut("↑↓ scroll  end follow  q back", width), "grey")
+    return coloured(cut(_KEYS if width >= width_of(_KEYS) else _SHORT_KEYS, width), "grey")
+
+
+# -- Switch the terminal to a full screen, and restore it however the command ends.
+#
+# The terminal is restored at the end of the block, at SIGTERM and SIGHUP, which then end the command as
+# usual, and at Ctrl-Z, after which `fg` enters the screen again. If the command is killed (SIGKILL), a
+# small process that waits for this restores it.
+
+
+_ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?2004h"
+"""The other page of the terminal, without a cursor; a paste comes in brackets."""
+_LEAVE = b"\x1b[0m\x1b[?2004l\x1b[?25h\x1b[?1049l"
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_DONE = b"."
+
+
+class EndedBySignal(BaseException):
+    """A signal that ends the command; the terminal is restored on the way out."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class TerminalMode:
+    """The terminal at stdin and stdout, in the mode of a full screen. A context manager."""
+
+    def __init__(self) -> None:
+        self._stdin, self._stdout = sys.stdin.fileno(), sys.stdout.fileno()
+        self._before = termios.tcgetattr(self._stdin)
+        self._handlers: dict[int, object] = {}
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._guard = -1
+        self._is_entered = False
+        self.is_resized = True
+        """Whether the size may be another, or the page was left meanwhile: all of it is to be drawn anew."""
+
+    def __enter__(self) -> "TerminalMode":
+        self._guard = _guard(self._stdin, self._stdout, self._before)
+        for number in (*_ENDING, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH):
+            self._handlers[number] = signal.signal(number, self._hear)
+        self._enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        with suppress(OSError, termios.error):  # the terminal itself may be gone
+            self._leave()
+        os.write(self._guard, _DONE)
+        for descriptor in (self._guard, self._wake_reader, self._wake_writer):
+            os.close(descriptor)
+        if isinstance(error, EndedBySignal):
+            signal.signal(error.number, signal.SIG_DFL)
+            os.kill(os.getpid(), error.number)
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Restore the terminal for another program or a question, then enter the screen again."""
+        self._leave()
+        try:
+            yield
+        finally:
+            self._enter()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The columns and lines of the terminal now."""
+        try:
+            found = os.get_terminal_size(self._stdout)
+        except OSError:
+            return 80, 24
+        return found.columns or 80, found.lines or 24
+
+    def wake(self) -> None:
+        """End a wait for input, from any thread."""
+        with suppress(OSError):  # it is full of calls already, or closed
+            os.write(self._wake_writer, _DONE)
+
+    def read(self, seconds: float) -> bytes | None:
+        """Return what was typed within this time: nothing if woken, None at the end of the input."""
+        ready, _, _ = select.select([self._stdin, self._wake_reader], [], [], seconds)
+        if self._wake_reader in ready:
+            os.read(self._wake_reader, 4096)
+        if self._stdin not in ready:
+            return b""
+        try:
+            return os.read(self._stdin, 4096) or None
+        except OSError:  # the terminal has gone
+            return None
+
+    def draw(self, data: bytes) -> None:
+        """Write to the terminal. Raises OSError if it has gone."""
+        while data:
+            data = data[os.write(self._stdout, data) :]
+
+    def _enter(self) -> None:
+        tty.setcbreak(self._stdin, termios.TCSANOW)
+        self.draw(_ENTER)
+        self._is_entered = self.is_resized = True
+
+    def _leave(self) -> None:
+        self._is_entered = False
+        _restore(self._stdin, self._stdout, self._before)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if number in _ENDING:
+            raise EndedBySignal(number)
+        was_entered = self._is_entered
+        if number == signal.SIGTSTP:
+            if was_entered:
+                self._leave()
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTSTP)  # this process stands still here until SIGCONT
+            signal.signal(signal.SIGTSTP, self._hear)
+        if number in (signal.SIGTSTP, signal.SIGCONT) and was_entered:
+            self._enter()
+        self.is_resized = True
+        self.wake()
+
+
+def _restore(stdin: int, stdout: int, before: list[object]) -> None:
+    os.write(stdout, _LEAVE)
+    termios.tcsetattr(stdin, termios.TCSADRAIN, before)  # type: ignore[arg-type]
+
+
+def _guard(stdin: int, stdout: int, before: list[object]) -> int:
+    """Fork a process that restores the terminal if this one is killed; return the line that it waits on."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    if os.fork() == 0:
+        try:
+            for number in (*_ENDING, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU):
+                signal.signal(number, signal.SIG_IGN)
+            os.close(writer)
+            os.setpgid(0, 0)  # what the terminal sends to the command is not meant for it
+            if not os.read(reader, 1):
+                _restore(stdin, stdout, before)
+        finally:
+            os._exit(0)
+    os.close(reader)
+    return writer
+
+
+# -- Decode the bytes of a terminal into names of special keys, characters, and pastes as one piece.
+
+
+_SPECIAL = {
+    b"[A": "up",
+    b"[B": "down",
+    b"OA": "up",
+    b"OB": "down",
+    b"[5~": "page up",
+    b"[6~": "page down",
+    b"[H": "home",
+    b"OH": "home",
+    b"[1~": "home",
+    b"[F": "end",
+    b"OF": "end",
+    b"[4~": "end",
+}
+_SEQUENCE = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|O[@-~])")
+_BEGIN_PASTE, _END_PASTE = b"\x1b[200~", b"\x1b[201~"
+_MOST_PASTED = 10_000
+_NAMES = {
+    "\r": "enter",
+    "\n": "enter",
+    "\x7f": "erase",
+    "\x08": "erase",
+    "\x15": "erase all",
+    "\x0c": "redraw",
+}
+
+
+class TypedKeys:
+    """Reads keys from the bytes of the terminal, piece by piece. A pasted text is not a key."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._pasted: bytes | None = None
+
+    def of(self, data: bytes) -> list[str]:
+        """Return the keys that were pressed: names, or one character each; a paste begins with `paste:`."""
+        keys: list[str] = []
+        while data:
+            if self._pasted is not None:
+                data = self._paste(data, keys)
+            elif data.startswith(_BEGIN_PASTE):
+                self._pasted, data = b"", data[len(_BEGIN_PASTE) :]
+            elif found := _SEQUENCE.match(data):
+                keys += [_SPECIAL[found[1]]] if found[1] in _SPECIAL else []
+                data = data[found.end() :]
+            elif data[:1] == b"\x1b":
+                keys.append("escape")
+                data = data[1:]
+            else:
+                text, _, _ = data.partition(b"\x1b")
+                keys += [_NAMES.get(c, c) for c in self._decoder.decode(text)]
+                data = data[len(text) :]
+        return keys
+
+    def _paste(self, data: bytes, keys: list[str]) -> bytes:
+        """Take a part of a paste; return what comes behind its end."""
+        whole = (self._pasted or b"") + data
+        text, end, rest = whole.partition(_END_PASTE)
+        if not end:
+            self._pasted = whole[:_MOST_PASTED]
+            return b""
+        self._pasted = None
+        keys.append(f"paste:{text.decode('utf-8', 'replace')}")
+        return rest
+
+
+# -- The live screen of `ls --watch`: runs as they change, and keys to look at, answer and stop them.
+#
+# By itself the screen only reads. A key that changes a run first asks for a yes or for a text; pasted text
+# is not taken for keys.
+
 
 _LOG_EVENTS = 300
 _FRESH_SECONDS = 1.0

@@ -12,27 +12,40 @@ from typing import Any, TypeVar
 import click
 
 from subagent_server import extensions
-from subagent_server.catalog.overrides import fault_of
-from subagent_server.cli.console.ask_trust import with_trust
-from subagent_server.cli.console.asking import ask_person, has_person
-from subagent_server.cli.console.event_text import EventText, log_beside_result, printer_to_stderr
-from subagent_server.cli.console.exits import ExitCode
-from subagent_server.cli.console.flags import DIRECTORY, SECONDS, TEXT, json_option, trust_option
-from subagent_server.cli.console.follow import LogFollower, until_gone, wait_for
-from subagent_server.cli.console.interrupts import interrupts_held, watching
-from subagent_server.cli.console.output import OutputClosed, is_terminal, out, out_json, report
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import cut, escape_lines, one_line
-from subagent_server.cli.console.verdict import exit_of_run, exit_of_started, report_run
-from subagent_server.domain.errors import BadArgument
-from subagent_server.domain.records import RunMeta
-from subagent_server.domain.states import Status
-from subagent_server.service.open_run import open_run
-from subagent_server.service.reconcile import Observed
-from subagent_server.service.scripted import PlayedScript
-from subagent_server.service.stop import stop
-from subagent_server.service.views import RunView
-from subagent_server.store.latest import latest_doing
+from subagent_server.agents.expand import fault_of
+from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.asking import ask_person, has_person, with_trust
+from subagent_server.cli.console.follow import LogFollower, interrupts_held, until_gone, wait_for, watching
+from subagent_server.cli.console.output import (
+    DIRECTORY,
+    SECONDS,
+    TEXT,
+    ExitCode,
+    OutputClosed,
+    is_terminal,
+    json_option,
+    out,
+    out_json,
+    report,
+    trust_option,
+)
+from subagent_server.cli.console.show_text import (
+    EventText,
+    exit_of_run,
+    exit_of_started,
+    log_beside_result,
+    printer_to_stderr,
+    report_run,
+)
+from subagent_server.cli.console.terminal import cut, escape_lines, one_line
+from subagent_server.run.errors import BadArgument
+from subagent_server.run.journal import latest_doing
+from subagent_server.run.records import RunMeta
+from subagent_server.run.states import Status
+from subagent_server.verbs.end_run import stop
+from subagent_server.verbs.reconcile import Observed, open_run
+from subagent_server.verbs.scripts import PlayedScript
+from subagent_server.verbs.views import RunView
 
 _DOING_CHARACTERS = 200
 _OVERRIDES = {

@@ -7,20 +7,25 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.console.exits import EarlyExit, ExitCode
-from subagent_server.cli.console.flags import TEXT, json_option, trust_option
-from subagent_server.cli.console.output import err, out, out_json
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import one_line
-from subagent_server.cli.mcp.servers import ReadyServers, agent_with_servers, pass_on
-from subagent_server.domain.definitions import AgentDefinition, CodeMode
-from subagent_server.domain.errors import RunRefused, choices, shorten
-from subagent_server.domain.secrets import Masker
+from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.output import (
+    TEXT,
+    EarlyExit,
+    ExitCode,
+    err,
+    json_option,
+    out,
+    out_json,
+    trust_option,
+)
+from subagent_server.cli.console.terminal import one_line
+from subagent_server.cli.mcp import ReadyServers, agent_with_servers, pass_on
 from subagent_server.extensions.code_mode.stubs import DividedTools, ToolFunction, divided
-from subagent_server.toolkit.mcp_servers.connection import ServerContext
-from subagent_server.toolkit.mcp_servers.offer import ToolChoice
-from subagent_server.toolkit.mcp_servers.results import Attachments
-from subagent_server.toolkit.mcp_servers.servers import connect
+from subagent_server.run.agent_definition import AgentDefinition, CodeMode
+from subagent_server.run.errors import RunRefused, choices, shorten
+from subagent_server.run.secrets import Masker
+from subagent_server.toolbox.mcp.connection import ServerContext
+from subagent_server.toolbox.mcp.mcp_tools import Attachments, ToolChoice, connect
 
 
 @click.command()

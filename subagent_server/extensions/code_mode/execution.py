@@ -27,16 +27,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from subagent_server.domain.errors import RunRefused, shorten
-from subagent_server.host import process_scan, processes
+from subagent_server.run import processes
+from subagent_server.run.errors import RunRefused, shorten
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.check import check_box
-from subagent_server.sandbox.limits import bounding_processes, limits_as_resources
-from subagent_server.sandbox.trial import refusal_of
-from subagent_server.toolkit.workspace.off_loop import off_loop
-from subagent_server.toolkit.workspace.output import OutputCapture
-from subagent_server.toolkit.workspace.output_reader import OutputReader
-from subagent_server.toolkit.workspace.process_tree import Spare, end_box, end_tree, spare_none
+from subagent_server.sandbox.box_limits import bounding_processes, limits_as_resources
+from subagent_server.sandbox.verify import check_box, refusal_of
+from subagent_server.toolbox.agent_process import Spare, end_box, end_tree, spare_none
+from subagent_server.toolbox.outputs import OutputCapture
+from subagent_server.toolbox.shell import OutputReader
+from subagent_server.toolbox.workspace import off_loop
 
 # -- the interpreter
 
@@ -386,7 +385,7 @@ class ProgramProcess:
     def interrupt(self) -> None:
         """Send SIGINT, as Ctrl-C does, to the program and to all that it has started."""
         leader = processes.identify(self._process.pid)
-        below = process_scan.descendants([self._process.pid], spare=self._spare)
+        below = processes.descendants([self._process.pid], spare=self._spare)
         targets = below[1:] if self._box is not None else [leader, *below]  # not the first process of a box
         for identity in targets:
             if identity is not None:
@@ -399,7 +398,7 @@ class ProgramProcess:
         """
         if self._box is None:
             end_tree(self._process.pid, 0, self._spare)
-            for identity in process_scan.marked(f"{MARK}={self._mark}"):
+            for identity in processes.marked(f"{MARK}={self._mark}"):
                 if not self._spare(identity):
                     processes.send_signal(identity, signal.SIGKILL)
         else:

@@ -15,8 +15,8 @@ from hashlib import sha256
 from textwrap import indent
 from typing import Any
 
-from subagent_server.domain.code_mode import CODE_TOOL_NAME
-from subagent_server.domain.visible import visible
+from subagent_server.run.agent_definition import CODE_TOOL_NAME
+from subagent_server.run.errors import visible
 
 PROGRAM_NAMES = frozenset({"Text", "ToolError", "ask_parent", "gather", "help", "run", "search_tools"})
 """The names that every program has, besides those of its tools."""

@@ -8,8 +8,6 @@ from difflib import get_close_matches
 from itertools import accumulate
 from typing import Any
 
-from subagent_server.domain.code_mode import CODE_TOOL_NAME
-from subagent_server.domain.errors import MAX_COMPARED, RunRefused, shorten
 from subagent_server.extensions.code_mode.python_text import (
     RESERVED,
     STUB_NAMES,
@@ -19,10 +17,16 @@ from subagent_server.extensions.code_mode.python_text import (
     shortened,
     type_name,
 )
-from subagent_server.extensions.code_mode.types import ANYTHING, PythonType, TypeWriter
-from subagent_server.toolkit.mcp_servers.input_schema import InputSchema, input_schema
-from subagent_server.toolkit.mcp_servers.schema_repair import repaired, without_dead_references
-from subagent_server.toolkit.mcp_servers.tool import McpTool
+from subagent_server.extensions.code_mode.python_types import ANYTHING, PythonType, TypeWriter
+from subagent_server.run.agent_definition import CODE_TOOL_NAME
+from subagent_server.run.errors import MAX_COMPARED, RunRefused, shorten
+from subagent_server.toolbox.mcp.input_schemas import (
+    InputSchema,
+    input_schema,
+    repaired,
+    without_dead_references,
+)
+from subagent_server.toolbox.mcp.mcp_tools import McpTool
 
 MAX_SCHEMA_CHARACTERS = 200_000
 MAX_STUB_CHARACTERS = 60_000

@@ -1,1 +1,1 @@
-"""Evaluations (`subagent eval`): cases tried with agents and models, as ordinary runs, and judged."""
+"""Evaluations: cases, trials, and what a judge says of them."""

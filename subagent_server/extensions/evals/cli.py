@@ -9,21 +9,27 @@ from xml.etree import ElementTree
 
 import click
 
-from subagent_server.cli.console.ask_trust import with_trust
-from subagent_server.cli.console.exits import EarlyExit, ExitCode
-from subagent_server.cli.console.flags import DIRECTORY, json_option, trust_option
+from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.asking import with_trust
 from subagent_server.cli.console.follow import until_gone
-from subagent_server.cli.console.output import err, out, out_json
-from subagent_server.cli.console.row_cells import run_cell
-from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.output import (
+    DIRECTORY,
+    EarlyExit,
+    ExitCode,
+    err,
+    json_option,
+    out,
+    out_json,
+    trust_option,
+)
+from subagent_server.cli.console.show_text import run_cell
 from subagent_server.cli.console.starting import script_file
-from subagent_server.cli.console.text import GAP, UNKNOWN, duration, line_width, one_line, table
-from subagent_server.domain.figures import least_mark
-from subagent_server.domain.money import dollars
-from subagent_server.extensions.evals.file import EvalFile, reach_of, read_eval_file
+from subagent_server.cli.console.terminal import GAP, UNKNOWN, duration, line_width, one_line, table
+from subagent_server.extensions.evals.eval_file import EvalFile, reach_of, read_eval_file
 from subagent_server.extensions.evals.trials import Evaluation, TrialResult
-from subagent_server.service.scripted import PlayedScript
-from subagent_server.service.trusting import TrustCheck
+from subagent_server.run.states import dollars, least_mark
+from subagent_server.verbs.scripts import PlayedScript
+from subagent_server.verbs.trust import TrustCheck
 
 DEFAULT_JOBS = 2
 _HEADER = ("CASE", "AGENT", "MODEL", "PASS", "COST", "TIME")

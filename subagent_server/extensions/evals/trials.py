@@ -23,24 +23,20 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from subagent_server.domain.errors import CallerError, SubagentError, shorten
-from subagent_server.domain.limits import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, cut
-from subagent_server.domain.records import RunMeta, RunResult
-from subagent_server.domain.secrets import secret_values
-from subagent_server.domain.states import Status
-from subagent_server.extensions.evals.file import EvalCase, EvalFile, Judging
-from subagent_server.host.killable import WorkDied, killable
-from subagent_server.host.schema_check import misfit
-from subagent_server.service.access import USER, Caller
-from subagent_server.service.changes import Changes, Wait, wait_until
-from subagent_server.service.context import Service
-from subagent_server.service.open_run import open_run
-from subagent_server.service.reply import reply
-from subagent_server.service.scripted import PlayedScript
-from subagent_server.service.start import StartOrder, start
-from subagent_server.service.stop import stop
-from subagent_server.service.tree_usage import tree_usage
-from subagent_server.service.worktree_start import place_of
+from subagent_server.extensions.evals.eval_file import EvalCase, EvalFile, Judging
+from subagent_server.run.commands import WorkDied, killable, misfit
+from subagent_server.run.errors import CallerError, SubagentError, shorten
+from subagent_server.run.records import RunMeta, RunResult
+from subagent_server.run.secrets import secret_values
+from subagent_server.run.states import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, Status, cut
+from subagent_server.verbs.access import USER, Caller
+from subagent_server.verbs.context import Service
+from subagent_server.verbs.end_run import stop
+from subagent_server.verbs.questions import reply
+from subagent_server.verbs.reconcile import open_run, tree_usage
+from subagent_server.verbs.scripts import PlayedScript
+from subagent_server.verbs.start import StartOrder, place_of, start
+from subagent_server.verbs.wait_for_runs import Changes, Wait, wait_until
 
 PATTERN_SECONDS = 5.0
 _SHOWN_OUTPUT = 300

@@ -1,6 +1,6 @@
 """A scripted Messages API on loopback: for the demo, the tests, the benchmarks and users' own tests."""
 
-from subagent_server.extensions.simulator.script import (
+from subagent_server.extensions.simulator.model_script import (
     Script,
     ScriptError,
     Turn,
@@ -8,7 +8,7 @@ from subagent_server.extensions.simulator.script import (
     parse_script,
     script_text,
 )
-from subagent_server.extensions.simulator.server import RecordedRequest, Simulator
+from subagent_server.extensions.simulator.model_server import RecordedRequest, Simulator
 
 __all__ = [
     "RecordedRequest",

@@ -5,8 +5,8 @@ import signal
 import sys
 from pathlib import Path
 
-from subagent_server.domain.errors import CallerError, SubagentError
-from subagent_server.extensions.simulator.server import Simulator
+from subagent_server.extensions.simulator.model_server import Simulator
+from subagent_server.run.errors import CallerError, SubagentError
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _USAGE, _ENVIRONMENT = 2, 6

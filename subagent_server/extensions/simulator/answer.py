@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from subagent_server.extensions.simulator.request import (
+from subagent_server.extensions.simulator.model_request import (
     OVERHEAD,
     Context,
     PromptCache,
@@ -21,7 +21,7 @@ from subagent_server.extensions.simulator.request import (
     output_tokens,
     signature_of,
 )
-from subagent_server.extensions.simulator.script import (
+from subagent_server.extensions.simulator.model_script import (
     NO_FURTHER_TURN,
     Block,
     Capture,

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from subagent_server.domain.errors import LaunchFailed, SubagentError
 from subagent_server.extensions.simulator import Simulator, parse_script
-from subagent_server.service.scripted import ADDRESS, KEY
+from subagent_server.run.errors import LaunchFailed, SubagentError
+from subagent_server.verbs.scripts import ADDRESS, KEY
 
 
 @contextmanager

@@ -12,13 +12,12 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from subagent_server.domain.errors import BadArgument, SubagentError
-from subagent_server.domain.records import RunMeta
-from subagent_server.service.access import USER, Caller
-from subagent_server.service.context import Service
-from subagent_server.service.open_run import open_run
-from subagent_server.service.tree_usage import subtree
-from subagent_server.store.transcript import Message, read_transcript
+from subagent_server.run.errors import BadArgument, SubagentError
+from subagent_server.run.journal import Message, read_transcript
+from subagent_server.run.records import RunMeta
+from subagent_server.verbs.access import USER, Caller
+from subagent_server.verbs.context import Service
+from subagent_server.verbs.reconcile import open_run, subtree
 
 _PROMPT_CHARACTERS = 200
 """Of the prompt of a run below, which tells its conversation from others of the same agent."""

@@ -22,9 +22,8 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPError
 
 from subagent_server.server.connection import ProtocolServer, explain_bad_parameters, refuse_second_initialize
-from subagent_server.server.http.app import Access, HttpServer, OpenCalls, assemble
-from subagent_server.server.http.gates import LOOPBACK_NAMES
-from subagent_server.server.http.sessions import McpSessions
+from subagent_server.server.http import Access, HttpServer, McpSessions, OpenCalls, assemble
+from subagent_server.server.http_access import LOOPBACK_NAMES
 from tests.clients.conformance.documents import (
     PROMPT_ARGUMENTS,
     RESOURCES,

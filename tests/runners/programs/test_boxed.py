@@ -5,7 +5,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from subagent_server.host import process_scan
+from subagent_server.run import processes
 from tests.helpers.turns import says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import API_KEY, BOUND, World, kill
@@ -206,8 +206,8 @@ def test_whatever_is_killed_of_it_nothing_is_left(world: World) -> None:
     for name, run_id in victims.items():
         world.asking(run_id)
         worker = world.worker(run_id)
-        below = process_scan.descendants([worker.pid])
-        named = [(each, b" ".join(process_scan.command_of(each.pid))) for each in below]
+        below = processes.descendants([worker.pid])
+        named = [(each, b" ".join(processes.command_of(each.pid))) for each in below]
         words = {"box": b"bwrap", "program": b"program.py", "relay": b"relay.py"}
         if name == "nothing":
             world.stop(run_id)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from subagent_server.host import process_scan
-from subagent_server.service.reconcile import observe
+from subagent_server.run import processes
+from subagent_server.verbs.reconcile import observe
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -224,5 +224,5 @@ def test_after_a_kill_the_session_is_carried_on_and_told_what_is_not_known(world
 
 def _pid(world: World, run_id: str, victim: str) -> int:
     if victim == "program":
-        return process_scan.with_words(str(world.home / "claude").encode())[0]
+        return processes.with_words(str(world.home / "claude").encode())[0]
     return (world.worker(run_id) if victim == "worker" else world.shim(run_id)).pid

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.host import process_scan, processes
+from subagent_server.run import processes
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -154,7 +154,7 @@ def test_a_killed_codex_is_an_end_that_can_be_continued(world: World) -> None:
     codex(world)
     run_id = world.start("sleep")
     wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "the command")
-    for identity in process_scan.marked(f"CODEX_HOME={world.home / 'state'}"):
+    for identity in processes.marked(f"CODEX_HOME={world.home / 'state'}"):
         if FAKE.name in Path(f"/proc/{identity.pid}/cmdline").read_text(encoding="utf-8"):
             processes.send_signal(identity, 9)
     assert world.failed(run_id)[0] == "agent_error"

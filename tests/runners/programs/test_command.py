@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from subagent_server.domain.file_schemas import file_schema
+from subagent_server.run.schemas import file_schema
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 

@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
-from subagent_server.domain.errors import RunRefused
 from subagent_server.extensions.code_mode.inside import Line, names_of
 from subagent_server.extensions.code_mode.python_text import PROGRAM_NAMES
 from subagent_server.extensions.code_mode.stubs import Catalogue, ServerTool, catalogue_of
+from subagent_server.run.errors import RunRefused
 
 PLENTY = 1_000_000
 WITH_ID = {"type": "object", "properties": {"id": {}, "page": {}}, "required": ["id"]}

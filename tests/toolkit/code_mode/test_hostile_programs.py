@@ -3,8 +3,8 @@
 import socket
 from contextlib import closing
 
-from subagent_server.host import process_scan
-from subagent_server.sandbox.bubblewrap import SYSTEM_PROGRAM, VARIABLE
+from subagent_server.run import processes
+from subagent_server.sandbox.box import SYSTEM_PROGRAM, VARIABLE
 from tests.helpers.bubblewrap import settings
 from tests.helpers.ordinary_user import user
 from tests.helpers.turns import says
@@ -115,7 +115,7 @@ def hostile_programs(world: World) -> None:
         assert expected in result and "CANARY" not in result, result[:2_000]
     (run_id,) = world.store.run_ids()
     world.gone(run_id)
-    assert not process_scan.marked(f"SUBAGENT_RUN_ID={run_id}")
+    assert not processes.marked(f"SUBAGENT_RUN_ID={run_id}")
     assert not (world.home / "planted").exists() and not (world.runs / "planted").exists()
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain.states import Status
-from subagent_server.host import process_scan, processes
-from subagent_server.host.clock import now
-from subagent_server.service.access import USER
-from subagent_server.service.continue_run import ContinueOrder, continue_run
+from subagent_server.run import processes
+from subagent_server.run.processes import now
+from subagent_server.run.states import Status
+from subagent_server.verbs.access import USER
+from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from tests.helpers.mcp_servers import scripted
 from tests.helpers.turns import call, says, tool_results
 from tests.helpers.wait import wait_for
@@ -121,8 +121,8 @@ def test_a_killed_box_is_told_to_the_model_and_to_the_next_run_with_each_call_an
     run_id = world.start()
     wait_for(lambda: len(world.events(run_id, "program_call")) == 3, BOUND, "the last call of the program")
     worker = world.worker(run_id)
-    below = process_scan.descendants([worker.pid])
-    bubblewrap = next(each for each in below if PROGRAM_WORDS in b" ".join(process_scan.command_of(each.pid)))
+    below = processes.descendants([worker.pid])
+    bubblewrap = next(each for each in below if PROGRAM_WORDS in b" ".join(processes.command_of(each.pid)))
     if killed == "box and worker":
         processes.send_signal(worker, signal.SIGKILL)
     processes.send_signal(bubblewrap, signal.SIGKILL)

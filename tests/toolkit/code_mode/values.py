@@ -14,7 +14,7 @@ from jsonschema.exceptions import SchemaError, ValidationError
 from mypy import api
 
 from subagent_server.extensions.code_mode.stubs import Catalogue, ToolFunction
-from subagent_server.toolkit.mcp_servers.schema_repair import repaired, resolved
+from subagent_server.toolbox.mcp.input_schemas import repaired, resolved
 
 PREAMBLE = "from typing import Any, Literal, NotRequired, TypedDict\nclass Text(str): ...\n"
 """The names that stubs use."""

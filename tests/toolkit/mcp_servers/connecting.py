@@ -7,16 +7,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from subagent_server.domain.definitions import AgentDefinition, ServerDefinition
-from subagent_server.domain.secrets import Masker
-from subagent_server.host.directory import Directory
+from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
+from subagent_server.run.files import Directory
+from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.server_places import ServerStarts
-from subagent_server.toolkit.mcp_servers.connection import ServerContext
-from subagent_server.toolkit.mcp_servers.offer import ToolChoice
-from subagent_server.toolkit.mcp_servers.results import Attachments
-from subagent_server.toolkit.mcp_servers.servers import Servers, connect
-from subagent_server.toolkit.mcp_servers.tool import McpTool
-from subagent_server.toolkit.tool import ToolResult
+from subagent_server.toolbox.mcp.connection import ServerContext
+from subagent_server.toolbox.mcp.mcp_tools import Attachments, McpTool, Servers, ToolChoice, connect
+from subagent_server.toolbox.tool import ToolResult
 
 BOUND = 120.0
 

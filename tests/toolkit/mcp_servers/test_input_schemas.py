@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subagent_server.toolkit.mcp_servers.input_schema import InputSchema, input_schema
-from subagent_server.toolkit.mcp_servers.naming import acceptable, free_name
-from subagent_server.toolkit.mcp_servers.schema_repair import DEAD_REFERENCE
+from subagent_server.toolbox.mcp.input_schemas import DEAD_REFERENCE, InputSchema, input_schema
+from subagent_server.toolbox.mcp.mcp_tools import acceptable, free_name
 from tests.helpers.api_checks import check_request
 
 SHAPES = Path(__file__).with_name("schema_shapes.jsonl")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from subagent_server.domain.errors import RunRefused
-from subagent_server.host import processes
+from subagent_server.run import processes
+from subagent_server.run.errors import RunRefused
 from tests.helpers.mcp_servers import scripted
 from tests.helpers.wait import wait_for
 from tests.toolkit.mcp_servers.connecting import BOUND, connected

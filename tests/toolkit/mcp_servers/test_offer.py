@@ -3,10 +3,16 @@
 import pytest
 from mcp_types import Tool
 
-from subagent_server.domain.definitions import ServerDefinition
-from subagent_server.domain.errors import RunRefused
-from subagent_server.toolkit.mcp_servers.naming import acceptable, is_named
-from subagent_server.toolkit.mcp_servers.offer import Offer, ToolChoice, ToolListing, make_offer
+from subagent_server.run.agent_definition import ServerDefinition
+from subagent_server.run.errors import RunRefused
+from subagent_server.toolbox.mcp.mcp_tools import (
+    Offer,
+    ToolChoice,
+    ToolListing,
+    acceptable,
+    is_named,
+    make_offer,
+)
 
 
 def listing(server: str, *names: str, **keys: object) -> ToolListing:

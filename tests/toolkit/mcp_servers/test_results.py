@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from mcp_types import CallToolResult
 
-from subagent_server.domain.secrets import Masker
-from subagent_server.host.directory import Directory
-from subagent_server.toolkit.mcp_servers.results import Attachments, converted
-from subagent_server.toolkit.tool import ToolResult
+from subagent_server.run.files import Directory
+from subagent_server.run.secrets import Masker
+from subagent_server.toolbox.mcp.mcp_tools import Attachments, converted
+from subagent_server.toolbox.tool import ToolResult
 from tests.helpers.api_checks import check_request
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(8) + b"\0\0\0\x01\0\0\0\x01").decode()

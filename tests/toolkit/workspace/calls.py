@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from subagent_server.host.directory import Directory
-from subagent_server.toolkit.tool import Tool, ToolResult
-from subagent_server.toolkit.workspace.bash import BashTool
+from subagent_server.run.files import Directory
+from subagent_server.toolbox.bash import BashTool
+from subagent_server.toolbox.tool import Tool, ToolResult
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from subagent_server.host.directory import Directory
-from subagent_server.toolkit.workspace.bash import BashTool
+from subagent_server.run.files import Directory
+from subagent_server.toolbox.bash import BashTool
 from tests.toolkit.workspace.calls import ENVIRONMENT, a_shell, call, run, run_texts, with_shell
 
 

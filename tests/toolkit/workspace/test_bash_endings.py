@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from subagent_server.host.directory import Directory
-from subagent_server.toolkit.tool import ToolResult
-from subagent_server.toolkit.workspace.bash import BashTool
+from subagent_server.run.files import Directory
+from subagent_server.toolbox.bash import BashTool
+from subagent_server.toolbox.tool import ToolResult
 from tests.helpers.wait import wait_for
 from tests.toolkit.workspace.calls import ENVIRONMENT, PATIENCE_SECONDS, call, run, with_shell
 

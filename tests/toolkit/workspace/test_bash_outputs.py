@@ -4,8 +4,8 @@ import re
 import tracemalloc
 from pathlib import Path
 
-from subagent_server.host.directory import Directory
-from subagent_server.toolkit.workspace.output import OutputCapture
+from subagent_server.run.files import Directory
+from subagent_server.toolbox.outputs import OutputCapture
 from tests.toolkit.workspace.calls import run, run_texts
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.toolkit.workspace.editor import EditorTool
+from subagent_server.toolbox.editor import EditorTool
 from tests.toolkit.workspace.calls import fault_of, text_of
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.toolkit.workspace.editor import EditorTool
+from subagent_server.toolbox.editor import EditorTool
 from tests.toolkit.workspace.calls import call, fault_of, text_of
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subagent_server.toolkit.workspace.ripgrep import SearchScope
-from subagent_server.toolkit.workspace.search import GlobTool, PathPattern
+from subagent_server.toolbox.ripgrep import SearchScope
+from subagent_server.toolbox.search import GlobTool, PathPattern
 from tests.toolkit.workspace.calls import fault_of, text_of
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.toolkit.tool import ToolResult
-from subagent_server.toolkit.workspace.ripgrep import SearchScope
-from subagent_server.toolkit.workspace.search import GrepTool
+from subagent_server.toolbox.ripgrep import SearchScope
+from subagent_server.toolbox.search import GrepTool
+from subagent_server.toolbox.tool import ToolResult
 from tests.toolkit.workspace.calls import PATIENCE_SECONDS, call, fault_of, text_of
 from tests.toolkit.workspace.trap import SLOW_PATTERN, set_trap
 

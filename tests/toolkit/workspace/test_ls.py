@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.toolkit.workspace.ripgrep import SearchScope
-from subagent_server.toolkit.workspace.search import ListTool
+from subagent_server.toolbox.ripgrep import SearchScope
+from subagent_server.toolbox.search import ListTool
 from tests.toolkit.workspace.calls import fault_of, text_of
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.store.root import is_marked, make_root
-from subagent_server.toolkit.tool import Tool
-from subagent_server.toolkit.workspace.ripgrep import SearchScope
-from subagent_server.toolkit.workspace.search import GlobTool, GrepTool
+from subagent_server.run.paths import is_marked, make_root
+from subagent_server.toolbox.ripgrep import SearchScope
+from subagent_server.toolbox.search import GlobTool, GrepTool
+from subagent_server.toolbox.tool import Tool
 from tests.toolkit.workspace.calls import fault_of, text_of
 
 FOUND = ["docs/runs/notes.md", "seen.md", "src/seen.md"]

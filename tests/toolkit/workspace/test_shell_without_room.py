@@ -5,9 +5,9 @@ from tests.helpers.processes import run_python
 ATTEMPTS = """
     import os, resource, subprocess, sys
     from pathlib import Path
-    from subagent_server.host.directory import Directory
-    from subagent_server.toolkit.workspace.output import OutputCapture
-    from subagent_server.toolkit.workspace.shell import Shell
+    from subagent_server.run.files import Directory
+    from subagent_server.toolbox.outputs import OutputCapture
+    from subagent_server.toolbox.shell import Shell
 
     new_capture = lambda: OutputCapture(Directory(Path(sys.argv[1])))
     start = lambda: Shell.start(cwd=Path("/"), environment=dict(os.environ), new_capture=new_capture)

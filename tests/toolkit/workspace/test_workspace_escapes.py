@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.toolkit.tool import Tool
-from subagent_server.toolkit.workspace.editor import EditorTool
-from subagent_server.toolkit.workspace.ripgrep import SearchScope
-from subagent_server.toolkit.workspace.search import GlobTool, GrepTool
+from subagent_server.toolbox.editor import EditorTool
+from subagent_server.toolbox.ripgrep import SearchScope
+from subagent_server.toolbox.search import GlobTool, GrepTool
+from subagent_server.toolbox.tool import Tool
 from tests.toolkit.workspace.calls import call, fault_of, text_of
 
 

@@ -20,18 +20,23 @@ from typing import Any
 import click
 from mcp import Client, MCPError, StdioServerParameters
 
-from subagent_server.catalog.examples import EXAMPLE_AGENTS
-from subagent_server.cli.console.colours import coloured
-from subagent_server.cli.console.exits import EarlyExit, ExitCode
-from subagent_server.cli.console.flags import DIRECTORY
-from subagent_server.cli.console.output import OutputClosed, out
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.cli.console.text import cut, escape, escape_lines, head, line_width, one_line
-from subagent_server.domain.errors import BadArgument
+from subagent_server.agents.templates import EXAMPLE_AGENTS
+from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.output import DIRECTORY, EarlyExit, ExitCode, OutputClosed, out
+from subagent_server.cli.console.terminal import (
+    coloured,
+    cut,
+    escape,
+    escape_lines,
+    head,
+    line_width,
+    one_line,
+)
 from subagent_server.extensions.simulator import Simulator, load_script
-from subagent_server.host.journal import read_from
-from subagent_server.service.context import Service
-from subagent_server.store.log_format import usage_line
+from subagent_server.run.durable import read_from
+from subagent_server.run.errors import BadArgument
+from subagent_server.run.journal import usage_line
+from subagent_server.verbs.context import Service
 
 _OWN_AGENTS = Path(__file__).with_name("demo_agents")
 _WAIT_SECONDS = 45

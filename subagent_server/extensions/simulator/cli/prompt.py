@@ -14,31 +14,35 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.console.ask_trust import with_trust
-from subagent_server.cli.console.colours import coloured
-from subagent_server.cli.console.complete import complete_agents
-from subagent_server.cli.console.error_text import for_people
-from subagent_server.cli.console.exits import EarlyExit, ExitCode
-from subagent_server.cli.console.flags import TEXT, json_option, trust_option
+from subagent_server.cli.console.app import Session, complete_agents, pass_session
+from subagent_server.cli.console.asking import with_trust
 from subagent_server.cli.console.follow import STOP_WAIT_SECONDS, wait_for
-from subagent_server.cli.console.output import err, out, out_json
-from subagent_server.cli.console.session import Session, pass_session
+from subagent_server.cli.console.output import (
+    TEXT,
+    EarlyExit,
+    ExitCode,
+    err,
+    json_option,
+    out,
+    out_json,
+    trust_option,
+)
 from subagent_server.cli.console.starting import argument_or_stdin, inputs_from_here
-from subagent_server.cli.console.text import escape_lines, one_line
-from subagent_server.domain.definitions import AgentDefinition
-from subagent_server.domain.errors import BadArgument
-from subagent_server.domain.records import RunMeta
+from subagent_server.cli.console.terminal import coloured, escape_lines, for_people, one_line
 from subagent_server.extensions.simulator import Simulator
-from subagent_server.extensions.simulator.request import characters, input_tokens, tokens_of
-from subagent_server.extensions.simulator.script import Script
-from subagent_server.service.access import USER
-from subagent_server.service.context import Service, open_service
-from subagent_server.service.open_run import open_run
-from subagent_server.service.otlp import VARIABLE as OTLP
-from subagent_server.service.scripted import new_key, scripted_environment
-from subagent_server.service.start import StartOrder, start_agent
-from subagent_server.service.stop import stop
-from subagent_server.service.trusting import TrustCheck
+from subagent_server.extensions.simulator.model_request import characters, input_tokens, tokens_of
+from subagent_server.extensions.simulator.model_script import Script
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.errors import BadArgument
+from subagent_server.run.records import RunMeta
+from subagent_server.verbs.access import USER
+from subagent_server.verbs.context import Service, open_service
+from subagent_server.verbs.end_run import stop
+from subagent_server.verbs.export_run import VARIABLE as OTLP
+from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.scripts import new_key, scripted_environment
+from subagent_server.verbs.start import StartOrder, start_agent
+from subagent_server.verbs.trust import TrustCheck
 
 _SOME_PROMPT = "(the prompt)"
 BOUND_SECONDS = 180.0

@@ -5,14 +5,11 @@ from typing import Any
 import click
 import yaml
 
-from subagent_server.cli.console.complete import complete_runs
-from subagent_server.cli.console.exits import EarlyExit, ExitCode
-from subagent_server.cli.console.flags import json_option
-from subagent_server.cli.console.output import out, out_json
-from subagent_server.cli.console.session import Session, pass_session
-from subagent_server.domain.visible import visible
+from subagent_server.cli.console.app import Session, complete_runs, pass_session
+from subagent_server.cli.console.output import EarlyExit, ExitCode, json_option, out, out_json
 from subagent_server.extensions.simulator import ScriptError, load_script
 from subagent_server.extensions.simulator.script_of_run import script_of_run
+from subagent_server.run.errors import visible
 
 
 @click.command()

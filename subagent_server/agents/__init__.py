@@ -1,0 +1,1 @@
+"""Agent files of every format to one `AgentDefinition`, and trust in them."""

@@ -1,0 +1,654 @@
+"""An `AgentDefinition` from the keys of an agent file, in either format (SPEC section 3).
+
+A part of a file (the agent, its limits, a server) is a mapping of keys. `_READERS` give each key the form in
+which the pydantic model of the part takes it, and the model judges it. What a reader or the model refuses is
+a fault with the key and its line, and the rest is read as if the key were not there: a single wrong number
+does not hide an agent.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ValidationError
+
+from subagent_server.agents.guards import Guards
+from subagent_server.agents.output_schemas import BadSchema, inline_schema, schema_file
+from subagent_server.agents.yaml_reader import (
+    AGENT_FIELDS,
+    LIMIT_FIELDS,
+    Block,
+    Notes,
+    Plain,
+    Unreadable,
+    Value,
+    WrongValue,
+    as_json,
+    as_names,
+    as_paths,
+    as_places,
+    as_text,
+    as_text_tree,
+    camel,
+    canonical,
+    fields_of,
+    is_null,
+    is_ours,
+    nearest_key,
+    read_text,
+    shown,
+)
+from subagent_server.run.agent_definition import (
+    AgentDefinition,
+    CodeMode,
+    JsonSchema,
+    Limits,
+    SandboxLimits,
+    ServerDefinition,
+    WebFetchBounds,
+    WebSearchBounds,
+)
+from subagent_server.run.errors import shorten
+
+# -- The table of model aliases (`sonnet`, `opus`, ...) and the ids that the Messages API knows.
+
+
+_SONNET = "claude-sonnet-5-5"
+
+_MOST_COMPARED = 60
+_LEAST_LIKENESS = 0.75
+
+DEFAULT_MODEL = _SONNET
+"""The model of an agent that names none, or says `inherit`: a run has no session to inherit one from."""
+
+ALIASES: Mapping[str, str] = {
+    "sonnet": _SONNET,
+    "opus": "claude-opus-5-5",
+    "haiku": "claude-haiku-5-5",
+    "fable": "claude-fable-5-2",
+    "mythos": "claude-mythos-5-2",
+    "inherit": DEFAULT_MODEL,
+    "default": DEFAULT_MODEL,
+}
+
+
+def resolve_model(name: str | None) -> str:
+    """Return the model id for `name`; a name that is not an alias is an id and stays unchanged.
+
+    Case does not matter to an alias. The long-context mark of agent files in the wild (`sonnet[1m]`) and a
+    provider before the id (`anthropic/claude-...`) are dropped: the API knows neither. A title such as
+    `Claude Sonnet 4.5` becomes its id.
+    """
+    text = (name or "").strip()
+    bare = text.removeprefix("anthropic/").removesuffix("[1m]")
+    return ALIASES.get(bare.lower(), _id_of(bare)) or DEFAULT_MODEL
+
+
+def misspelt_alias(name: str | None) -> str | None:
+    """Return the alias that was probably meant by a name that is neither an alias nor the id of a Claude."""
+    model = resolve_model(name).lower()
+    if "claude" in model:
+        return None
+    near = get_close_matches(model[:_MOST_COMPARED], ALIASES, 1, _LEAST_LIKENESS)
+    return near[0] if near else None
+
+
+def has_known_price(name: str | None) -> bool:
+    """Whether the list prices know the model, so that a budget can be kept."""
+    # Imported here: only an agent with a budget pays for it.
+    from genai_prices.data_snapshot import get_snapshot
+
+    try:
+        get_snapshot().find_provider_model(resolve_model(name), None, "anthropic", None)
+    except LookupError:
+        return False
+    return True
+
+
+def _id_of(name: str) -> str:
+    """Return the id of a model of Anthropic that is given by its title: `Claude Sonnet 4.5 (copilot)`."""
+    title = name.partition(" (")[0]
+    return re.sub(r"[ .]+", "-", title.lower()) if title.lower().startswith("claude ") else name
+
+
+def unknown_model(agent: AgentDefinition) -> str | None:
+    """Return a sentence on a model that the API surely has not; at another address it may be there."""
+    model = resolve_model(agent.model)
+    is_elsewhere = agent.runner != "messages" or agent.base_url
+    if is_elsewhere or "claude" in model.lower() or misspelt_alias(agent.model):
+        return None
+    why = f"model {shorten(model)} is no known model of the Messages API, and it has no known price"
+    return f"{why}: name one such as sonnet, give the `baseUrl` that has it, or choose another `runner`."
+
+
+Kind = TypeVar("Kind", bound=BaseModel)
+
+MAX_NAME = 100
+LONG_DESCRIPTION = 20_000
+"""Characters."""
+NAME_LISTS = frozenset(
+    {"tools", "disallowed_tools", "ask", "agents", "excluded_tools", "enabled_tools", "disabled_tools"}
+    | {"allowed_domains", "blocked_domains"}
+)
+_EVERYTHING = frozenset({"*", "all", "all tools"})
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DOMAIN = re.compile(r"[^\s:/?#*]+\.[^\s:/?#*]+(?:/\S*)?")
+_PRIVATE = frozenset({"env", "headers", "args", "url", "command", "api_key_env"})
+"""Fields whose values no message repeats: secrets are among them, also in a wrong place."""
+_OTHER_TYPES = {"local": "stdio", "remote": "http", "streamable-http": "http", "streamablehttp": "http"}
+"""Types of a server as other tools write them."""
+_OF_BOX = ("sandbox", "network", "sandbox_read", "sandbox_write")
+_SERVER_FIELDS = fields_of(ServerDefinition)
+_CODE_MODE_FIELDS = {**fields_of(CodeMode), "maxtimeout": "max_timeout_seconds"}
+"""`maxTimeout` is what CPE files call it."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The source of a definition: its file, its name if it gives none, and its body."""
+
+    path: Path
+    name: str
+    body: str = ""
+
+
+@dataclass
+class Reading:
+    """One file in the course of reading: what is known of it besides the values of its parts."""
+
+    notes: Notes
+    origin: Origin = Origin(Path(), "")
+    unknown: dict[str, object] = field(default_factory=dict)
+    unknown_line: int | None = None
+    named_servers: list[str] = field(default_factory=list)
+    read_from: dict[str, Path] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    guards: Guards = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.guards = Guards(self.notes)
+
+    def keep_unknown(self, key: str, value: Value, line: int | None) -> None:
+        """Remember an unknown key; `report_unknown` reports all of them at once."""
+        self.unknown[key] = as_json(value)
+        self.unknown_line = self.unknown_line or line
+
+    def report_unknown(self) -> None:
+        """Give a single warning naming every unknown key, on the line of the first."""
+        if self.unknown:
+            near = {key: nearest_key(key) for key in list(self.unknown)[:20]}
+            keys = ", ".join(shorten(key, 60) + (f" (nearest: {n})" if n else "") for key, n in near.items())
+            more = ", ..." if len(self.unknown) > 20 else ""
+            self.notes.warn(f"unknown keys are kept and not used: {keys}{more}", self.unknown_line)
+
+
+@dataclass(frozen=True)
+class _Key:
+    """A key that is being read, by the name that people know it by: `limits.maxTurns`."""
+
+    name: str
+    line: int | None
+    reading: Reading
+
+    @property
+    def notes(self) -> Notes:
+        return self.reading.notes
+
+
+class _Part:
+    """The values of one part of a file, by the fields of its model."""
+
+    def __init__(self, where: str, reading: Reading) -> None:
+        self.where = where
+        self.reading = reading
+        self.values: dict[str, object] = {}
+        self.lines: dict[str, int] = {}
+
+    def name(self, name: str) -> str:
+        """Return a field as people know it."""
+        return f"{self.where}.{camel(name)}" if self.where else camel(name)
+
+    def fill(self, block: Block, fields: Mapping[str, str]) -> None:
+        """Read the keys of a mapping; those that are not in `fields` are unknown."""
+        for key, value in block.items():
+            name = fields.get(canonical(key))
+            if name is None:
+                self.reading.keep_unknown(f"{self.where}.{key}", value, block.lines.get(key))
+            elif not is_null(value):
+                self.put(name, value, block.lines.get(key))
+
+    def put(self, name: str, value: Value, line: int | None) -> None:
+        """Read the value of a field; a second one is a fault."""
+        target, notes = name.removesuffix("_path"), self.reading.notes
+        reader = _READERS.get(f"{self.where.partition('.')[0]}.{name}") or _READERS.get(name, _text_tree)
+        try:
+            read = reader(value, _Key(self.name(name), line, self.reading))
+            if target in self.values:
+                raise WrongValue("is given twice, so say it once")
+            self.values[target] = read
+        except BadSchema as error:
+            notes.fault(f"{self.name(name)}{':' if name == target else ''} {error}", line)
+        except WrongValue as error:
+            notes.fault(f"{self.name(name)} {error}", line)
+        if line is not None:
+            self.lines.setdefault(target, line)
+
+    def built(self, kind: type[Kind], line: int | None = None) -> Kind:
+        """Return the part without the values that its model refuses; each of these is a fault."""
+        try:
+            return kind.model_validate(self.values)
+        except ValidationError as error:
+            for name, reason in self._reasons(error).items():
+                self.reading.notes.fault(f"{self.name(name)} {reason}", self.lines.get(name, line))
+                del self.values[name]
+        return self.built(kind, line)
+
+    def _reasons(self, error: ValidationError) -> dict[str, str]:
+        """Return what is wrong, by the field: the one place where pydantic's words become ours."""
+        reasons: dict[str, str] = {}
+        fields = {camel(name): name for name in self.values}
+        for detail in error.errors(include_url=False):
+            key, *inner = map(str, detail["loc"])
+            name = fields.get(key, key)
+            rule = detail["msg"].replace("Input should", "must").partition(", unable")[0]
+            at = f" at {inner[0]!r}" if inner else ""
+            is_shown = isinstance(detail["input"], str) and name not in _PRIVATE
+            shown_value = f", not {shorten(detail['input'])}" if is_shown else ""
+            reasons.setdefault(name, f"{rule}{at}{shown_value}")
+        return reasons
+
+
+def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefinition:
+    """Return the agent described by `block`.
+
+    A wrong value becomes a fault in `notes` and is left out; unknown keys are kept under `unknown` with a
+    single warning. The result has no `faults`, `warnings` and `source` yet: `notes` may still grow.
+    """
+    reading = Reading(notes, origin)
+    agent, limits = _Part("", reading), _Part("limits", reading)
+    if origin.body:
+        agent.values["system_prompt"] = origin.body
+    _report_all_repeated(block, notes)
+    for key, value in block.items():
+        _read_key(key, value, block.lines[key], agent, limits)
+    agent.values.setdefault("name", origin.name)
+    if limits.values:
+        agent.values["limits"] = limits.built(Limits)
+    agent.values["named_servers"] = reading.named_servers
+    definition = agent.built(AgentDefinition)
+    _check(definition, agent.lines, notes)
+    reading.report_unknown()
+    lines = {part.name(name): line for part in (agent, limits) for name, line in part.lines.items()}
+    found = {"unknown": reading.unknown, "read_from": reading.read_from, "lines": lines | reading.lines}
+    return reading.guards.applied(definition.model_copy(update=found))
+
+
+def _read_key(key: str, value: Value, line: int, agent: _Part, limits: _Part) -> None:
+    form, reading = canonical(key), agent.reading
+    name = AGENT_FIELDS.get(form)
+    if form in LIMIT_FIELDS:
+        if not is_null(value):
+            limits.put(LIMIT_FIELDS[form], value, line)
+    elif name is None:
+        if not reading.guards.read(key, value, line):
+            reading.keep_unknown(key, value, line)
+    elif name == "limits" and isinstance(value, Block):
+        limits.fill(value, LIMIT_FIELDS)
+    elif name == "limits" and not is_null(value):
+        reading.notes.fault("limits must be a mapping of keys", line)
+    elif name == "tools" or not is_null(value):
+        agent.put(name, value, line)
+
+
+def _report_all_repeated(block: Block, notes: Notes) -> None:
+    for key, line in block.repeated.items():
+        tell = notes.fault if is_ours(key) else notes.warn
+        tell(f"{shorten(key)} is given twice (first on line {block.lines[key]}), so say it once", line)
+    for key, value in block.items():
+        if is_ours(key):
+            report_repeated(value, key, notes)
+
+
+def report_repeated(value: Value, where: str, notes: Notes) -> None:
+    """Give a fault for each repeated key of a mapping, at any depth of `value`."""
+    if isinstance(value, list):
+        for item in value:
+            report_repeated(item, where, notes)
+    if isinstance(value, Block):
+        for key, line in value.repeated.items():
+            first = value.lines[key]
+            notes.fault(f"{where}.{key} is given twice (first on line {first}), so say it once", line)
+        for key, item in value.items():
+            report_repeated(item, f"{where}.{key}", notes)
+
+
+# -- the keys
+
+
+def _text_tree(value: Value, _: _Key) -> object:
+    return as_text_tree(value)
+
+
+def _choice(value: Value, _: _Key) -> object:
+    text = as_text_tree(value)
+    return text.strip().lower() if isinstance(text, str) else text
+
+
+def _names(value: Value, _: _Key) -> list[str]:
+    return as_names(value)
+
+
+def _places(value: Value, _: _Key) -> list[str]:
+    return as_places(value)
+
+
+def _part_of(kind: type[BaseModel], fields: Mapping[str, str]) -> Callable[[Value, _Key], object]:
+    """Return the reader of a key whose value is a part of its own."""
+
+    def read(value: Value, key: _Key) -> object:
+        if not isinstance(value, Block):
+            raise WrongValue("must be a mapping of keys")
+        part = _Part(key.name, key.reading)
+        part.fill(value, fields)
+        return part.built(kind, key.line)
+
+    return read
+
+
+def _name(value: Value, key: _Key) -> str:
+    text = as_text(value).strip()
+    if not text.isprintable() or len(text) > MAX_NAME:
+        key.notes.fault(f"name must be at most {MAX_NAME} printable characters on one line", key.line)
+        text = "".join(c if c.isprintable() else " " for c in text)[:MAX_NAME].strip()
+    return text or key.reading.origin.name
+
+
+def _description(value: Value, _: _Key) -> str:
+    text = as_text(value).strip()
+    # Files in the wild write line ends as \n where YAML leaves them as they are: unquoted, or escaped twice.
+    is_escaped = isinstance(value, Plain) or "\n" not in text
+    return text.replace("\\n", "\n") if is_escaped else text
+
+
+def _tools(value: Value, key: _Key) -> list[str] | None:
+    if isinstance(value, Block):
+        key.reading.guards.read_tools(value, key.line)
+        return None
+    if value == ["*"] or (isinstance(value, str) and value.strip().lower() in _EVERYTHING):
+        return None
+    if is_null(value) or (isinstance(value, str) and value.strip().lower() == "none"):
+        key.notes.warn("tools is empty, so the run has none: without the key it has all", key.line)
+        return []
+    return as_names(value)
+
+
+def _model(value: Value, key: _Key) -> object:
+    if isinstance(value, list) and value:
+        key.notes.warn("model is a list, and a run has one model: the first is used", key.line)
+        value = value[0]
+    return as_text_tree(value)
+
+
+def _code_mode(value: Value, key: _Key) -> object:
+    if isinstance(value, str):
+        block = Block()
+        block.put("enabled", value, key.line or 0)
+        value = block
+    return _part_of(CodeMode, _CODE_MODE_FIELDS)(value, key)
+
+
+def _web(kind: type[WebSearchBounds] | type[WebFetchBounds]) -> Callable[[Value, _Key], object]:
+    def read(value: Value, key: _Key) -> object:
+        bounds = _part_of(kind, fields_of(kind))(value, key)
+        assert isinstance(bounds, WebSearchBounds | WebFetchBounds)
+        if bounds.allowed_domains and bounds.blocked_domains:
+            raise WrongValue("has allowedDomains and blockedDomains: give one of them")
+        return bounds
+
+    return read
+
+
+def _domains(value: Value, _: _Key) -> list[str]:
+    """Read a list of domains, unless the API would refuse it."""
+    domains = as_names(value)
+    if not domains:
+        raise WrongValue("is empty: name a domain, or leave it out")
+    if (wrong := next((d for d in domains if not _DOMAIN.fullmatch(d)), None)) is not None:
+        rule = "must be domains such as example.com, without https:// and without *"
+        raise WrongValue(f"{rule}, not {shorten(wrong)}")
+    return domains
+
+
+def _hooks(value: Value, _: _Key) -> object:
+    if not isinstance(value, Block):
+        raise WrongValue("must be a mapping of events to commands")
+    return as_json(value)
+
+
+def _output_schema(value: Value, key: _Key) -> JsonSchema:
+    path = _named_file(value, key) if key.name.endswith("Path") else None
+    return inline_schema(value) if path is None else schema_file(path)
+
+
+def _system_prompt_path(value: Value, key: _Key) -> str:
+    path = _named_file(value, key)
+    try:
+        return read_text(path).strip("\n")
+    except Unreadable as error:
+        raise WrongValue(f"{shown(path)}: {error.reason}") from error
+
+
+def _named_file(value: Value, key: _Key) -> Path:
+    """Return the file named by a key, links resolved, and keep its path: trust depends on the file read."""
+    path = key.reading.origin.path.parent / as_text(value)
+    with suppress(ValueError):  # a NUL: reading says what is wrong with it
+        path = Path(os.path.realpath(path))
+    key.reading.read_from[key.name] = path
+    return path
+
+
+# -- MCP servers, by the rules of the seed's validation table (SPEC section 8)
+
+
+def read_servers(value: Value, line: int | None, reading: Reading) -> dict[str, ServerDefinition]:
+    """Return the servers of `mcpServers`: a mapping by name, a list of mappings, or names.
+
+    A name alone refers to a server that is defined elsewhere: it is kept in `reading.named_servers`. A broken
+    rule is a fault; a server that cannot be read at all is left out.
+    """
+    servers: dict[str, ServerDefinition] = {}
+    for name, content, at in _named(value, line, reading):
+        if at is not None:
+            reading.lines.setdefault(f"mcpServers.{name}", at)
+        if name in servers or name in reading.named_servers:
+            reading.notes.fault(f"mcpServers.{name} is given twice, so say it once", at)
+        elif content is None or is_null(content):
+            reading.named_servers.append(name)
+        elif isinstance(content, Block):
+            servers[name] = _server(name, content, at, reading)
+        else:
+            reading.notes.fault(f"mcpServers.{name} must be a mapping of keys", at)
+    return servers
+
+
+_Named: TypeAlias = "tuple[str, Value | None, int | None]"
+
+
+def _named(value: Value, line: int | None, reading: Reading) -> Iterator[_Named]:
+    """Yield the name of each server, its keys unless it is only named, and its line."""
+    if isinstance(value, Block):
+        yield from ((name, item, value.lines.get(name, line)) for name, item in value.items())
+        return
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, Block):
+            yield from ((name, None, line) for name in as_names(item))
+            continue
+        at = next(iter(item.lines.values()), line)
+        if isinstance(name := item.get("name"), str):  # `{name: github, ...}`
+            content = Block()
+            for key in (key for key in item if key != "name"):
+                content.put(key, item[key], item.lines[key])
+            yield name, content, at
+        elif any(canonical(key) in _SERVER_FIELDS for key in item):
+            reading.notes.fault("a server in the list of mcpServers has no name", at)
+        else:  # `{github: {...}}`
+            yield from ((key, content, item.lines[key]) for key, content in item.items())
+
+
+def _server(name: str, block: Block, line: int | None, reading: Reading) -> ServerDefinition:
+    part = _Part(f"mcpServers.{name}", reading)
+    part.fill(block, _SERVER_FIELDS)
+    is_typed = "type" in part.values
+    if not is_typed and "command" not in part.values:
+        rule = "http or sse, with its url" if "url" in part.values else "or a command"
+        reading.notes.fault(f"{part.where} needs a type, {rule}", line)
+        return part.built(ServerDefinition, line)
+    server = part.built(ServerDefinition, line)
+    if not is_typed or "type" in part.values:  # else its type is a fault, and no rule can be judged
+        for key, rule in _broken_rules(server, part.values):
+            reading.notes.fault(f"{part.name(key)} {rule}", part.lines.get(key, line))
+        for key in ("command", "args"):
+            if server.type != "stdio" and key in part.values:
+                reading.notes.warn(f"{part.name(key)} is not used by {server.type}", part.lines.get(key))
+    usual = ServerDefinition()
+    zeros = {key: getattr(usual, key) for key in _SECONDS if getattr(server, key) == 0}
+    return server.model_copy(update=zeros) if zeros else server
+
+
+_SECONDS = ("timeout", "call_timeout_seconds")
+
+
+def _broken_rules(server: ServerDefinition, given: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return the keys that break a rule of their type, each with the rule."""
+    is_boxed = server.network is False or server.sandbox_read or server.sandbox_write
+    foreign = f"is for stdio, and this is a server by {server.type}"
+    rules: list[tuple[str, object, str]] = [
+        ("command", not (server.command or "").strip(), "is missing, and a stdio server is started by one"),
+        ("url", server.url, "is for http and sse, and this is a stdio server"),
+        ("headers", server.headers, "are for http and sse, and this is a stdio server"),
+        (
+            "sandbox",
+            server.sandbox is False and is_boxed,
+            "cannot be false beside network, sandboxRead or sandboxWrite, which are those of its box",
+        ),
+    ]
+    if server.type != "stdio":
+        is_wrong = server.url and not is_http_url(server.url)
+        rules = [
+            ("url", not server.url, f"is missing, and {server.type} needs one"),
+            ("url", is_wrong, "must begin with http:// or https:// and name a host"),
+            *((key, given.get(key) is not None, foreign) for key in _OF_BOX),
+            ("env", server.env, f"{foreign}: use headers"),
+        ]
+    has_both = server.enabled_tools is not None and server.disabled_tools is not None
+    rules.append(("disabled_tools", has_both, "cannot stand beside enabledTools: keep one of the two"))
+    return [(key, rule) for key, is_broken, rule in rules if is_broken]
+
+
+def _chosen_tools(value: Value, _: _Key) -> list[str]:
+    names = as_names(value)
+    if not names:
+        raise WrongValue("must name at least one tool, or be left out")
+    return names
+
+
+def is_http_url(text: str) -> bool:
+    """Whether `text` is a URL of HTTP with a host; one that begins with `${VAR}` may become one."""
+    if text.startswith("${"):
+        return True
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # read only to be checked
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.netloc) and not any(c.isspace() for c in text)
+
+
+_READERS: Mapping[str, Callable[[Value, _Key], object]] = {
+    **dict.fromkeys(NAME_LISTS, _names),
+    **dict.fromkeys(("runner", "effort", "sandbox", "isolation", "on_ask_timeout"), _choice),
+    **dict.fromkeys(("allowed_domains", "blocked_domains"), _domains),
+    **dict.fromkeys(("enabled_tools", "disabled_tools"), _chosen_tools),
+    **dict.fromkeys(("output_schema", "output_schema_path"), _output_schema),
+    "name": _name,
+    "description": _description,
+    "tools": _tools,
+    "model": _model,
+    "mcp_servers": lambda value, key: read_servers(value, key.line, key.reading),
+    "mcpServers.type": lambda value, key: _OTHER_TYPES.get(str(_choice(value, key)), _choice(value, key)),
+    "sandbox_limits": _part_of(SandboxLimits, fields_of(SandboxLimits)),
+    "web_search": _web(WebSearchBounds),
+    "web_fetch": _web(WebFetchBounds),
+    "sandbox_read": _places,
+    "sandbox_write": lambda value, _: as_paths(value),
+    "mcpServers.sandbox_write": _places,
+    "code_mode": _code_mode,
+    "hooks": _hooks,
+    "system_prompt_path": _system_prompt_path,
+}
+"""By the field, which may have another meaning in a part: `mcpServers.type`. All others are read as text."""
+
+
+# -- rules for the meaning of a value, and for two values together
+
+
+def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> None:
+    model, is_built_in, runner = shorten(agent.model or ""), agent.runner == "messages", agent.runner
+    has_places = any("{systemPrompt}" in word for word in agent.args)
+    is_noted = any(reason.startswith("command ") for reason in notes.reasons("fault"))
+    rules: list[tuple[str, object, str]] = [
+        (
+            "base_url",
+            agent.base_url and not is_http_url(agent.base_url),
+            "baseUrl must begin with http:// or https:// and name a host",
+        ),
+        (
+            "model",
+            is_built_in and any(c.isspace() for c in resolve_model(agent.model)),
+            f"model must be the id of a model without spaces, not {model}",
+        ),
+        (
+            "api_key_env",
+            not _VARIABLE.fullmatch(agent.api_key_env),
+            "apiKeyEnv must be the name of an environment variable, not the key itself",
+        ),
+        (
+            "env",
+            any(not name or "=" in name for name in agent.env),
+            "env has a variable without a proper name",
+        ),
+        (
+            "command",
+            is_built_in and agent.command,
+            "command is for runner: command and runner: acp: add one of them, or leave command out",
+        ),
+        (
+            "runner",
+            runner in ("command", "acp") and not agent.command and not is_noted,
+            f"command is missing, and runner: {runner} needs one",
+        ),
+        (  # with acp, the prompt goes with the task; without a command, nothing can be said of its arguments
+            "runner",
+            runner == "command" and agent.command and agent.system_prompt.strip() and not has_places,
+            "the system prompt cannot reach the program of runner: command: put {systemPrompt} into args, or "
+            "leave it out",
+        ),
+    ]
+    for name, is_broken, reason in rules:
+        if is_broken:
+            notes.fault(reason, lines.get(name))
+    near = misspelt_alias(agent.model)
+    if near and is_built_in and not agent.base_url:
+        notes.warn(f"model {model} is not known (nearest: {near})", lines.get("model"))
+    if not agent.description:
+        notes.warn("there is no description, so nobody can tell when to use this agent")
+    if (length := len(agent.description)) > LONG_DESCRIPTION:
+        notes.warn(f"the description has {length:,} characters, and every client reads it: shorten it")
+    if not agent.system_prompt and is_built_in:
+        notes.warn("there is no system prompt")

@@ -1,0 +1,296 @@
+"""Find the agents of some directories, and for each other file the reason why it is not an agent."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+from subagent_server.agents.formats import CONFIGURATION, MARKDOWN, LoadedFile, load_file
+from subagent_server.agents.yaml_reader import AgentFileError, Kind, NotAnAgent, Problem, shown, why
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.errors import UnknownAgent, shorten
+from subagent_server.run.stderr import lack_of_room
+
+# -- Find the files of a directory tree that may be agents, within bounds of number and time.
+
+
+MAX_ENTRIES = 20_000
+"""Directory entries that are read in one tree; the rest is left out and reported."""
+MAX_SECONDS = 1.0
+"""How long the names of one tree are read, without the time for the files themselves."""
+
+Identity = tuple[int, int]
+_SUFFIXES = MARKDOWN | CONFIGURATION
+_ELSEWHERE = frozenset({".toml", ".mdc"})
+"""The agents of Codex and the rules of Cursor."""
+_HIDDEN = "hidden files and directories are not read"
+_NOT_BELOW = "the files in it are read, its sub-directories are not"
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A file to load, or a problem with what is at that path."""
+
+    path: Path
+    problem: Problem | None = None
+
+
+def agent_files(directory: Path, seen: dict[Identity, Path]) -> list[FoundFile]:
+    """Return the files of a directory tree with the suffix of an agent file, sorted in each directory.
+
+    Links to files are followed. Of a directory outside to which a link leads the files are read, and not its
+    sub-directories: a link to `/` is not the whole disk. What was reached before, by whatever name, is not
+    read again: `seen` remembers it across calls, by device and inode. Hidden files and directories are listed
+    as skipped.
+    """
+    return list(_TreeWalk(directory, seen).found_files())
+
+
+def _problem(path: Path, kind: Kind, reason: str) -> FoundFile:
+    return FoundFile(path, Problem(path, None, kind, reason))
+
+
+def _is_directory(entry: "os.DirEntry[str]") -> bool:
+    """Whether an entry is a directory, or a link to one; no if the system does not say."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class _Directory:
+    """A directory to read; `outside` if a link has led out of the tree."""
+
+    path: Path
+    outside: bool = False
+
+
+class _TreeWalk:
+    def __init__(self, top: Path, seen: dict[Identity, Path]) -> None:
+        self._seen = seen
+        self._left = MAX_ENTRIES
+        self._until = time.monotonic() + MAX_SECONDS
+        self._pending = [_Directory(top)]
+        self._top = top
+        self._real_top = os.path.realpath(top)
+
+    def found_files(self) -> Iterator[FoundFile]:
+        while self._pending:
+            place = self._pending.pop()
+            try:
+                yield from self._directory(place)
+            except FileNotFoundError:
+                yield _problem(place.path, "warning", "there is no such directory")
+            except OSError as error:
+                yield _problem(place.path, "error", f"the directory cannot be read ({why(error)})")
+
+    def _directory(self, place: _Directory) -> Iterator[FoundFile]:
+        earlier = self._earlier(place.path)
+        if earlier is not None:
+            yield _problem(place.path, "skipped", f"it is {shown(earlier)}, which was read already")
+            return
+        below: list[_Directory] = []
+        with os.scandir(place.path) as entries:
+            here = sorted(islice(entries, self._left + 1), key=lambda entry: entry.name)
+        for entry in here:
+            self._left -= 1
+            if excess := self._excess():
+                yield _problem(self._top, "error", f"{excess}: the rest is not read")
+                self._pending.clear()
+                return
+            if not _is_directory(entry):
+                suffix = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122 - of 20,000
+                if suffix in _SUFFIXES:
+                    yield from self._file(Path(entry.path))
+                elif suffix in _ELSEWHERE:
+                    yield _problem(
+                        Path(entry.path), "skipped", f"files of the kind {suffix} are not read here"
+                    )
+            elif entry.name.startswith("."):
+                yield _problem(Path(entry.path), "skipped", _HIDDEN)
+            else:
+                below.append(_Directory(Path(entry.path), outside=self._leads_out(entry)))
+        if place.outside and below:
+            yield _problem(place.path, "skipped", f"a link leads out of {shown(self._top)}: {_NOT_BELOW}")
+        else:
+            self._pending += reversed(below)
+
+    def _excess(self) -> str | None:
+        if self._left < 0:
+            return f"more than {MAX_ENTRIES} entries"
+        if time.monotonic() > self._until:
+            return f"its names could not be read within {MAX_SECONDS:g} s"
+        return None
+
+    def _leads_out(self, entry: "os.DirEntry[str]") -> bool:
+        return entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(self._real_top)
+
+    def _file(self, path: Path) -> Iterator[FoundFile]:
+        if path.name.startswith("."):
+            yield _problem(path, "skipped", _HIDDEN)
+            return
+        try:
+            earlier = self._earlier(path)
+        except OSError:
+            earlier = None  # reading the file will say what is wrong with it
+        if earlier is None:
+            yield FoundFile(path)
+        else:
+            yield _problem(path, "skipped", f"it is {shown(earlier)}, which was read already")
+
+    def _earlier(self, path: Path) -> Path | None:
+        """Return the path under which this very file or directory was reached before, if it was."""
+        status = path.stat()
+        identity = status.st_dev, status.st_ino
+        earlier = self._seen.get(identity)
+        self._seen.setdefault(identity, path)
+        return earlier
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The agents that may be run, by name in alphabetical order, and the problems of the files.
+
+    A server keeps the agents as long as it lives, so they have no prompts: a run reads its file again.
+    """
+
+    agents: dict[str, AgentDefinition] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def find(self, name: str) -> AgentDefinition | None:
+        """Return the agent of this name, or whose tool has this name."""
+        if name in self.agents:
+            return self.agents[name]
+        return next((agent for agent in self.agents.values() if agent.tool_name == name), None)
+
+    def require(self, name: str) -> AgentDefinition:
+        """Return the agent as `find` does.
+
+        Raises:
+            UnknownAgent: there is no such agent; if a file of this name was not loaded, the error says why.
+        """
+        agent = self.find(name)
+        if agent is None:
+            raise UnknownAgent(name, self.agents, self.why_missing(name))
+        return agent
+
+    def why_missing(self, name: str) -> str | None:
+        """Return why a file of this name is not an agent, or None."""
+        for problem in self.problems:
+            if name in (problem.agent, problem.path.stem) and problem.kind not in ("fault", "warning"):
+                return f"{shown(problem.path)}: {problem.reason}"
+        return None
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A loaded file of a directory, with a hash of its prompt in place of the prompt."""
+
+    path: Path
+    loaded: LoadedFile
+    prompt: int
+
+    @property
+    def name(self) -> str:
+        return self.loaded.definition.name
+
+    @property
+    def content(self) -> tuple[AgentDefinition, int]:
+        """The agent without the place of its file and of its keys, and its prompt."""
+        placeless = self.loaded.definition.model_copy(update={"source": None, "read_from": {}, "lines": {}})
+        return placeless, self.prompt
+
+
+@dataclass
+class _Search:
+    """The result of the directories read so far. A name belongs to the first file with this name."""
+
+    agents: dict[str, AgentDefinition] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    first: dict[str, tuple[int, _Candidate]] = field(default_factory=dict)
+    """By agent name: the number of its directory, and the file that loaded."""
+    tools: dict[str, str] = field(default_factory=dict)
+    """By tool name: the agent that has it."""
+
+    def report(self, candidate: _Candidate, kind: Kind, reason: str) -> None:
+        self.problems.append(Problem(candidate.path, None, kind, reason, candidate.name))
+
+
+def discover(directories: Sequence[Path]) -> Catalog:
+    """Return the agents of `directories` and of their sub-directories; nothing found there raises an error.
+
+    Of two files of one name the first loads: by the order of `directories`, then of paths (SPEC section 3).
+    Problems come in the same order.
+    """
+    search = _Search()
+    seen: dict[tuple[int, int], Path] = {}
+    for number, directory in enumerate(directories):
+        start = len(search.problems)
+        loaded = [_load(found, search) for found in agent_files(directory, seen)]
+        for candidate in sorted(filter(None, loaded), key=lambda candidate: str(candidate.path)):
+            _admit(candidate, number, search)
+        search.problems[start:] = sorted(search.problems[start:], key=lambda p: (str(p.path), p.line or 0))
+    return Catalog(dict(sorted(search.agents.items())), search.problems)
+
+
+def _admit(candidate: _Candidate, directory: int, search: _Search) -> None:
+    """Add an agent, unless an earlier file has its name."""
+    earlier_directory, earlier = search.first.setdefault(candidate.name, (directory, candidate))
+    where = shown(earlier.path)
+    if earlier is candidate:
+        _accept(candidate, search)
+    elif candidate.content == earlier.content:
+        search.report(candidate, "skipped", f"it is the same agent as {where}")
+    elif earlier_directory != directory:
+        search.report(candidate, "shadowed", f"{candidate.name} of {where} goes before it")
+    else:
+        search.report(candidate, "duplicate", f"{where} has the name {candidate.name} too: rename one")
+        search.problems += _noted(candidate)
+
+
+def _load(found: FoundFile, search: _Search) -> _Candidate | None:
+    if found.problem is not None:
+        search.problems.append(found.problem)
+        return None
+    try:
+        return _without_prompt(load_file(found.path), found.path)
+    except NotAnAgent as error:
+        search.problems.append(Problem(found.path, error.line, "skipped", error.reason))
+    except AgentFileError as error:
+        search.problems.append(Problem(found.path, error.line, "error", error.reason))
+    except Exception as error:
+        if lack_of_room(error) is not None:
+            raise
+        # A bug of the loader met in one file must not hide the others.
+        reason = f"reading it failed ({type(error).__name__}: {shorten(str(error))}), so report it"
+        search.problems.append(Problem(found.path, None, "error", reason))
+    return None
+
+
+def _without_prompt(loaded: LoadedFile, path: Path) -> _Candidate:
+    definition = loaded.definition
+    listed = replace(loaded, definition=definition.model_copy(update={"system_prompt": ""}))
+    return _Candidate(path, listed, hash(definition.system_prompt))
+
+
+def _accept(candidate: _Candidate, search: _Search) -> None:
+    definition = candidate.loaded.definition
+    owner = search.tools.get(definition.tool_name)
+    if owner is not None:
+        clash = definition.tool_name
+        definition = definition.model_copy(update={"distinct_tool": True})
+        search.report(candidate, "warning", f"its tool is {definition.tool_name}: {owner} has {clash}")
+    search.tools[definition.tool_name] = candidate.name
+    search.agents[candidate.name] = definition
+    search.problems += _noted(candidate)
+
+
+def _noted(candidate: _Candidate) -> list[Problem]:
+    """Return the mistakes that were found while the file was read."""
+    return [
+        Problem(candidate.path, note.line, note.kind, note.reason, candidate.name)
+        for note in candidate.loaded.notes
+    ]

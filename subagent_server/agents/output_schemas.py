@@ -1,0 +1,402 @@
+"""The schema of an agent's structured result, inline or in a file: JSON Schema of drafts 4 to 2020-12.
+
+Anybody's agent file is read by everybody's listing, so reading a schema costs at most a tenth of a second:
+what has too many values, or patterns too costly to compile, is refused. Nothing is ever looked up for a
+reference: what a schema needs stands in it.
+"""
+
+import json
+import math
+import re
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urljoin
+
+from subagent_server.agents.yaml_reader import Json, Plain, Unreadable, Value, as_json, read_text, shown
+from subagent_server.run.agent_definition import JsonSchema
+from subagent_server.run.errors import shorten
+from subagent_server.run.schemas import NEWEST, validator_name
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+    from referencing import Resource, Specification
+    from referencing._core import Resolver
+
+MAX_CHARACTERS = 256 << 10
+MAX_VALUES = 4_000
+"""Texts, numbers, lists and objects in a schema. Judging as many takes less than 0.1 s of a processor."""
+MAX_DEPTH = 60
+MAX_PATTERN = 1_000
+MAX_COSTLY_PATTERN = 40
+"""Characters. `[\\u0100-\\uffff]` takes 250 times as long to compile as another one of that length, and three
+times that where upper and lower case are one."""
+PATTERN_SECONDS = 0.02
+"""Of a processor, for compiling all patterns of a schema; 200 ordinary ones take a tenth of it."""
+
+_COSTLY_PATTERN = re.compile(r"[^\x00-\x7f]|\\[uUxN]|\(\?[a-zA-Z]*i")
+_META_SCHEMAS = ("http://json-schema.org/", "https://json-schema.org/")
+_REFERENCE_ALONE = ("Draft4Validator", "Draft6Validator", "Draft7Validator")
+"""In these drafts nothing counts beside a `$ref`."""
+_DRAFTS = "those of the drafts 4, 6, 7, 2019-09 and 2020-12"
+
+
+class BadSchema(Exception):
+    """Why something cannot be an output schema; the message goes after the key's name."""
+
+
+def inline_schema(value: Value) -> JsonSchema:
+    """Return the schema that stands in the agent file itself, as YAML or as JSON text.
+
+    Raises:
+        BadSchema: it is not a JSON Schema that some result can fit, or too costly to judge.
+    """
+    content = str(value) if isinstance(value, str) and not isinstance(value, Plain) else as_json(value)
+    if isinstance(content, str) and content.lstrip().startswith("{"):
+        content = _parsed(content, "")
+    if isinstance(content, str):
+        raise BadSchema("must be a JSON Schema: a schema in a file of its own is named by outputSchemaPath")
+    return _checked(content, "")
+
+
+def schema_file(path: Path) -> JsonSchema:
+    """Return the schema in a JSON file.
+
+    Raises:
+        BadSchema: the file cannot be read, is not JSON, or as for `inline_schema`.
+    """
+    where = f"{shown(path)}: "
+    try:
+        return _checked(_parsed(read_text(path), where), where)
+    except Unreadable as error:
+        raise BadSchema(where + error.reason) from error
+
+
+def _parsed(text: str, where: str) -> Json:
+    if len(text) > MAX_CHARACTERS:
+        raise BadSchema(f"{where}it has more than {MAX_CHARACTERS >> 10} Ki characters, so make it smaller")
+    try:
+        content: Json = json.loads(text, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        raise BadSchema(f"{where}it is not JSON (line {error.lineno}: {error.msg})") from error
+    except (ValueError, RecursionError) as error:
+        raise BadSchema(f"{where}it is not JSON that can be used ({error})") from error
+    return content
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+def _checked(content: Json, where: str) -> JsonSchema:
+    if not isinstance(content, dict | bool):
+        raise BadSchema(f"{where}a schema is an object, true or false")
+    try:
+        _check_size(content)
+        targets = _check_form_and_references(content)
+        draft = validator_name(content) or NEWEST
+        if (reason := _Contradictions(targets, draft).of(content, "its root")) is not None:
+            raise BadSchema(f"no result fits, because {reason}")
+    except BadSchema as error:
+        raise BadSchema(f"{where}{error}") from error
+    return dict(content) if isinstance(content, dict) else content
+
+
+def _check_size(content: Json) -> None:
+    """Bound values and depth, without recursion, and refuse text that cannot be written down."""
+    count, todo = 0, [(content, 0)]
+    while todo:
+        node, depth = todo.pop()
+        children = list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else []
+        count += 1 + len(children)
+        if count > 2 * MAX_VALUES:  # each but the root is counted as a child as well
+            raise BadSchema(f"it has more than {MAX_VALUES:,} values, so make it smaller")
+        if depth > MAX_DEPTH:
+            raise BadSchema(f"it is nested more than {MAX_DEPTH} deep")
+        if isinstance(node, float) and not math.isfinite(node):
+            raise BadSchema("it has a number that is too large to be one")
+        todo += [(child, depth + 1) for child in children]
+    try:
+        json.dumps(content, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise BadSchema("it holds text that cannot be written down") from error
+
+
+# -- the form of a schema, and its references
+
+
+def _check_form_and_references(content: dict[str, Any] | bool) -> dict[int, Any]:
+    """Return the target of the `$ref` of each schema in `content`, by the identity of that schema.
+
+    Raises:
+        BadSchema: a schema is not well-formed by its draft, or a reference leads nowhere.
+    """
+    # Imported here: it takes a twentieth of a second, and most agents have no schema.
+    from jsonschema_specifications import REGISTRY
+    from referencing.exceptions import Unresolvable
+
+    form = _Form(content)
+    form.check(content)
+    targets: dict[int, Any] = {}
+    walked: set[int] = set()
+    reference = "$id"
+    try:
+        root = form.dialect.create_resource(content)
+        uri = root.id() or ""
+        todo = list(_references(root, REGISTRY.with_resource(uri, root).crawl().resolver(uri), walked))
+        while todo:
+            schema, key, reference, resolver = todo.pop()
+            found = resolver.lookup(reference)
+            if key == "$ref":
+                targets[id(schema)] = found.contents
+            if not reference.startswith(_META_SCHEMAS) and id(found.contents) not in walked:
+                # It stands where no schema is expected, so it has not been looked at.
+                form.check(found.contents)
+                todo += _references(form.dialect.create_resource(found.contents), found.resolver, walked)
+    except (Unresolvable, ValueError) as error:
+        told = f"the reference {shorten(reference)} leads nowhere: put what it means under $defs"
+        raise BadSchema(told) from error
+    return targets
+
+
+_Reference = tuple[dict[str, Any], str, str, "Resolver[Any]"]
+"""The schema that has it, its key, itself, and the base that it is relative to."""
+
+
+def _references(start: "Resource[Any]", resolver: "Resolver[Any]", walked: set[int]) -> Iterator[_Reference]:
+    """Yield the references of a schema and of those below it, without those that were walked before."""
+    todo = [(start, resolver)]
+    while todo:
+        resource, resolver = todo.pop()
+        schema = resource.contents
+        if not isinstance(schema, dict) or id(schema) in walked:
+            continue
+        walked.add(id(schema))
+        if validator_name(schema) is None:
+            raise _unknown_draft(schema)
+        todo += [(below, resolver.in_subresource(below)) for below in resource.subresources()]
+        for key in ("$ref", "$dynamicRef", "$recursiveRef"):
+            if isinstance(target := schema.get(key), str):
+                yield schema, key, target, resolver
+
+
+def _unknown_draft(schema: Mapping[str, Any]) -> BadSchema:
+    return BadSchema(f"its $schema {shorten(str(schema['$schema']))} is not known: {_DRAFTS} are")
+
+
+class _Form:
+    """The check whether schemas are well-formed, by the draft of the root."""
+
+    def __init__(self, root: Any) -> None:
+        name = validator_name(root)
+        if name is None:
+            raise _unknown_draft(root)
+        judge = _judge(name)
+        self.dialect = judge.dialect
+        self._draft = judge.draft
+        self._validator = judge.kind(judge.meta, format_checker=_Patterns())
+
+    def check(self, schema: Any) -> None:
+        """Raise BadSchema where a schema is not well-formed."""
+        from jsonschema.exceptions import best_match
+
+        with warnings.catch_warnings():  # of patterns that may mean something else one day
+            warnings.simplefilter("ignore")
+            error = best_match(islice(self._validator.iter_errors(schema), 1))
+        if error is not None:
+            at = "/".join(str(step) for step in error.absolute_path) or "its root"
+            message = shorten(error.message, 160)
+            raise BadSchema(f"it is not a JSON Schema {self._draft} (at {at}: {message})")
+
+
+class _Judge(NamedTuple):
+    """What judges the form of schemas of a draft."""
+
+    draft: str
+    kind: Any
+    meta: Mapping[str, Any]
+    dialect: "Specification[Any]"
+
+
+@cache
+def _judge(name: str) -> _Judge:
+    """Return the judge for the class of validators of this name.
+
+    The meta-schemas of 2019-09 and 2020-12 are spread over documents with dynamic references: judging by the
+    same rules in one document is six times as fast.
+    """
+    import jsonschema
+    from jsonschema.validators import extend
+    from jsonschema_specifications import REGISTRY
+    from referencing.jsonschema import specification_with
+
+    kind = getattr(jsonschema, name)
+    meta = kind.META_SCHEMA
+    uri = meta.get("$id") or meta["id"]
+    whole: dict[str, Any] = {"type": meta.get("type", "object")}
+    for part in (*(REGISTRY.contents(urljoin(uri, each["$ref"])) for each in meta.get("allOf", [])), meta):
+        for key in ("properties", "$defs", "definitions", "dependencies"):
+            whole[key] = {**whole.get(key, {}), **part.get(key, {})}
+    text = re.sub(r'"\$(?:dynamicRef|recursiveRef)": "#(?:meta)?"', '"$ref": "#"', json.dumps(whole))
+    whole = json.loads(re.sub(r'"meta/[\w-]+#', '"#', text))
+    # That of the library compares each item with each where they cannot be sorted.
+    kind = extend(kind, {"uniqueItems": _unique_items})  # type: ignore[no-untyped-call]
+    draft = uri.removesuffix("#").removesuffix("/schema").rpartition("draft")[2].strip("-/")
+    return _Judge(draft, kind, whole, specification_with(uri))
+
+
+def _unique_items(_: Any, is_wanted: Any, value: Any, __: Any) -> Iterator["ValidationError"]:
+    from jsonschema.exceptions import ValidationError
+
+    if not is_wanted or not isinstance(value, list):
+        return
+    if len({json.dumps(item, sort_keys=True) for item in value}) < len(value):
+        yield ValidationError("it names something twice")
+
+
+class _Patterns:
+    """The check of the format `regex` in one schema, within bounds; no other format is judged."""
+
+    def __init__(self) -> None:
+        self._left = PATTERN_SECONDS
+
+    def check(self, text: object, format: str) -> None:
+        """Compile `text` where the format is `regex`. Raises BadSchema."""
+        if format != "regex" or not isinstance(text, str):
+            return
+        is_costly = _COSTLY_PATTERN.search(text) is not None
+        most = MAX_COSTLY_PATTERN if is_costly else MAX_PATTERN
+        if len(text) > most:
+            why = ", and ignores case or names characters beyond ASCII" if is_costly else ""
+            raise BadSchema(f"the pattern {shorten(text)} has more than {most} characters{why}")
+        began = time.thread_time()
+        try:
+            re.compile(text)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise BadSchema(f"the pattern {shorten(text)} is none that Python reads ({error})") from error
+        self._left -= time.thread_time() - began
+        if self._left < 0:
+            raise BadSchema("its patterns take too long to compile, so make them fewer or simpler")
+
+
+# -- schemas that nothing fits
+
+
+_BOUNDS = (
+    ("string", "minLength", "maxLength"),
+    ("array", "minItems", "maxItems"),
+    ("object", "minProperties", "maxProperties"),
+    ("number", "minimum", "maximum"),
+    ("integer", "minimum", "maximum"),
+)
+_SAMPLES: tuple[object, ...] = (None, True, 1, 1.5, "", [], {})
+"""A value of each type."""
+_MOST_STEPS = 5_000
+_DEEPEST = 100
+_MOST_COMPARED = 80
+
+
+class _Contradictions:
+    """Finds the reason why no value fits a schema, where that is plain to see.
+
+    `targets` are those of references. Of what takes too many steps to see it is supposed that something fits.
+    """
+
+    def __init__(self, targets: Mapping[int, Any], draft: str) -> None:
+        self._targets = targets
+        self._reference_alone = draft in _REFERENCE_ALONE
+        self._judge = _judge(draft).kind
+        self._left = _MOST_STEPS
+        self._open: set[int] = set()
+        self._fine: set[int] = set()
+
+    def of(self, schema: Any, at: str) -> str | None:
+        """Return the reason, as a part of a sentence, or None."""
+        if not isinstance(schema, dict):
+            return f"at {at} it is false" if schema is False else None
+        self._left -= 1
+        if self._left < 0 or id(schema) in self._fine or len(self._open) > _DEEPEST:
+            return None
+        if id(schema) in self._open:
+            return f"at {at} it needs itself, without an end"
+        self._open.add(id(schema))
+        reason = self._reason(schema, at)
+        self._open.discard(id(schema))
+        if reason is None:
+            self._fine.add(id(schema))
+        return reason
+
+    def _reason(self, schema: dict[str, Any], at: str) -> str | None:
+        if id(schema) in self._targets:
+            reason = self.of(self._targets[id(schema)], _step(at, "$ref"))
+            if reason is not None or self._reference_alone:
+                return reason
+        if "not" in schema and schema["not"] in ({}, True):
+            return f"at {at} not forbids everything"
+        return self._of_value(schema, at) or self._of_parts(schema, at) or self._of_choice(schema, at)
+
+    def _of_value(self, schema: dict[str, Any], at: str) -> str | None:
+        """Judge types, values and bounds."""
+        parts = [schema, *(part for part in schema.get("allOf", []) if isinstance(part, dict))]
+        typed = [self._judge({"type": part["type"]}) for part in parts if "type" in part]
+        values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
+        if values is not None or len(typed) > 1:
+            left = list(_SAMPLES) if values is None else values
+            if "const" in schema:
+                left = [value for value in left if _written(value) == _written(schema["const"])]
+            if not any(all(judge.is_valid(value) for judge in typed) for value in left):
+                return f"at {at} no value is left by type, enum and const"
+        for kind, least, most in _BOUNDS:
+            if _types(schema) == {kind} and schema.get(least, 0) > schema.get(most, schema.get(least, 0)):
+                return f"at {at} {least} is greater than {most}"
+        return None
+
+    def _of_parts(self, schema: dict[str, Any], at: str) -> str | None:
+        """Judge what a value has to contain."""
+        types, properties = _types(schema), schema.get("properties", {})
+        is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+        for name in schema.get("required", []) if types == {"object"} else ():
+            if name in properties:
+                if reason := self.of(properties[name], _step(at, f"properties/{name}")):
+                    return reason
+            elif is_closed:
+                near = get_close_matches(name[:_MOST_COMPARED], list(properties)[:_MOST_COMPARED], 1)
+                told = f"at {at} required names {shorten(name)}, which properties lacks and "
+                meant = f" (nearest: {shorten(near[0])})" if near else ""
+                return f"{told}additionalProperties forbids{meant}: name it in both"
+        if types == {"array"} and schema.get("minItems", 0) > 0 and "prefixItems" not in schema:
+            return self.of(schema.get("items"), _step(at, "items"))
+        return None
+
+    def _of_choice(self, schema: dict[str, Any], at: str) -> str | None:
+        for number, part in enumerate(schema.get("allOf", [])):
+            if reason := self.of(part, _step(at, f"allOf/{number}")):
+                return reason
+        for key in ("anyOf", "oneOf"):
+            reasons = []
+            for number, part in enumerate(schema.get(key, [])):
+                reasons.append(self.of(part, _step(at, f"{key}/{number}")))
+                if reasons[-1] is None:
+                    break
+            if reasons and reasons[-1] is not None:
+                return reasons[0]
+        return None
+
+
+def _step(at: str, step: str) -> str:
+    return step if at == "its root" else f"{at}/{step}"
+
+
+def _types(schema: Mapping[str, Any]) -> set[str]:
+    """Return the types that a schema names."""
+    named = schema.get("type", [])
+    return {named} if isinstance(named, str) else set(named)
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)

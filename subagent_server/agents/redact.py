@@ -1,0 +1,198 @@
+"""A definition as it may stand on disk: secret-looking values become `***`, references to secrets stay.
+
+`${VAR}` names a secret without being a secret, and so is kept; a literal is judged by its name and by its
+look. Masking too much costs little here, because a run gets its real definition another way.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from subagent_server.agents.expand import REFERENCE
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.secrets import MASK, TOKENS, is_secret_name, looks_random, without_shapes
+
+_HARMLESS_VALUE = re.compile(r"(?i:true|false|yes|no|none|auto)?")
+
+_SCHEME = re.compile(r"(?i:\b(bearer|basic)\s+)([^\s,;\"'$]{4,})")
+_RUN = re.compile(r"[A-Za-z0-9_+=-]{20,}")
+_FLAG = re.compile(r"(?P<name>-{0,2}[A-Za-z][\w.-]*)(?P<equals>[=:]\s*)(?P<value>.+)", re.DOTALL)
+_ASSIGNED = re.compile(
+    r"""(?<![\w.-])(?:(?P<flag>--[A-Za-z][\w.-]*)\s+(?!-)|(?P<name>-{0,2}[A-Za-z][\w.-]*)["']?[=:]\s*)"""
+    r"""(?P<scheme>(?i:bearer|basic|token)\s+)?(?P<value>"[^"]*"|'[^']*'|[^\s"'&;,]+)"""
+)
+
+
+def redact(definition: AgentDefinition) -> dict[str, Any]:
+    """Return `definition` as JSON data for disk, its secret-looking literals masked.
+
+    Everything but the schema is judged; names of variables and `${VAR}` stay, so that the definition can
+    be run again where the variables are set.
+    """
+    data: dict[str, Any] = definition.model_dump(mode="json", exclude={"output_schema"})
+    schema = definition.model_dump(mode="json", include={"output_schema"})
+    data["env"] = _named(definition.env)
+    data["args"] = _arguments(definition.args)
+    for key in ("baseUrl", "command"):
+        data[key] = data[key] and _value(data[key])
+    for server in data["mcpServers"].values():
+        server |= {"env": _named(server["env"]), "headers": _named(server["headers"])}
+        server["args"] = _arguments(server["args"])
+        for key in ("command", "url"):
+            server[key] = server[key] and _value(server[key])
+    data["unknown"] = _tree(data["unknown"])
+    data["hooks"] = _tree(data["hooks"])
+    return {key: _scrubbed(value) for key, value in data.items()} | schema
+
+
+def _named(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: _value(value, name) for name, value in values.items()}
+
+
+def _tree(node: Any, name: str = "") -> Any:
+    """Mask the values under a secret name, at any depth of unknown keys."""
+    if isinstance(node, dict):
+        return {key: _tree(child, key) for key, child in node.items()}
+    if isinstance(node, list):
+        return [_tree(child, name) for child in node]
+    if isinstance(node, str):
+        return _value(node, name)
+    return MASK if is_secret_name(name) and not isinstance(node, bool) and node is not None else node
+
+
+def _scrubbed(node: Any) -> Any:
+    """Mask texts with the shape of a token, wherever they stand."""
+    if isinstance(node, dict):
+        return {key: _scrubbed(child) for key, child in node.items()}
+    if isinstance(node, list):
+        return [_scrubbed(child) for child in node]
+    return without_shapes(TOKENS.sub(MASK, node)) if isinstance(node, str) else node
+
+
+def _arguments(args: Sequence[str]) -> list[str]:
+    """Mask arguments, also the one after a flag such as `--token`."""
+    masked: list[str] = []
+    before = ""
+    for arg in args:
+        is_flag_value = before.startswith("-") and "=" not in before and not arg.startswith("-")
+        masked.append(_value(arg, before if is_flag_value else ""))
+        before = arg
+    return masked
+
+
+def _value(text: str, name: str = "") -> str:
+    """Mask one value that stands under `name`."""
+    if is_secret_name(name) and not _is_harmless(text, name):
+        return _keep_references(text)
+    flag = _FLAG.fullmatch(text)
+    if flag and is_secret_name(flag["name"]):
+        return f"{flag['name']}{flag['equals']}{_value(flag['value'], flag['name'])}"
+    text = _ASSIGNED.sub(_assigned, text)
+    if "://" in text:
+        return " ".join(_url(word) if "://" in word else _word(word) for word in text.split(" "))
+    return _word(_SCHEME.sub(lambda match: match[0][: -len(match[2])] + MASK, text))
+
+
+def _assigned(match: re.Match[str]) -> str:
+    """Mask a secret that a longer text assigns: `export TOKEN=abc; run`, `run --token abc`, JSON."""
+    name = match["flag"] or match["name"]
+    if not is_secret_name(name) or _is_harmless(match["value"], name):
+        return match[0]
+    return match[0][: -len(match["value"])] + _keep_references(match["value"])
+
+
+def _is_harmless(text: str, name: str) -> bool:
+    """Whether a value says too little to be a secret: a truth value, or a number of tokens."""
+    return bool(_HARMLESS_VALUE.fullmatch(text)) or (text.isdecimal() and "tokens" in name.lower())
+
+
+def _keep_references(text: str) -> str:
+    """Mask all but `${VAR}` and a scheme such as `Bearer` before it; the default in `${VAR:-...}` too."""
+    parts: list[str] = []
+    end = 0
+    for match in REFERENCE.finditer(text):
+        parts += [_mask_literal(text[end : match.start()]), _bare(match)]
+        end = match.end()
+    return "".join([*parts, _mask_literal(text[end:])])
+
+
+def _bare(match: re.Match[str]) -> str:
+    if match["name"] is None:
+        return MASK
+    return f"${{{match['name']}:-{MASK}}}" if match["default"] else match[0]
+
+
+def _mask_literal(text: str) -> str:
+    scheme = re.match(r"\s*(?:(?i:bearer|basic|token)\s+)?", text)
+    kept = scheme[0] if scheme else ""
+    return kept + MASK if text[len(kept) :].strip() else text
+
+
+def _word(text: str) -> str:
+    """Mask each run of characters in `text` that looks random."""
+    return _RUN.sub(lambda match: MASK if looks_random(match[0]) else match[0], TOKENS.sub(MASK, text))
+
+
+def _url(text: str) -> str:
+    """Mask user information, secret or random query values, and random path segments of a URL."""
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return MASK
+    host = parts.netloc.rpartition("@")[2]
+    user = _user_info(parts)
+    path = "/".join(_word(segment) for segment in parts.path.split("/"))
+    query = "&".join(_pairs(parts.query.split("&")))
+    fragment = "&".join(_pairs(parts.fragment.split("&")))
+    tail = ("?" + query if query else "") + ("#" + fragment if fragment else "")
+    return f"{parts.scheme}://{user}{host}{path}{tail}"
+
+
+def _user_info(parts: SplitResult) -> str:
+    user, at, _ = parts.netloc.rpartition("@")
+    if not at:
+        return ""
+    name, colon, password = user.partition(":")
+    if not colon:
+        return _keep_references(name) + at
+    return f"{_word(name)}:{_keep_references(password)}@"
+
+
+def _pairs(pairs: Iterable[str]) -> Iterable[str]:
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        yield f"{name}={_value(value, name)}" if equals else _word(pair)
+
+
+# -- The secrets in a definition itself, to be kept out of all files of a run (SPEC section 13).
+
+
+_PATH = re.compile(r"(--?[\w-]+=)?(~|\.{0,2})/\S*")
+"""A directory may have a name that looks random, and a conversation without its paths is of no use."""
+SHORTEST = 8
+"""A shorter value would mask words that only happen to be the same."""
+
+
+def hidden_values(definition: AgentDefinition) -> set[str]:
+    """Return the values that `redact` takes out of `definition`, with the values of expanded variables."""
+    whole = definition.model_dump(mode="json", exclude={"output_schema"})
+    return {value for value in _hidden(whole, redact(definition)) if len(value) >= SHORTEST}
+
+
+def _hidden(whole: Any, redacted: Any) -> Iterator[str]:
+    if isinstance(whole, dict) and isinstance(redacted, dict):
+        for key, value in whole.items():
+            yield from _hidden(value, redacted.get(key))
+    elif isinstance(whole, list) and isinstance(redacted, list):
+        for value, other in zip(whole, redacted, strict=False):
+            yield from _hidden(value, other)
+    elif isinstance(whole, str) and isinstance(redacted, str) and whole != redacted:
+        yield from () if _PATH.fullmatch(whole) else _pieces(whole, redacted)
+
+
+def _pieces(whole: str, redacted: str) -> Iterator[str]:
+    """Return the texts that the mask has replaced."""
+    pattern = "(.+?)".join(re.escape(part) for part in redacted.split(MASK))
+    match = re.fullmatch(pattern, whole, re.DOTALL)
+    yield from (match.groups() if match else [whole])

@@ -1,1 +1,0 @@
-"""Agent files become agent definitions."""

@@ -1,0 +1,367 @@
+"""The configuration files of clients: a change is planned from a file's content, shown, then made atomically.
+
+A JSON file is written anew with the indentation that was found; keys, their order and foreign entries stay.
+In a TOML file only the tables of the server change, so that comments stay. A file that is not understood is
+left as it is.
+"""
+
+import difflib
+import json
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from subagent_server.cli.clients import (
+    SERVER,
+    Client,
+    Entry,
+    Permissions,
+    Syntax,
+    is_current,
+    is_written_by_init,
+)
+from subagent_server.run import files
+from subagent_server.run.durable import commit, discard, prepare
+from subagent_server.run.errors import BadArgument, HostError, shorten
+from subagent_server.sandbox.file_watch import OwnWrites
+
+MAX_BYTES = 16 << 20
+_BOM = "\ufeff"
+_PRIVATE, _SHARED = 0o600, 0o644
+_SERVERS: dict[Syntax, str] = {"json": "mcpServers", "toml": "mcp_servers"}
+_TABLE = re.compile(rf"\s*\[\s*mcp_servers\s*\.\s*[\"']?{SERVER}[\"']?\s*[.\]]")
+"""The header of the server's table, or of a table in it."""
+
+
+class NotEditable(Exception):
+    """The file stays as it is. `reason` is a clause about "it"; `line` counts from 1, None if unknown."""
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.line = line
+
+
+@dataclass(frozen=True)
+class Change:
+    """The content of a file before and after; None if there is no file.
+
+    `replaces` says that another server has our name. A new file is readable by its owner alone if `private`,
+    else by everybody, as a file of a project.
+    """
+
+    path: Path
+    before: bytes | None
+    after: bytes | None
+    replaces: bool = False
+    private: bool = True
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to do."""
+        return self.before != self.after
+
+    def diff(self, name: str) -> Iterator[str]:
+        """Yield the lines of the change as a unified diff, without line ends."""
+        old, new = ((text or b"").decode("utf-8").splitlines() for text in (self.before, self.after))
+        old_name, new_name = (os.devnull if not text else name for text in (self.before, self.after))
+        return difflib.unified_diff(old, new, old_name, new_name, lineterm="")
+
+
+def snippet(client: Client, entry: Entry) -> str:
+    """Return a file with this server alone, for a person to paste."""
+    return _written(client.syntax, "", {_SERVERS[client.syntax]: {SERVER: entry}})
+
+
+def plan(client: Client, path: Path, entry: Entry, *, private: bool) -> Change:
+    """Return the change that makes a client start the server as `entry` says.
+
+    Raises:
+        NotEditable: the file cannot be changed safely, so it stays as it is.
+        BadArgument: a path in the entry cannot be written down.
+        OSError: the file cannot be read.
+    """
+    before, text = _read(path)
+    data = _parsed(client.syntax, text)
+    servers = _servers(client.syntax, data)
+    present = servers.get(SERVER)
+    if is_current(present, entry):
+        return Change(path, before, before)
+    servers[SERVER] = entry
+    after = _encoded(before, _written(client.syntax, text, data))
+    return Change(path, before, after, replaces=present is not None, private=private)
+
+
+def plan_permissions(path: Path, permissions: Permissions) -> Change:
+    """Return the change that lets a client call the tools of the server without asking each time.
+
+    Raises as `plan`.
+    """
+    before, text = _read(path)
+    data = _parsed("json", text)
+    for place, item in permissions.lists.items():
+        listed = _around(data, place).setdefault(place[-1], [])
+        if not isinstance(listed, list):
+            raise NotEditable(f"its {'.'.join(place)} is no list")
+        if item not in listed:
+            listed.append(item)
+    for place, value in permissions.texts.items():
+        _around(data, place).setdefault(place[-1], value)
+    if data == _parsed("json", text):
+        return Change(path, before, before)
+    return Change(path, before, _encoded(before, _written("json", text, data)))
+
+
+def plan_removal(client: Client, path: Path) -> Change:
+    """Return the change that takes the server out of a client's file; a file that holds nothing else goes.
+
+    `replaces` says that the server of our name is another one. Raises as `plan`.
+    """
+    before, text = _read(path)
+    data = _parsed(client.syntax, text)
+    servers = _servers(client.syntax, data)
+    present = servers.pop(SERVER, None)
+    if present is None:
+        return Change(path, before, before)
+    if not servers:
+        del data[_SERVERS[client.syntax]]
+    after = _left(path, before, _written(client.syntax, text, data))
+    return Change(path, before, after, replaces=not is_written_by_init(present))
+
+
+def plan_withdrawal(path: Path, permissions: Permissions) -> Change:
+    """Return the change that takes back what `plan_permissions` allows. Raises as `plan`."""
+    before, text = _read(path)
+    data = _parsed("json", text)
+    found = False
+    for place, value in [*permissions.lists.items(), *permissions.texts.items()]:
+        found |= _taken_out(data, place, value)
+    if not found:
+        return Change(path, before, before)
+    return Change(path, before, _left(path, before, _written("json", text, data)))
+
+
+def write(change: Change, own: OwnWrites) -> None:
+    """Write a change atomically, as one of our `own`. The file keeps its mode, and a link stays a link.
+
+    Raises:
+        StorageFailed: the disk refused; the file is as it was.
+        HostError: the file was changed since the change was planned.
+        OSError: its folder cannot be made.
+    """
+    path = change.path.resolve()
+    if change.after is None:
+        _check_still(path, change.before)
+        path.unlink()
+        return
+    with own.writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if change.before is not None:
+            mode = stat.S_IMODE(path.stat().st_mode)
+        else:
+            mode = _PRIVATE if change.private else _SHARED
+        temporary = prepare(files.Entry.at(path), change.after)
+        try:
+            temporary.path.chmod(mode)
+            _check_still(path, change.before)
+        except BaseException:
+            discard(temporary)
+            raise
+        commit(temporary, files.Entry.at(path))
+
+
+def _check_still(path: Path, before: bytes | None) -> None:
+    """Refuse a file that is not any more as it was. Raises HostError."""
+    try:
+        is_still = _content(path) == before
+    except NotEditable:
+        is_still = False
+    if not is_still:
+        raise HostError(f"{path} was changed meanwhile and was left as it is: look at it, then try again.")
+
+
+# -- bytes and text
+
+
+def _content(path: Path) -> bytes | None:
+    # A project may have come with anything there: O_NONBLOCK, because a FIFO would wait for its writer.
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NotEditable("it is not a plain file")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise NotEditable(f"it is larger than {MAX_BYTES >> 20} MiB")
+    return content
+
+
+def _read(path: Path) -> tuple[bytes | None, str]:
+    """Return the content of a file, and its text without a byte order mark."""
+    content = _content(path)
+    try:
+        return content, (content or b"").decode("utf-8").removeprefix(_BOM)
+    except UnicodeDecodeError as error:
+        raise NotEditable("it is not UTF-8 text") from error
+
+
+def _encoded(before: bytes | None, text: str) -> bytes:
+    """Return a text as it is written, with the byte order mark that the file had."""
+    mark = _BOM if before is not None and before.startswith(_BOM.encode()) else ""
+    try:
+        return f"{mark}{text}".encode()
+    except UnicodeEncodeError as error:
+        around = shorten(text[max(0, error.start - 20) : error.end + 20])
+        raise BadArgument(f"{around} is not UTF-8: name directories that are.") from error
+
+
+def _left(path: Path, before: bytes | None, rest: str) -> bytes | None:
+    """Return what is left of a file: nothing if it held nothing else, but a link keeps its file."""
+    is_empty = rest.strip() in ("", "{}")
+    return None if is_empty and not path.is_symlink() else _encoded(before, rest)
+
+
+# -- the two syntaxes
+
+
+def _parsed(syntax: Syntax, text: str) -> dict[str, Any]:
+    if syntax == "toml":
+        try:
+            return tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise NotEditable(f"it is not TOML ({error})") from error
+    try:
+        data = (
+            json.loads(text, parse_constant=_no_constant, object_pairs_hook=_object) if text.strip() else {}
+        )
+    except json.JSONDecodeError as error:
+        raise NotEditable(f"it is not strict JSON ({error.msg})", error.lineno) from error
+    except (ValueError, RecursionError) as error:
+        raise NotEditable(f"it is not strict JSON ({error})") from error
+    if not isinstance(data, dict):
+        raise NotEditable("it holds no JSON object")
+    return data
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) < len(members):  # one of them would be lost
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _servers(syntax: Syntax, data: dict[str, Any]) -> dict[str, Any]:
+    servers = data.setdefault(_SERVERS[syntax], {})
+    if not isinstance(servers, dict):
+        raise NotEditable(f"its {_SERVERS[syntax]} is no {'object' if syntax == 'json' else 'table'}")
+    return servers
+
+
+def _written(syntax: Syntax, text: str, data: dict[str, Any]) -> str:
+    """Return the text of a file that says `data`, laid out as its former `text`."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    if syntax == "toml":
+        return _with_tables(text, data, newline)
+    bare = text.strip()
+    is_one_line = "\n" not in bare and bare not in ("", "{}")
+    found = re.search(r'\n([ \t]+)"', text)
+    indent = None if is_one_line else found[1] if found else "  "
+    try:
+        made = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError) as error:  # a number such as 1e999, or very deep
+        raise NotEditable(f"it cannot be written again ({error})") from error
+    return made.replace("\n", newline) + (text[len(text.rstrip()) :] if bare else "\n")
+
+
+def _with_tables(text: str, data: dict[str, Any], newline: str) -> str:
+    """Return a TOML text with the server as `data` has it, in place of its tables, or at the end.
+
+    A line inside of a text may look like a header too; so the result has to say what is wanted.
+    """
+    entry = data.get(_SERVERS["toml"], {}).get(SERVER)
+    lines = [] if entry is None else [f"[mcp_servers.{SERVER}]"]
+    lines += [f"{key} = {_value(value)}" for key, value in (entry or {}).items()]
+    table = "".join(f"{line}{newline}" for line in lines)
+    spans = list(_tables(text))
+    for first in range(len(spans)):
+        changed = text
+        for start, end in reversed(spans[first:]):
+            before, here = changed[:start], table if start == spans[first][0] else ""
+            if not here and (before.endswith(newline * 2) or not changed[end:].strip()):
+                before = before.removesuffix(newline)  # that of the blank line before a table
+            changed = before + here + changed[end:]
+        if _says(changed, data):
+            return changed
+    appended = f"{text}{newline}{table}" if text else table
+    if not _says(appended, data):
+        raise NotEditable("its servers are written in a way that cannot be changed")
+    return appended
+
+
+def _tables(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where the tables of the server stand, each to the end of its last setting.
+
+    Comments behind that belong to the next table.
+    """
+    position = end = 0
+    start: int | None = None
+    for line in [*re.findall(r"[^\n]*\n|[^\n]+", text), "["]:
+        bare = line.strip()
+        if bare.startswith("["):
+            if start is not None:
+                yield start, end
+            start = position if _TABLE.match(line) else None
+        position += len(line)
+        if bare and not bare.startswith("#"):
+            end = position
+
+
+def _says(text: str, wanted: dict[str, Any]) -> bool:
+    try:
+        return tomllib.loads(text) == wanted
+    except tomllib.TOMLDecodeError:
+        return False
+
+
+def _value(value: Any) -> str:
+    """Return a text, number or truth, or a list of them: as in JSON, but for one character; or a table."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_value(key)} = {_value(each)}" for key, each in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _around(data: dict[str, Any], place: Sequence[str]) -> dict[str, Any]:
+    """Return the object that holds the last key of `place`, made if it is missing."""
+    for key in place[:-1]:
+        data = data.setdefault(key, {})
+        if not isinstance(data, dict):
+            raise NotEditable(f"its {key} is no object")
+    return data
+
+
+def _taken_out(data: dict[str, Any], place: Sequence[str], value: str) -> bool:
+    """Take a value, or an item of a list, out of `data`, and what then holds nothing; say if it was there."""
+    key, *rest = place
+    inner = data.get(key)
+    if rest:
+        found = isinstance(inner, dict) and _taken_out(inner, rest, value)
+    elif isinstance(inner, list):
+        found = value in inner
+        if found:
+            inner.remove(value)
+    else:
+        found, inner = inner == value, None
+    if found and not inner:
+        del data[key]
+    return found

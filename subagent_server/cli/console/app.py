@@ -1,0 +1,445 @@
+"""The entry point: run a verb, and turn an exception into one line on stderr and an exit code.
+
+With --json the line is an object, with the same sentence.
+"""
+
+import os
+import re
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from importlib import import_module
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from subagent_server import __version__, extensions
+from subagent_server.cli.console.output import (
+    EarlyExit,
+    ExitCode,
+    Flags,
+    OutputClosed,
+    common_options,
+    err,
+    exit_of_error,
+    last_clause,
+    prepare_streams,
+    reader_is_gone,
+    report,
+    report_json,
+    take_common_options,
+)
+from subagent_server.cli.console.terminal import cut, for_people, one_line
+from subagent_server.run.errors import SubagentError, adopting
+from subagent_server.run.stderr import lack_of_room
+from subagent_server.settings import Settings, read_settings
+from subagent_server.verbs.access import Caller, NotAllowed, caller_of, find_run, user_here
+from subagent_server.verbs.context import Service, open_service
+from subagent_server.verbs.reconcile import Observed
+from subagent_server.verbs.tree_limits import check_may_delegate
+from subagent_server.verbs.views import Commands, RunView, run_view
+
+# -- The table of verbs. The module of a verb is imported when it is called, so that `ls` starts quickly.
+
+
+class Verb(NamedTuple):
+    """Where a verb is, as `module:attribute`, and its line in the list of `--help`."""
+
+    where: str
+    help: str
+
+
+def _verb(name: str, help: str) -> Verb:
+    return Verb(f"subagent_server.cli.{name}:{name}", help)
+
+
+_OWN: dict[str, Verb] = {
+    "run": _verb("run", "Start an agent and follow it until it ends."),
+    "rerun": _verb("rerun", "Start the task of a run once more, as a new run."),
+    "ls": _verb("ls", "List runs: those that need you, those that work, the last that ended."),
+    "show": _verb("show", "Show everything about a run."),
+    "logs": _verb("logs", "Print the log of a run, or follow it."),
+    "wait": _verb("wait", "Wait until runs end; the exit code says how."),
+    "inbox": _verb("inbox", "List the questions that wait for an answer."),
+    "reply": _verb("reply", "Answer a question of a run."),
+    "stop": _verb("stop", "Stop runs, and the runs that they started."),
+    "continue": Verb(
+        "subagent_server.cli.continue_:continue_", "Carry a run that has ended on, as a new run."
+    ),
+    "merge": _verb("merge", "Merge what a run has changed in its git worktree."),
+    "rm": _verb("rm", "Remove runs that are over."),
+    "page": _verb("page", "Open the page that shows the runs in a browser."),
+    "prune": _verb("prune", "Remove runs that ended long ago."),
+    "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),
+    "agents": _verb("agents", "List the agents and the faults of their files."),
+    "compare": _verb("compare", "Show two runs side by side."),
+    "new": _verb("new", "Write the file of a new agent."),
+    "mcp": Verb("subagent_server.cli.mcp:mcp", "Try the MCP servers of an agent."),
+    "trust": _verb("trust", "Let the agents and MCP servers of a directory be used."),
+    "doctor": _verb("doctor", "Find what is wrong with agent files, or with runs."),
+    "init": _verb("init", "Register this server with an MCP client."),
+    "schema": _verb("schema", "Print the JSON Schema of a file of a run, or of an agent file."),
+    "serve": _verb("serve", "Serve the agents to an MCP client."),
+    "export": _verb("export", "Pack a run into one archive."),
+    "completion": _verb("completion", "Print the script that completes this command in a shell."),
+}
+
+VERBS: dict[str, Verb] = {
+    name: verb
+    for own, verb_of_own in _OWN.items()
+    for name, verb in [
+        (own, verb_of_own),
+        *(
+            (name, Verb(each.where, each.help))
+            for name, each in extensions.commands().items()
+            if each.after == own
+        ),
+    ]
+}
+"""All verbs in the order of `--help`; those of extensions stand behind the verb that they name."""
+
+_EPILOG = (
+    "RUN is the id of a run, a unique beginning of it, its unique last part, or @last, the "
+    "last run that no other run started. "
+    "Exit codes: 0 ok, 1 the run failed, 2 usage, 3 no such run or agent, 4 the run was stopped, "
+    "5 a person's answer is needed, 6 environment, 124 timed out, 130 Ctrl-C (which stops the watching, "
+    "never the run)."
+)
+
+
+class LazyGroup(click.Group):
+    """A group with the verbs of `VERBS`; each also takes the common options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options before the verb. `help` and `version` are other spellings of the options."""
+        return super().parse_args(ctx, _spelled_as_options(args))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the verbs in the order of the table."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a verb and return it, or None if there is no verb of this name."""
+        verb = VERBS.get(cmd_name)
+        if verb is None:
+            return None
+        module, attribute = verb.where.split(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        take_common_options(command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the verb that `args` begins with; an unknown name fails with similar names."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand:
+            raise click.exceptions.NoSuchCommand(args[0], possibilities=VERBS, ctx=ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of verbs without importing them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+
+
+def _spelled_as_options(args: Sequence[str]) -> list[str]:
+    match args:
+        case ["help", *verb]:
+            return [*verb, "--help"]
+        case ["version" | "-v", *_]:
+            return ["--version"]
+        case _:
+            return list(args)
+
+
+@click.command(
+    cls=LazyGroup,
+    params=common_options(),
+    epilog=_EPILOG,
+    subcommand_metavar="VERB [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, prog_name="subagent", message="%(prog)s %(version)s")
+def subagent() -> None:
+    """Hand work to subagents, watch them, and answer their questions.
+
+    Every run has a directory of its own; the verbs work on these files, with no server running.
+    """
+
+
+_MEANT = re.compile(r"\(Did you mean one of: (.*)\?\)\.?$")
+_REPORTED = (SubagentError, EarlyExit, OutputClosed, click.ClickException, click.Abort, OSError)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; `arguments` are those of the process by default."""
+    prepare_streams()
+    words = sys.argv[1:] if arguments is None else arguments
+    flags = Flags(as_json="--json" in takewhile(lambda word: word != "--", words))
+    try:
+        code = subagent.main(arguments, prog_name="subagent", standalone_mode=False, obj=flags)
+        return int(code or 0)
+    except SystemExit:
+        if reader_is_gone():  # click exits by itself after a --help whose reader has gone
+            return ExitCode.OK
+        raise
+    except Exception as error:
+        if not isinstance(error, _REPORTED) and lack_of_room(error) is None:
+            raise
+        if flags.debug:
+            traceback.print_exc()
+        if isinstance(error, click.exceptions.NoArgsIsHelpError):
+            err(error.format_message())
+            return ExitCode.USAGE
+        verdict = _verdict(error)
+        with suppress(OutputClosed, EarlyExit):
+            if verdict.sentence and flags.as_json:
+                next_step = verdict.next_step or last_clause(verdict.sentence)
+                report_json(verdict.sentence, code=verdict.code, next_step=next_step)
+            elif verdict.sentence:
+                report(verdict.sentence)
+        return verdict.exit
+
+
+class _Verdict(NamedTuple):
+    """The end of a verb by an error: exit code, code for programs, and its line, empty if there is none."""
+
+    exit: ExitCode
+    code: str
+    sentence: str
+    next_step: str | None = None
+
+
+def _verdict(error: Exception) -> _Verdict:
+    match error:
+        case SubagentError():
+            return _Verdict(exit_of_error(error), error.code, for_people(error.sentence))
+        case EarlyExit():
+            return _Verdict(error.code, error.code.name.lower(), one_line(error.sentence))
+        case OutputClosed():
+            return _Verdict(ExitCode.OK, "ok", "")
+        case click.ClickException():
+            return _usage(error)
+        case click.Abort():
+            return _Verdict(ExitCode.INTERRUPTED, "interrupted", "interrupted.")
+        case OSError() if error.filename is not None:
+            return _Verdict(ExitCode.ENVIRONMENT, "environment", _of_the_system(error))
+        case _:
+            sentence = lack_of_room(error) or _of_the_system(error)
+            return _Verdict(ExitCode.ENVIRONMENT, "environment", sentence)
+
+
+def _usage(error: click.ClickException) -> _Verdict:
+    where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "subagent"
+    sentence = one_line(error.format_message())
+    sentence = _MEANT.sub(r"Did you mean one of \1?", sentence)
+    end = "" if sentence.endswith((".", "?")) else "."
+    more = f"`{where} --help` says more."
+    return _Verdict(ExitCode.USAGE, "usage", f"{sentence}{end} {more}", more)
+
+
+def _of_the_system(error: Exception) -> str:
+    named = getattr(error, "filename", None)
+    place = one_line(os.fsdecode(named)) if isinstance(named, (str, bytes)) else "the system"
+    why = getattr(error, "strerror", None) or error
+    return f"{place}: {why}: mend that, or name another place, then try again."
+
+
+# -- Report a run that a verb refuses, and go on with the other runs that were named.
+
+
+REFUSED_T = TypeVar("REFUSED_T")
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A run by its name, the sentence of the refusal, and its exit code."""
+
+    name: str
+    why: str
+    code: ExitCode
+
+    def to_wire(self) -> dict[str, str]:
+        """Return the JSON object of the refusal."""
+        return {"runId": self.name, "why": self.why}
+
+
+def each_of(names: Iterable[str], act: Callable[[str], REFUSED_T]) -> tuple[list[REFUSED_T], list[Refused]]:
+    """Call `act` with each name; a refusal is reported, and the other runs are done all the same."""
+    done: list[REFUSED_T] = []
+    refused: list[Refused] = []
+    for name in names:
+        try:
+            done.append(act(name))
+        except SubagentError as error:
+            why = for_people(error.sentence)
+            report(why, code=error.code, next_step=last_clause(why))
+            refused.append(Refused(name, why, exit_of_error(error)))
+    return done, refused
+
+
+def code_of(refused: Iterable[Refused]) -> ExitCode:
+    """Return the exit code of the first refusal, or OK without one."""
+    return next((each.code for each in refused), ExitCode.OK)
+
+
+# -- The context of a verb: settings, service and caller, each made on first use.
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Session:
+    """One call of the command line."""
+
+    def __init__(self, flags: Flags) -> None:
+        self._flags = flags
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings of flags, environment and working directory. Raises BadArgument."""
+        flags = self._flags
+        found = read_settings(
+            agents=flags.agents, runs=flags.runs, max_runs=flags.max_runs, trust=flags.trust
+        )
+        if found.passed_over is not None:
+            report(
+                f"{self.shown(found.passed_over, found.cwd)} is not marked as made here, so runs are in "
+                f"{self.shown(found.runs_root, found.cwd)}: "
+                f"`{adopting(self.shown(found.passed_over, found.cwd))}` would use it."
+            )
+        return found
+
+    @cached_property
+    def service(self) -> Service:
+        """The context that the verbs of `service` take."""
+        return open_service(self.settings)
+
+    @cached_property
+    def caller(self) -> Caller:
+        """The user or a child run, by its token (SPEC section 5). Raises NotAllowed.
+
+        What a person starts is that person's as long as the command watches it.
+        """
+        if self.settings.child_run_id is None and self.settings.child_token is None:
+            return user_here()
+        return caller_of(self.settings, self.service.store)
+
+    def leader(self) -> Caller:
+        """Return the caller of a verb that answers or stops runs. (A start is checked as it starts.)
+
+        Raises:
+            NotAllowed: the caller is a child whose agent may not delegate.
+        """
+        check_may_delegate(self.service, self.caller)
+        return self.caller
+
+    def check_is_user(self) -> None:
+        """Refuse a verb that only the user may call.
+
+        Raises:
+            NotAllowed: the caller is a child.
+        """
+        if self.caller.is_child:
+            raise NotAllowed(
+                f"Run {self.caller.run_id} is a subagent, and only the owner of the runs may do this: "
+                "ask your parent with ask_parent."
+            )
+
+    def run_id(self, name: str) -> str:
+        """Return the id of the run that a person names. Raises UnknownRun, AmbiguousRun."""
+        return find_run(self.service, name)
+
+    def run_ids(self, names: Iterable[str]) -> list[str]:
+        """Return the ids of the runs that are named, each once, in their order. Raises as `run_id` does."""
+        return list(dict.fromkeys(self.run_id(name) for name in names))
+
+    def view(self, observed: Observed) -> RunView:
+        """Return the view of a run, whose next calls are commands."""
+        return run_view(self.service.store, observed, Commands(self.command))
+
+    def named_runs(self, names: Iterable[str]) -> tuple[list[str], list[Refused]]:
+        """Return the ids of the runs that are named, each once, and the names without one, reported."""
+        run_ids, refused = each_of(names, self.run_id)
+        return list(dict.fromkeys(run_ids)), refused
+
+    def command(self, *words: str) -> str:
+        """Return a command that a person can type next, with --runs if a flag named the runs root."""
+        root = ["--runs", str(self._flags.runs)] if self._flags.runs is not None else []
+        return shlex.join(["subagent", *root, *words])
+
+    @property
+    def named_root(self) -> Path | None:
+        """The runs root that the flag --runs names, or None."""
+        return None if self._flags.runs is None else self.settings.runs_root
+
+    def shown(self, path: Path, cwd: Path | None = None) -> str:
+        """Return a path relative to the working directory if it lies below it."""
+        here = cwd or self.settings.cwd
+        return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def pass_session(verb: Callable[Concatenate[Session, P], T]) -> Callable[P, T]:
+    """Pass a verb the session of its flags as the first argument."""
+
+    @wraps(verb)
+    def with_session(*args: P.args, **kwargs: P.kwargs) -> T:
+        flags = click.get_current_context().ensure_object(Flags)
+        return verb(Session(flags), *args, **kwargs)
+
+    return with_session
+
+
+# -- What the shell completes: names of agents, and runs by the short ids that lists show.
+
+
+_MOST = 50
+_WIDTH = 60
+
+
+def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the runs whose short or whole id begins so, those that need a person first."""
+    from subagent_server.run.store import RunStore
+    from subagent_server.verbs.list_runs import RunList
+
+    session = Session(ctx.ensure_object(Flags))
+
+    def found() -> Iterator[CompletionItem]:
+        rows = RunList(RunStore(session.settings.runs_root), caller=session.caller).every()
+        for row in islice(rows, _MOST):
+            about = cut(one_line(" · ".join(filter(None, (row.agent, row.label or row.summary)))), _WIDTH)
+            for name in (row.run_id.rpartition("-")[2], row.run_id):
+                if name.startswith(incomplete):
+                    yield CompletionItem(name, help=about)
+                    break
+
+    return _quietly(found())
+
+
+def complete_agents(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the agents whose name begins so. Names that a shell would take apart are left out."""
+    session = Session(ctx.ensure_object(Flags))
+
+    def found() -> Iterator[CompletionItem]:
+        for agent in session.service.registry.agents():
+            if agent.name.startswith(incomplete) and not set(agent.name) & set(" \t\n'\"`$\\;&|<>()*?[]{}!"):
+                yield CompletionItem(agent.name, help=cut(one_line(agent.description), _WIDTH))
+
+    return _quietly(found())
+
+
+def _quietly(items: Iterable[CompletionItem]) -> list[CompletionItem]:
+    """Return what can be completed; where nothing can be read, nothing is."""
+    kept: list[CompletionItem] = []
+    with suppress(SubagentError, OSError):
+        kept.extend(items)
+    return kept

@@ -1,0 +1,297 @@
+"""Text for a terminal: escaped, cut to a width, in tables, and the mark and word of each status.
+
+Labels, questions, results and names come from models and files. Characters that move the cursor, colour the
+screen or reverse the line are shown as escapes (SPEC section 13).
+"""
+
+import os
+import re
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple, TextIO
+
+from subagent_server.cli.console.output import is_terminal
+from subagent_server.run.errors import OTHER_SPACES, visible
+from subagent_server.run.states import Status
+
+# -- The colours of the terminal: two palettes, and whether a stream has colours at all.
+
+
+FIXED_COLOURS = {
+    "bold": "1",
+    "red": "38;5;167",
+    "green": "38;5;64",
+    "yellow": "38;5;136",
+    "blue": "38;5;32",
+    "magenta": "38;5;133",
+    "cyan": "38;5;30",
+    "grey": "38;5;244",
+}
+"""Colours of the 256 whose place no theme changes: each can be read on white, on black and on Solarized."""
+_OF_THE_THEME = {
+    "bold": "1",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+    "grey": "2",  # faint: bright black is the background of some themes
+}
+"""For terminals that do not say that they have 256 colours."""
+PLAIN = "\x1b[0m"
+COLOUR_CODE = re.compile(r"(\x1b\[[0-9;]*m)")
+
+
+def coloured(text: str, colour: str | None, stream: TextIO | None = None) -> str:
+    """Return `text` in a colour if the stream, which is stdout by default, has colours."""
+    if not text or colour is None or not has_colours(stream):
+        return text
+    codes = FIXED_COLOURS if _has_256_colours() else _OF_THE_THEME
+    return f"\x1b[{codes[colour]}m{text}{PLAIN}"
+
+
+def has_colours(stream: TextIO | None = None) -> bool:
+    """Whether the stream, stdout by default, is a terminal with colours and NO_COLOR is not set.
+
+    https://no-color.org: any non-empty value of NO_COLOR switches colours off.
+    """
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not plain and is_terminal(sys.stdout if stream is None else stream)
+
+
+def _has_256_colours() -> bool:
+    return bool(os.environ.get("COLORTERM")) or "256color" in os.environ.get("TERM", "")
+
+
+def without_colours(line: str) -> str:
+    """Return a line that may have colours without them."""
+    return COLOUR_CODE.sub("", line)
+
+
+GAP = "  "
+_NAMES = 10
+"""How wide the names of facts are."""
+_LEAST_PROSE = 20
+UNKNOWN = "-"
+"""In place of a figure that is not known."""
+
+
+class Look(NamedTuple):
+    """How a status is shown: a mark and a word carry the meaning, the colour only helps."""
+
+    mark: str
+    word: str
+    colour: str
+
+    @property
+    def text(self) -> str:
+        """The mark and the word."""
+        return f"{self.mark} {self.word}"
+
+
+_LOOKS = {
+    Status.READY: Look("○", "ready", "grey"),
+    Status.RUNNING: Look("●", "running", "blue"),
+    Status.WAITING: Look("?", "needs you", "yellow"),
+    Status.REPLIED: Look("●", "answered", "blue"),
+    Status.COMPLETED: Look("✔", "completed", "green"),
+    Status.FAILED: Look("✘", "failed", "red"),
+    Status.STOPPED: Look("■", "stopped", "grey"),
+}
+UNREADABLE = Look("!", "unreadable", "red")
+_ELSEWHERE = Look("~", "unknown", "grey")
+_STOPPING = Look("■", "stopping", "grey")
+
+
+def look_of(status: Status | None, pending_questions: int, live: bool | None) -> Look:
+    """Return how a run is shown.
+
+    An open question comes before the status. A run of another host that has not ended is `unknown` here.
+    """
+    if status is None:
+        return UNREADABLE
+    if pending_questions:
+        return _LOOKS[Status.WAITING]
+    if live is None and not status.is_terminal:
+        return _ELSEWHERE
+    if live and status is Status.STOPPED:
+        return _STOPPING
+    return _LOOKS[status]
+
+
+def escape(text: str) -> str:
+    """Return `text` with every character that does not print as an escape, tabs and line ends included."""
+    return visible(text, OTHER_SPACES)
+
+
+def escape_lines(text: str, indent: str = "") -> str:
+    """Return a text of several lines, each escaped and indented; tabs become spaces."""
+    lines = text.replace("\r\n", "\n").rstrip("\n").split("\n")
+    return "\n".join(f"{indent}{escape(line.expandtabs(4))}" for line in lines)
+
+
+def one_line(text: str) -> str:
+    """Return `text` escaped and on one line."""
+    return escape(" ".join(text.split()))
+
+
+def head(text: str, lines: int) -> str:
+    """Return the first `lines` lines of `text`, and how many more there are."""
+    every = text.rstrip("\n").split("\n")
+    if len(every) <= lines:
+        return "\n".join(every)
+    left = len(every) - lines
+    return "\n".join([*every[:lines], f"… {left} more line{'' if left == 1 else 's'}"])
+
+
+def width_of(text: str) -> int:
+    """Return how many columns `text` takes on a terminal."""
+    return len(text) if text.isascii() else sum(_columns(c) for c in text)
+
+
+def cut(text: str, width: int) -> str:
+    """Return `text` in at most `width` columns, with an ellipsis if it was cut."""
+    if width_of(text) <= width:
+        return text
+    kept, room = "", max(0, width - 1)
+    for c in text:
+        room -= _columns(c)
+        if room < 0:
+            break
+        kept += c
+    return f"{kept.rstrip()}…"
+
+
+def padded(text: str, width: int) -> str:
+    """Return `text` cut or filled to exactly `width` columns."""
+    text = cut(text, width)
+    return text + " " * (width - width_of(text))
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return the lines of `text`, each in at most `width` columns, broken at spaces where there are any."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        rest = line
+        while width_of(rest) > width:
+            fits = next(n for n in range(1, len(rest) + 1) if width_of(rest[: n + 1]) > width)
+            space = rest.rfind(" ", 1, fits + 1)
+            end = space if space > 0 else fits
+            lines.append(rest[:end].rstrip())
+            rest = rest[end:].lstrip()
+        lines.append(rest)
+    return lines
+
+
+def folded(line: str, width: int, indent: str = "") -> list[str]:
+    """Return a line that may have colours in pieces that fit the width; all but the first are indented."""
+    if width_of(without_colours(line)) <= width:
+        return [line]
+    pieces, piece, room, colour = [], "", width, ""
+    for part in COLOUR_CODE.split(line):
+        if part.startswith("\x1b"):
+            colour = "" if part == PLAIN else part
+            piece += part
+            continue
+        for c in part:
+            if room < _columns(c):
+                pieces.append(piece + (PLAIN if colour else ""))
+                piece, room = indent + colour, width - len(indent)
+            piece += c
+            room -= _columns(c)
+    return [*pieces, piece]
+
+
+def table(rows: Sequence[Sequence[str]], limits: Sequence[int]) -> list[str]:
+    """Return `rows` as aligned lines.
+
+    A column is as wide as its widest cell. On a terminal it is at most its limit, and the last column takes
+    the rest of the line; a program that reads the table gets all of it.
+    """
+    is_whole = not is_terminal(sys.stdout)
+    widest = [max((width_of(row[column]) for row in rows), default=0) for column in range(len(limits))]
+    widths = widest if is_whole else list(map(min, widest, limits))
+    rest = max(8, line_width() - sum(widths) - len(GAP) * len(widths))
+    return [
+        GAP.join(
+            [
+                *(padded(cell, widths[i]) for i, cell in enumerate(row[:-1])),
+                row[-1] if is_whole else cut(row[-1], rest),
+            ]
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def line_width() -> int:
+    """Return the width of the terminal in columns: 80 if there is none."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def duration(seconds: float) -> str:
+    """Return a time span in two units at most: `41s`, `3m12s`, `1h05m`, `2d03h`."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def moment(when: datetime) -> str:
+    """Return a moment as text in UTC, like all records."""
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def facts(pairs: Iterable[tuple[str, str | None]]) -> str:
+    """Return named facts under each other; those that are None or empty are left out."""
+    lines: list[str] = []
+    for name, value in pairs:
+        if value:
+            first, *rest = value.split("\n")
+            lines += [f"{name:<{_NAMES}}{first}", *(f"{'':<{_NAMES}}{line}" for line in rest)]
+    return "\n".join(lines)
+
+
+def prose(text: str) -> str:
+    """Return the value of a fact that is read and not copied: on a terminal, broken at its spaces."""
+    if not is_terminal(sys.stdout):
+        return text
+    return "\n".join(wrapped(text, max(_LEAST_PROSE, line_width() - _NAMES)))
+
+
+def _columns(c: str) -> int:
+    if unicodedata.combining(c) or unicodedata.category(c) == "Cf":  # what `escape` leaves of these joins
+        return 0
+    return 2 if unicodedata.east_asian_width(c) in "WF" else 1
+
+
+# -- The sentence of an error for people: it names commands in place of the tools that a model would call.
+
+
+_COMMANDS = {
+    "run_<agent>": "`subagent run`",
+    "check_status": "`subagent show`",
+    "wait_for_runs": "`subagent wait`",
+    "list_runs": "`subagent ls`",
+    "get_logs": "`subagent logs`",
+    "reply_subagent": "`subagent reply`",
+    "stop_run": "`subagent stop`",
+    "continue_run": "`subagent continue`",
+    "storedAgent: true": "`--stored-agent`",
+    "messageId": "MESSAGE",
+    "`prompt`": "PROMPT",
+    "`inputs`": "`--input`",
+}
+_TOOLS = re.compile("|".join(rf"(?<!\w){re.escape(tool)}(?!\w)" for tool in _COMMANDS))
+
+
+def for_people(sentence: str) -> str:
+    """Return a sentence on one line, with commands and their arguments in place of tools and theirs."""
+    return one_line(_TOOLS.sub(lambda found: _COMMANDS[found[0]], sentence))

@@ -1,0 +1,505 @@
+"""`subagent mcp`: the MCP servers of an agent, tried from the command line."""
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import click
+
+from subagent_server.agents.expand import expand_definition
+from subagent_server.agents.formats import load_file
+from subagent_server.agents.mcp_json import read_server_file, with_named_servers
+from subagent_server.agents.redact import hidden_values, redact
+from subagent_server.agents.yaml_reader import AgentFileError, NotAnAgent
+from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.output import (
+    TEXT,
+    EarlyExit,
+    ExitCode,
+    err,
+    is_terminal,
+    json_option,
+    out,
+    out_json,
+    take_common_options,
+    trust_option,
+)
+from subagent_server.cli.console.terminal import escape, escape_lines, one_line
+from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
+from subagent_server.run.errors import BadArgument, shorten
+from subagent_server.run.secrets import Masker
+from subagent_server.sandbox.box import build_box, find_program
+from subagent_server.sandbox.readable import BoxRefused, PlaceRefused
+from subagent_server.sandbox.server_places import (
+    Builder,
+    ServerPlace,
+    ServerStarts,
+    place_of,
+    rules_without_run,
+)
+from subagent_server.sandbox.verify import try_box
+from subagent_server.toolbox.mcp.connection import (
+    CallTimedOut,
+    ServerConnection,
+    ServerContext,
+    ServerTrouble,
+)
+from subagent_server.toolbox.mcp.mcp_tools import Attachments, ToolListing, converted, passes, unknown_names
+from subagent_server.verbs.check_agent import asked_by_servers, asked_of_box
+from subagent_server.verbs.live_runs import written_places
+from subagent_server.verbs.trust import TrustCheck
+
+# -- The output of `subagent mcp`: servers, their tools and the results of calls as text.
+
+
+_PLACES = ("sandboxRead", "sandboxWrite")
+
+Which = Literal["offered", "all", "filtered"]
+
+
+def wire_place(place: ServerPlace | None) -> dict[str, str]:
+    """Return where a server works as JSON data, nothing for one that is not started here."""
+    return {} if place is None else {"works": place.works, "why": str(place)}
+
+
+def listed_server(name: str, server: ServerDefinition, place: ServerPlace | None) -> str:
+    """Return the lines of a server in `list-servers`; values that look like secrets are masked."""
+    shown = wire_server(name, server)
+    lines = [f"- {one_line(name)} (Type: {server.type}, Timeout: {server.timeout:g}s)"]
+    if server.type == "stdio":
+        lines.append(f"  Command: {one_line(shlex.join([shown['command'] or '', *shown['args']]))}")
+    else:
+        lines.append(f"  URL: {one_line(shown['url'] or '')}")
+    if place is not None:
+        lines.append(f"  Works: {one_line(str(place))}")
+    for key, label in (("enabledTools", "Enabled tools"), ("disabledTools", "Disabled tools")):
+        if shown.get(key):
+            lines.append(f"  {label}: {one_line(', '.join(shown[key]))}")
+    return "\n".join(lines)
+
+
+def wire_server(name: str, server: ServerDefinition) -> dict[str, Any]:
+    """Return a server as JSON data, masked, without keys that are not set."""
+    masked = redact(AgentDefinition(name="x", mcp_servers={name: server}))["mcpServers"][name]
+    kept = {
+        key: value
+        for key, value in masked.items()
+        if value not in (None, {}, False) and not (key in _PLACES and not value)
+    }
+    if server.type != "stdio":
+        kept.pop("args", None)
+    return {"name": name, **kept}
+
+
+def filter_lines(server: ServerDefinition, total: int, offered: int) -> str:
+    """Return the mode of the filter, and how many tools pass it."""
+    mode = "none"
+    if server.enabled_tools is not None:
+        mode = f"whitelist (enabledTools: {', '.join(server.enabled_tools)})"
+    elif server.disabled_tools is not None:
+        mode = f"blacklist (disabledTools: {', '.join(server.disabled_tools)})"
+    return f"Filter: {escape(mode)}\nTools: {total} in all, {offered} offered, {total - offered} filtered out"
+
+
+def listed_tool(tool: dict[str, Any], *, passes: bool) -> str:
+    """Return the lines of a tool: name, description, schemas."""
+    mark = "" if passes else " (filtered out)"
+    lines = ["", f"{one_line(tool['name'])}{mark}"]
+    if tool.get("description"):
+        lines.append(escape_lines(tool["description"], "  "))
+    lines += ["  Input schema:", _schema(tool.get("inputSchema"))]
+    if tool.get("outputSchema"):
+        lines += ["  Output schema:", _schema(tool["outputSchema"])]
+    return "\n".join(lines)
+
+
+def _schema(schema: Any) -> str:
+    return escape_lines(json.dumps(schema, indent=2, ensure_ascii=False), "    ")
+
+
+# -- The MCP servers that a verb names: found, checked for trust, started as in a run, and asked.
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ReadyServers:
+    """The servers of an agent with their variables expanded, and how each is started, as in a run.
+
+    `secrets` are masked on a terminal.
+    """
+
+    starts: ServerStarts
+    secrets: frozenset[str]
+
+    @property
+    def servers(self) -> Mapping[str, ServerDefinition]:
+        """The servers by name."""
+        return self.starts.agent.mcp_servers
+
+
+def all_servers(session: Session, agent: str | None, config: Path | None) -> AgentDefinition:
+    """Return the owner of the servers, with those as the file writes them.
+
+    Raises:
+        click.UsageError: neither or both are given.
+        UnknownAgent, AgentFileError, UnknownServer: they cannot be read.
+    """
+    return _definition(session, agent, config, trust_check=None)
+
+
+def why_no_box(session: Session) -> str | None:
+    """Return why servers surely have no box here, as a part of a sentence."""
+    try:
+        find_program(session.settings.environment, session.settings.cwd)
+    except BoxRefused as refusal:
+        return refusal.reason
+    return None
+
+
+class OneServer:
+    """One server, ready to be connected.
+
+    Raises:
+        As `all_servers`; NotTrusted, BadArgument, MissingVariable.
+        EarlyExit: it insists on a box, and there is none here (6).
+    """
+
+    def __init__(self, session: Session, name: str, agent: str | None, config: Path | None) -> None:
+        whole = _definition(session, agent, config, TrustCheck(session.service))
+        server = whole.mcp_servers.get(name)
+        if server is None:
+            known = ", ".join(whole.mcp_servers) or "none"
+            near = get_close_matches(name, whole.mcp_servers, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise BadArgument(f"There is no MCP server {shorten(name)}{hint}: the servers here are {known}.")
+        self.name = name
+        self.ready = _ready(session, whole, {name: server})
+        self.definition = self.ready.servers[name]
+
+    def connected(self, ask: Callable[[ServerConnection], Awaitable[T]]) -> T:
+        """Connect, call `ask` and disconnect. The server's stderr is passed on.
+
+        Raises:
+            EarlyExit: it could not be connected (6), or did not answer (124, or 1).
+        """
+        try:
+            return asyncio.run(self._asked(ask))
+        except CallTimedOut as late:
+            raise EarlyExit(ExitCode.TIMED_OUT, late.what) from late
+        except ServerTrouble as trouble:
+            raise EarlyExit(ExitCode.FAILED, trouble.what) from trouble
+
+    async def _asked(self, ask: Callable[[ServerConnection], Awaitable[T]]) -> T:
+        masker = Masker(self.ready.secrets)
+        around = ServerContext(self.ready.starts.start, pass_on, masker)
+        connection = ServerConnection(self.name, self.definition, around)
+        try:
+            try:
+                await connection.open()
+            except ServerTrouble as trouble:
+                what = masker.text(f"The MCP server {self.name} {trouble.what}.")
+                raise EarlyExit(ExitCode.ENVIRONMENT, what) from trouble
+            return await ask(connection)
+        finally:
+            await connection.aclose()
+
+
+def agent_with_servers(session: Session, agent: str) -> tuple[AgentDefinition, ReadyServers]:
+    """Return an agent with all its servers, ready to be connected. Raises as `OneServer`."""
+    whole = _definition(session, agent, None, TrustCheck(session.service))
+    return whole, _ready(session, whole, whole.mcp_servers)
+
+
+def _ready(session: Session, whole: AgentDefinition, servers: Mapping[str, ServerDefinition]) -> ReadyServers:
+    settings = session.settings
+    of_its_runner = {"base_url": None, "command": None, "args": list[str]()}  # their variables may be unset
+    alone = whole.model_copy(update={**of_its_runner, "mcp_servers": dict(servers)})
+    agent = expand_definition(alone, settings.environment)
+    cwd = Path(os.path.realpath(settings.cwd / Path(agent.cwd).expanduser() if agent.cwd else settings.cwd))
+    environment = {**settings.environment, **agent.env}
+    starts = ServerStarts(
+        agent, environment, cwd, cwd, settings.state_directory, written=written_places(settings)
+    )
+    places = (place_of(agent, server) for server in agent.mcp_servers.values())
+    if any(place is not None and place.works == "box" for place in places):
+        starts = replace(starts, build=_builder(agent, environment, cwd, settings.runs_root))
+    return ReadyServers(starts, frozenset(hidden_values(agent)))
+
+
+def _builder(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path, runs: Path) -> Builder | None:
+    """Return what builds the boxes of servers; None, with a warning, if no box can be had and none is needed.
+
+    Raises:
+        EarlyExit: the file insists on a box (6).
+    """
+    try:
+        rules = rules_without_run(agent, environment, cwd, runs)
+        try_box(build_box(rules))
+    except PlaceRefused as refusal:
+        raise EarlyExit(ExitCode.ENVIRONMENT, f"{refusal.reason}.") from refusal
+    except BoxRefused as refusal:
+        for key in (*asked_of_box(agent).values(), *asked_by_servers(agent)):
+            what = f"{key} cannot be kept: {refusal.reason}."
+            raise EarlyExit(ExitCode.ENVIRONMENT, what) from refusal
+        err(one_line(f"Warning: MCP servers work without a box here: {refusal.reason}."))
+        return None
+    return lambda changed: build_box(changed(rules))
+
+
+def _definition(
+    session: Session, agent: str | None, config: Path | None, trust_check: TrustCheck | None
+) -> AgentDefinition:
+    """Return the definition with the servers; a `trust_check` is for servers that will be connected."""
+    if (agent is None) == (config is None):
+        raise click.UsageError("say whose servers: --agent NAME or --config FILE.")
+    if agent is not None:
+        definition = session.service.registry.get(agent)
+        if trust_check is not None:
+            trust_check.check(definition)
+        return _with_named(session, definition, trust_check)
+    path = session.settings.cwd / (config or "")
+    if path.suffix == ".json":
+        return AgentDefinition(name=path.stem, mcp_servers=read_server_file(path))
+    try:
+        return _with_named(session, load_file(path).definition, trust_check)
+    except NotAnAgent:
+        return AgentDefinition(name=path.stem, mcp_servers=read_server_file(path))
+
+
+def _with_named(
+    session: Session, definition: AgentDefinition, trust_check: TrustCheck | None
+) -> AgentDefinition:
+    """Return a definition with the servers that it names added, or raise the fault of its servers."""
+    fault = next((fault for fault in definition.faults if "mcpServers" in fault), None)
+    if fault is not None:
+        raise AgentFileError(definition.source or Path(definition.name), fault)
+    if trust_check is not None:
+        return trust_check.equipped(definition)
+    return with_named_servers(definition, session.settings.cwd, session.settings.environment)
+
+
+# -- one server
+
+
+def show_info(chosen: OneServer, as_json: bool) -> ExitCode:
+    """Print the name, version and instructions of the server."""
+
+    async def ask(connection: ServerConnection) -> dict[str, Any]:
+        return {"server": chosen.name, **connection.facts(), "tools": len(connection.tools)}
+
+    starts = chosen.ready.starts
+    place = place_of(starts.agent, chosen.definition, None if starts.build else "none can be had here")
+    facts = {**chosen.connected(ask), **wire_place(place)}
+    if as_json:
+        out_json(facts)
+        return ExitCode.OK
+    out(f"Connected to server: {one_line(chosen.name)}")
+    for label, key in (("Server", "name"), ("Version", "version"), ("Protocol", "protocolVersion")):
+        if facts.get(key):
+            out(f"  {label}: {one_line(str(facts[key]))}")
+    out(f"  Tools: {facts['tools']}")
+    if place is not None:
+        out(f"  Works: {one_line(str(place))}")
+    if facts.get("instructions"):
+        out(f"  Instructions:\n{escape_lines(facts['instructions'], '    ')}")
+    return ExitCode.OK
+
+
+def show_tools(chosen: OneServer, which: Which, as_json: bool) -> ExitCode:
+    """List the tools of the server."""
+
+    async def ask(connection: ServerConnection) -> tuple[list[Any], list[str]]:
+        return connection.tools, connection.warnings
+
+    tools, left_out = chosen.connected(ask)
+    rows = [
+        (
+            tool.model_dump(mode="json", by_alias=True, exclude_none=True),
+            passes(chosen.definition, tool.name),
+        )
+        for tool in tools
+    ]
+    shown = [(tool, offered) for tool, offered in rows if which == "all" or offered == (which == "offered")]
+    warnings = [*left_out, *unknown_names(ToolListing(chosen.name, chosen.definition, tools))]
+    if as_json:
+        listed = [{**tool, "filtered": not offered} for tool, offered in shown]
+        counts = {"total": len(rows), "offered": sum(offered for _, offered in rows)}
+        out_json({"server": chosen.name, **counts, "tools": listed, "warnings": warnings})
+        return ExitCode.OK
+    out(filter_lines(chosen.definition, len(rows), sum(offered for _, offered in rows)))
+    for tool, offered in shown:
+        out(listed_tool(tool, passes=offered))
+    for warning in warnings:
+        err(one_line(f"Warning: {warning}"))
+    return ExitCode.OK
+
+
+def show_call(chosen: OneServer, tool: str, arguments: dict[str, Any], as_json: bool) -> ExitCode:
+    """Call a tool and print its result: text unchanged, other content by its type."""
+
+    async def ask(connection: ServerConnection) -> Any:
+        known = [each.name for each in connection.tools]
+        if tool not in known:
+            near = get_close_matches(tool, known, n=3)
+            names = f"did you mean {' or '.join(near)}?" if near else f"its tools are {', '.join(known)}."
+            raise BadArgument(f"Server {chosen.name} has no tool {shorten(tool)}: {names}")
+        return (await connection.call(tool, arguments)).result
+
+    result = chosen.connected(ask)
+    code = ExitCode.FAILED if result.is_error else ExitCode.OK
+    if as_json:
+        out_json(result.model_dump(mode="json", by_alias=True, exclude_none=True))
+        return code
+    said = "\n\n".join(
+        block["text"] if block["type"] == "text" else f"[{block['type']}: --json prints it]"
+        for block in converted(result, Attachments()).content
+    )
+    if result.is_error:
+        err(escape_lines(said))
+    else:
+        out(escape_lines(said) if is_terminal(sys.stdout) else said.removesuffix("\n"))
+    return code
+
+
+def pass_on(kind: str, **facts: Any) -> None:
+    """Print log lines of the server, and warnings."""
+    if kind == "server_log":
+        err(one_line(f"[{facts['server']}] {facts['text']}"))
+    elif kind == "warning":
+        err(one_line(f"Warning: {facts['message']}"))
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def mcp() -> None:
+    """Try the MCP servers of an agent.
+
+    Each verb reads them from the agent of --agent, or from the file of --config: an agent file, a CPE
+    configuration, or any JSON or YAML file with `mcpServers`.
+    """
+
+
+_agent_option = click.option("--agent", type=TEXT, metavar="NAME", help="The agent whose servers are meant.")
+_config_option = click.option(
+    "--config", type=click.Path(path_type=Path), metavar="FILE", help="The file whose servers are meant."
+)
+
+
+def _verb(name: str) -> Callable[[F], click.Command]:
+    """Make a verb of the group, with the options that all of its verbs take."""
+
+    def made(function: F) -> click.Command:
+        verb: Callable[..., Any] = pass_session(function)
+        for option in (_config_option, _agent_option, json_option, trust_option):
+            verb = option(verb)
+        command: click.Command = mcp.command(name)(verb)
+        take_common_options(command)
+        return command
+
+    return made
+
+
+@_verb("list-servers")
+def list_servers(session: Session, agent: str | None, config: Path | None, as_json: bool) -> ExitCode:
+    """List the servers as they are configured, without connecting."""
+    owner, no_box = all_servers(session, agent, config), why_no_box(session)
+    servers = owner.mcp_servers
+    places = {name: place_of(owner, server, no_box) for name, server in servers.items()}
+    if as_json:
+        wire = [{**wire_server(name, each), **wire_place(places[name])} for name, each in servers.items()]
+        out_json({"servers": wire})
+    elif servers:
+        out("Configured MCP Servers:")
+        for name, server in servers.items():
+            out(listed_server(name, server, places[name]))
+    else:
+        err("No MCP servers are configured: write them under `mcpServers` of the file.")
+    return ExitCode.OK
+
+
+@_verb("info")
+@click.argument("server", type=TEXT)
+def info(session: Session, server: str, agent: str | None, config: Path | None, as_json: bool) -> ExitCode:
+    """Connect to SERVER and print its name, version and instructions."""
+    return show_info(OneServer(session, server, agent, config), as_json)
+
+
+@_verb("list-tools")
+@click.argument("server", type=TEXT)
+@click.option("--show-all", is_flag=True, help="Also those that enabledTools or disabledTools filter out.")
+@click.option("--show-filtered", is_flag=True, help="Only those that are filtered out.")
+def list_tools(
+    session: Session,
+    server: str,
+    agent: str | None,
+    config: Path | None,
+    show_all: bool,
+    show_filtered: bool,
+    as_json: bool,
+) -> ExitCode:
+    """List the tools of SERVER, with their schemas."""
+    if show_all and show_filtered:
+        raise click.UsageError("--show-all and --show-filtered exclude each other: give one of them.")
+    which: Which = "all" if show_all else "filtered" if show_filtered else "offered"
+    return show_tools(OneServer(session, server, agent, config), which, as_json)
+
+
+@_verb("call-tool")
+@click.argument("words", nargs=-1, type=TEXT, metavar="SERVER TOOL [ARGS]")
+@click.option("--server", type=TEXT, metavar="NAME", help="The server, instead of SERVER.")
+@click.option("--tool", type=TEXT, metavar="NAME", help="The tool, instead of TOOL.")
+@click.option("--args", "arguments", type=TEXT, metavar="JSON", help="The arguments, instead of ARGS.")
+def call_tool(
+    session: Session,
+    words: tuple[str, ...],
+    server: str | None,
+    tool: str | None,
+    arguments: str | None,
+    agent: str | None,
+    config: Path | None,
+    as_json: bool,
+) -> ExitCode:
+    """Call TOOL of SERVER with ARGS, a JSON object (`-` reads it from stdin), and print its result.
+
+    Exits with 1 if the tool reports an error, with 124 if it does not answer in time.
+    """
+    left = list(words)
+    server, tool, arguments = (
+        given if given is not None else _next(left) for given in (server, tool, arguments)
+    )
+    if server is None or tool is None or left:
+        raise click.UsageError("say which server and which tool, then the arguments as one JSON object.")
+    parsed = _object(arguments)
+    return show_call(OneServer(session, server, agent, config), tool, parsed, as_json)
+
+
+def _next(words: list[str]) -> str | None:
+    return words.pop(0) if words else None
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    """Return the arguments of a call. Raises BadArgument."""
+    if text == "-":
+        text = sys.stdin.read()
+    if text is None or not text.strip():
+        return {}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadArgument(
+            f'ARGS is no JSON ({error}): give an object, such as \'{{"path": "x"}}\'.'
+        ) from error
+    if not isinstance(value, dict):
+        raise BadArgument('ARGS is JSON and no object: give an object, such as \'{"path": "x"}\'.')
+    return value

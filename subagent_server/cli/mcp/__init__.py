@@ -1,1 +1,0 @@
-"""`subagent mcp`: tries the MCP servers of an agent."""

@@ -1,1 +1,0 @@
-"""The rules of a run: pure data and decisions. No files, no clock, no processes."""

@@ -1,0 +1,504 @@
+"""The tool `execute_python_code`: one program that calls the run's tools, instead of many turns.
+
+A call is in the journal before it begins, so a continuation knows which calls a program has made.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field
+
+from subagent_server.extensions.code_mode.execution import (
+    Execution,
+    Outcome,
+    ProgramClock,
+    ProgramEnd,
+    ProgramPlace,
+    Reply,
+    version_of,
+)
+from subagent_server.extensions.code_mode.stubs import Catalogue, ToolFunction, divided
+from subagent_server.run.agent_definition import (
+    CALLS_FILE,
+    CODE_TOOL_NAME,
+    END_FILE,
+    OUTPUT_FILE,
+    PROGRAM_FILE,
+    CodeMode,
+)
+from subagent_server.run.errors import BadArgument, RunRefused
+from subagent_server.run.files import Directory
+from subagent_server.run.secrets import Masker
+from subagent_server.sandbox.file_watch import CommandWatch, watching
+from subagent_server.sandbox.readable import BoxRefused, box_environment, end_of_run
+from subagent_server.toolbox.basic import AskParent
+from subagent_server.toolbox.context import RunContext
+from subagent_server.toolbox.mcp.connection import CallAnswer, ServerTrouble
+from subagent_server.toolbox.mcp.mcp_tools import Attachments, McpTool, converted
+from subagent_server.toolbox.outputs import OutputCapture
+from subagent_server.toolbox.tool import ContentBlock, RunTools, Tool, ToolResult
+from subagent_server.toolbox.workspace import Arguments, entered_off_loop, off_loop, parse_arguments
+
+MOST_CODE_CHARACTERS = 1 << 20
+"""How long a program may be."""
+MOST_MEDIA = 20
+"""How many images and documents of its tools the model sees after a program."""
+_MOST_LISTED = 50
+_SHOWN = 300
+_KEPT = 2_000
+_UNKNOWN = "it is not known what it did: the program ended before its answer"
+_LOOK_UPS = {"help": Catalogue.help, "search_tools": Catalogue.search}
+"""What a program asks about its tools, which is no call of one."""
+
+_RULES = """\
+Run a program in Python {version}. One program does what would take many tool calls: it loops, filters and \
+joins results, and only what it prints comes back to you.
+
+- Write a script (the value of a last expression is shown), or define `run()` or `async def run()`.
+- The functions below are tools. Call them with keyword arguments and without `await`; side by side with \
+`gather(lambda: f(a=1), lambda: f(a=2))`, which returns the results in order.
+- A tool that fails raises `ToolError`. A result of type `Text` is a `str`; `.json()` gives its value.
+- Each program is a new process: variables do not last, files do. Nothing can be installed.
+- Calls take effect as they are made, also if the program fails later.{ask}
+"""
+_ASK = """
+- `ask_parent(question="...", options=["..."])` asks your parent and returns the answer; no time passes \
+meanwhile."""
+
+
+async def with_programs(setup: RunTools) -> list[Tool]:
+    """Return the tool that runs programs, before the MCP tools that stay ordinary ones.
+
+    Raises:
+        RunRefused: `config`; names clash, or there is no such interpreter.
+    """
+    run, code_mode = setup.run, setup.agent.code_mode or CodeMode()
+    listed = [tool for tool in setup.listed if isinstance(tool, McpTool)]
+    division = await off_loop(lambda: divided(listed, code_mode.excluded_tools))
+    for warning in division.warnings:
+        run.record("warning", message=warning)
+    version, python = ".".join(map(str, sys.version_info[:3])), code_mode.python
+    if python is not None:
+        version = await off_loop(lambda: version_of(python, setup.box and setup.box()))
+    # Without a box programs have the allow-list of boxes, and the mark of the run.
+    home = Path(setup.environment.get("HOME") or "/")
+    environment = box_environment(setup.environment, setup.agent.env, home, network=True)
+    environment["SUBAGENT_RUN_ID"] = run.run_id
+    functions = Functions(
+        division.catalogue,
+        {(tool.offered.server, tool.offered.tool.name): tool for tool in division.functions},
+        Attachments(setup.outputs, setup.masker),
+        next((tool for tool in setup.own if isinstance(tool, AskParent)), None),
+    )
+    setting = ProgramSetting(
+        run=run,
+        place=ProgramPlace(python or sys.executable, Path.cwd(), environment, setup.box, setup.spare),
+        records=ProgramRecords(
+            setup.code, setup.masker, lambda message: run.record("warning", message=message)
+        ),
+        outputs=setup.outputs,
+        masker=setup.masker,
+        version=version,
+        most_seconds=code_mode.max_timeout_seconds,
+        stub_characters=code_mode.stub_characters,
+        watch=setup.watch,
+    )
+    return [ExecutePythonCode(functions, setting), *division.ordinary]
+
+
+# -- the programs of a run on disk: `code/NNN/` with the code, its calls, its output and its end
+
+
+class ProgramRecords:
+    """Numbers the programs of a run. A disk that refuses is a warning, once, and the programs go on."""
+
+    def __init__(self, directory: Directory, masker: Masker, warn: Callable[[str], None]) -> None:
+        self._directory = directory
+        self._masker = masker
+        self._warn = warn
+        self._refused = False
+        self._last = 0
+
+    def begin(self, code: str) -> "ProgramRecord":
+        """Return the record of the next program, with its code in it."""
+        self._last += 1
+        directory = self._directory.below(f"{self._last:03d}")
+        try:
+            self._directory.make()
+            directory.make_new()
+        except OSError as error:
+            self._refuse(error)
+        record = ProgramRecord(self._last, directory, self._masker, self._refuse)
+        record.write(PROGRAM_FILE, code)
+        return record
+
+    def _refuse(self, error: OSError) -> None:
+        if not self._refused:
+            self._refused = True
+            self._warn(f"The programs of this run are not kept in {self._directory.path}: {error.strerror}.")
+
+
+@dataclass
+class ProgramRecord:
+    """The record of one program. Leave it as a context: the file of its calls stays open meanwhile."""
+
+    number: int
+    _directory: Directory
+    _masker: Masker
+    _refuse: Callable[[OSError], None]
+    _calls: FileIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._calls is not None:
+            self._calls.close()
+
+    def keep_call(self, facts: dict[str, Any]) -> None:
+        """Append a line about a call."""
+        line = json.dumps(self._masker.data(facts), ensure_ascii=False) + "\n"
+        try:
+            if self._calls is None:
+                self._calls = FileIO(self._opened(CALLS_FILE, os.O_APPEND), "wb")
+            self._calls.write(line.encode("utf-8", "replace"))
+        except OSError as error:
+            self._refuse(error)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a whole file."""
+        try:
+            with os.fdopen(self._opened(name, os.O_TRUNC), "wb") as file:
+                file.write(self._masker.text(text).encode("utf-8", "replace"))
+        except OSError as error:
+            self._refuse(error)
+
+    def _opened(self, name: str, how: int) -> int:
+        return self._directory.entry(name).open(os.O_WRONLY | os.O_CREAT | how)
+
+
+# -- the calls of a program
+
+
+@dataclass(frozen=True)
+class Functions:
+    """The functions of all programs of a run, with their handlers. `ask` is None if it may not ask."""
+
+    catalogue: Catalogue
+    tools: Mapping[tuple[str, str], McpTool]
+    attachments: Attachments
+    ask: AskParent | None = None
+
+    def table(self) -> list[Any]:
+        """Return what a program needs to make its functions."""
+        return [
+            [
+                each.namespace,
+                each.name,
+                self.catalogue.flat.get(each.name) is each,
+                [[parameter.name, parameter.key, parameter.required] for parameter in each.parameters],
+                each.stub.takes_more,
+            ]
+            for each in self.catalogue.functions
+        ]
+
+
+@dataclass
+class _Call:
+    """One call, as a failed program lists it."""
+
+    number: int
+    function: str
+    arguments: str
+    outcome: str = _UNKNOWN
+
+    def __str__(self) -> str:
+        return f"{self.number}. {self.function}({self.arguments}): {self.outcome}"
+
+
+@dataclass
+class ProgramCalls:
+    """Answers the calls of one program by the run's own sessions, and remembers them with their outcomes."""
+
+    record: ProgramRecord
+    functions: Functions
+    run: RunContext
+    clock: ProgramClock
+    media: list[ContentBlock] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    _made: list[_Call] = field(default_factory=list)
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self._by_name = {each.qualified: each for each in self.functions.catalogue.functions}
+
+    def listed(self) -> str:
+        """Return the calls that have been made, a line each, for the model."""
+        lines = [str(call) for call in self._made[:_MOST_LISTED]]
+        if len(self._made) > _MOST_LISTED:
+            lines.append(f"... and {len(self._made) - _MOST_LISTED} more calls")
+        return "\n".join(lines)
+
+    async def answer(self, function: str, arguments: dict[str, Any]) -> Reply:
+        """Answer one call.
+
+        Raises:
+            RunOver: the run has ended.
+            RunRefused: no answer of the parent came, and this ends the run.
+        """
+        if (look_up := _LOOK_UPS.get(function)) is not None:
+            about = str(arguments.get("about", ""))
+            return {"value": await asyncio.to_thread(look_up, self.functions.catalogue, about)}
+        asks = self.functions.ask if function == AskParent.name else None
+        if asks is None and function not in self._by_name:
+            return {"error": f"There is no function {function[:_SHOWN]!r} here."}
+        self.run.checkpoint()
+        call = self._begun(function, arguments)
+        began = time.monotonic()
+        reply: Reply = {"error": _UNKNOWN}
+        try:
+            if asks is not None:
+                reply = await self._asked(asks, arguments)
+            else:
+                reply = await self._called(self._by_name[function], arguments)
+            call.outcome = f"{'failed' if 'error' in reply else 'done'}: {_preview(reply, _SHOWN)}"
+        finally:
+            seconds = round(time.monotonic() - began, 3)
+            facts = {"isError": "error" in reply, "text": _preview(reply, _KEPT), "seconds": seconds}
+            self._keep("program_result", call, {"function": function}, facts)
+        return reply
+
+    async def _asked(self, ask: AskParent, arguments: dict[str, Any]) -> Reply:
+        """Ask the parent, one question after the other; the program's clock stands still meanwhile."""
+        with self.clock.paused():
+            async with self._asking:
+                result = await ask.call(arguments)
+        return {"error": result.text} if result.is_error else {"value": result.text}
+
+    async def _called(self, function: ToolFunction, arguments: dict[str, Any]) -> Reply:
+        tool = self.functions.tools[function.tool.server, function.tool.name]
+        try:
+            answer = await tool.answer(arguments)
+        except ServerTrouble as trouble:
+            return {"error": trouble.what}
+        self.remarks += answer.remarks
+        reply, media = value_of(answer, function, self.functions.attachments)
+        room = max(MOST_MEDIA - len(self.media), 0)
+        if len(media) > room:
+            self.remarks.append(
+                f"A program shows {MOST_MEDIA} images and documents; the others were left out."
+            )
+        self.media += media[:room]
+        return reply
+
+    def _begun(self, function: str, arguments: dict[str, Any]) -> _Call:
+        shown = ", ".join(
+            f"{name}={_as_json(value)}" for name, value in arguments.items() if value is not None
+        )
+        call = _Call(len(self._made) + 1, function, _cut(shown, _SHOWN))
+        self._made.append(call)
+        written = _as_json(arguments)
+        kept = arguments if len(written) <= _KEPT else _cut(written, _KEPT)
+        self._keep("program_call", call, {}, {"function": function, "arguments": kept})
+        return call
+
+    def _keep(self, kind: str, call: _Call, more: dict[str, Any], facts: dict[str, Any]) -> None:
+        """Record a fact about a call in the journal, with `more`, and in the record of the program."""
+        self.run.record(kind, program=self.record.number, call=call.number, **more, **facts)
+        self.record.keep_call({"call": call.number, **facts})
+
+
+def value_of(
+    answer: CallAnswer, function: ToolFunction, attachments: Attachments
+) -> tuple[Reply, list[ContentBlock]]:
+    """Return the value of a result, as its program gets it, and the images and documents for the model.
+
+    A tool that says what it returns returns that value. Any other returns text, with its structured content
+    at hand: so the type of a result never depends on the data.
+    """
+    structured = answer.result.structured_content
+    shown = converted(answer.result, attachments)
+    if shown.is_error:
+        return {"error": shown.text}, []
+    media = [block for block in shown.content if block["type"] != "text"]
+    if function.tool.output_schema is not None and structured is not None:
+        is_wrapped = (
+            function.stub.unwraps and isinstance(structured, dict) and structured.keys() == {"result"}
+        )
+        return {"value": structured["result"] if is_wrapped else structured}, media
+    words = [
+        block["text"] if block["type"] == "text" else f"[{block['type']}: you will see it after the program]"
+        for block in shown.content
+    ]
+    known = {} if structured is None else {"value": structured}
+    return {"text": "\n\n".join(words), **known}, media
+
+
+def _preview(reply: Reply, characters: int) -> str:
+    """Return the beginning of an answer, for people and for lists."""
+    value = next((reply[key] for key in ("error", "text", "value") if key in reply), None)
+    return _cut(value if isinstance(value, str) else _as_json(value), characters)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else text[: characters - 1] + "…"
+
+
+# -- the tool
+
+
+class _ProgramArguments(Arguments):
+    code: str = Field(min_length=1)
+    execution_timeout: int = Field(alias="executionTimeout")
+
+
+@dataclass(frozen=True)
+class ProgramSetting:
+    """The surroundings of all programs of a run. `outputs` has the files of long outputs."""
+
+    run: RunContext
+    place: ProgramPlace
+    records: ProgramRecords
+    outputs: Directory
+    masker: Masker
+    version: str
+    most_seconds: int
+    stub_characters: int
+    watch: CommandWatch | None = None
+
+
+class ExecutePythonCode:
+    """Runs programs, one after the other, each in a process of its own."""
+
+    name = CODE_TOOL_NAME
+    sequential = True
+
+    def __init__(self, functions: Functions, setting: ProgramSetting) -> None:
+        self._functions = functions
+        self._setting = setting
+        self._turn = asyncio.Lock()
+        self._closed = False
+
+    def definition(self) -> dict[str, Any]:
+        """Return the tool as the model sees it, with the functions that its programs have."""
+        most, functions = self._setting.most_seconds, self._functions
+        rules = _RULES.format(version=self._setting.version, ask=_ASK if functions.ask is not None else "")
+        stubs = functions.catalogue.text(self._setting.stub_characters)
+        return {
+            "name": self.name,
+            "description": f"{rules}\n```python\n{stubs}\n```" if stubs else rules,
+            "input_schema": {
+                "type": "object",
+                "properties": {
+                    "code": {"type": "string", "description": "The whole program, in Python."},
+                    "executionTimeout": {
+                        "type": "integer",
+                        "minimum": 1,
+                        "maximum": most,
+                        "description": f"The seconds after which the program is ended, 1 to {most}.",
+                    },
+                },
+                "required": ["code", "executionTimeout"],
+                "additionalProperties": False,
+            },
+        }
+
+    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+        """Run a program to its end. A cancelled call first ends its program."""
+        most = self._setting.most_seconds
+        try:
+            wanted = parse_arguments(_ProgramArguments, arguments)
+        except BadArgument as error:
+            return ToolResult.failure(error.sentence)
+        if not 1 <= wanted.execution_timeout <= most:
+            return ToolResult.failure(f"`executionTimeout` must be 1 to {most} seconds.")
+        if len(wanted.code) > MOST_CODE_CHARACTERS:
+            return ToolResult.failure(
+                f"The program has {len(wanted.code):,} characters, and {MOST_CODE_CHARACTERS:,} are the "
+                "most: let it read large data from a file."
+            )
+        async with self._turn:
+            if self._closed:
+                return ToolResult.failure("No more programs are run because the run is ending: finish now.")
+            code = without_fences(wanted.code)
+            with await off_loop(lambda: self._setting.records.begin(code)) as record:
+                return await self._executed(code, record, wanted.execution_timeout)
+
+    async def _executed(self, code: str, record: ProgramRecord, seconds: int) -> ToolResult:
+        setting, functions, clock = self._setting, self._functions, ProgramClock(seconds)
+        calls = ProgramCalls(record, functions, setting.run, clock)
+        capture = OutputCapture(setting.outputs, masker=setting.masker)
+        mark = f"{setting.run.run_id}/{record.number}"
+        types = sorted({name for each in functions.catalogue.functions for name in each.stub.objects})
+
+        async def executed() -> ProgramEnd:
+            execution = Execution(setting.place, code, functions.table(), types, clock, calls.answer)
+            return await execution.run(mark, capture)
+
+        try:
+            watched = watching(setting.watch, f"program {record.number}")
+            async with entered_off_loop(watched) as came:
+                try:
+                    end = await executed()
+                except BoxRefused as refusal:
+                    if not refusal.passes:
+                        raise
+                    end = await executed()  # the box could not be built for a reason that passes: once more
+        except BoxRefused as refusal:
+            raise end_of_run("The program", refusal) from refusal
+        except OSError as error:
+            return ToolResult.failure(f"The program could not be started ({error}): use other tools.")
+        result = await off_loop(lambda: _result(end, calls, record))
+        return result.with_remark(came.remark)
+
+    async def aclose(self) -> None:
+        """Run no more programs. A running program ends with the task that called the tool."""
+        self._closed = True
+
+
+def _result(end: ProgramEnd, calls: ProgramCalls, record: ProgramRecord) -> ToolResult:
+    """Return what the model sees of a program, and keep it.
+
+    Raises:
+        RunRefused: our own part of the program has failed.
+    """
+    parts = [end.output.rstrip("\n"), *(f"[{remark}]" for remark in calls.remarks), end.remark]
+    failed = end.outcome is not Outcome.DONE
+    if failed and (listed := calls.listed()):
+        parts.append(f"[these calls had been made, and they are not undone:]\n{listed}")
+    text = "\n".join(part for part in parts if part.strip()) or "(no output)"
+    record.write(OUTPUT_FILE, text)
+    facts = {"outcome": int(end.outcome), "exitCode": end.exit_code}
+    record.write(END_FILE, json.dumps(facts, indent=2) + "\n")
+    if end.outcome is Outcome.FAULT:
+        raise RunRefused(
+            "agent_error",
+            f"Code mode met a fault of its own in program {record.number}: {end.remark}",
+            "Please report it; `codeMode: false` in the agent file goes on without.",
+        )
+    media = [] if failed else calls.media
+    return ToolResult([{"type": "text", "text": text}, *media], failed, exit_code=int(end.outcome))
+
+
+def without_fences(code: str) -> str:
+    """Return the code without the fences of Markdown around it; its lines keep their numbers."""
+    lines = code.split("\n")
+    filled = [number for number, line in enumerate(lines) if line.strip()]
+    if len(filled) < 2 or not lines[filled[0]].lstrip().startswith("```"):
+        return code
+    lines[filled[0]] = ""
+    if lines[filled[-1]].strip() == "```":
+        lines[filled[-1]] = ""
+    return "\n".join(lines)

@@ -1,0 +1,298 @@
+"""Evaluation files for `subagent eval`: cases, and the expectations that their results have to meet.
+
+A file is read as strictly as its schema says: an unknown key, or a value of the wrong type, is refused with
+its line.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from decimal import Decimal
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from subagent_server.agents.output_schemas import BadSchema, inline_schema, schema_file
+from subagent_server.agents.yaml_reader import (
+    Block,
+    NotYaml,
+    Unreadable,
+    Value,
+    as_json,
+    parse,
+    read_text,
+    shown,
+)
+from subagent_server.run.agent_definition import JsonSchema
+from subagent_server.run.errors import CallerError, shorten
+from subagent_server.run.records import Record
+from subagent_server.run.schemas import DIALECT
+
+EVALS = "evals"
+"""The directory of a project for its evaluation files; they may lie beside it too."""
+MAX_TIMES = 1_000
+MAX_VALUES = 100_000
+"""Of all cases of a file."""
+MAX_COMMAND_SECONDS = 600
+COMMAND_SECONDS = 60
+"""How long an expected command may take, unless its expectation says otherwise."""
+_MOST_TRUSTED = 200
+
+
+def _word(value: object) -> object:
+    """Return an argument as it is written: `true` and `3` are words of a command."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+_Word = Annotated[str, BeforeValidator(_word), Field(min_length=1)]
+_Name = Annotated[str, Field(min_length=1, max_length=100)]
+_Text = Annotated[str, Field(min_length=1)]
+_Seconds = Annotated[float, Field(gt=0)]
+
+
+class BadEvalFile(CallerError):
+    """An evaluation file that cannot be used; `line` counts from 1, if a line is to blame."""
+
+    code = "bad_eval_file"
+
+    def __init__(self, path: Path, reason: str, line: int | None = None) -> None:
+        where = f"{shown(path)}, line {line}," if line else shown(path)
+        super().__init__(f"{where} is not a usable evaluation file: {reason}.")
+
+
+class _Part(Record):
+    """A part of the file: the keys that it has, and no others."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Judging(_Part):
+    """An agent that judges a result: it passes if the judge answers so."""
+
+    agent: _Name = Field(description="The agent that judges.")
+    question: _Text = Field(description="What the result has to be, for the judge to say that it passes.")
+    script: _Text | None = Field(default=None, description="A script that plays the model of the judge.")
+
+
+class Expectation(_Part):
+    """One demand on a result: exactly one of the keys besides `timeoutSeconds`."""
+
+    json_schema: JsonSchema | None = Field(
+        default=None, alias="schema", description="JSON Schema 2020-12 of the result."
+    )
+    schema_path: _Text | None = Field(
+        default=None, description="A JSON file with the schema, relative to this file."
+    )
+    pattern: _Text | None = Field(
+        default=None, description="A regular expression of Python, found anywhere; ^ and $ match at lines."
+    )
+    command: list[_Word] | None = Field(
+        default=None,
+        min_length=1,
+        description="A program with its arguments that ends with 0. It runs where the agent worked, and "
+        "reads the result on stdin. The file has to be trusted.",
+    )
+    timeout_seconds: Annotated[float, Field(gt=0, le=MAX_COMMAND_SECONDS)] = Field(
+        default=COMMAND_SECONDS, description="How long the command may take."
+    )
+    judge: Judging | None = Field(default=None, description="An agent that judges the result.")
+
+    @model_validator(mode="after")
+    def _is_one(self) -> "Expectation":
+        kinds = ("json_schema", "schema_path", "pattern", "command", "judge")
+        given = [kind for kind in kinds if kind in self.model_fields_set]
+        if len(given) != 1:
+            raise ValueError("must be exactly one of schema, schemaPath, pattern, command and judge")
+        if "timeout_seconds" in self.model_fields_set and given != ["command"]:
+            raise ValueError("has timeoutSeconds, which belongs to a command")
+        if self.pattern is not None:
+            try:
+                re.compile(self.pattern, re.MULTILINE)
+            except re.error as error:
+                raise ValueError(f"has a pattern that is no regular expression ({error})") from error
+        return self
+
+
+class EvalCase(_Part):
+    """One task and the expectations of its result. Without `expect`, its runs have to complete."""
+
+    name: _Name = Field(description="The name of the case in tables.")
+    prompt: _Text = Field(description="What the agent shall do.")
+    agents: list[_Name] | None = Field(
+        default=None, min_length=1, description="The agents of this case, instead of those of the file."
+    )
+    inputs: list[_Text] = Field(default_factory=list, description="Input files, relative to this file.")
+    cwd: _Text | None = Field(
+        default=None, description="Where the agent works, relative to this file; else where the call is made."
+    )
+    answer: _Text | None = Field(
+        default=None, description="The answer to each question of the agent; without it a question fails."
+    )
+    script: _Text | None = Field(
+        default=None, description="A script that plays the model, relative to this file."
+    )
+    expect: list[Expectation] = Field(default_factory=list, description="What the result has to be.")
+
+
+class EvalFile(_Part):
+    """A whole file: its cases, and with whom each is tried how often."""
+
+    agents: list[_Name] = Field(default_factory=list, description="The agents that each case is tried with.")
+    models: list[_Text] = Field(
+        default_factory=list, description="Models, side by side; without any, that of each agent's file."
+    )
+    times: Annotated[int, Field(ge=1, le=MAX_TIMES)] = Field(
+        default=1, description="How often each case is tried with each agent and model."
+    )
+    budget_usd: Annotated[Decimal, Field(gt=0, strict=False)] | None = Field(
+        default=None,
+        description="US dollars for all runs together: then no run starts, those at work stop.",
+    )
+    timeout_seconds: _Seconds | None = Field(
+        default=None, description="Seconds of working time of each run, instead of those of the agent's file."
+    )
+    cases: list[EvalCase] = Field(min_length=1, description="The cases, in the order of the table.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> "EvalFile":
+        names = [case.name for case in self.cases]
+        double = next((name for number, name in enumerate(names) if name in names[:number]), None)
+        if double is not None:
+            raise ValueError(f"has two cases of the name {shorten(double)}")
+        lacking = next((case.name for case in self.cases if not (case.agents or self.agents)), None)
+        if lacking is not None:
+            raise ValueError(f"names no agent for the case {shorten(lacking)}: add `agents`, a list")
+        return self
+
+
+def read_eval_file(path: Path) -> EvalFile:
+    """Return the content of an evaluation file; the schemas in files of their own are read too.
+
+    Raises:
+        BadEvalFile.
+    """
+    try:
+        whole = parse(read_text(path), most_values=MAX_VALUES)
+    except Unreadable as error:
+        raise BadEvalFile(path, error.reason, error.line) from error
+    except NotYaml as error:
+        raise BadEvalFile(path, f"it is not YAML ({error.reason})", error.line) from error
+    if not isinstance(whole, Block):
+        raise BadEvalFile(path, "it is not a mapping with the key `cases`")
+    if (repeated := next(_repeated(whole), None)) is not None:
+        raise BadEvalFile(path, f"{shorten(repeated[0])} is given twice", repeated[1])
+    try:
+        read = EvalFile.model_validate(as_json(whole))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        raise BadEvalFile(path, _reason(problem), _line(whole, problem["loc"])) from error
+    cases = [
+        case.model_copy(update={"expect": [_with_schema(path, case, each) for each in case.expect]})
+        for case in read.cases
+    ]
+    return read.model_copy(update={"cases": cases})
+
+
+Reach = dict[str, list[str]]
+"""What trust in a file has to cover: its commands, and the places outside of its project.
+
+The keys are the cases, with the number of the expectation or with `places`.
+"""
+
+
+def reach_of(path: Path, file: EvalFile) -> tuple[str, Path, Reach]:
+    """Return what trust calls a file, the directory of its project, and its reach."""
+    real = Path(os.path.realpath(path))
+    project = real.parent.parent if real.parent.name == EVALS else real.parent
+    return f"evaluation {real.relative_to(project)}", project, _reach(file, real, project)
+
+
+def reach_in(project: Path) -> Iterator[tuple[str, Reach]]:
+    """Yield what trust in a directory covers of its evaluation files; an unreadable one runs nothing."""
+    for around in (project, project / EVALS):
+        for path in islice(sorted(around.glob("*.yaml")), _MOST_TRUSTED):
+            with suppress(BadEvalFile):
+                yield f"evaluation {path.relative_to(project)}", _reach(read_eval_file(path), path, project)
+
+
+def _reach(file: EvalFile, path: Path, project: Path) -> Reach:
+    found: Reach = {}
+    top = os.path.realpath(project)
+    for case in file.cases:
+        for number, each in enumerate(case.expect, 1):
+            if each.command is not None:
+                found[f"{case.name}.{number}"] = each.command
+        named = [*case.inputs, *([case.cwd] if case.cwd is not None else [])]
+        places = [Path(os.path.realpath(path.parent / name)) for name in named if "\0" not in name]
+        if outside := [str(place) for place in places if not place.is_relative_to(top)]:
+            found[f"{case.name}.places"] = outside
+    return found
+
+
+def eval_schema() -> dict[str, Any]:
+    """Return the JSON Schema of an evaluation file."""
+    schema = EvalFile.model_json_schema(by_alias=True)
+    return {"$schema": DIALECT, **schema, "title": "Evaluation file (evals/<name>.yaml)"}
+
+
+def _with_schema(path: Path, case: EvalCase, expectation: Expectation) -> Expectation:
+    """Return an expectation whose schema, if it has one, was checked and read from its file."""
+    try:
+        if expectation.schema_path is not None:
+            schema = schema_file(path.parent / expectation.schema_path)
+        elif expectation.json_schema is not None:
+            schema = inline_schema(json.dumps(expectation.json_schema))
+        else:
+            return expectation
+    except BadSchema as error:
+        raise BadEvalFile(path, f"the schema of case {shorten(case.name)}: {error}") from error
+    return expectation.model_copy(update={"json_schema": schema})
+
+
+def _repeated(value: Value) -> Iterator[tuple[str, int]]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _repeated(item)
+    elif isinstance(value, Block):
+        yield from value.repeated.items()
+        for item in value.values():
+            yield from _repeated(item)
+
+
+def _reason(problem: Any) -> str:
+    """Return what is wrong, with the place of the key: `cases[0].expect[1] has ...`."""
+    place = ""
+    for step in problem["loc"]:
+        place += f"[{step}]" if isinstance(step, int) else f"{place and '.'}{step}"
+    place = shorten(place) if place else "the file"
+    if problem["type"] == "extra_forbidden":
+        parts = (EvalFile, EvalCase, Expectation, Judging)
+        known = sorted(str(field.alias) for part in parts for field in part.model_fields.values())
+        near = get_close_matches(str(problem["loc"][-1]), known, n=1)
+        return f"{place} is not a key here{f' (nearest: {near[0]})' if near else ''}"
+    if problem["type"] == "missing":
+        return f"{place} is missing"
+    if problem["type"] == "value_error":
+        return f"{place} {problem['ctx']['error']}"
+    return f"{place}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+
+
+def _line(whole: Value, place: tuple[int | str, ...]) -> int | None:
+    """Return the line of the last key of a place that the file has."""
+    line, value = None, whole
+    for step in place:
+        if isinstance(value, Block) and str(step) in value:
+            line, value = value.lines[str(step)], value[str(step)]
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            value = value[step]
+            line = min(value.lines.values(), default=line) if isinstance(value, Block) else line
+        else:
+            break
+    return line

@@ -1,0 +1,666 @@
+"""Agents that speak the Agent Client Protocol: one session, one prompt, and permissions as questions.
+
+The library of the protocol has its messages and their types. Gemini CLI is one of these agents, with a
+system prompt, a policy and a model of its own; any other is started by `command` and `args`.
+"""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from acp import PROTOCOL_VERSION, RequestError, connect_to_agent, schema
+from acp.client import ClientSideConnection
+from pydantic import ValidationError
+
+from subagent_server.extensions.programs.program import (
+    Launch,
+    Message,
+    ProgramEvents,
+    ProgramTask,
+    about_login,
+    count_of,
+    how_ended,
+    members,
+    parsed,
+    text_of,
+)
+from subagent_server.loop.runner import Outcome
+from subagent_server.run.agent_definition import AgentDefinition, Selection, ServerDefinition, select
+from subagent_server.run.errors import RunRefused
+from subagent_server.run.files import Directory
+from subagent_server.run.records import Failure
+from subagent_server.toolbox.agent_process import AgentProcess
+from subagent_server.toolbox.context import Permissions, RunOver
+
+_LOGIN = -32000
+"""The code by which an agent says that it needs a login first."""
+MOST_OPEN = 32
+"""Requests of an agent that wait for their answers at once; one more is refused."""
+_QUIET_SECONDS = 1.0
+"""Some agents repeat the conversation behind the answer to `session/load`: it is over after this silence."""
+_LONGEST_TEXT = 4 << 20
+"""Characters of one text that is put together from its parts."""
+_ENDS = {
+    "max_turn_requests": ("max_turns", "It reached its limit of turns."),
+    "max_tokens": ("agent_error", "Its model reached the limit of tokens."),
+    "refusal": ("agent_error", "Its model refused to go on."),
+    "cancelled": ("agent_error", "It gave its turn up."),
+}
+_SILENT = (
+    schema.UserMessageChunk,
+    schema.AvailableCommandsUpdate,
+    schema.CurrentModeUpdate,
+    schema.SessionInfoUpdate,
+)
+
+_Server = schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | schema.McpServerStdio
+Call = schema.ToolCall | schema.ToolCallUpdate
+
+
+class AcpDialect:
+    """Implements `Dialect` for an agent that speaks the protocol."""
+
+    title = "The agent"
+
+    def __init__(self, task: ProgramTask, events: ProgramEvents, permissions: Permissions) -> None:
+        self._task = task
+        self._events = events
+        self._permissions = permissions
+        self._updates = _Updates(events, task.agent.limits.max_turns, self._bound_turns, self.tool_of)
+        self._agent: ClientSideConnection | None = None
+        self._session = ""
+        self._is_cut = False
+        events.counts("tool_calls")  # of turns the protocol does not tell
+
+    def launch(self) -> Launch:
+        """Return its command line."""
+        return Launch([self._task.agent.command or "", *self._task.agent.args])
+
+    def first_words(self) -> str:
+        """Return the words that begin the conversation: the protocol has no place for a system prompt."""
+        return self._task.system
+
+    def login_hint(self) -> str:
+        """Return what a person does when the agent asks for a login."""
+        return f"Start `{self._task.agent.command}` by hand once and log in."
+
+    def tool_of(self, call: Call) -> str:
+        """Return the tool of a call: the protocol has its kind, and some agents its name as the title."""
+        title = call.title or ""
+        if title.startswith("mcp__") and " " not in title:
+            return title
+        return call.kind or title or "tool"
+
+    def own_prefixes(self) -> Sequence[str]:
+        """Return what may stand before the name of a tool of the child's server."""
+        return (f"mcp__{self._task.child.name}__",)
+
+    async def before_resuming(self, session: str) -> None:
+        """Wait until a session can be resumed."""
+
+    async def converse(self, process: AgentProcess) -> Outcome:
+        """Open the session, give it the task, and return how the turn ended."""
+        self._refused: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        client: Any = self  # without files and terminals: `_Lines` refuses what asks for them
+        self._agent = connect_to_agent(client, _Lines(process, self._events, self._updates))
+        talking = asyncio.create_task(self._talk(self._agent))
+        try:
+            await asyncio.wait([talking, self._refused], return_when=asyncio.FIRST_COMPLETED)
+            return (talking if talking.done() else self._refused).result()
+        except ConnectionError:
+            how = how_ended(await process.exited())
+            return self._failed("agent_error", f"{self.title} ended in the middle of its work ({how}).")
+        except RequestError as error:
+            return self._failed_request(error)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            return self._failed("agent_error", f"{self.title} does not keep its protocol: {what}.")
+        finally:
+            talking.cancel()
+            await self._agent.close()
+
+    def interrupt(self, process: AgentProcess) -> None:
+        """Cancel its turn, or interrupt the program if it has none."""
+        if not self._session:
+            process.interrupt()
+        else:
+            self._cancelling = asyncio.ensure_future(self._cancel())
+
+    async def _cancel(self) -> None:
+        assert self._agent is not None
+        with suppress(ConnectionError):  # it has gone by itself
+            await self._agent.cancel(session_id=self._session)
+
+    async def _talk(self, agent: ClientSideConnection) -> Outcome:
+        hello = await agent.initialize(
+            protocol_version=PROTOCOL_VERSION, client_info=schema.Implementation(name="subagent", version="1")
+        )
+        if hello.protocol_version != PROTOCOL_VERSION:
+            raise RunRefused(
+                "config",
+                f"{self.title} speaks version {hello.protocol_version!r} of the Agent Client Protocol.",
+                f"Install one that speaks version {PROTOCOL_VERSION}.",
+            )
+        await self._open(agent, hello.agent_capabilities)
+        await self._events.session(self._session)
+        self._updates.begin()
+        # its own words first: text that begins with a slash would be a command of the program
+        parts = [self.first_words()] if self._task.resumes is None else []
+        words = "\n\n".join(["Your task:", *parts, self._task.prompt])
+        block = schema.TextContentBlock(type="text", text=words)
+        ended = await agent.prompt(session_id=self._session, prompt=[block])
+        self._updates.flush()
+        self._spend(ended)
+        return self._outcome(ended.stop_reason)
+
+    async def _open(self, agent: ClientSideConnection, capabilities: schema.AgentCapabilities | None) -> None:
+        """Open a session, or the one to carry on."""
+        child = self._task.child
+        own = schema.McpServerStdio(name=child.name, command=child.command, args=list(child.args), env=[])
+        servers: list[_Server] = [
+            own,
+            *(_server(name, server) for name, server in self._task.agent.mcp_servers.items()),
+        ]
+        cwd, resumes = str(self._task.cwd), self._task.resumes
+        if resumes is None:
+            self._session = (await agent.new_session(cwd=cwd, mcp_servers=servers)).session_id
+            return
+        if capabilities is None or not capabilities.load_session:
+            raise RunRefused(
+                "config",
+                f"{self.title} cannot take a session up again.",
+                "Start a new run, and put into its prompt what it needs to know.",
+            )
+        await self.before_resuming(resumes)
+        await agent.load_session(cwd=cwd, session_id=resumes, mcp_servers=servers)
+        self._session = resumes
+        while (quiet := self._updates.quiet_seconds) < _QUIET_SECONDS:
+            await asyncio.sleep(_QUIET_SECONDS - quiet)
+
+    # -- what it tells and asks, called by the library
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        """Take an update of the session."""
+        self._updates.take(update)
+
+    async def request_permission(
+        self,
+        session_id: str,
+        tool_call: schema.ToolCallUpdate,
+        options: list[schema.PermissionOption],
+        **_: Any,
+    ) -> schema.RequestPermissionResponse:
+        """Answer a request for a permission: it is a question to the parent or a person."""
+        tool = self._updates.asked(tool_call)
+        own = ("ask_parent", "update_status", "check_status")
+        kinds: Sequence[str] = ("allow_once", "allow_always")
+        # the child's server: asking whether it may ask leads nowhere
+        if tool not in {f"{start}{name}" for name in own for start in self.own_prefixes()}:
+            try:
+                permission = await self._permissions.ask(tool, _shown(tool_call))
+            except (RunRefused, RunOver) as refusal:
+                if not self._refused.done():
+                    self._refused.set_exception(refusal)
+                raise RequestError.internal_error() from refusal
+            if not permission.allowed:
+                kinds = ("reject_once",)
+                self._updates.denied(tool_call, permission.reason)
+        choices = [each.option_id for kind in kinds for each in options if each.kind == kind]
+        if not choices:
+            return schema.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
+        chosen = schema.AllowedOutcome(outcome="selected", option_id=choices[0])
+        return schema.RequestPermissionResponse(outcome=chosen)
+
+    def _bound_turns(self) -> None:
+        self._is_cut = True
+        self._cancelling = asyncio.ensure_future(self._cancel())
+
+    # -- how it ended
+
+    def _outcome(self, reason: str) -> Outcome:
+        if self._is_cut:
+            limit = self._task.agent.limits.max_turns
+            return self._failed("max_turns", f"It reached the limit of {limit} turns.", "Raise `maxTurns`.")
+        if reason in _ENDS:
+            return self._failed(*_ENDS[reason])
+        if not self._events.text.strip():
+            return self._failed("agent_error", f"{self.title} ended its turn without a word.")
+        return Outcome(self._events.text)
+
+    def _failed_request(self, error: RequestError) -> Outcome:
+        self._updates.flush()
+        details = text_of(members(error.data).get("details"))
+        said = f"{error} ({details})" if details else str(error)
+        if error.code == _LOGIN:
+            hint = about_login(self._task.agent, self.login_hint())
+            return self._failed("config", f"{self.title} is not logged in: {said}", hint)
+        return self._failed("model_error", f"{self.title} failed: {said}")
+
+    def _failed(self, code: str, message: str, hint: str | None = None) -> Outcome:
+        hint = hint or "Look at run.log, which has all that it said."
+        return Outcome(self._events.text, failure=Failure(code=code, message=message, hint=hint))
+
+    def _spend(self, ended: schema.PromptResponse) -> None:
+        """Take the tokens that the answer to the prompt tells of; Gemini CLI has a form of its own."""
+        quota = members(members(members(ended.field_meta).get("quota")).get("token_count"))
+        found = {
+            "input_tokens": count_of(quota.get("input_tokens")),
+            "output_tokens": count_of(quota.get("output_tokens")),
+            "cost_usd": self._updates.cost_usd,
+        }
+        if usage := ended.usage:
+            found |= {
+                "input_tokens": usage.input_tokens,
+                "output_tokens": usage.output_tokens,
+                "cache_read_tokens": usage.cached_read_tokens,
+                "cache_write_tokens": usage.cached_write_tokens,
+            }
+        told = {name: figure for name, figure in found.items() if figure is not None}
+        self._events.spend(self._events.usage.model_copy(update=told))
+
+
+class _Lines:
+    """The pipes of an agent, a message a line, as the library reads and writes them.
+
+    Every line is data: what does not keep the protocol does not reach the library, and the number of open
+    requests is bounded.
+    """
+
+    def __init__(self, process: AgentProcess, events: ProgramEvents, updates: "_Updates") -> None:
+        self._process = process
+        self._events = events
+        self._updates = updates
+        self._lines = process.lines()
+        self._open = 0
+
+    async def receive(self) -> Message | None:
+        """Return the next message, None at the end of its output."""
+        async for line in self._lines:
+            message = parsed(line, self._events.complain)
+            if message is None or not _is_message(message):
+                continue
+            if (method := message.get("method")) is None or await self._is_taken(method, message):
+                return message
+        return None
+
+    async def _is_taken(self, method: str, message: Message) -> bool:
+        """Whether the library gets a request or a notification; else it is answered here, or recorded."""
+        if method == "session/update":
+            try:
+                schema.SessionNotification.model_validate(message.get("params"))
+            except ValidationError:
+                update = members(members(message.get("params")).get("update"))
+                self._updates.unknown(text_of(update.get("sessionUpdate")), update)
+                return False
+        elif "id" not in message:
+            self._events.other(method, members(message.get("params")))
+            return False
+        elif method != "session/request_permission":
+            self._events.warn(f"The agent asked for {method}, which nobody can answer here.")
+            await self._refuse(message, -32601, "Nobody can answer this here.")
+            return False
+        elif self._open >= MOST_OPEN:
+            await self._refuse(message, -32000, f"More than {MOST_OPEN} requests are open.")
+            return False
+        else:
+            self._open += 1
+        return True
+
+    async def _refuse(self, message: Message, code: int, why: str) -> None:
+        error = {"code": code, "message": why}
+        await self._write({"jsonrpc": "2.0", "id": message["id"], "error": error})
+
+    async def send(self, message: Message) -> None:
+        """Send a message."""
+        if "method" not in message:
+            self._open -= 1
+        await self._write(message)
+
+    async def _write(self, message: Message) -> None:
+        await self._process.write(json.dumps(message).encode() + b"\n")
+
+    async def close(self) -> None:
+        """Do nothing: the process is ended by its runner."""
+
+
+def _is_message(message: Message) -> bool:
+    """Whether the library can take a message apart: its id is looked up, and its error has a code."""
+    return (
+        isinstance(message.get("id"), int | str | None)
+        and isinstance(message.get("method", ""), str)
+        and isinstance(message.get("error", {}), dict)
+    )
+
+
+class _Updates:
+    """Tells `ProgramEvents` what an agent does. Nothing counts before `begin`, because
+    agents repeat old conversations.
+
+    `bound` is called once, when the calls of turn `most_turns` have ended and another turn would follow. The
+    protocol does not tell of turns, so calls that are open at the same time are taken for one.
+    """
+
+    def __init__(
+        self,
+        events: ProgramEvents,
+        most_turns: int,
+        bound: Callable[[], None],
+        tool_of: Callable[[Call], str],
+    ) -> None:
+        self.cost_usd: Decimal | None = None
+        self._events = events
+        self._tool_of = tool_of
+        self._most_turns = most_turns
+        self._bound = bound
+        self._has_begun = False
+        self._last = time.monotonic()
+        self._parts: list[str] = []
+        self._size = 0
+        self._is_thought = False
+        self._open: dict[str, str] = {}
+        self._closed: set[str] = set()
+        self._rounds = 0
+
+    @property
+    def quiet_seconds(self) -> float:
+        """How long ago the last update came."""
+        return time.monotonic() - self._last
+
+    def begin(self) -> None:
+        """From here on updates are of this run."""
+        self._has_begun = True
+
+    def take(self, update: Any) -> None:
+        """Take an update."""
+        self._last = time.monotonic()
+        self._events.progress()
+        if not self._has_begun:
+            return
+        match update:
+            case schema.AgentMessageChunk() | schema.AgentThoughtChunk():
+                text = getattr(update.content, "text", "")
+                self._add(text, is_thought=isinstance(update, schema.AgentThoughtChunk))
+            case schema.ToolCallStart() | schema.ToolCallProgress():
+                self._call(update)
+            case schema.UsageUpdate(cost=schema.Cost(currency="USD", amount=amount)) if 0 <= amount < 1e9:
+                self.cost_usd = Decimal(str(amount))
+            case schema.UsageUpdate():
+                pass
+            case _ if not isinstance(update, _SILENT):
+                self.unknown(update.session_update, update.model_dump(mode="json", by_alias=True))
+
+    def unknown(self, kind: str, update: Message) -> None:
+        """Take an update that is not looked into."""
+        self._last = time.monotonic()
+        self._events.progress()
+        if self._has_begun:
+            self.flush()
+            self._events.other(kind, update)
+
+    def flush(self) -> None:
+        """Tell the text that has been put together."""
+        text, self._parts, self._size = "".join(self._parts), [], 0
+        if self._is_thought:
+            self._events.think(text)
+        else:
+            self._events.say(text)
+
+    def asked(self, call: schema.ToolCallUpdate) -> str:
+        """Take a tool call for which permission is asked; return its tool."""
+        self.flush()
+        self._begun(call)
+        return self._tool_of(call)
+
+    def denied(self, call: schema.ToolCallUpdate, reason: str) -> None:
+        """Close a call that was not allowed: not every agent tells of its end."""
+        self._end(call.tool_call_id, reason, is_error=True)
+
+    def _add(self, text: str, *, is_thought: bool) -> None:
+        if is_thought != self._is_thought:
+            self.flush()
+            self._is_thought = is_thought
+        if self._size < _LONGEST_TEXT:
+            self._parts.append(text)
+            self._size += len(text)
+
+    def _call(self, call: Call) -> None:
+        self.flush()
+        if call.tool_call_id not in self._closed:
+            self._begun(call)
+            if call.status in ("completed", "failed"):
+                self._end(call.tool_call_id, _texts(call), is_error=call.status == "failed")
+
+    def _begun(self, call: Call) -> None:
+        if call.tool_call_id in self._open or call.tool_call_id in self._closed:
+            return
+        if not self._open:
+            self._rounds += 1
+        tool = self._open[call.tool_call_id] = self._tool_of(call)
+        self._events.call(call.tool_call_id, tool, _shown(call))
+
+    def _end(self, call_id: str, text: str, *, is_error: bool) -> None:
+        if call_id not in self._open:
+            return
+        self._closed.add(call_id)
+        self._events.result(call_id, self._open.pop(call_id), text, is_error=is_error)
+        if not self._open and self._rounds == self._most_turns:
+            self._bound()
+
+
+def _shown(call: Call) -> Message:
+    """Return what people are shown of a call: the arguments if the agent gives them, else its words."""
+    if isinstance(call.raw_input, dict):
+        return call.raw_input
+    places = [place.model_dump(exclude_none=True) for place in call.locations or []]
+    facts = {"title": call.title, "locations": places, "text": _texts(call)}
+    return {name: value for name, value in facts.items() if value}
+
+
+def _texts(call: Call) -> str:
+    """Return the text of a call: what it printed, or the change that it makes."""
+    parts = []
+    for part in call.content or []:
+        match part:
+            case schema.FileEditToolCallContent():
+                parts.append(f"{part.path}:\n{part.new_text}")
+            case schema.ContentToolCallContent(content=schema.TextContentBlock(text=text)):
+                parts.append(text)
+    return "\n".join(part for part in parts if part)
+
+
+def _server(name: str, server: ServerDefinition) -> _Server:
+    """Return an MCP server of the agent in the form of the protocol."""
+    if server.type == "stdio":
+        env = [schema.EnvVariable(name=key, value=value) for key, value in server.env.items()]
+        return schema.McpServerStdio(name=name, command=server.command or "", args=server.args, env=env)
+    headers = [schema.HttpHeader(name=key, value=value) for key, value in server.headers.items()]
+    if server.type == "sse":
+        return schema.SseMcpServer(type="sse", name=name, url=server.url or "", headers=headers)
+    return schema.HttpMcpServer(type="http", name=name, url=server.url or "", headers=headers)
+
+
+# -- Gemini CLI
+
+COMMAND = "gemini"
+_SYSTEM, _POLICY = "system.md", "policy.toml"
+_FILLED = ("${AgentSkills}", "${SubAgents}", "${AvailableTools}", "_ToolName}")
+"""What Gemini CLI fills in by itself in a system prompt."""
+_FOLLOWED = (".gemini", ".env")
+"""What Gemini CLI reads from a working directory that it trusts; it may send its key elsewhere."""
+_ALLOWED, _OTHERS = 500, 400
+"""Priorities of policy rules: those of the user's own files are below."""
+
+
+class GeminiDialect(AcpDialect):
+    """Implements `Dialect` for Gemini CLI."""
+
+    title = "Gemini CLI"
+
+    def launch(self) -> Launch:
+        """Return its command line; its policy and its system prompt are written before.
+
+        Raises:
+            RunRefused: `config`, if the agent cannot be kept, or the directory could change what it does.
+        """
+        agent = self._task.agent
+        _check_words(agent)
+        names = [self._task.child.name, *agent.mcp_servers]
+        argv = [agent.command or COMMAND, "--acp", "--approval-mode", "default"]
+        argv += [f"--allowed-mcp-server-names={name}" for name in names]
+        argv += ["--policy", str(self._write(_POLICY, policy(agent, self._task.child.name)))]
+        if agent.model not in (None, "inherit", "default"):
+            argv += ["-m", str(agent.model)]
+        is_trusted = _trusts(self._home, self._task.cwd)
+        if not is_trusted:
+            _check_followed(self._home, self._task.cwd)
+        if self._task.boxed or not is_trusted:  # in a box it finds no list of trusted directories
+            argv.append("--skip-trust")  # it starts no MCP server in a directory that it does not trust
+        environment = {}
+        if agent.system_prompt.strip():
+            environment["GEMINI_SYSTEM_MD"] = str(self._write(_SYSTEM, self._task.system))
+        return Launch(argv, environment)
+
+    def first_words(self) -> str:
+        """Return the preamble, if there is no system prompt that has it."""
+        return "" if self._task.agent.system_prompt.strip() else self._task.preamble
+
+    def login_hint(self) -> str:
+        """Return what a person does when it asks for a login."""
+        return "Run `gemini` once and log in, or set GEMINI_API_KEY."
+
+    def own_prefixes(self) -> Sequence[str]:
+        """Return what it puts before the name of a tool of the child's server."""
+        return (f"mcp_{self._task.child.name}_",)
+
+    def tool_of(self, call: Call) -> str:
+        """Return the tool of a call, whose name stands before the first `__` of the id."""
+        name, mark, _ = call.tool_call_id.partition("__")
+        return name if mark and name else super().tool_of(call)
+
+    async def before_resuming(self, session: str) -> None:
+        """Wait until the next minute if the session was opened in this one.
+
+        Gemini CLI names the file of a session after the minute: opened again within it, the session is empty.
+        """
+        while await asyncio.to_thread(_opened_now, self._state, session):
+            self._events.progress()
+            await asyncio.sleep(1)
+
+    @property
+    def _state(self) -> Directory:
+        return self._task.kept or Directory(self._home / ".gemini")
+
+    @property
+    def _home(self) -> Path:
+        environment = self._task.environment
+        return Path(environment.get("GEMINI_CLI_HOME") or environment.get("HOME") or Path.home())
+
+    def _write(self, name: str, text: str) -> Path:
+        entry = self._task.state.entry(name)
+        with entry.appender() as file:
+            file.write(text.encode())
+        return entry.path
+
+
+def policy(agent: AgentDefinition, child: str) -> str:
+    """Return the rules for tools: those of the agent are allowed, every other one is asked for.
+
+    Without `tools` Gemini CLI asks by its own rules, which allow reading.
+    """
+    rules = [_rule("allow", _ALLOWED, mcpName=name) for name in (child, *agent.mcp_servers)]
+    rules += [_rule("deny", _ALLOWED + 1, **names) for names in _named(select(agent.disallowed_tools, []))]
+    if agent.tools is not None and "*" not in agent.tools:
+        rules += [_rule("allow", _ALLOWED, **names) for names in _named(select(agent.tools, []))]
+        rules.append(_rule("ask_user", _OTHERS, toolName="*"))
+    return "\n".join(rules)
+
+
+def _named(selection: Selection) -> Iterator[dict[str, str]]:
+    """Yield the names of a selection as rules have them."""
+    ours = {
+        "bash": ("run_shell_command",),
+        "view": ("read_file", "read_many_files"),
+        "edit": ("write_file", "replace"),
+        "grep": ("grep_search", "search_file_content"),
+        "glob": ("glob",),
+        "ls": ("list_directory",),
+        "web_search": ("google_web_search",),
+        "web_fetch": ("web_fetch",),
+        "todos": ("write_todos",),
+    }
+    for capability, names in ours.items():
+        if getattr(selection, capability):
+            yield from ({"toolName": name} for name in names)
+    yield from ({"toolName": name} for name in selection.unknown)  # Gemini CLI's own names
+    for name in selection.mcp or []:
+        _, server, tool = (*name.split("__", 2), "")[:3]
+        yield {"mcpName": server, **({"toolName": tool} if tool else {})}
+
+
+def _rule(decision: str, priority: int, **names: str) -> str:
+    names.setdefault("toolName", "*")
+    lines = [f"{key} = {json.dumps(value)}" for key, value in names.items()]
+    return "\n".join(["[[rule]]", *lines, f'decision = "{decision}"', f"priority = {priority}", ""])
+
+
+def _check_words(agent: AgentDefinition) -> None:
+    if any(mark in agent.system_prompt for mark in _FILLED):
+        raise RunRefused(
+            "config",
+            "The system prompt has a place such as ${AvailableTools}, which Gemini CLI fills in by itself.",
+            "Write it in another way.",
+        )
+    if conditional := select(agent.tools, agent.disallowed_tools).restricted:
+        raise RunRefused(
+            "config",
+            f"Gemini CLI cannot keep the condition of {conditional[0]}.",
+            "Name the tool without a condition, or leave it out: then each call is a question.",
+        )
+
+
+def _opened_now(state: Directory, session: str) -> bool:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M")
+    start = f"session-{now}-{session[:8]}."
+    return any(name.startswith(start) for name in _conversations(state.below("tmp")))
+
+
+def _conversations(projects: Directory) -> Iterator[str]:
+    """Yield the names of its files of conversations. In a box it may have put links in their place."""
+    with suppress(OSError):
+        for project in projects.names():
+            with suppress(OSError):
+                yield from projects.below(project).below("chats").names()
+
+
+def _trusts(home: Path, cwd: Path) -> bool:
+    """Whether the user has told Gemini CLI to trust a directory: the nearest rule decides."""
+    try:
+        rules = json.loads((home / ".gemini" / "trustedFolders.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    for place in (cwd, *cwd.parents):
+        rule = rules.get(str(place)) if isinstance(rules, dict) else None
+        if rule in ("TRUST_FOLDER", "TRUST_PARENT", "DO_NOT_TRUST"):
+            return bool(rule != "DO_NOT_TRUST")
+    return False
+
+
+def _check_followed(home: Path, cwd: Path) -> None:
+    for place in (cwd, *cwd.parents):
+        if place == home:
+            return
+        for name in _FOLLOWED:
+            if os.path.lexists(place / name):
+                raise RunRefused(
+                    "config",
+                    f"Gemini CLI would follow {place / name}, which may have come with the directory.",
+                    "If it is yours, start `gemini` there once and trust the folder; else remove it.",
+                )

@@ -1,0 +1,190 @@
+"""The box of a program that carries out a run.
+
+It has one if its agent file says `sandbox: bwrap`, or if a run can write the program or a file that is an
+argument of it: outside of every box nothing is executed that a run could have written. The box shows the
+program's installation, the relay to its worker, and in the place of its state directory one of the run's
+own. `network`, `sandboxLimits`, `sandboxRead` and `sandboxWrite` are those of every box.
+"""
+
+import asyncio
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from subagent_server.extensions.programs import relay
+from subagent_server.extensions.programs.program_checks import KNOWN_PROGRAMS, program_of
+from subagent_server.run.errors import RunRefused
+from subagent_server.run.files import Directory
+from subagent_server.run.host_programs import lies_in, user_program
+from subagent_server.sandbox.box import Box, Rules
+from subagent_server.sandbox.readable import BoxRefused, PlaceRefused
+from subagent_server.worker.runners import RunnerSetup
+from subagent_server.worker.sandbox_setup import RunBox, place_refused, refused, showing, unprotected
+
+ASKED = "sandbox: bwrap"
+MOST_STATE_BYTES = 1 << 30
+MOST_STATE_FILES = 20_000
+"""Of the state of a program that a continuation copies; with more it is refused."""
+_MODULES = "node_modules"
+
+
+def box_of_program(setup: RunnerSetup) -> RunBox | None:
+    """Return the box of the agent's program, not yet built; None if it works without one. Blocking.
+
+    A program that needs a box and cannot have one works without it if the file leaves that open (`auto`).
+
+    Raises:
+        RunRefused: `config`, if the agent asks for a box and there can be none.
+    """
+    asked = setup.agent.sandbox == "bwrap"
+    if setup.agent.sandbox == "none" or not (asked or _is_written(setup)):
+        return None
+    try:
+        return RunBox(setup, protects=True, adding=lambda rules: _with_program(setup, rules))
+    except BoxRefused as refusal:
+        if not asked:
+            return None
+        raise refused(ASKED, refusal.reason) from refusal
+    except PlaceRefused as refusal:
+        raise place_refused(refusal) from refusal
+
+
+class BoxedStart:
+    """The surroundings of a program in a box: the box, and the state that the program carries on."""
+
+    def __init__(self, setup: RunnerSetup, box: RunBox, state: Directory | None) -> None:
+        """Nothing is opened yet. `state` is that of the run before."""
+        self._setup = setup
+        self._box = box
+        self._state = state
+
+    async def entered(self, environment: Mapping[str, str]) -> Box:
+        """Return the box with these variables, with all that the program finds in it.
+
+        Raises:
+            BoxRefused: there can be none.
+            RunRefused: `config`, if a name cannot be protected, or the state cannot be carried on.
+            OSError: the working directory cannot be read.
+        """
+        box = await asyncio.to_thread(self._built)
+        self._setup.run.first_request.set()  # from here on files that run code may come
+        return box.with_environment(environment)
+
+    def _built(self) -> Box:
+        if self._state is not None:
+            copy_state(self._state, self._setup.run.paths.program_home)
+        if opened := self._box.open():
+            raise unprotected(opened)
+        return self._box.built()
+
+
+def copy_state(source: Directory, target: Directory) -> None:
+    """Copy the state that a program has kept in a box. Blocking.
+
+    The state is data: links and special files in it are left out.
+
+    Raises:
+        RunRefused: `config`, if it cannot be copied, or is too much.
+    """
+    room = _Room()
+    try:
+        shutil.copytree(
+            f"/proc/self/fd/{source.descriptor}/",
+            f"/proc/self/fd/{target.descriptor}/",
+            ignore=room.left_out,
+            dirs_exist_ok=True,
+        )
+    except (OSError, RecursionError, _TooMuch) as error:
+        raise RunRefused(
+            "config",
+            f"What the program has kept in {source.path} cannot be carried on: {str(error)[:300]}",
+            "Start a new run, and put into its prompt what it needs to know.",
+        ) from error
+
+
+class _TooMuch(Exception):
+    """The state of a program is larger than what is copied."""
+
+
+class _Room:
+    """Counts what is copied."""
+
+    def __init__(self) -> None:
+        self._bytes = self._files = 0
+
+    def left_out(self, directory: str, names: list[str]) -> Iterator[str]:
+        """Yield the names that are not copied. Raises _TooMuch."""
+        for name in names:
+            found = Path(directory, name).lstat()
+            if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+                yield name
+                continue
+            self._files += 1
+            self._bytes += found.st_size
+            if self._files > MOST_STATE_FILES or self._bytes > MOST_STATE_BYTES:
+                raise _TooMuch(
+                    f"it has more than {MOST_STATE_FILES:,} files or {MOST_STATE_BYTES >> 20} MiB."
+                )
+
+
+def _with_program(setup: RunnerSetup, rules: Rules) -> Rules:
+    """Return the rules with the program, the relay, and the directories of the run that it writes."""
+    paths, known = setup.run.paths, KNOWN_PROGRAMS.get(setup.agent.runner)
+    root = Path(os.path.realpath(setup.run.store.paths.root))
+    state = root / setup.run.run_id / paths.program.path.name
+    placed = {}
+    if known is not None:
+        paths.program.make()
+        paths.program_home.make()
+        home = Path(os.path.realpath(setup.environment.get("HOME") or Path.home()))
+        placed = {home / known.state: state / paths.program_home.path.name}
+    program = _found(setup)
+    programs = [Path(sys.executable), *([program] if program is not None else [])]
+    return replace(
+        rules,
+        environment=showing(programs, rules.environment),
+        read=[*rules.read, Path(relay.__file__).resolve(), *(_installation(program) if program else [])],
+        over=[*rules.over, ("--bind", state)],
+        placed=placed,
+    )
+
+
+def host_program(setup: RunnerSetup, command: str) -> str:
+    """Return the path of a program that works without a box.
+
+    It is looked up where no run writes, unless the agent file says `sandbox: none`.
+
+    Raises:
+        NoHostProgram.
+    """
+    if setup.agent.sandbox == "none":
+        return command
+    return str(user_program(command, setup.environment.get("PATH"), setup.places.written))
+
+
+def _is_written(setup: RunnerSetup) -> bool:
+    """Whether a run can write the program, or a file that the agent file names as an argument."""
+    cwd = Path.cwd()
+    command = program_of(setup.agent) or ""
+    files = [
+        cwd / word for word in (command, *setup.agent.args) if os.sep in word or word in setup.agent.args
+    ]
+    return any(path.is_file() and lies_in(path, setup.places.written) is not None for path in files)
+
+
+def _found(setup: RunnerSetup) -> Path | None:
+    """Return the path of the program, with links; None if it is not here, which its start says."""
+    command = program_of(setup.agent) or ""
+    found = shutil.which(command, path=setup.environment.get("PATH"))
+    return None if found is None else Path.cwd() / found
+
+
+def _installation(program: Path) -> list[Path]:
+    """Return what belongs to a program besides its directory: its file, and the packages of npm around it."""
+    real = Path(os.path.realpath(program))
+    around = [place for place in real.parents if place.name == _MODULES]
+    return [real, *around[-1:]]

@@ -1,0 +1,400 @@
+"""Claude Code, by its stream of JSON lines, with its permission prompt on the same pipes.
+
+The events and flags were tried with version 2.1.330. The control protocol (`control_request`) is what its SDK
+speaks and `--help` does not name; `tests/clients/test_claude_runner.py` pins it.
+"""
+
+import asyncio
+import json
+import os
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from subagent_server.extensions.programs.program import (
+    Launch,
+    ProgramEvents,
+    ProgramTask,
+    about_login,
+    count_of,
+    items_of,
+    members,
+    parsed,
+    text_of,
+)
+from subagent_server.loop.runner import Outcome
+from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
+from subagent_server.run.errors import RunRefused
+from subagent_server.run.records import UNTOLD, Failure
+from subagent_server.toolbox.agent_process import AgentProcess
+from subagent_server.toolbox.context import Permissions
+
+COMMAND = "claude"
+INSTALL = "npm install -g @anthropic-ai/claude-code"
+_QUIET = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
+_OF_API = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
+"""What `apiKeyEnv` and `baseUrl` stand for if the agent file leaves them out."""
+_OF_ANOTHER_SESSION = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PORT")
+_NOT_OFFERED = ("AskUserQuestion",)
+"""A question to a person at a terminal that is not there; `ask_parent` takes its place."""
+_MOST_OPEN_CALLS = 10_000
+_LIMITS = {
+    "error_max_turns": ("max_turns", "Claude Code used all of its turns.", "Raise `maxTurns`."),
+    "error_max_budget_usd": ("budget", "Claude Code used all of its budget.", "Raise `budgetUsd`."),
+    "error_max_structured_output_retries": (
+        *("invalid_output", "Claude Code gave no output that fits `outputSchema`."),
+        "Say in its prompt which form the result has.",
+    ),
+}
+_LOGIN = "If it is not logged in: start `claude` once and log in, or set ANTHROPIC_API_KEY."
+
+
+class ClaudeDialect:
+    """Implements `Dialect` for Claude Code."""
+
+    def __init__(self, task: ProgramTask, events: ProgramEvents, permissions: Permissions) -> None:
+        self._task = task
+        self._events = events
+        self._permissions = permissions
+        self._session = str(uuid.uuid4())
+        self._is_told = False
+        self._tools: dict[str, str] = {}
+        self._asked: set[str] = set()
+        self._answers: set[asyncio.Task[None]] = set()
+        self._message = ""
+        self._usage = UNTOLD
+        events.counts("turns", "tool_calls")
+
+    # -- the start
+
+    def launch(self) -> Launch:
+        """Return its command line. Values that may hold a secret go by files in memory."""
+        agent = self._task.agent
+        files = [_in_memory(self._servers()), _in_memory(self._task.system.encode("utf-8", "replace"))]
+        servers, system = (f"/proc/self/fd/{file}" for file in files)
+        words = [agent.command or COMMAND, "-p", "--verbose", "--strict-mcp-config", "--setting-sources", ""]
+        words += ["--input-format", "stream-json", "--output-format", "stream-json"]
+        words += ["--permission-prompt-tool", "stdio", "--mcp-config", servers]
+        words += [
+            "--system-prompt-file" if agent.system_prompt.strip() else "--append-system-prompt-file",
+            system,
+        ]
+        words += ["--session-id", self._session]  # a fork leaves the old one to other continuations
+        words += ["--resume", self._task.resumes, "--fork-session"] if self._task.resumes else []
+        words += ["--max-turns", str(agent.limits.max_turns)]
+        words += ["--model", agent.model] if agent.model not in (None, "inherit", "default") else []
+        words += ["--effort", agent.effort] if agent.effort else []
+        words += ["--max-budget-usd", str(agent.limits.budget_usd)] if agent.limits.budget_usd else []
+        words += ["--json-schema", json.dumps(agent.output_schema)] if agent.output_schema is not None else []
+        words += ["--permission-mode", agent.permission_mode] if agent.permission_mode else []
+        settings: dict[str, object] = {"permissions": {"ask": agent.ask}} if agent.ask else {}
+        settings |= {"hooks": agent.hooks} if agent.hooks else {}
+        if settings:
+            files.append(_in_memory(json.dumps(settings).encode()))
+            words += ["--settings", f"/proc/self/fd/{files[-1]}"]
+        words += ["--allowedTools", *self._allowed()]
+        words += ["--disallowedTools", *self._disallowed()]
+        return Launch(words, self._variables(), _OF_ANOTHER_SESSION, files)
+
+    def _allowed(self) -> Iterator[str]:
+        agent = self._task.agent
+        yield f"mcp__{self._task.child.name}"
+        if agent.permission_mode not in (None, "bypassPermissions"):
+            yield from (tool for tool in agent.tools or [] if "(" in tool and tool not in agent.ask)
+            return  # the mode says what happens without a question
+        if agent.tools is None:
+            yield from (f"mcp__{name}" for name in agent.mcp_servers)
+        yield from (_name(tool) for tool in agent.tools or [] if tool not in agent.ask)
+
+    def _disallowed(self) -> Iterator[str]:
+        agent = self._task.agent
+        yield from _NOT_OFFERED
+        yield from map(_name, agent.disallowed_tools)
+        for name, server in agent.mcp_servers.items():
+            yield from (f"mcp__{name}__{tool}" for tool in server.disabled_tools or [])
+
+    def _variables(self) -> Mapping[str, str]:
+        agent = self._task.agent
+        variables = dict(_QUIET)
+        if agent.base_url:
+            variables["ANTHROPIC_BASE_URL"] = agent.base_url
+        if agent.max_tokens:
+            variables["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(agent.max_tokens)
+        if self._task.boxed:  # else it inherits them
+            inherited = {name: self._task.environment.get(name) for name in _OF_API}
+            variables = {name: value for name, value in inherited.items() if value} | variables
+        if agent.api_key_env != "ANTHROPIC_API_KEY":
+            key = self._task.environment.get(agent.api_key_env, "").strip()
+            if not key:
+                raise RunRefused(
+                    "config", f"{agent.api_key_env} is not set.", "Set it where runs are started."
+                )
+            variables["ANTHROPIC_API_KEY"] = key
+        return variables
+
+    def _servers(self) -> bytes:
+        child = self._task.child
+        servers = self._task.agent.mcp_servers
+        if child.name in servers:
+            raise RunRefused(
+                "config", f"mcpServers.{child.name}: this name is taken.", "Choose another name."
+            )
+        own = {child.name: {"type": "stdio", "command": child.command, "args": list(child.args)}}
+        theirs = {name: _server(name, server) for name, server in servers.items()}
+        return json.dumps({"mcpServers": {**own, **theirs}}).encode()
+
+    # -- the conversation
+
+    async def converse(self, process: AgentProcess) -> Outcome:
+        """Give it the task, answer its requests, and read its events until its result."""
+        message = {"role": "user", "content": list(self._task.content)}
+        await _send(process, {"type": "user", "message": message})
+        try:
+            async for line in process.lines():
+                event = parsed(line, self._events.complain)
+                if event is None:
+                    continue
+                if event.get("type") == "result":
+                    return self._ended(event)
+                await self._take(event, process)
+            return await self._broken_off(process)
+        finally:
+            for answer in self._answers:
+                answer.cancel()
+
+    def interrupt(self, process: AgentProcess) -> None:
+        """Send it SIGINT, at which it ends its turn and says what that has cost."""
+        process.interrupt()
+
+    async def _take(self, event: dict[str, Any], process: AgentProcess) -> None:
+        kind = text_of(event.get("type"))
+        if kind == "control_request":
+            await self._requested(event, process)
+        elif kind == "assistant":
+            await self._session_is_kept()
+            self._assistant(members(event.get("message")), is_own=event.get("parent_tool_use_id") is None)
+        elif kind == "user":
+            self._results(members(event.get("message")))
+        elif kind == "system":
+            self._system(event)
+        else:
+            self._events.other(kind, event)
+
+    async def _session_is_kept(self) -> None:
+        """Name the session in the state of the run once the program must have begun its record of it."""
+        if not self._is_told:
+            self._is_told = True
+            await self._events.session(self._session)
+
+    def _system(self, event: dict[str, Any]) -> None:
+        subtype = text_of(event.get("subtype"))
+        if subtype == "api_retry":
+            attempt, status = event.get("attempt"), event.get("error_status")
+            self._events.complain(f"The API failed ({status}); attempt {attempt} of Claude Code follows.")
+        elif subtype == "init":
+            self._events.progress()
+            for server in items_of(event.get("mcp_servers")):
+                if text_of(server.get("status")) == "failed":
+                    name = text_of(server.get("name"))[:200]
+                    self._events.warn(f"The MCP server {name} could not be started.")
+        elif subtype == "permission_denied":
+            self._events.warn(f"Claude Code denied {text_of(event.get('tool_name'))[:200]} by its own rules.")
+        else:
+            self._events.other(f"system/{subtype}", event)
+
+    def _assistant(self, message: dict[str, Any], *, is_own: bool) -> None:
+        if is_own and (message_id := text_of(message.get("id"))) != self._message:
+            self._message = message_id
+            self._events.turn()
+            self._count(members(message.get("usage")))
+        for block in items_of(message.get("content")):
+            match text_of(block.get("type")):
+                case "text" if is_own:
+                    self._events.say(text_of(block.get("text")))
+                case "thinking":
+                    self._events.think(text_of(block.get("thinking")))
+                case "tool_use":
+                    call_id, name = text_of(block.get("id")), text_of(block.get("name"))
+                    if len(self._tools) < _MOST_OPEN_CALLS:
+                        self._tools[call_id] = name
+                    self._events.call(call_id, name, block.get("input"))
+                case _:
+                    pass
+
+    def _results(self, message: dict[str, Any]) -> None:
+        for block in items_of(message.get("content")):
+            if text_of(block.get("type")) == "tool_result":
+                call_id = text_of(block.get("tool_use_id"))
+                text = _text_of_blocks(block.get("content"))
+                tool = self._tools.pop(call_id, "")
+                self._events.result(call_id, tool, text, is_error=block.get("is_error") is True)
+
+    def _count(self, usage: dict[str, Any]) -> None:
+        """Add the tokens of one message; the end of the run names the totals."""
+        so_far = self._events.usage
+        added = {name: count + (getattr(self._usage, name) or 0) for name, count in _tokens(usage).items()}
+        self._usage = self._usage.model_copy(update=added)
+        self._events.spend(so_far.model_copy(update=added))
+
+    # -- permissions
+
+    async def _requested(self, event: dict[str, Any], process: AgentProcess) -> None:
+        request_id, request = text_of(event.get("request_id")), members(event.get("request"))
+        if text_of(request.get("subtype")) != "can_use_tool":
+            answer = {"subtype": "error", "request_id": request_id, "error": "This is not supported."}
+            await _send(process, {"type": "control_response", "response": answer})
+            return
+        self._events.progress()
+        answering = asyncio.create_task(self._answer(request_id, request, process))
+        self._answers.add(answering)
+
+    async def _answer(self, request_id: str, request: dict[str, Any], process: AgentProcess) -> None:
+        """Ask whether a tool may be used, and answer the request."""
+        tool, given = text_of(request.get("tool_name")), members(request.get("input"))
+        permission = await self._permissions.ask(tool, given, text_of(request.get("decision_reason")))
+        self._asked.add(text_of(request.get("tool_use_id")))
+        decision: dict[str, Any] = {"behavior": "deny", "message": permission.reason}
+        if permission.allowed:
+            decision = {"behavior": "allow", "updatedInput": given}
+        answer = {"subtype": "success", "request_id": request_id, "response": decision}
+        await _send(process, {"type": "control_response", "response": answer})
+
+    # -- the end
+
+    def _ended(self, event: dict[str, Any]) -> Outcome:
+        totals = _totals(event, self._task.spent)
+        so_far = self._events.usage
+        self._events.spend(so_far.model_copy(update=totals))
+        return judged_end(event, self._task.agent, self._asked, self._events)
+
+    async def _broken_off(self, process: AgentProcess) -> Outcome:
+        code = await process.exited()
+        how = f"exited with {code}"
+        hint = f"If an option is unknown to it, it is too old: `{INSTALL}`. Else `continue` carries on."
+        if code is not None and code < 0:
+            how = f"was ended by signal {-code}"
+            hint = "Something outside of the run has ended it, or memory ran out: `continue` carries on."
+        words = f" Its last words: {self._events.last_words}" if self._events.last_words else ""
+        message = f"Claude Code {how} before it gave a result.{words}"
+        failure = Failure(code="agent_error", message=message, hint=hint)
+        return Outcome(self._events.text, failure=failure)
+
+
+def _tokens(usage: dict[str, Any]) -> dict[str, int]:
+    """Return the counts of tokens that the event gives."""
+    counts = {
+        "input_tokens": count_of(usage.get("input_tokens")),
+        "output_tokens": count_of(usage.get("output_tokens")),
+        "cache_read_tokens": count_of(usage.get("cache_read_input_tokens")),
+        "cache_write_tokens": count_of(usage.get("cache_creation_input_tokens")),
+    }
+    return {name: count for name, count in counts.items() if count is not None}
+
+
+def _totals(event: dict[str, Any], spent: Decimal | None) -> dict[str, Any]:
+    """Return the figures of the run. The cost in the event is that of the whole session, `spent` before."""
+    totals: dict[str, Any] = dict(_tokens(members(event.get("usage"))))
+    cost = event.get("total_cost_usd")
+    if spent is not None and isinstance(cost, int | float) and spent <= cost < 1e9:
+        totals["cost_usd"] = Decimal(str(round(cost, 6))) - spent
+    return totals
+
+
+def _server(name: str, server: ServerDefinition) -> dict[str, Any]:
+    """Return a server as its configuration has it. Raises RunRefused for what it cannot keep."""
+    if server.enabled_tools:
+        raise RunRefused(
+            "config",
+            f"mcpServers.{name}.enabledTools cannot be kept by Claude Code.",
+            "Use `disabledTools`, or leave the key out.",
+        )
+    if server.type == "stdio":
+        entry: dict[str, Any] = {"command": server.command, "args": server.args, "env": server.env}
+    else:
+        entry = {"url": server.url, "headers": server.headers}
+    return {"type": server.type, "timeout": int(server.call_timeout_seconds * 1000), **entry}
+
+
+def _text_of_blocks(content: Any) -> str:
+    """Return the text of the result of a tool; what is not text is named."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(
+        text_of(block.get("text")) or f"[{text_of(block.get('type'))}]" for block in items_of(content)
+    )
+
+
+def _name(tool: str) -> str:
+    """Return the name of a tool as an argument: none can be taken for an option."""
+    return tool.lstrip("- ")
+
+
+async def _send(process: AgentProcess, message: dict[str, Any]) -> None:
+    await process.write(json.dumps(message).encode("utf-8", "replace") + b"\n")
+
+
+def _in_memory(content: bytes) -> int:
+    """Return a descriptor of a file without a name that holds `content`."""
+    file = os.memfd_create("agent")
+    with os.fdopen(os.dup(file), "wb") as writer:
+        writer.write(content)
+    return file
+
+
+# -- how it ended
+
+
+def judged_end(
+    event: dict[str, Any], agent: AgentDefinition, asked: Collection[str], events: ProgramEvents
+) -> Outcome:
+    """Return the outcome by the event `result`. `asked` are the calls whose permission was asked for here."""
+    text = text_of(event.get("result")) or events.text
+    if (failure := _failure(event, text, agent)) is not None:
+        return Outcome(events.text or text, failure=failure)
+    silent = [denial for denial in items_of(event.get("permission_denials")) if _is_silent(denial, asked)]
+    unasked = sorted({text_of(denial.get("tool_name"))[:200] for denial in silent} - _forbidden(agent))
+    if unasked:
+        message = f"Claude Code was denied {', '.join(unasked)}, and nobody was asked."
+        hint = (
+            "Allow it by `tools`, forbid it by `disallowedTools`, or word the task so that it is not needed."
+        )
+        return Outcome(text, failure=Failure(code="agent_error", message=message, hint=hint))
+    if agent.output_schema is not None:
+        output = event.get("structured_output")
+        if output is None:
+            code, message, hint = _LIMITS["error_max_structured_output_retries"]
+            return Outcome(text, failure=Failure(code=code, message=message, hint=hint))
+        return Outcome(text, output=output, has_output=True)
+    if not text.strip():
+        hint = "Look at run.log."
+        return Outcome("", failure=Failure(code="agent_error", message="It ended without a word.", hint=hint))
+    return Outcome(text)
+
+
+def _failure(event: dict[str, Any], text: str, agent: AgentDefinition) -> Failure | None:
+    subtype, reason = text_of(event.get("subtype")), text_of(event.get("terminal_reason"))
+    if subtype in _LIMITS:
+        code, message, hint = _LIMITS[subtype]
+        return Failure(code=code, message=message, hint=hint)
+    is_fine = subtype == "success" and event.get("is_error") is False and reason in ("", "completed")
+    if is_fine:
+        return None
+    told = event.get("errors")
+    errors = [error for error in told if isinstance(error, str)] if isinstance(told, list) else []
+    said = "; ".join(errors) or text or subtype or "no reason given"
+    of_model = reason == "api_error" or "API Error" in said
+    return Failure(
+        code="model_error" if of_model else "agent_error",
+        message=f"Claude Code ended with an error ({reason or subtype}): {said}",
+        hint=about_login(agent, _LOGIN),
+    )
+
+
+def _is_silent(denial: dict[str, Any], asked: Collection[str]) -> bool:
+    return text_of(denial.get("tool_use_id")) not in asked
+
+
+def _forbidden(agent: AgentDefinition) -> set[str]:
+    """Return the names of tools that the agent file itself forbids, in whole or in part."""
+    return {name.partition("(")[0].strip() for name in agent.disallowed_tools}

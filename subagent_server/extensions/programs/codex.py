@@ -1,0 +1,653 @@
+"""Codex, by its app-server: one thread, one turn, and its approvals as questions.
+
+Configuration goes over the pipe with the thread, never on the command line. Codex has a sandbox of its own.
+It cannot start in a box, so there it is switched off, and no approval is asked.
+"""
+
+import asyncio
+import json
+import re
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from subagent_server.extensions.programs.program import (
+    Launch,
+    Message,
+    ProgramEvents,
+    ProgramTask,
+    about_login,
+    count_of,
+    how_ended,
+    members,
+    parsed,
+    text_of,
+)
+from subagent_server.loop.runner import Outcome
+from subagent_server.run.agent_definition import ServerDefinition
+from subagent_server.run.errors import RunRefused
+from subagent_server.run.records import UNTOLD, Failure, Usage
+from subagent_server.toolbox.agent_process import AgentProcess
+from subagent_server.toolbox.context import Permissions, RunOver
+
+COMMAND = "codex"
+_CHILD_CALL_SECONDS = 24 * 60 * 60
+"""A question may wait for its answer this long; the run has limits of its own."""
+_STARTUP_SECONDS = 60
+_QUIET = (
+    *("thread/", "turn/started", "account/", "serverRequest/", "remoteControl/", "rawResponse/", "hook/"),
+    *("skills/", "app/", "mcpServer/"),
+)
+"""The beginnings of notifications that say nothing of the run."""
+_OF_THREAD = ("item/", "turn/", "thread/", "rawResponseItem/", "error")
+_PROGRESS = ("/delta", "/outputDelta", "Delta", "/progress", "/patchUpdated")
+_WARNINGS = frozenset({"warning", "configWarning", "guardianWarning", "deprecationNotice"})
+SHELL, PATCH = "shell", "apply_patch"
+_BAD = frozenset({"failed", "declined"})
+_UNSEEN = frozenset({"userMessage", "contextCompaction", "enteredReviewMode", "exitedReviewMode"})
+_MOST_RAW = 1_000
+MOST_OPEN = 32
+"""Requests of Codex that wait for their answers at once; one more is refused."""
+_NO_METHOD, _BUSY = -32601, -32000
+_MOST_LEVELS = 32
+_KEYWORDS = {"type", "properties", "required", "additionalProperties", "items", "enum", "const"}
+_KEYWORDS |= {"description", "title"}
+
+
+class CodexDialect:
+    """Implements `Dialect` for Codex."""
+
+    def __init__(self, task: ProgramTask, events: ProgramEvents, permissions: Permissions) -> None:
+        self._task = task
+        self._events = events
+        self._items = _Items(events)
+        self._permissions = permissions
+        self._rpc: _JsonRpc | None = None
+        self._thread = ""
+        self._turn = ""
+        self._ended: asyncio.Future[Outcome] | None = None
+        self._before: Usage | None = None
+        self._spent = UNTOLD
+        events.counts("turns", "tool_calls")
+        self._in_turn = False
+        self._reached: str | None = None
+        self._asking = ""
+        self._unready = {*task.agent.mcp_servers, task.child.name}
+        self._servers_known = asyncio.Event()
+        self._takers: dict[str, Callable[[Message], None]] = {
+            "item/started": lambda params: self._items.started(members(params.get("item"))),
+            "item/completed": self._completed,
+            "rawResponseItem/completed": self._raw,
+            "thread/tokenUsage/updated": self._spend,
+            "turn/completed": lambda params: self._finish(members(params.get("turn"))),
+            "error": self._erred,
+            "mcpServer/startupStatus/updated": self._server_status,
+            **dict.fromkeys(_WARNINGS, self._warned),
+        }
+
+    def launch(self) -> Launch:
+        """Return its command line, the same for every run."""
+        settings = ["check_for_update_on_startup=false", "analytics.enabled=false"]
+        words = [word for setting in settings for word in ("-c", setting)]
+        return Launch([self._task.agent.command or COMMAND, *words, "app-server"])
+
+    async def converse(self, process: AgentProcess) -> Outcome:
+        """Open the thread, let it work through one turn, and return how that ended."""
+        self._ended = asyncio.get_running_loop().create_future()
+        self._rpc = _JsonRpc(process, self._answer, self._heard, self._events.complain)
+        listening = asyncio.create_task(self._rpc.listen())
+        try:
+            await self._open()
+            waited: list[asyncio.Future[Any]] = [self._ended, listening]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            if self._ended.done():
+                return self._ended.result()
+            await listening
+            return self._gone(await process.exited())
+        except ProgramGone:
+            return self._gone(await process.exited())
+        except ProtocolError as error:
+            return self._failed(f"Codex refused {self._asking}: {error}.")
+        finally:
+            listening.cancel()
+
+    def interrupt(self, process: AgentProcess) -> None:
+        """Interrupt its turn, or the program if no turn has begun."""
+        if self._rpc is None or not self._turn:
+            process.interrupt()
+        else:
+            self._interrupting = asyncio.ensure_future(self._interrupt())
+
+    async def _interrupt(self) -> None:
+        assert self._rpc is not None
+        with suppress(ProtocolError, ProgramGone):  # it ended by itself, or is ended by a signal soon
+            await self._rpc.call("turn/interrupt", threadId=self._thread, turnId=self._turn)
+
+    # -- the way to the turn
+
+    async def _call(self, method: str, **params: Any) -> Message:
+        assert self._rpc is not None
+        self._asking = method
+        return await self._rpc.call(method, **params)
+
+    async def _open(self) -> None:
+        assert self._rpc is not None
+        client = {"name": "subagent", "version": "1"}
+        # the raw events tell of the calls that its sandbox refuses
+        hello = await self._call("initialize", clientInfo=client, capabilities={"experimentalApi": True})
+        await self._rpc.send(method="initialized", params={})
+        self._check_home(text_of(hello.get("codexHome")))
+        await self._check_login()
+        opened = members((await self._opened()).get("thread"))
+        self._thread = text_of(opened.get("id"))
+        await self._events.session(self._thread)
+        await self._servers_ready()
+        schema = self._task.agent.output_schema
+        begun = await self._call(
+            "turn/start",
+            threadId=self._thread,
+            input=[{"type": "text", "text": self._task.prompt}],
+            **({"outputSchema": schema} if schema is not None and _is_strict(schema) else {}),
+        )
+        self._turn = text_of(members(begun.get("turn")).get("id"))
+
+    async def _servers_ready(self) -> None:
+        """Return when its MCP servers have started: a turn that begins before lacks their tools."""
+        try:
+            await asyncio.wait_for(self._servers_known.wait(), _STARTUP_SECONDS)
+        except TimeoutError:
+            names = ", ".join(sorted(self._unready))
+            self._events.warn(f"Codex did not say within {_STARTUP_SECONDS} s that it has started {names}.")
+
+    async def _opened(self) -> Message:
+        agent = self._task.agent
+        params: dict[str, Any] = {
+            "cwd": str(self._task.cwd),
+            # a model may not be the judge of what a model asks for
+            "approvalsReviewer": "user",
+            "approvalPolicy": "never" if self._task.boxed else "on-request",
+            "sandbox": "danger-full-access" if self._task.boxed else "workspace-write",
+            "developerInstructions": self._task.system,
+            "config": self._config(),
+            **({"model": agent.model} if agent.model not in (None, "inherit", "default") else {}),
+        }
+        if self._task.resumes is not None:
+            return await self._call("thread/resume", threadId=self._task.resumes, excludeTurns=True, **params)
+        return await self._call("thread/start", experimentalRawEvents=True, **params)
+
+    def _config(self) -> Message:
+        agent, child = self._task.agent, self._task.child
+        servers = {name: _server_entry(name, server) for name, server in agent.mcp_servers.items()}
+        servers[child.name] = {
+            "command": child.command,
+            "args": list(child.args),
+            "default_tools_approval_mode": "approve",
+            "tool_timeout_sec": _CHILD_CALL_SECONDS,
+            "startup_timeout_sec": _STARTUP_SECONDS,
+        }
+        effort = {"model_reasoning_effort": agent.effort} if agent.effort is not None else {}
+        return {"mcp_servers": servers, **effort}
+
+    def _check_home(self, home: str) -> None:
+        """Codex's sandbox does not start from below the temporary directory, and no command tells why."""
+        if home and not self._task.boxed and Path(home).is_relative_to(tempfile.gettempdir()):
+            raise RunRefused(
+                "config",
+                f"Codex keeps its state in {home}: its sandbox cannot start from the temporary directory.",
+                "Set CODEX_HOME to a directory elsewhere, or TMPDIR to another one.",
+            )
+
+    async def _check_login(self) -> None:
+        """Without a login it would try to reconnect for ever."""
+        try:
+            account = await self._call("account/read", refreshToken=False)
+        except ProtocolError:
+            return  # an older version: the first request of its model will tell
+        if account.get("requiresOpenaiAuth") is True and not account.get("account"):
+            hint = about_login(self._task.agent, "Run `codex login` once, then start it again.")
+            raise RunRefused("config", "Codex is not logged in.", hint)
+
+    # -- what it asks
+
+    async def _answer(self, method: str, params: Message) -> Message:
+        """Answer a request of Codex: its approvals are questions to the parent or a person."""
+        why = text_of(params.get("reason"))
+        match method:
+            case "item/commandExecution/requestApproval":
+                asked = {"command": params.get("command"), "cwd": params.get("cwd")}
+                return {"decision": await self._decision(SHELL, asked, why)}
+            case "item/fileChange/requestApproval":
+                paths = self._items.changes.get(text_of(params.get("itemId")), [])
+                root = {"grantRoot": params["grantRoot"]} if params.get("grantRoot") else {}
+                return {"decision": await self._decision(PATCH, {"paths": paths, **root}, why)}
+            case "item/permissions/requestApproval":
+                wanted = members(params.get("permissions"))
+                granted = await self._decision("more permissions", wanted, why) == "accept"
+                return {"permissions": wanted if granted else {}, "scope": "turn"}
+            case "mcpServer/elicitation/request":
+                return await self._elicited(params)
+            case _:
+                self._events.warn(f"Codex asked for {method}, which nobody can answer here.")
+                raise ProtocolError("Nobody can answer this here; use the tool ask_parent.")
+
+    async def _elicited(self, params: Message) -> Message:
+        meta = members(params.get("_meta"))
+        server = text_of(params.get("serverName"))
+        if meta.get("codex_approval_kind") != "mcp_tool_call":
+            self._events.warn(f"The MCP server {server} asked a person for something, which was declined.")
+            return {"action": "decline"}
+        tool = _mcp_tool(server, text_of(meta.get("tool_name")))
+        decision = await self._decision(tool, meta.get("tool_params"), "")
+        return {"action": decision, "content": {}}
+
+    async def _decision(self, tool: str, arguments: Any, why: str) -> str:
+        permission = await self._permissions.ask(tool, arguments, why)
+        return "accept" if permission.allowed else "decline"
+
+    # -- what it tells
+
+    def _heard(self, method: str, params: Message) -> None:
+        """Take a notification."""
+        if method.startswith(_OF_THREAD) and params.get("threadId") != self._thread:
+            self._events.progress()  # a thread that Codex has started by itself
+            return
+        take = self._takers.get(method)
+        if take is not None:
+            take(params)
+        elif method.endswith(_PROGRESS):
+            self._events.progress()
+        elif not method.startswith(_QUIET):
+            self._events.other(method, params)
+
+    def _completed(self, params: Message) -> None:
+        item = members(params.get("item"))
+        if item.get("type") in ("agentMessage", "reasoning"):
+            self._begin_turn()
+        if self._items.completed(item):
+            self._bound_turns()
+
+    def _raw(self, params: Message) -> None:
+        item = members(params.get("item"))
+        if item.get("type") in ("function_call", "reasoning"):
+            self._begin_turn()
+        self._items.raw(item)
+
+    def _warned(self, params: Message) -> None:
+        self._events.warn(text_of(params.get("message")) or text_of(params.get("summary")))
+
+    def _begin_turn(self) -> None:
+        if not self._in_turn:
+            self._in_turn = True
+            self._events.turn()
+
+    def _spend(self, params: Message) -> None:
+        """Take the totals of the thread; what was spent before this run is not this run's."""
+        if params.get("turnId") != self._turn and self._turn:
+            return
+        usage = members(params.get("tokenUsage"))
+        total = _usage(members(usage.get("total")))
+        if self._before is None:
+            self._before = _since(_usage(members(usage.get("last"))), total)
+        spent = _since(self._before, total)
+        if spent == self._spent:
+            return  # the same call, reported again
+        self._spent = spent
+        self._begin_turn()
+        self._in_turn = False
+        counts = {"turns": self._events.usage.turns, "tool_calls": self._events.usage.tool_calls}
+        self._events.spend(spent.model_copy(update=counts))
+
+    def _bound_turns(self) -> None:
+        """After the calls of the last turn another one would follow: there the run ends."""
+        limit = self._task.agent.limits.max_turns
+        if (self._events.usage.turns or 0) >= limit and self._reached is None:
+            self._reached = f"It reached the limit of {limit} turns."
+            self._interrupting = asyncio.ensure_future(self._interrupt())
+
+    def _erred(self, params: Message) -> None:
+        error = members(params.get("error"))
+        words = text_of(error.get("message"))
+        more = text_of(error.get("additionalDetails"))
+        self._events.complain(f"{words} ({more})" if more else words)
+
+    def _server_status(self, params: Message) -> None:
+        name, why = text_of(params.get("name")), text_of(params.get("error"))
+        ours = {*self._task.agent.mcp_servers, self._task.child.name}
+        if params.get("status") != "starting":
+            self._unready.discard(name)
+            if not self._unready:
+                self._servers_known.set()
+        if params.get("status") == "failed" and name in ours:
+            self._end(self._failed(f"The MCP server {name} did not start: {why}", "config"))
+            self._interrupting = asyncio.ensure_future(self._interrupt())
+        elif params.get("status") == "failed":
+            self._events.warn(f"The MCP server {name} of the user's own configuration did not start: {why}")
+
+    def _finish(self, turn: Message) -> None:
+        """Take the end of the turn. A status of success alone does not count: there has to be a result."""
+        status = turn.get("status")
+        error = members(turn.get("error"))
+        if self._reached is not None:
+            self._end(self._failed(self._reached, "max_turns", "Raise `maxTurns`, or continue the run."))
+        elif status == "failed":
+            self._end(
+                self._failed(f"Codex failed: {text_of(error.get('message'))}", "model_error", _hint(error))
+            )
+        elif status != "completed":
+            self._end(self._failed(f"The turn of Codex ended as {status!r}."))
+        elif not self._events.text.strip():
+            self._end(self._failed("Codex ended its turn without a word."))
+        else:
+            self._end(Outcome(self._events.text))
+
+    def _end(self, outcome: Outcome) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(outcome)
+
+    def _gone(self, code: int | None) -> Outcome:
+        return self._failed(f"Codex ended in the middle of its work ({how_ended(code)}).")
+
+    def _failed(self, message: str, code: str = "agent_error", hint: str | None = None) -> Outcome:
+        hint = hint or "Look at run.log, which has all that it said."
+        return Outcome(self._events.text, failure=Failure(code=code, message=message, hint=hint))
+
+
+def _usage(counts: Mapping[str, Any]) -> Usage:
+    """Return tokens as we count them: read from the cache is not counted as input again."""
+    cached, given = count_of(counts.get("cachedInputTokens")), count_of(counts.get("inputTokens"))
+    return Usage(
+        input_tokens=None if given is None else max(0, given - (cached or 0)),
+        cache_read_tokens=cached,
+        cache_write_tokens=count_of(counts.get("cacheWriteInputTokens")),
+        output_tokens=count_of(counts.get("outputTokens")),
+        web_searches=None,
+        web_fetches=None,
+    )
+
+
+def _since(before: Usage, total: Usage) -> Usage:
+    """Return what has been added to the tokens of a thread; a missing count stays unknown."""
+    added = {
+        name: max(0, told - (getattr(before, name) or 0))
+        for name in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+        if (told := getattr(total, name)) is not None
+    }
+    return UNTOLD.model_copy(update=added)
+
+
+def _hint(error: Message) -> str | None:
+    said = f"{error.get('codexErrorInfo')} {error.get('message')}"
+    if re.search(r"unauthori[sz]ed|\b401\b", said, re.IGNORECASE):
+        return "Log in once with `codex login`, or mend the key of its model provider."
+    return None
+
+
+def _server_entry(name: str, server: ServerDefinition) -> Message:
+    """Return an MCP server of the agent as Codex's configuration has it."""
+    entry: dict[str, Any] = {
+        "startup_timeout_sec": server.timeout,
+        "tool_timeout_sec": server.call_timeout_seconds,
+        # the agent file names the server, so its tools are among the agent's
+        "default_tools_approval_mode": "approve",
+    }
+    if server.enabled_tools is not None:
+        entry["enabled_tools"] = server.enabled_tools
+    if server.disabled_tools is not None:
+        entry["disabled_tools"] = server.disabled_tools
+    if server.type == "sse":
+        raise RunRefused("config", f"Codex has no MCP servers of type sse: {name}.", "Offer it as `http`.")
+    if server.type == "stdio":
+        return {**entry, "command": server.command, "args": server.args, "env": server.env}
+    return {**entry, "url": server.url, "http_headers": server.headers}
+
+
+def _is_strict(schema: Any, level: int = 0) -> bool:
+    """Whether the API takes a schema as it is: objects are closed, and every property is required.
+
+    A schema with other keywords is not passed on: the API would refuse the request, and the run with it.
+    """
+    if not isinstance(schema, dict) or level > _MOST_LEVELS or not schema.keys() <= _KEYWORDS:
+        return False
+    if schema.get("type") == "object" or level == 0:
+        properties = schema.get("properties")
+        is_closed = schema.get("type") == "object" and schema.get("additionalProperties") is False
+        if not is_closed or not isinstance(properties, dict):
+            return False
+        is_whole = set(schema.get("required", ())) == set(properties)
+        return is_whole and all(_is_strict(part, level + 1) for part in properties.values())
+    return schema.get("type") != "array" or _is_strict(schema.get("items"), level + 1)
+
+
+# -- the items of a thread
+
+
+def _mcp_tool(server: str, tool: str) -> str:
+    """Return the name of a tool of an MCP server, as agent files have it."""
+    return f"mcp__{server}__{tool}"
+
+
+class _Items:
+    """Tells `ProgramEvents` of items. `changes` are the files of each open patch."""
+
+    def __init__(self, events: ProgramEvents) -> None:
+        self.changes: dict[str, list[str]] = {}
+        self._events = events
+        self._begun: dict[str, str] = {}
+        self._raw: dict[str, Message] = {}
+
+    def started(self, item: Message) -> None:
+        """Take the start of an item: a tool call begins."""
+        kind, item_id = text_of(item.get("type")), text_of(item.get("id"))
+        if kind in _UNSEEN or kind in ("agentMessage", "reasoning", "plan"):
+            return
+        tool, arguments = _call(kind, item)
+        if tool == PATCH:
+            self.changes[item_id] = arguments["paths"]
+        self._raw.pop(item_id, None)
+        self._begun[item_id] = tool
+        self._events.call(item_id, tool, arguments)
+
+    def completed(self, item: Message) -> bool:
+        """Take the end of an item. Return whether it was a tool call."""
+        kind, item_id = text_of(item.get("type")), text_of(item.get("id"))
+        if kind == "agentMessage":
+            self._events.say(text_of(item.get("text")))
+        elif kind == "reasoning":
+            parts = [*_texts(item.get("summary")), *_texts(item.get("content"))]
+            self._events.think("\n".join(parts))
+        elif kind not in _UNSEEN and kind != "plan":
+            if item_id not in self._begun:
+                self.started(item)
+            tool = self._begun.pop(item_id)
+            self.changes.pop(item_id, None)
+            code = item.get("exitCode")
+            self._events.result(
+                item_id,
+                tool,
+                _result(kind, item),
+                is_error=item.get("status") in _BAD or bool(item.get("error")),
+                exit_code=code if isinstance(code, int) else None,
+            )
+            return True
+        return False
+
+    def raw(self, item: Message) -> None:
+        """Take an item of the raw response: a call that never became an item is recorded with its answer."""
+        call_id = text_of(item.get("call_id"))
+        if item.get("type") == "function_call" and len(self._raw) < _MOST_RAW:
+            self._raw[call_id] = item
+        elif item.get("type") == "function_call_output":
+            call = self._raw.pop(call_id, None)
+            if call is None:
+                return
+            name = text_of(call.get("name"))
+            self._events.call(call_id, name, _parsed(call.get("arguments")))
+            self._events.result(call_id, name, "\n".join(_texts(item.get("output"))), is_error=False)
+
+
+def _call(kind: str, item: Message) -> tuple[str, Any]:
+    """Return the tool of an item, and its arguments."""
+    match kind:
+        case "commandExecution":
+            return SHELL, {"command": item.get("command"), "cwd": item.get("cwd")}
+        case "fileChange":
+            changes = item.get("changes")
+            paths = [text_of(members(c).get("path")) for c in changes] if isinstance(changes, list) else []
+            return PATCH, {"paths": paths, "changes": changes}
+        case "mcpToolCall":
+            tool = _mcp_tool(text_of(item.get("server")), text_of(item.get("tool")))
+            return tool, item.get("arguments")
+        case "webSearch":
+            return "web_search", {"query": item.get("query")}
+        case _:
+            return kind, {key: value for key, value in item.items() if key not in ("type", "id", "status")}
+
+
+def _result(kind: str, item: Message) -> str:
+    match kind:
+        case "commandExecution":
+            return text_of(item.get("aggregatedOutput")) or text_of(item.get("status"))
+        case "mcpToolCall":
+            error = members(item.get("error"))
+            if error:
+                return text_of(error.get("message"))
+            return "\n".join(_texts(members(item.get("result")).get("content")))
+        case _:
+            return text_of(item.get("status"))
+
+
+def _texts(value: Any) -> list[str]:
+    """Return the texts of a text, or of a list of texts and blocks."""
+    parts = value if isinstance(value, list) else [value]
+    texts = [text_of(part) or text_of(members(part).get("text")) for part in parts]
+    return [text for text in texts if text]
+
+
+def _parsed(arguments: Any) -> Any:
+    try:
+        return json.loads(arguments)
+    except (TypeError, ValueError, RecursionError):
+        return arguments
+
+
+# -- the connection
+
+
+class ProtocolError(Exception):
+    """An error answer of JSON-RPC, from either side."""
+
+
+class ProgramGone(Exception):
+    """Nothing more is heard of the program: its output has ended, or the run has."""
+
+
+class _JsonRpc:
+    """JSON-RPC with Codex, a message a line. `listen` has to run as long as any call is open.
+
+    Every message is data: a line that is none is told to `noise`, and the number of open requests is bounded.
+    """
+
+    def __init__(
+        self,
+        process: AgentProcess,
+        answer: Callable[[str, Message], Awaitable[Message]],
+        notice: Callable[[str, Message], None],
+        noise: Callable[[str], None],
+    ) -> None:
+        """`answer` answers a request of Codex, and raises ProtocolError to refuse it."""
+        self._process = process
+        self._answer = answer
+        self._notice = notice
+        self._noise = noise
+        self._called: dict[int, asyncio.Future[Message]] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+        self._last_id = 0
+        self._is_over = False
+        self._refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def listen(self) -> None:
+        """Take the messages of Codex until its output ends.
+
+        Raises:
+            RunRefused, RunOver: what it asked ends the run.
+        """
+        reading = asyncio.create_task(self._read())
+        try:
+            await asyncio.wait([reading, self._refused], return_when=asyncio.FIRST_COMPLETED)
+            if self._refused.done():
+                self._refused.result()
+            await reading
+        finally:
+            self._is_over = True
+            for task in (reading, *self._answering):
+                task.cancel()
+            for answered in self._called.values():
+                if not answered.done():
+                    answered.set_exception(ProgramGone())
+
+    async def call(self, method: str, **params: Any) -> Message:
+        """Call Codex and return its result.
+
+        Raises:
+            ProtocolError: it answers with an error.
+            ProgramGone: nothing is heard of it any more.
+        """
+        if self._is_over:
+            raise ProgramGone
+        self._last_id += 1
+        answered = self._called[self._last_id] = asyncio.get_running_loop().create_future()
+        # Codex may answer, or end, before it reads the whole of a long request
+        sending = asyncio.ensure_future(self.send(id=self._last_id, method=method, params=params))
+        try:
+            result: Message = await answered
+            return result
+        finally:
+            self._called.pop(self._last_id, None)
+            sending.cancel()
+
+    async def send(self, **message: Any) -> None:
+        """Send a message."""
+        await self._process.write(json.dumps(message).encode() + b"\n")
+
+    async def _read(self) -> None:
+        async for line in self._process.lines():
+            if (message := parsed(line, self._noise)) is not None:
+                await self._take(message)
+
+    async def _take(self, message: Message) -> None:
+        method, request_id = message.get("method"), message.get("id")
+        if not isinstance(method, str):
+            self._answered(message)
+        elif request_id is None:
+            self._notice(method, members(message.get("params")))
+        elif len(self._answering) >= MOST_OPEN:
+            await self._refuse(request_id, _BUSY, f"More than {MOST_OPEN} requests are open.")
+        else:
+            task = asyncio.create_task(self._respond(request_id, method, members(message.get("params"))))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+    def _answered(self, message: Message) -> None:
+        number = message.get("id")
+        answered = self._called.get(number) if isinstance(number, int) else None
+        if answered is None or answered.done():
+            return  # an answer to nothing
+        if "error" in message:
+            words = members(message["error"]).get("message") or "it gave no reason"
+            answered.set_exception(ProtocolError(str(words)))
+        else:
+            answered.set_result(members(message.get("result")))
+
+    async def _respond(self, request_id: Any, method: str, params: Message) -> None:
+        try:
+            await self.send(id=request_id, result=await self._answer(method, params))
+        except ProtocolError as error:
+            await self._refuse(request_id, _NO_METHOD, str(error))
+        except (RunRefused, RunOver) as refusal:
+            if not self._refused.done():
+                self._refused.set_exception(refusal)
+
+    async def _refuse(self, request_id: Any, code: int, why: str) -> None:
+        await self.send(id=request_id, error={"code": code, "message": why})

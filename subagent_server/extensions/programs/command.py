@@ -1,0 +1,174 @@
+"""Any program: the task on its stdin or as an argument, its output or a JSON file as the result.
+
+In `args` these stand for what the run has: `{prompt}`, `{systemPrompt}`, `{model}`, `{effort}`, `{mcpConfig}`
+(a file that names the child's MCP server) and `{resultFile}` (a file for a result in JSON).
+"""
+
+import asyncio
+import json
+import re
+from collections import deque
+from collections.abc import Mapping
+
+from subagent_server.extensions.programs.program import Launch, ProgramEvents, ProgramTask
+from subagent_server.loop.runner import Outcome
+from subagent_server.run.errors import visible
+from subagent_server.run.records import Failure
+from subagent_server.toolbox.agent_process import AgentProcess
+from subagent_server.toolbox.context import Permissions
+
+RESULT_BYTES = 16 << 20
+"""Of a result file; a longer one is refused."""
+MOST_KEPT = 400_000
+"""Characters of the output that are kept as the result: its end."""
+_TOLD_AT_ONCE = 16_000
+_TELL_SECONDS = 1.0
+_PLACE = re.compile(r"\{(prompt|systemPrompt|model|effort|mcpConfig|resultFile)\}")
+_RESULT_VARIABLE = "SUBAGENT_RESULT_FILE"
+_CONFIG_VARIABLE = "SUBAGENT_MCP_CONFIG"
+
+
+class CommandDialect:
+    """Implements `Dialect` for a program that only reads and writes text."""
+
+    def __init__(self, task: ProgramTask, events: ProgramEvents, _: Permissions) -> None:
+        self._task = task
+        self._events = events
+        self._result = task.state.entry("result.json")
+        self._config = task.state.entry("mcp.json")
+        self._output = _Output(events)
+        self._takes_prompt = any("{prompt}" in word for word in task.agent.args)
+
+    def launch(self) -> Launch:
+        """Return its command line; the files that the line names are written before."""
+        child = self._task.child
+        server = {"type": "stdio", "command": child.command, "args": list(child.args)}
+        with self._config.appender() as file:
+            file.write(json.dumps({"mcpServers": {child.name: server}}).encode())
+        agent = self._task.agent
+        words = {
+            "prompt": self._task.prompt,
+            "systemPrompt": self._task.system,
+            "model": agent.model or "",
+            "effort": agent.effort or "",
+            "mcpConfig": str(self._config.path),
+            "resultFile": str(self._result.path),
+        }
+        argv = [agent.command or "", *(_filled(word, words) for word in agent.args)]
+        variables = {_RESULT_VARIABLE: self._result.path, _CONFIG_VARIABLE: self._config.path}
+        return Launch(argv, {name: str(path) for name, path in variables.items()})
+
+    async def converse(self, process: AgentProcess) -> Outcome:
+        """Give the program its task, and take its output until it exits."""
+        telling = asyncio.create_task(self._tell(process))
+        try:
+            async for line in process.lines():
+                self._output.take(line.decode("utf-8", "replace"))
+            self._output.end(process.left_out)
+            return self._ended(await process.exited())
+        finally:
+            telling.cancel()
+
+    async def _tell(self, process: AgentProcess) -> None:
+        if not self._takes_prompt:
+            await process.write(self._task.prompt.encode("utf-8", "replace"))
+        process.close_input()
+
+    def interrupt(self, process: AgentProcess) -> None:
+        """Send it SIGINT."""
+        process.interrupt()
+
+    def _ended(self, code: int | None) -> Outcome:
+        """Return how the run ended. A program that exits with 0 and without a word has done nothing."""
+        text = self._output.text
+        if code != 0:
+            how = f"was ended by signal {-code}" if code is not None and code < 0 else f"exited with {code}"
+            hint = "Look at run.log, which has its output and its errors."
+            if self._task.boxed:
+                hint += " What it needs from elsewhere has to be in `sandboxRead`."
+            return Outcome(
+                text, failure=Failure(code="agent_error", message=f"The program {how}.", hint=hint)
+            )
+        outcome = self._with_result_file(Outcome(text))
+        if outcome.failure is None and not (text.strip() or outcome.has_output):
+            failure = Failure(
+                code="agent_error",
+                message="The program exited without a word, and without a result file.",
+                hint=f"Let it print its result, or write JSON to the file that {_RESULT_VARIABLE} names.",
+            )
+            return Outcome("", failure=failure)
+        return outcome
+
+    def _with_result_file(self, outcome: Outcome) -> Outcome:
+        try:
+            content = self._result.read(RESULT_BYTES)
+        except FileNotFoundError:
+            return outcome
+        except OSError as error:
+            return _bad_result(outcome, f"cannot be read ({error.strerror or error})")
+        try:
+            return Outcome(outcome.text, output=json.loads(content), has_output=True)
+        except (ValueError, RecursionError):
+            return _bad_result(outcome, "is not JSON")
+
+
+class _Output:
+    """The output of a program, recorded in pieces that are neither many nor late. `text` is its end."""
+
+    def __init__(self, events: ProgramEvents) -> None:
+        self._events = events
+        self._kept: deque[str] = deque()
+        self._length = 0
+        self._left_out = 0
+        self._untold: list[str] = []
+        self._size = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def text(self) -> str:
+        """All of it, or as much of its end as is kept."""
+        kept = "\n".join(self._kept).strip("\n")
+        left_out = self._left_out + max(0, len(kept) - MOST_KEPT)
+        return f"[{left_out:,} characters are left out]\n{kept[-MOST_KEPT:]}" if left_out else kept
+
+    def take(self, line: str) -> None:
+        """Take a line."""
+        self._events.progress()
+        self._kept.append(line)
+        self._length += len(line) + 1
+        while self._length - len(self._kept[0]) > MOST_KEPT:
+            gone = len(self._kept.popleft()) + 1
+            self._length -= gone
+            self._left_out += gone
+        self._untold.append(line)
+        self._size += len(line)
+        if self._size >= _TOLD_AT_ONCE:
+            self._say()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_TELL_SECONDS, self._say)
+
+    def end(self, left_out: int) -> None:
+        """Tell the rest, and how many lines were too long."""
+        self._say()
+        if left_out:
+            self._events.warn(f"{left_out:,} lines of the program's output were too long and are left out.")
+        self._events.text = self.text
+
+    def _say(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._untold:
+            self._events.say(visible("\n".join(self._untold), "\n\t"))
+        self._untold, self._size = [], 0
+
+
+def _filled(word: str, words: Mapping[str, str]) -> str:
+    """Return an argument with its places filled; what fills them is not looked through again."""
+    return _PLACE.sub(lambda place: words[place[1]].replace("\0", ""), word)
+
+
+def _bad_result(outcome: Outcome, why: str) -> Outcome:
+    message = f"The result file of the program {why}."
+    hint = f"Let it write JSON of at most {RESULT_BYTES >> 20} MiB into {_RESULT_VARIABLE}, or no file."
+    return Outcome(outcome.text, failure=Failure(code="invalid_output", message=message, hint=hint))

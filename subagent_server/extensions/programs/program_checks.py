@@ -1,0 +1,242 @@
+"""The versions of programs that carry out runs, as the programs tell them.
+
+Asking executes the program, so only a start and `doctor` ask, and only for agents that may be used. A program
+is asked once for as long as its file stays as it is; one that is too old is asked again each time, because a
+file that starts another program stays the same when that one is replaced.
+"""
+
+import os
+import re
+import select
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from subagent_server.run.agent_definition import AgentDefinition, RunnerName
+from subagent_server.run.bounded_command import start
+from subagent_server.run.errors import shorten
+from subagent_server.run.host_programs import NoHostProgram, user_program
+
+# -- The programs that carry out runs: how they are called and installed, and the keys that they cannot
+# keep.
+#
+# An agent never runs without something that its author asked for, so a key that its program cannot be given
+# is refused (SPEC section 3).
+
+
+@dataclass(frozen=True)
+class KnownProgram:
+    """A program with a runner of its own: its command, how it is installed, and the keys that it keeps.
+
+    `state` is the directory below the home directory in which it keeps its sessions. `oldest` is the version
+    with which everything was tried: older ones lack options, or do otherwise in silence.
+    """
+
+    command: str
+    install: str
+    state: str
+    keeps: frozenset[str]
+    oldest: tuple[int, ...]
+
+
+KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {
+    "claude": KnownProgram(
+        command="claude",
+        install="npm install -g @anthropic-ai/claude-code",
+        state=".claude",
+        keeps=frozenset(
+            {
+                *("model", "baseUrl", "apiKeyEnv", "maxTokens", "effort", "tools", "disallowedTools", "ask"),
+                *("maxTurns", "budgetUsd", "mcpServers", "permissionMode"),
+            }
+        ),
+        oldest=(2, 1, 330),
+    ),
+    # its own tools have no list: its sandbox and its approvals bound them
+    "codex": KnownProgram(
+        "codex",
+        "npm install -g @openai/codex",
+        ".codex",
+        frozenset({"model", "effort", "maxTurns", "mcpServers"}),
+        (0, 169, 0),
+    ),
+    "gemini": KnownProgram(
+        "gemini",
+        "npm install -g @google/gemini-cli",
+        ".gemini",
+        frozenset({"model", "tools", "disallowedTools", "maxTurns", "mcpServers"}),
+        (0, 61, 0),
+    ),
+}
+"""By the name of their runner. The runner `command` has the program that its agent names."""
+
+_ASKED: dict[str, Callable[[AgentDefinition], bool]] = {
+    "model": lambda agent: agent.model not in (None, "inherit", "default"),
+    "baseUrl": lambda agent: agent.base_url is not None,
+    "apiKeyEnv": lambda agent: agent.api_key_env != AgentDefinition.model_fields["api_key_env"].default,
+    "maxTokens": lambda agent: agent.max_tokens is not None,
+    "effort": lambda agent: agent.effort is not None,
+    "tools": lambda agent: agent.tools is not None,
+    "ask": lambda agent: bool(agent.ask),
+    "disallowedTools": lambda agent: bool(agent.disallowed_tools),
+    "maxTurns": lambda agent: bool({"maxTurns", "limits.maxTurns"} & agent.lines.keys()),
+    "budgetUsd": lambda agent: agent.limits.budget_usd is not None,
+    "mcpServers": lambda agent: bool(agent.mcp_servers or agent.named_servers),
+    "codeMode": lambda agent: agent.enabled_code_mode is not None,
+    "webSearch": lambda agent: agent.web_search is not None,
+    "webFetch": lambda agent: agent.web_fetch is not None,
+    "args": lambda agent: bool(agent.args),
+    "permissionMode": lambda agent: agent.permission_mode not in (None, "bypassPermissions"),
+}
+"""Whether an agent file asks for what not every program can be given, by the key."""
+
+_PLACES = {"model": "{model}", "effort": "{effort}"}
+"""The keys that reach any program through a place in its arguments."""
+
+
+def unkept_keys(agent: AgentDefinition) -> dict[str, str]:
+    """Return the keys that the program of an agent cannot keep, each with a sentence."""
+    if agent.runner == "messages":
+        return {}
+    keeps = _kept(agent)
+    return {
+        key: _sentence(agent, key) for key, is_asked in _ASKED.items() if is_asked(agent) and key not in keeps
+    }
+
+
+def program_of(agent: AgentDefinition) -> str | None:
+    """Return the command of the program that carries out the runs of an agent; None for the built-in loop."""
+    known = KNOWN_PROGRAMS.get(agent.runner)
+    return agent.command or (known.command if known is not None else None)
+
+
+def installing(agent: AgentDefinition) -> str:
+    """Return how the program of an agent comes here, as the end of a sentence."""
+    known = KNOWN_PROGRAMS.get(agent.runner)
+    return "install it, or mend `command`" if known is None else f"install it with `{known.install}`"
+
+
+def _kept(agent: AgentDefinition) -> frozenset[str]:
+    known = KNOWN_PROGRAMS.get(agent.runner)
+    if known is not None:
+        return known.keeps
+    if agent.runner == "acp":
+        return frozenset({"args", "maxTurns", "mcpServers"})
+    return frozenset({"args", *(key for key, place in _PLACES.items() if _has_place(agent, place))})
+
+
+def _has_place(agent: AgentDefinition, place: str) -> bool:
+    return any(place in word for word in agent.args)
+
+
+def _sentence(agent: AgentDefinition, key: str) -> str:
+    if agent.runner == "command" and key in _PLACES:
+        return f"{key} cannot reach the program: put {_PLACES[key]} into `args`, or leave {key} out."
+    return f"{key} cannot be kept by the runner {agent.runner}: leave it out, or choose another runner."
+
+
+__all__ = ["installing", "program_of", "too_old", "unkept_keys"]
+
+VERSION_SECONDS = 10.0
+"""How long a program may take to tell its version."""
+_MOST_BYTES = 4096
+_VERSION = re.compile(r"(?<![\d.])(\d{1,6})\.(\d{1,6})\.(\d{1,6})(?!\d)")
+
+Version = tuple[int, ...]
+_Known = tuple[str, int, int]
+_told: dict[_Known, Version] = {}
+"""Of program files by path, size and time of change: the versions that are new enough."""
+
+
+def too_old(
+    agent: AgentDefinition, environment: Mapping[str, str], written: Sequence[Path]
+) -> tuple[str | None, str | None]:
+    """Return why the program of an agent is too old, and a doubt if it does not tell its version.
+
+    Both are sentences, or None. A program that is not there is neither, and one that works in a box, or lies
+    in one of the `written` directories, is not asked: the question is put outside of the box.
+    """
+    if agent.sandbox == "bwrap":
+        return None, None
+    known, command = KNOWN_PROGRAMS.get(agent.runner), (program_of(agent) or "").strip()
+    file = _file(command, environment, written)
+    if known is None or file is None:
+        return None, None
+    least = ".".join(map(str, known.oldest))
+    version = _version(file, known, environment)
+    if version is None:
+        told = f"The program {shorten(command)} did not tell its version within {VERSION_SECONDS:g} s"
+        return None, f"{told}: the runner {agent.runner} needs {least} or newer."
+    if version >= known.oldest:
+        return None, None
+    mine = ".".join(map(str, version))
+    told = f"The program {shorten(command)} is too old for the runner {agent.runner}"
+    return f"{told} ({mine}; {least} is needed): {installing(agent)}.", None
+
+
+def _file(command: str, environment: Mapping[str, str], written: Sequence[Path]) -> Path | None:
+    try:
+        return user_program(command, environment.get("PATH"), written) if command else None
+    except NoHostProgram:
+        return None
+
+
+def _version(file: Path, known: KnownProgram, environment: Mapping[str, str]) -> Version | None:
+    try:
+        facts, path = file.stat(), str(file.resolve())
+    except OSError:
+        return None
+    key = (path, facts.st_size, facts.st_mtime_ns)
+    if key in _told:
+        return _told[key]
+    found = _VERSION.search(_asked(file, environment))
+    if found is None:
+        return None
+    version = tuple(map(int, found.groups()))
+    if version >= known.oldest:
+        _told[key] = version
+    return version
+
+
+def _asked(file: Path, environment: Mapping[str, str]) -> str:
+    """Return the beginning of what the program says to `--version`. All its processes are bounded.
+
+    It is asked in `/`: programs of this kind read settings of the directory that they are started in.
+    """
+    try:
+        process = start(
+            [str(file), "--version"],
+            VERSION_SECONDS,
+            environment,
+            b"",
+            with_starter=True,
+            cwd="/",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    except (OSError, ValueError):
+        return ""
+    assert process.stdout is not None
+    with process.stdout:
+        said = _beginning(process.stdout.fileno())
+    with suppress(ProcessLookupError):
+        process.terminate()  # what it has left is ended with it
+    process.wait()
+    return said.decode("utf-8", "replace")
+
+
+def _beginning(output: int) -> bytes:
+    """Return the first bytes of an output, until its end, a line with a version, or the end of the time."""
+    said, deadline = b"", time.monotonic() + VERSION_SECONDS
+    while len(said) < _MOST_BYTES and (left := deadline - time.monotonic()) > 0:
+        if not select.select([output], [], [], left)[0]:
+            break
+        piece = os.read(output, _MOST_BYTES - len(said))
+        said += piece
+        whole_lines = said[: said.rfind(b"\n") + 1]
+        if not piece or _VERSION.search(whole_lines.decode("utf-8", "replace")):
+            break
+    return said

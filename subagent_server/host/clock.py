@@ -1,8 +1,0 @@
-"""The time of day, in one place."""
-
-from datetime import UTC, datetime
-
-
-def now() -> datetime:
-    """Return the current moment, in UTC."""
-    return datetime.now(UTC)

@@ -1,0 +1,437 @@
+"""Model, tools, model, tools, until there is a result or a limit: the whole of it fits a screen.
+
+The state is one list of messages. A mistake of the model becomes a message that it reads: the calls of a turn
+are made fit to be run (unique ids, none that was cut, not too many), and a fault of a call is its `problem`,
+which the model reads instead of a result.
+"""
+
+import asyncio
+import base64
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any
+
+from subagent_server.loop.model import CONTEXT_HINT, Model, ModelReply, Retry, ToolCall, UsageMeter
+from subagent_server.loop.runner import Outcome
+from subagent_server.loop.web import WebTools, record_server_use
+from subagent_server.run.errors import RunRefused
+from subagent_server.run.history import StoredFile
+from subagent_server.run.records import Failure, Usage
+from subagent_server.run.stderr import lack_of_room
+from subagent_server.toolbox.basic import CONTRACT_COMPLETE, AgentComplete, FinalAnswer, before_marker
+from subagent_server.toolbox.context import Permissions, RunContext, is_asked
+from subagent_server.toolbox.outputs import KeptOutputs, Shortener, is_too_long
+from subagent_server.toolbox.tool import Tool, ToolResult
+
+# -- the calls of a turn
+
+MOST_CALLS = 1_000
+"""How many calls of one turn are run; the others are refused."""
+MOST_AT_ONCE = 64
+"""How many calls of one turn run at the same time; the others wait for their turn."""
+
+TURN_CHARACTERS = 600_000
+"""How much text all results of a turn may have together: the model has to read it in one piece."""
+RESULT_CHARACTERS = 60_000
+"""More than any built-in tool returns, so that no result is cut twice."""
+LEAST_CHARACTERS = 500
+
+_CUT = "The reply was cut in the middle of this call, so it was not run: send it again, in smaller pieces."
+_TOO_MANY = f"Not run: one turn may have {MOST_CALLS:,} calls. Make fewer at a time."
+
+
+def normalise(reply: ModelReply, messages: Sequence[dict[str, Any]]) -> None:
+    """Make `reply` fit for the conversation: unique ids, and a `problem` for each call that may not run."""
+    _make_unique(reply, _ids(messages))
+    last = reply.content[-1] if reply.content else {}
+    if reply.stop_reason == "max_tokens" and last.get("type") == "tool_use":
+        reply.calls[-1] = replace(reply.calls[-1], problem=_CUT)
+    reply.calls[MOST_CALLS:] = [replace(call, problem=_TOO_MANY) for call in reply.calls[MOST_CALLS:]]
+
+
+def room_of_each(calls: Sequence[ToolCall]) -> int:
+    """Return how many characters each result of a turn may have."""
+    return max(LEAST_CHARACTERS, min(RESULT_CHARACTERS, TURN_CHARACTERS // max(1, len(calls))))
+
+
+def _ids(messages: Sequence[dict[str, Any]]) -> Counter[str]:
+    return Counter(
+        block["id"]
+        for message in messages
+        if message["role"] == "assistant" and isinstance(message["content"], list)
+        for block in message["content"]
+        if block.get("type") == "tool_use"
+    )
+
+
+def _make_unique(reply: ModelReply, seen: Counter[str]) -> None:
+    """Give each call an id of its own. Blocks and calls of a reply stand in the same order."""
+    blocks = [block for block in reply.content if block.get("type") == "tool_use"]
+    for number, (block, call) in enumerate(zip(blocks, reply.calls, strict=True)):
+        name = call.call_id
+        while seen[name]:
+            name = f"{call.call_id}_{seen[call.call_id] + 1}"
+            seen[call.call_id] += 1
+        seen[name] += 1
+        if name != call.call_id:
+            block["id"] = name
+            reply.calls[number] = replace(call, call_id=name)
+
+
+# -- the loop
+
+Message = dict[str, Any]
+
+_DEAD_ENDS = {
+    "max_tokens": ("The reply was cut at the limit of `maxTokens`.", "Raise `maxTokens` in the agent file."),
+    "refusal": ("The model refused to go on.", "Look at run.log, and word the task differently."),
+    "model_context_window_exceeded": (
+        "The conversation no longer fits the model's context window.",
+        CONTEXT_HINT,
+    ),
+}
+
+
+_LAST_WORDS = ("refusal", "model_context_window_exceeded")
+"""After these nothing goes on: the calls of such a reply are not run."""
+
+
+@dataclass
+class Loop:
+    """One agent at work. `usage` and `text_so_far` are true at every moment, also when it is cancelled."""
+
+    run: RunContext
+    model: Model
+    system: list[dict[str, Any]]
+    tools: Sequence[Tool]
+    max_turns: int
+    final: FinalAnswer | None = None
+    meter: UsageMeter = field(default_factory=UsageMeter)
+    outputs: Shortener = field(default_factory=KeptOutputs)
+    text: str = ""
+    web: WebTools = field(default_factory=WebTools)
+    ask: Sequence[str] = ()
+    """The tools that need a yes each time, as the agent file names them."""
+    _before_pause: str = ""
+
+    def __post_init__(self) -> None:
+        self._permissions = Permissions(self.run)
+
+    @property
+    def usage(self) -> Usage:
+        """The usage of the run so far."""
+        return self.meter.usage
+
+    @property
+    def text_so_far(self) -> str:
+        """The last text of the agent, and behind it that of a reply which is not whole."""
+        return "\n\n".join(text for text in (self.text, self.model.partial_text) if text)
+
+    def cut_short(self, failure: Failure) -> Outcome:
+        """Return the outcome of a run that something else ends: its work so far is paid for, and kept."""
+        given = self.final is not None and self.final.given
+        output = self.final.answer if self.final is not None and given else None
+        outcome = Outcome(self.text_so_far, output, has_output=given, failure=failure)
+        if (completion := self._completion) is not None and completion.given:
+            outcome = replace(outcome, summary=completion.summary, payload=completion.payload)
+        return self._sourced(outcome)
+
+    async def work(self, messages: list[Message]) -> Outcome:
+        """Carry the conversation on to its end.
+
+        Raises:
+            RunOver: the run was ended from outside.
+            RunRefused: it cannot go on, for the reason its code names.
+        """
+        return self._sourced(await self._carried_on(messages))
+
+    async def _carried_on(self, messages: list[Message]) -> Outcome:
+        if messages[-1]["role"] == "assistant":  # the API has paused this reply, and the next one ends it
+            self._before_pause = self.text
+        while True:
+            if self.meter.turns >= self.max_turns:
+                raise _out_of_turns(self.max_turns, self.final)
+            reply = await self._turn(messages)
+            if reply.stop_reason in _LAST_WORDS or not (reply.calls or reply.stop_reason == "pause_turn"):
+                return self._ended(reply)
+            if reply.calls:
+                results = await self._use_tools(reply.calls)
+                self._say(messages, {"role": "user", "content": [*results, *self.web.notices()]})
+            if self.final is not None and self.final.given:
+                return Outcome(self.text, self.final.answer, has_output=True)
+            if (completion := self._completion) is not None and completion.given:
+                return _completed(completion.summary, completion.payload)
+
+    @property
+    def _completion(self) -> AgentComplete | None:
+        """The tool that ends the work of an agent by contract."""
+        return next((tool for tool in self.tools if isinstance(tool, AgentComplete)), None)
+
+    async def _turn(self, messages: list[Message]) -> ModelReply:
+        self.run.checkpoint()
+        definitions = [*(tool.definition() for tool in self.tools), *self.web.definitions(messages)]
+        async with self.run.model_call(self.usage, self._most_for_searches):
+            self.run.record("turn", turn=self.meter.turns + 1)
+            reply = await self.model.reply(
+                self.system, messages, definitions, self._before_retry, self.meter.charge
+            )
+            normalise(reply, messages)
+            self.model.context.record_edits(reply.edits, self.run.record)
+            self.meter.count_turn(len(reply.calls))
+            self.run.record("usage", **self.usage.model_dump(mode="json", exclude_none=True))
+        for thought in reply.thoughts:
+            self.run.record("thought", text=thought)
+        record_server_use(reply.content, self.run.record)
+        self.web.take(reply.content)
+        if reply.text:
+            self.text = "\n\n".join(text for text in (self._before_pause, reply.text) if text)
+            self.run.record("text", text=reply.text)
+        if content := reply.sendable():
+            self._say(messages, {"role": "assistant", "content": content}, reply.stop_reason)
+        self._mind_pause(reply)
+        return reply
+
+    def _mind_pause(self, reply: ModelReply) -> None:
+        """Keep the text of a reply that the API has paused: the next reply belongs to it."""
+        is_paused = reply.stop_reason == "pause_turn" and not reply.calls
+        self._before_pause = self.text if is_paused and (self._before_pause or reply.text) else ""
+        if is_paused:
+            self.web.check_pause()
+
+    @property
+    def _most_for_searches(self) -> Decimal:
+        prices = self.meter.prices
+        return Decimal(0) if prices is None else self.web.most_cost(prices.web_search)
+
+    def _sourced(self, outcome: Outcome) -> Outcome:
+        return replace(outcome, sources=self.web.sources)
+
+    async def _before_retry(self, retry: Retry) -> None:
+        self.run.record("warning", message=f"{retry.reason}; trying again in {retry.seconds:.1f} s")
+        await (self.run.spare if (retry.busy or retry.asked) else self.run.pause)(retry.seconds)
+
+    def _say(self, messages: list[Message], message: Message, stop_reason: str | None = None) -> None:
+        messages.append(message)
+        self.run.remember(message, stop_reason)
+
+    def _ended(self, reply: ModelReply) -> Outcome:
+        """Return the outcome of the run when the model has stopped calling tools."""
+        if reply.stop_reason in _DEAD_ENDS:
+            message, hint = _DEAD_ENDS[reply.stop_reason]
+            return Outcome(self.text, failure=Failure(code="model_error", message=message, hint=hint))
+        if self.final is not None:
+            failure = Failure(
+                code="invalid_output",
+                message=f"The agent ended without a valid final_answer{self.final.last_refusal}.",
+                hint="Its text is kept in result.json; tell it in its prompt to call final_answer.",
+            )
+            return Outcome(self.text, failure=failure)
+        if not self.text:
+            failure = Failure(
+                code="agent_error", message="The agent ended without a word.", hint="Look at run.log."
+            )
+            return Outcome("", failure=failure)
+        if self._completion is not None:
+            return _completed(before_marker(self.text))
+        return Outcome(self.text)
+
+    # -- tools
+
+    async def _use_tools(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+        """Run the calls of one turn at the same time, the sequential ones among them in their order."""
+        by_name = {tool.name: tool for tool in self.tools}
+        ordered = [c for c in calls if c.name in by_name and by_name[c.name].sequential]
+        in_a_row = {call.call_id for call in ordered}
+        results: dict[str, ToolResult] = {}
+        places, room = asyncio.Semaphore(MOST_AT_ONCE), room_of_each(calls)
+
+        async def in_order() -> None:
+            for call in ordered:
+                results[call.call_id] = await self._use(call, by_name.get(call.name), room)
+
+        async def alone(call: ToolCall) -> None:
+            async with places:
+                results[call.call_id] = await self._use(call, by_name.get(call.name), room)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(in_order())
+                for call in calls:
+                    if call.call_id not in in_a_row:
+                        group.create_task(alone(call))
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from errors
+        return [_result_block(call, results[call.call_id]) for call in calls]
+
+    async def _use(self, call: ToolCall, tool: Tool | None, room: int) -> ToolResult:
+        self.run.checkpoint()
+        self.run.record("tool_call", toolCallId=call.call_id, toolName=call.name, arguments=call.arguments)
+        began = time.monotonic()
+        if call.problem is not None:
+            result = ToolResult.failure(call.problem)
+        elif tool is None:
+            names = ", ".join(sorted(t.name for t in self.tools))
+            result = ToolResult.failure(f"There is no tool {call.name!r}: the tools here are {names}.")
+        else:
+            with self.run.working():
+                result = await self._called(tool, call.arguments, room)
+        self.run.record(
+            "tool_result",
+            toolCallId=call.call_id,
+            toolName=call.name,
+            isError=result.is_error,
+            text=result.text,
+            seconds=round(time.monotonic() - began, 3),
+            **({"exitCode": result.exit_code} if result.exit_code else {}),
+            **({} if result.is_text else {"cut": True}),
+        )
+        return result
+
+    async def _called(self, tool: Tool, arguments: dict[str, Any], room: int) -> ToolResult:
+        """Return the result of a tool, cut to its room. A machine without room is an error for the model."""
+        if is_asked(self.ask, tool.name, arguments):
+            permission = await self._permissions.ask(tool.name, arguments)
+            if not permission.allowed:
+                return ToolResult.failure(permission.reason)
+        try:
+            result = await tool.call(arguments)
+            if is_too_long(result, room):
+                result = await asyncio.to_thread(self.outputs.shortened, result, room)
+        except Exception as error:
+            lack = lack_of_room(error)
+            if lack is None:
+                raise
+            return ToolResult.failure(f"The call could not be carried out. {lack}")
+        return result
+
+
+def _out_of_turns(turns: int, final: FinalAnswer | None) -> RunRefused:
+    refusal = final.last_refusal if final is not None else ""
+    return RunRefused(
+        "max_turns",
+        f"The agent used all of its {turns} turns{refusal and f' without a valid final_answer{refusal}'}.",
+        "Raise `maxTurns` in the agent file, or give it a smaller task.",
+    )
+
+
+def _completed(summary: str, payload: str | None = None) -> Outcome:
+    """Return the outcome of a fulfilled contract."""
+    return Outcome(summary, summary=summary, payload=payload)
+
+
+def _result_block(call: ToolCall, result: ToolResult) -> dict[str, Any]:
+    block: dict[str, Any] = {
+        "type": "tool_result",
+        "tool_use_id": call.call_id,
+        "content": _without_blanks(result),
+    }
+    return block | ({"is_error": True} if result.is_error else {})
+
+
+def _without_blanks(result: ToolResult) -> list[dict[str, Any]]:
+    """Return the content without blank texts, which the API refuses; an empty result says `(empty)`."""
+    content = [b for b in result.content if b.get("type") != "text" or b["text"].strip()]
+    return content or [{"type": "text", "text": "(empty)"}]
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the one cause to report: the tasks of a turn that fail together fail for the same reason."""
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+# -- The first words to the model: the agent's prompt, a short preamble, the task and its inputs.
+
+
+Block = dict[str, Any]
+LARGEST_INPUT = 32 << 20
+"""In bytes: more than a start takes."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The work as it was given. `inputs` are the copied files with their media types."""
+
+    run_id: str
+    agent_name: str
+    system_prompt: str
+    prompt: str
+    cwd: str
+    inputs: tuple[tuple[StoredFile, str], ...] = ()
+    continues: str | None = None
+    by_contract: bool = False
+    place: str = ""
+    """What the model has to know of the place where its programs work; empty if they may do everything."""
+
+
+def system_blocks(task: Task, *, may_ask: bool, structured: bool) -> list[Block]:
+    """Return the system prompt, literally, and the preamble behind it.
+
+    The prompt stands first and is a cache breakpoint: it is the same for every run of the agent.
+    """
+    blocks: list[Block] = []
+    if task.system_prompt.strip():
+        blocks.append({"type": "text", "text": task.system_prompt, "cache_control": {"type": "ephemeral"}})
+    blocks.append({"type": "text", "text": preamble(task, may_ask=may_ask, structured=structured)})
+    return blocks
+
+
+def preamble(task: Task, *, may_ask: bool, structured: bool) -> str:
+    """Return the few lines that every run gets: its name and place, how to ask, how to finish."""
+    lines = [
+        _who(task),
+        "Another agent, your parent, gave you the task and sees only your final result, not your steps.",
+    ]
+    if task.continues is not None:
+        lines.append(
+            f"You carry on run {task.continues}, whose conversation this is. Its shell, and whatever it left "
+            "running, are gone."
+        )
+    if task.place:
+        lines.append(task.place)
+    if may_ask:
+        lines.append(
+            "If you need a decision or a fact that only the parent has, call ask_parent; "
+            "otherwise decide yourself."
+        )
+    if task.by_contract:
+        lines.append(
+            "When you have fulfilled the contract, call agent_complete once, with your agent_id and a "
+            "summary of the result: that ends your work. A message whose last line is "
+            f"{CONTRACT_COMPLETE} does the same."
+        )
+    elif structured:
+        lines.append("When you are done, call final_answer once with the whole result: that ends your work.")
+    else:
+        lines.append("When you are done, end with one message that holds the whole result.")
+    return "\n".join(lines)
+
+
+def _who(task: Task) -> str:
+    if task.by_contract:
+        return f"Your agent_id is {task.run_id}. You work by a contract, which is the message, in {task.cwd}."
+    return f"You are run {task.run_id} of the subagent {task.agent_name}, working in {task.cwd}."
+
+
+def task_blocks(prompt: str, inputs: Sequence[tuple[StoredFile, str]]) -> list[Block]:
+    """Return the inputs and the prompt behind them; a run that carries another on may have neither.
+
+    Raises:
+        OSError: a copied input cannot be read.
+    """
+    blocks = [block for file, media_type in inputs for block in _input_blocks(file, media_type)]
+    return [*blocks, *([{"type": "text", "text": prompt}] if prompt.strip() else [])]
+
+
+def _input_blocks(file: StoredFile, media_type: str) -> list[Block]:
+    name = file.name.split("-", 1)[-1]
+    content = file.read(LARGEST_INPUT)
+    if media_type == "text/plain":
+        return [{"type": "text", "text": f"<input name={name!r}>\n{content.decode('utf-8')}\n</input>"}]
+    data = base64.standard_b64encode(content).decode("ascii")
+    source = {"type": "base64", "media_type": media_type, "data": data}
+    kind = "document" if media_type == "application/pdf" else "image"
+    return [{"type": "text", "text": f"Input {name!r}:"}, {"type": kind, "source": source}]

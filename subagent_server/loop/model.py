@@ -1,0 +1,708 @@
+"""The Messages API: one streamed call, with the retries that every user expects and no others.
+
+- A reply is put together here. The SDK's own helper parses the arguments of a tool anew with each piece and
+  takes cut-off JSON for whole; here they are parsed once, at the end, and a text that does not parse becomes
+  an error that the model can mend.
+- The cost of a call comes from the list prices that the library `genai-prices` keeps (no network).
+- Three marks are for the prompt cache (`marked`). The API writes an entry at each mark, and from a mark looks
+  back over 20 blocks at most for an entry to read. One turn with many calls is longer than that. So besides
+  the end of the request, which the API marks by itself (`cache_control` of the whole request), the end of the
+  request before is marked: there the entry is for sure. The third closes the part that every run of an agent
+  shares: its tools and its system prompt.
+- In a long conversation the API itself hides old tool results from the model, if it can (`ContextEdits`;
+  `clear_tool_uses_20250919`, a beta). The conversation here stays whole; each request asks anew. A model
+  without this feature gets plain requests, and its run fails with a clear error when the window is full.
+"""
+
+import asyncio
+import json
+import math
+import os
+import random
+import re
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from decimal import Decimal
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+import anthropic
+import genai_prices
+import httpx2
+from anthropic.types import RawMessageStreamEvent
+from genai_prices.data_snapshot import get_snapshot
+from genai_prices.types import ModelInfo, Provider
+
+from subagent_server.loop.web import refuses_web_tools
+from subagent_server.run.errors import RunRefused
+from subagent_server.run.processes import now
+from subagent_server.run.records import Usage
+from subagent_server.run.states import timestamp
+from subagent_server.toolbox.context import LONGEST_WAIT_SECONDS, Alone, Pace
+
+# -- texts
+
+Block = dict[str, Any]
+
+
+def text_of(block: Block) -> str:
+    """Return the text of a block; that of any other block is empty."""
+    text = block.get("text") if block.get("type") == "text" else None
+    return text if isinstance(text, str) else ""
+
+
+def joined_text(blocks: Iterable[Block]) -> str:
+    """Return all text of a message, its pieces a blank line apart.
+
+    A reply with citations comes in pieces of sentences: a piece with citations belongs to its neighbours.
+    """
+    told = ""
+    before: Block | None = None
+    for block in blocks:
+        text = text_of(block)
+        if text.strip() or (text and before is not None):
+            cited = before is not None and bool(before.get("citations") or block.get("citations"))
+            told = told + text if cited or not told else f"{told}\n\n{text}" if text.strip() else told
+        before = block if text else None
+    return told if told.strip() else ""
+
+
+# -- a reply
+
+
+_DEEPEST = 100
+"""How many levels arguments may have: writing, masking and checking them recurses as deep."""
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call the model made. `problem` says why it cannot be run, or is None."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    problem: str | None = None
+
+
+@dataclass
+class ModelReply:
+    """The reply so far; whole when `complete`."""
+
+    content: list[Block] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    stop_reason: str | None = None
+    response_id: str | None = None
+    model: str | None = None
+    usage: dict[str, int] = field(default_factory=dict)
+    edits: list[Block] = field(default_factory=list)
+    """The tool results that the API has hidden from the model, as it reports them."""
+    complete: bool = False
+
+    @property
+    def text(self) -> str:
+        """All text of the reply."""
+        return joined_text(self.content)
+
+    @property
+    def thoughts(self) -> list[str]:
+        """The readable thoughts of the reply."""
+        thoughts = (b.get("thinking") for b in self.content if b.get("type") == "thinking")
+        return [thought for thought in thoughts if isinstance(thought, str) and thought]
+
+    def sendable(self) -> list[Block]:
+        """The content as it goes back to the model: the API refuses empty texts."""
+        return [b for b in self.content if b.get("type") != "text" or text_of(b).strip()]
+
+
+class ReplyBuilder:
+    """Takes the events of one stream in their order.
+
+    A text comes in pieces, as many as the API likes. They are joined when the reply is read: joining them at
+    each piece would take the square of their number.
+    """
+
+    def __init__(self) -> None:
+        self._reply = ModelReply()
+        self._pieces: dict[tuple[int, str], list[str]] = {}
+        """By block and field, the text that the field has and the pieces that belong behind it."""
+
+    @property
+    def reply(self) -> ModelReply:
+        """The reply so far."""
+        for (index, name), pieces in self._pieces.items():
+            if name != _ARGUMENTS and len(pieces) > 1:
+                pieces[:] = ["".join(pieces)]
+                self._reply.content[index][name] = pieces[0]
+        return self._reply
+
+    @property
+    def searches(self) -> bool:
+        """Whether the API is at a call of its own tools: nothing else comes before the result."""
+        content = self._reply.content
+        return bool(content) and content[-1].get("type") == "server_tool_use"
+
+    def take(self, event: RawMessageStreamEvent) -> None:
+        """Add one event. Kinds that are new are passed over, as the API's versioning asks of clients."""
+        match event.type:
+            case "message_start":
+                self._reply.response_id, self._reply.model = event.message.id, event.message.model
+                self._count(event.message.usage.to_dict(warnings=False))
+            case "content_block_start":
+                self._reply.content.append(dict(event.content_block.to_dict(warnings=False)))
+            case "content_block_delta":
+                self._grow(event.index, event.delta.to_dict(warnings=False))
+            case "message_delta":
+                self._reply.stop_reason = event.delta.stop_reason
+                self._count(event.usage.to_dict(warnings=False))
+                managed = event.to_dict(warnings=False).get("context_management")
+                if isinstance(managed, dict):
+                    self._reply.edits = managed.get("applied_edits") or []
+            case "message_stop":
+                self._take_calls()
+                self._reply.complete = True
+
+    def _grow(self, index: int, delta: dict[str, Any]) -> None:
+        block = self._reply.content[index]
+        for name in _GROWING:
+            if name in delta:
+                first = block.get(name, "")
+                if not (isinstance(first, str) and isinstance(delta[name], str)):
+                    raise TypeError(f"a piece of {name} is not a text")
+                self._pieces.setdefault((index, name), [first]).append(delta[name])
+        if "citation" in delta:
+            block["citations"] = block.get("citations") or []
+            block["citations"].append(delta["citation"])
+
+    def _take_calls(self) -> None:
+        """Parse the arguments of calls, in their order; those of a block that was never closed count too.
+
+        The API runs its own tools (`server_tool_use`): their input goes back to it as it came.
+        """
+        for index, block in enumerate(self._reply.content):
+            raw = "".join(self._pieces.get((index, _ARGUMENTS), []))
+            is_call = block.get("type") == "tool_use"
+            if not (is_call or raw):
+                continue
+            arguments, problem = _parsed(raw) if raw else (block.get("input") or {}, None)
+            block["input"] = arguments
+            if not is_call:
+                continue
+            self._reply.calls.append(ToolCall(block["id"], block["name"], arguments, problem))
+
+    def _count(self, usage: dict[str, Any]) -> None:
+        by_age = usage.get("cache_creation")
+        by_tool = usage.get("server_tool_use")
+        counts = {**usage}
+        for more in (by_age, by_tool):
+            counts |= more if isinstance(more, dict) else {}
+        counts = {key: value for key, value in counts.items() if isinstance(value, int) and value >= 0}
+        if max(counts.values(), default=0) > _MOST_TOKENS:
+            raise TypeError("a count of tokens is beyond all bounds")
+        self._reply.usage |= counts
+
+
+_MOST_TOKENS = 1 << 53
+"""Of one call, so that sums of many stay numbers that every reader of JSON can hold."""
+_ARGUMENTS = "partial_json"
+_GROWING = ("text", "thinking", "signature", _ARGUMENTS)
+"""The fields of a delta that grow the field of that name of its block; the JSON of a call stays apart."""
+
+
+def _parsed(raw: str) -> tuple[dict[str, Any], str | None]:
+    try:
+        value = json.loads(raw, parse_float=_finite, parse_constant=_finite)
+    except ValueError as error:
+        return {}, f"The arguments are not valid JSON ({error}): send them again, whole."
+    except RecursionError:
+        return {}, _TOO_DEEP
+    if not isinstance(value, dict):
+        return {}, "The arguments are no JSON object: send an object with the tool's fields."
+    return ({}, _TOO_DEEP) if _is_deeper(value, _DEEPEST) else (value, None)
+
+
+_TOO_DEEP = f"The arguments are nested more than {_DEEPEST} deep: send them flatter."
+
+
+def _finite(text: str) -> float:
+    """Return a number. Python reads `1e999` and `NaN`, and JSON cannot hold them."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number that JSON can hold")
+    return number
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels == 0 or any(_is_deeper(item, levels - 1) for item in inside)
+
+
+# -- prices and usage
+
+
+@dataclass(frozen=True)
+class Prices:
+    """The list prices of one model. Tiers count: each call is priced by itself, never a sum of calls."""
+
+    _provider: Provider
+    _model: ModelInfo
+
+    @property
+    def context_window(self) -> int | None:
+        """How many tokens a request may have, if the list says it."""
+        return self._model.context_window
+
+    def cost(self, usage: Mapping[str, int]) -> Decimal:
+        """Return the cost in USD of one call with this `usage`, the figures of the Messages API."""
+        read = usage.get("cache_read_input_tokens", 0)
+        written = usage.get("cache_creation_input_tokens", 0)
+        tokens = genai_prices.Usage(
+            input_tokens=usage.get("input_tokens", 0) + read + written,
+            cache_read_tokens=read,
+            cache_write_tokens=written,
+            cache_write_1h_tokens=min(written, usage.get("ephemeral_1h_input_tokens", 0)),
+            output_tokens=usage.get("output_tokens", 0),
+            web_searches=usage.get("web_search_requests", 0),
+        )
+        return self._model.calc_price(tokens, self._provider).total_price
+
+    @property
+    def web_search(self) -> Decimal:
+        """The cost in USD of one web search, without the tokens of its results."""
+        return self.cost({"web_search_requests": 1}) - self.cost({})
+
+
+def find_prices(model: str) -> Prices | None:
+    """Return the prices of a model, or None if the list does not know it."""
+    try:
+        provider, known = get_snapshot().find_provider_model(model, None, "anthropic", None)
+    except LookupError:
+        return None
+    return Prices(provider, known)
+
+
+@dataclass
+class UsageMeter:
+    """Adds up tokens, turns and money. Without `prices` the cost is unknown."""
+
+    prices: Prices | None = None
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def turns(self) -> int:
+        """How many turns there have been."""
+        return self.usage.turns or 0
+
+    def charge(self, used: Mapping[str, int]) -> None:
+        """Add the token counts of one call of the API; a reply that broke off costs too."""
+        if not used:
+            return
+        self.usage = self.usage.plus(
+            Usage(
+                input_tokens=used.get("input_tokens", 0),
+                output_tokens=used.get("output_tokens", 0),
+                cache_read_tokens=used.get("cache_read_input_tokens", 0),
+                cache_write_tokens=used.get("cache_creation_input_tokens", 0),
+                web_searches=used.get("web_search_requests", 0),
+                web_fetches=used.get("web_fetch_requests", 0),
+                cost_usd=self.prices.cost(used).normalize() if self.prices else None,
+            )
+        )
+
+    def count_turn(self, tool_calls: int) -> None:
+        """Add a whole reply with its calls."""
+        free = None if self.usage.cost_usd is None else Decimal(0)  # the tokens are what costs
+        self.usage = self.usage.plus(Usage(turns=1, tool_calls=tool_calls, cost_usd=free))
+
+
+# -- the request
+
+MARK: Block = {"type": "ephemeral"}
+_UNMARKABLE = ("thinking", "redacted_thinking")
+
+
+def marked(system: list[Block], tools: list[Block], messages: list[Block]) -> Block:
+    """Return the parts of a request with their marks, three at most of the four that the API takes."""
+    if tools and not any("cache_control" in block for block in system):
+        tools = [*tools[:-1], tools[-1] | {"cache_control": MARK}]
+    parts: Block = {"system": system, "messages": _marked_messages(messages), "cache_control": MARK}
+    return parts | ({"tools": tools} if tools else {})
+
+
+def _marked_messages(messages: list[Block]) -> list[Block]:
+    """Return the messages with a mark at the end of the request before this one."""
+    answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+    last = answers[-1] - 1 if answers else -1
+    if last < 0 or not isinstance(messages[last]["content"], list):
+        return messages
+    content = list(messages[last]["content"])
+    places = [n for n, block in enumerate(content) if block.get("type") not in _UNMARKABLE]
+    if not places:
+        return messages
+    content[places[-1]] = content[places[-1]] | {"cache_control": MARK}
+    return [*messages[:last], messages[last] | {"content": content}, *messages[last + 1 :]]
+
+
+BETA = "context-management-2025-06-27"
+DEFAULT_WINDOW = 200_000
+"""In tokens, for a model that the price list does not know."""
+FULL = 0.6
+"""At which part of the window old results go: below the rest, a reply and the results of a turn find room."""
+WORTH_IT = 0.1
+"""The part of the window that has to become free: each clearing costs the prompt cache all behind it."""
+KEPT_USES = 5
+NEVER_CLEARED = ("ask_parent", "final_answer", "agent_complete")
+
+_NAME = re.compile(r"claude-[a-z]+-(\d+)(?:-(\d{1,2})(?!\d))?")
+_FIRST = (4, 5)
+
+
+def can_edit(model: str) -> bool:
+    """Whether the API clears tool uses for this model: those from Claude 4.5 on."""
+    name = _NAME.match(model)
+    return name is not None and (int(name[1]), int(name[2] or 0)) >= _FIRST
+
+
+class ContextEdits:
+    """Asks for the edits with each request, and records each further clearing."""
+
+    def __init__(self, model: str, window: int | None = None) -> None:
+        self._window = window or DEFAULT_WINDOW
+        self._wanted = can_edit(model)
+        self._cleared = 0
+
+    def options(self) -> dict[str, Any]:
+        """Return the further parts of a request, as options of the SDK; empty if it needs none."""
+        if not self._wanted:
+            return {}
+        edit = {
+            "type": "clear_tool_uses_20250919",
+            "trigger": {"type": "input_tokens", "value": int(self._window * FULL)},
+            "keep": {"type": "tool_uses", "value": KEPT_USES},
+            "clear_at_least": {"type": "input_tokens", "value": int(self._window * WORTH_IT)},
+            "exclude_tools": list(NEVER_CLEARED),
+        }
+        return {
+            "extra_headers": {"anthropic-beta": BETA},
+            "extra_body": {"context_management": {"edits": [edit]}},
+        }
+
+    def give_up(self, said: str) -> bool:
+        """Whether the API refused a request because of the edits. Then no later request has any."""
+        words = ("context_management", "context-management", "clear_tool_uses", "anthropic-beta")
+        refused = self._wanted and any(word in said for word in words)
+        self._wanted = self._wanted and not refused
+        return refused
+
+    def record_edits(self, applied: list[dict[str, Any]], record: Callable[..., None]) -> None:
+        """Append to the journal how much the API has cleared, whenever it is more than before."""
+        uses = sum(edit.get("cleared_tool_uses") or 0 for edit in applied)
+        tokens = sum(edit.get("cleared_input_tokens") or 0 for edit in applied)
+        if uses > self._cleared:
+            record("context_edited", clearedToolUses=uses, clearedTokens=tokens)
+        self._cleared = uses
+
+
+# -- the connection
+
+_SHAPERS = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+"""The variables that the trust in servers depends on."""
+
+_SENT = "send_request_body.complete"
+"""How the trace extension of httpcore calls this, behind the name of the HTTP version."""
+
+_made: dict[tuple[str | None, ...], ssl.SSLContext] = {}
+
+
+def http_client(on_sent: Callable[[], None]) -> httpx2.AsyncClient:
+    """Return a client with the defaults of the SDK and the TLS context of this process.
+
+    `on_sent` is called whenever a request has been sent whole, before its reply is waited for.
+    """
+
+    async def trace(name: str, info: Mapping[str, Any]) -> None:
+        if name.endswith(_SENT):
+            on_sent()
+
+    async def watch(request: httpx2.Request) -> None:
+        request.extensions["trace"] = trace
+
+    return anthropic.DefaultAsyncHttpxClient(verify=tls_context(), event_hooks={"request": [watch]})
+
+
+def tls_context() -> ssl.SSLContext:
+    """Return the context for these certificates; a fork has the context of its parent process."""
+    shape = tuple(os.environ.get(name) for name in _SHAPERS)
+    if shape not in _made:
+        _made[shape] = httpx2.create_ssl_context()
+    return _made[shape]
+
+
+# -- the call
+
+FIRST_DELAY_SECONDS = 0.5
+LONGEST_DELAY_SECONDS = 30.0
+MAX_ATTEMPTS = 10
+DEFAULT_MAX_TOKENS = 32_000
+IDLE_SECONDS = 600.0
+"""How long a stream may stand still. Models think for minutes without a word, and pings say nothing."""
+CONNECT_SECONDS = 10.0
+
+_SPARED = "other runs met a busy API, which this one spares too"
+_BUSY = {429: "the API limits the rate", 529: "the API is overloaded"}
+_TRANSIENT = {
+    408: "the API waited too long for the request",
+    500: "the API met a fault of its own",
+    502: "the API could not be reached behind its gateway",
+    503: "the API is not available",
+    504: "the API took too long",
+}
+"""Faults that are tried again (SPEC section 6), without a word to the other runs."""
+_STATUS_OF_TYPE = {"rate_limit_error": 429, "overloaded_error": 529, "api_error": 500, "timeout_error": 504}
+"""The status of an error that comes in the middle of a stream, whose own status is 200."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The model, its address, and the parameters of each request."""
+
+    model: str
+    api_key: str
+    base_url: str | None = None
+    max_tokens: int = DEFAULT_MAX_TOKENS
+    effort: str | None = None
+    idle_seconds: float = IDLE_SECONDS
+    context_window: int | None = None
+
+
+@dataclass(frozen=True)
+class Retry:
+    """An attempt that waits: why, and for how many seconds.
+
+    `busy`: the API has too much to do; `asked`: it named the seconds.
+    """
+
+    reason: str
+    seconds: float
+    busy: bool = False
+    asked: bool = False
+
+
+OnSpent = Callable[[Mapping[str, int]], None]
+"""Gets the token counts of an attempt."""
+
+
+class Model:
+    """Calls the API. Network faults, 408, 429 and the faults of servers are retried; others end the run."""
+
+    def __init__(
+        self, settings: ModelSettings, pace: Pace | None = None, on_sent: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_sent` is called whenever a request has been sent, before its reply is waited for."""
+        self._settings = settings
+        self._pace = pace or Alone()
+        self.context = ContextEdits(settings.model, settings.context_window)
+        self._broken_off = ""
+        self._streaming: ReplyBuilder | None = None
+        self._client = anthropic.AsyncAnthropic(
+            api_key=settings.api_key,
+            base_url=settings.base_url,
+            max_retries=0,  # retried here, where the run's log has each attempt
+            timeout=httpx2.Timeout(settings.idle_seconds + 1, connect=CONNECT_SECONDS),
+            http_client=http_client(on_sent),
+            open_telemetry=False,  # spans are made of the journal
+        )
+
+    @property
+    def partial_text(self) -> str:
+        """The text of a reply that is not whole: it still comes, or the last attempt broke off."""
+        return (self._streaming.reply.text if self._streaming is not None else "") or self._broken_off
+
+    async def reply(
+        self,
+        system: list[dict[str, Any]],
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]],
+        on_retry: Callable[[Retry], Awaitable[None]],
+        on_spent: OnSpent = lambda _: None,
+    ) -> ModelReply:
+        """Return the model's next turn. `on_retry` gets each failed attempt and does the waiting.
+
+        `on_spent` gets the token counts of each attempt as far as the API gave them, also of a failed one.
+
+        Raises:
+            RunRefused: `model_error` with the words of the API, or that it stayed out of reach.
+        """
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            while (seconds := self._pace.hold()) > 0:
+                await on_retry(Retry(_SPARED, seconds, busy=True))
+            try:
+                reply = await self._attempt(self._request(system, messages, tools), on_spent)
+                self._broken_off = ""
+                return reply
+            except (anthropic.APIError, httpx2.TransportError, _CutStream) as error:
+                retry = self._without_edits(error) or _retry(error, attempt)
+                if retry is None:
+                    raise _refusal(error, tools) from error
+                retry = self._agreed(retry)
+                if attempt == MAX_ATTEMPTS:
+                    raise self._gave_up(retry) from error
+                await on_retry(retry)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _without_edits(self, error: Exception) -> Retry | None:
+        """Return a retry without context edits, if the API has none for the model."""
+        if not isinstance(error, anthropic.BadRequestError) or not self.context.give_up(_said(error)):
+            return None
+        return Retry("the API clears no old tool results for this model, so a long run may end early", 0)
+
+    def _agreed(self, retry: Retry) -> Retry:
+        """Return the wait that the runs agree on which call the same API."""
+        if not retry.busy:
+            return retry
+        return replace(retry, seconds=self._pace.busy(retry.seconds, asked=retry.asked))
+
+    def _gave_up(self, retry: Retry) -> RunRefused:
+        api = urlsplit(str(self._client.base_url)).hostname or "the API"
+        message = f"{MAX_ATTEMPTS} attempts at {api} failed: {retry.reason}"
+        if not retry.busy:
+            hint = "Check ANTHROPIC_BASE_URL and the network, then start the run again."
+            return RunRefused("model_error", f"{message}.", hint)
+        moment = timestamp(now() + timedelta(seconds=retry.seconds))
+        return RunRefused("model_error", f"{message}; it may be called again at {moment}.", _BUSY_HINT)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    def _request(
+        self, system: list[dict[str, Any]], messages: list[dict[str, Any]], tools: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        request: dict[str, Any] = {
+            "model": self._settings.model,
+            "max_tokens": self._settings.max_tokens,
+            **marked(system, tools, messages),
+            **self.context.options(),
+        }
+        if self._settings.effort:
+            request["output_config"] = {"effort": self._settings.effort}
+        return request
+
+    async def _attempt(
+        self, request: dict[str, Any], on_spent: Callable[[Mapping[str, int]], None]
+    ) -> ModelReply:
+        builder = ReplyBuilder()
+        self._streaming = builder
+        try:
+            async with await self._client.messages.create(**request, stream=True) as stream:
+                async for event in self._events(stream, builder):
+                    try:
+                        builder.take(event)
+                    except (IndexError, KeyError, TypeError, AttributeError) as error:  # damaged on its way
+                        words = f"the stream held an event that makes no sense ({event.type})"
+                        raise _CutStream(words) from error
+        finally:
+            self._streaming = None
+            self._broken_off = builder.reply.text or self._broken_off
+            on_spent(builder.reply.usage)
+        if not builder.reply.complete:
+            raise _CutStream("the stream ended before the reply did")
+        return builder.reply
+
+    async def _events(
+        self, stream: "anthropic.AsyncStream[RawMessageStreamEvent]", builder: ReplyBuilder
+    ) -> AsyncIterator[RawMessageStreamEvent]:
+        """Yield the events of a stream as long as it moves; the SDK leaves the pings out.
+
+        While the API searches, nothing but pings comes: then only a connection without any is dead, which the
+        client's own timeout of a read notices.
+        """
+        events = aiter(stream)
+        while True:
+            try:
+                async with asyncio.timeout(None if builder.searches else self._settings.idle_seconds):
+                    event = await anext(events)
+            except StopAsyncIteration:
+                return
+            except ValueError as error:  # of JSON, of UTF-8, or of a number with too many digits
+                raise _CutStream("the stream held data that is not JSON in UTF-8") from error
+            except TimeoutError as error:
+                raise _CutStream(f"the stream stood still for {self._settings.idle_seconds:g} s") from error
+            yield event
+
+
+class _CutStream(Exception):
+    """A stream that ended in the middle, stood still, or made no sense."""
+
+
+def _retry(error: Exception, attempt: int) -> Retry | None:
+    """Return how to go on after `error`, or None if it is final."""
+    delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** (attempt - 1)) * random.uniform(0.75, 1.25)
+    if isinstance(error, anthropic.APIStatusError):
+        named = _STATUS_OF_TYPE.get(_told(error, "type"), 0)
+        status = named if named in _BUSY or error.status_code < 400 else error.status_code
+        reason = _BUSY.get(status) or _TRANSIENT.get(status)
+        if reason is None:
+            return None
+        asked = _asked_delay(error)
+        seconds = delay if asked is None else asked
+        return Retry(f"{reason} ({status})", seconds, busy=status in _BUSY, asked=asked is not None)
+    if isinstance(error, anthropic.APIResponseValidationError):
+        return None
+    return Retry(f"the connection to the API failed ({_cause(error)})", delay)
+
+
+def _asked_delay(error: anthropic.APIStatusError) -> float | None:
+    """Return the `retry-after` of the API, in seconds, bounded; None if it names no moment to come."""
+    text = error.response.headers.get("retry-after", "")
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(text) - now()).total_seconds()
+        except (ValueError, TypeError, OverflowError):  # no date, or one without a time zone
+            return None
+    return min(LONGEST_WAIT_SECONDS, seconds) if seconds > 0 else None  # NaN is not
+
+
+def _told(error: Exception, name: str) -> str:
+    """Return what the API says of an error: its `type`, such as `overloaded_error`, or its `message`."""
+    body = getattr(error, "body", None)
+    inner = body.get("error") if isinstance(body, dict) else None
+    return str(inner.get(name) or "") if isinstance(inner, dict) else ""
+
+
+def _said(error: Exception) -> str:
+    return (_told(error, "message") or str(error))[:1000]
+
+
+def _cause(error: Exception) -> str:
+    deepest: BaseException = error
+    while not isinstance(deepest, _CutStream) and deepest.__cause__ is not None:
+        deepest = deepest.__cause__
+    return str(deepest) or type(deepest).__name__
+
+
+def _refusal(error: Exception, tools: Sequence[Mapping[str, Any]]) -> RunRefused:
+    status = error.status_code if isinstance(error, anthropic.APIStatusError) else 0
+    kind = _told(error, "type") if isinstance(error, anthropic.APIStatusError) else type(error).__name__
+    fault = f"{status} {kind}".strip() if status >= 400 else kind
+    if refuses_web_tools(status, _said(error), tools):
+        return RunRefused("config", f"The API refused the web tools ({fault}): {_said(error)}", _NO_WEB_TOOLS)
+    hint = CONTEXT_HINT if _TOO_LONG in _said(error) else _HINTS.get(status)
+    return RunRefused("model_error", f"The API refused the call ({fault}): {_said(error)}", hint)
+
+
+_NO_WEB_TOOLS = "Take WebSearch and WebFetch out of `tools`, or use an API and a model that have them."
+_BUSY_HINT = "Continue the run then, or raise the limits of the account."
+_TOO_LONG = "prompt is too long"
+CONTEXT_HINT = "The conversation no longer fits the model: give it a smaller task, or a larger window."
+_HINTS = {
+    400: "The request does not suit this model: check `model`, `maxTokens` and the output schema.",
+    401: "Check the API key in ANTHROPIC_API_KEY (or the variable that `apiKeyEnv` names).",
+    403: "The API key may not use this model.",
+    404: "Check the name of the model in the agent file.",
+    413: "The conversation is too large: give the agent less material.",
+}

@@ -1,0 +1,307 @@
+"""Start programs by the zygote, and have the zygote started; without one, the caller starts plainly.
+
+Whatever is wrong with the zygote (it is missing, dead, hung, of another version, of another user), nothing is
+started, within a bound. Standard library only: a shim imports this module.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from subagent_server.process import zygote_protocol
+from subagent_server.process.peer import can_answer, credentials
+from subagent_server.process.zygote_protocol import Order, OrderRefused
+from subagent_server.run import locks, processes, stderr
+from subagent_server.run.files import Entry, beneath, is_mine, open_private, read_secret
+
+ANSWER_SECONDS = 20.0
+"""How long an answer may take on a machine that has much else to do."""
+SILENT_SECONDS = 2.0
+"""After this long without an answer the zygote has to be neither stopped nor dead."""
+PAUSE_SECONDS = 30.0
+"""How long this process does without a zygote that has not answered."""
+MOST_ZYGOTES = 3
+"""For each user and installation: each takes some 60 MiB."""
+FAILURES = (OSError, ValueError, OrderRefused)
+"""The exceptions of a zygote that cannot start a program. The plain start follows."""
+ZYGOTE_MODULE = "subagent_server.worker.zygote_main"
+_NOT_YET = "the next start is plain; it has the zygote started"
+_PASSED_ON = ("PATH", "HOME", "TMPDIR", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", stderr.VARIABLE)
+# A fork shows its own command line and environment in the memory of the zygote's: these make room for them.
+_COMMAND_ROOM = "-" * (8 << 10)
+_ENVIRONMENT_ROOM = {"SUBAGENT_FILLER": "-" * (32 << 10)}
+
+
+def default_directory() -> Path:
+    """Return one directory for all processes of a user, even if their environments have lost variables.
+
+    It lies where only this user can make anything, so that nobody else takes the name first: in the directory
+    of the session, else in the cache, which machines may share. In /tmp it lies only if there is neither.
+    """
+    for session in (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}"):
+        if session.startswith("/") and is_mine(session, 0o077):
+            return Path(session, "subagent")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "") or Path("~/.cache").expanduser())
+    # Nobody else may write to the cache, or to the directory in which the cache is to be made.
+    around = cache if os.path.lexists(cache) else cache.parent
+    if cache.is_absolute() and is_mine(str(around), 0o022) and os.access(around, os.W_OK):
+        return cache / f"subagent-{os.uname().nodename}"
+    return Path(f"/tmp/subagent-{os.getuid()}")
+
+
+class ForkConnection:
+    """The owner of a connection to a child that has nothing to do yet.
+
+    Making one connects and sends the secret that lies beside the socket: a confined program can reach a
+    socket although it may not read files. Until `go` nothing begins, and `close` ends the child. A method
+    that raises one of `FAILURES` leaves a connection that can only be closed. With `while_loading` it also
+    connects to a zygote that cannot answer before it has loaded everything.
+
+    Raises:
+        OSError, ValueError: there is no zygote, or its directory is not to be trusted.
+    """
+
+    def __init__(self, directory: Path, name: str, *, while_loading: bool = False) -> None:
+        self.name = name
+        self._may_hold = False
+        """Whether the child may have descriptors of an order, and has not begun."""
+        self._socket = zygote_protocol.new_socket()
+        try:
+            folder = open_private(str(directory))
+            try:
+                secret = read_secret(folder, f"{name}.secret")
+                self._socket.settimeout(SILENT_SECONDS)
+                if not (while_loading and self._connects(beneath(folder, f"{name}.loading"))):
+                    self._socket.connect(beneath(folder, f"{name}.sock"))
+            finally:
+                os.close(folder)
+            self._socket.send(secret)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _connects(self, path: str) -> bool:
+        try:
+            self._socket.connect(path)
+        except FileNotFoundError:  # it has loaded: the socket has its other name
+            return False
+        return True
+
+    def order(
+        self,
+        program: str,
+        command: list[str],
+        arguments: list[str],
+        environment: Mapping[str, str],
+        descriptors: Mapping[int, int],
+    ) -> None:
+        """Order a program in `/` with `descriptors` (theirs to ours) and nothing else."""
+        order: Order = {
+            "program": program,
+            "command": command,
+            "arguments": arguments,
+            "environment": dict(environment),
+            "umask": zygote_protocol.umask(),
+            "targets": list(descriptors),
+        }
+        self.wait_until_here()
+        self._may_hold = True
+        zygote_protocol.send_order(self._socket, order, list(descriptors.values()))
+
+    def wait_until_here(self) -> None:
+        """Wait until a child has looked at this process and takes its order."""
+        self._expect(zygote_protocol.HERE)
+
+    def go(self) -> None:
+        """Wait until the child is ready, and let the program begin."""
+        self._expect(zygote_protocol.READY)
+        self._socket.send(zygote_protocol.GO)
+        self._may_hold = False
+
+    def close(self) -> None:
+        """Close the connection, once nothing of the order is held by a child that has not begun."""
+        if self._may_hold:
+            self._may_hold = False
+            try:
+                self._socket.shutdown(socket.SHUT_WR)
+                while self._socket.recv(4096):
+                    pass
+            except OSError:
+                pass  # the child is gone, or stopped
+        self._socket.close()
+
+    def _expect(self, word: bytes) -> None:
+        """Wait for a word. Raises TimeoutError: the zygote is stopped or dead, or the answer is overdue."""
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                return zygote_protocol.expect(self._socket, word)
+            except TimeoutError:
+                if time.monotonic() >= deadline or not can_answer(credentials(self._socket)[0]):
+                    raise
+
+
+class WarmStart:
+    """The way to the zygote whose forks are like children of this process.
+
+    `directory` is its private directory, by default that of this user; `idle_seconds` is how long a zygote
+    that is started from here stays without work. Every connection has one owner, the `ForkConnection` that
+    `connect` returns, and one end, its `close`.
+    """
+
+    def __init__(self, directory: Path | None, idle_seconds: float, *, may_spawn: bool = True) -> None:
+        self.directory = directory or default_directory()
+        self._idle = idle_seconds
+        self._may_spawn = may_spawn
+        self._silent_until = 0.0
+        self._name: str | None = None
+        """The name that was right the last time."""
+        self._has_spawned = False
+
+    def connect(self) -> ForkConnection | None:
+        """Connect to the zygote, whose child then looks at this process; None if there is no zygote.
+
+        It connects by the name that was right the last time: `go` checks whether it still is.
+        """
+        if time.monotonic() < self._silent_until or sys.platform != "linux":
+            return None
+        try:
+            self._name = self._name or zygote_protocol.zygote_name()
+            return ForkConnection(self.directory, self._name)
+        except TimeoutError:
+            self._is_silent()
+        except (OSError, ValueError):
+            self._name = None
+        return None
+
+    def tried(self, connection: ForkConnection, step: Callable[[], None]) -> bool:
+        """Do a step of a start; False, and the connection closed, if the zygote cannot do it."""
+        try:
+            step()
+            return True
+        except TimeoutError:
+            self._is_silent()
+        except FAILURES:
+            pass  # the plain start follows, and says why if it fails too
+        connection.close()
+        return False
+
+    def go(self, connection: ForkConnection) -> bool:
+        """Let the ordered program begin, and close the connection. Returns False if nothing has begun.
+
+        Nothing begins if the files of this installation are not those any more that the zygote has loaded.
+        """
+
+        def checked() -> None:
+            self._name = zygote_protocol.zygote_name()  # while the other side gets ready
+            if self._name != connection.name:
+                raise OrderRefused("a zygote of other files")
+            connection.go()
+
+        begun = self.tried(connection, checked)
+        connection.close()
+        return begun
+
+    def _is_silent(self) -> None:
+        """Do without the zygote for a while, and kill it if it is stopped."""
+        self._silent_until = time.monotonic() + PAUSE_SECONDS
+        zygote = self.zygote()
+        if zygote is not None and processes.is_stopped(zygote):  # it would be in the way for ever
+            processes.send_signal(zygote, signal.SIGKILL)
+
+    # -- having the zygote started
+
+    def spawn(self) -> "subprocess.Popen[bytes] | None":
+        """Start the zygote in the background, unless there is one; None if there is no process to collect.
+
+        The zygote inherits from this process what its forks have to share with it. The returned process only
+        starts the zygote, and exits at once.
+        """
+        if sys.platform != "linux" or not self._may_spawn:
+            return None
+        try:
+            name = zygote_protocol.zygote_name()
+            with _opened(self.directory) as folder:
+                held = [lock.stem for lock in folder.glob("*.lock") if locks.is_held(Entry.at(lock))]
+                of_this_installation = [each for each in held if each.split("-")[0] == name.split("-")[0]]
+                if name in held or len(of_this_installation) >= MOST_ZYGOTES:
+                    return None
+                with (folder / f"{name}.log").open("ab") as output:
+                    process = self._spawned(name, output.fileno())
+                self._has_spawned = True
+                return process
+        except (OSError, ValueError):
+            return None
+
+    def _spawned(self, name: str, output: int) -> "subprocess.Popen[bytes]":
+        directory, idle = str(self.directory.absolute()), str(self._idle)
+        passed_on = {each: os.environ[each] for each in _PASSED_ON if each in os.environ}
+        return subprocess.Popen(
+            [sys.executable, "-E", "-P", "-m", ZYGOTE_MODULE, directory, name, idle, _COMMAND_ROOM],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**passed_on, **zygote_protocol.interpreter_variables(os.environ), **_ENVIRONMENT_ROOM},
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def address_of_loading(self) -> list[str]:
+        """Return directory and name of a zygote that was begun, for a shim that finds it loading.
+
+        The shim of the very start that has the zygote begun gets none: by itself it is ready sooner.
+        """
+        if not (self._has_spawned or self.zygote()):
+            return []
+        try:
+            return [str(self.directory.absolute()), zygote_protocol.zygote_name()]
+        except OSError:
+            return []
+
+    def outlook(self) -> str:
+        """Say how the next start will be, and why if it is plain."""
+        if sys.platform != "linux":
+            return "starts are plain: warm ones are for Linux"
+        try:
+            os.close(open_private(str(self.directory), make=False))
+        except FileNotFoundError:
+            return _NOT_YET
+        except OSError as error:
+            why = error.strerror or str(error)
+            return f"starts are plain: {why}; mend it, or name another directory in SUBAGENT_RUNTIME_DIR"
+        zygote = self.zygote()
+        if zygote is None:
+            return _NOT_YET
+        try:
+            with closing(ForkConnection(self.directory, zygote_protocol.zygote_name())) as connection:
+                connection.wait_until_here()
+        except FAILURES as error:
+            why = str(error).removeprefix("OrderRefused: ")
+            return f"starts are plain: the zygote (pid {zygote.pid}) refuses this process: {why}"
+        return f"starts are warm, from process {zygote.pid}"
+
+    def zygote(self) -> processes.Identity | None:
+        """Return the zygote for this process, or None."""
+        try:
+            with _opened(self.directory) as folder:
+                lock = folder / f"{zygote_protocol.zygote_name()}.lock"
+                pid = int(lock.read_text(encoding="ascii") or "0") if locks.is_held(Entry.at(lock)) else 0
+        except (OSError, ValueError):
+            return None
+        return processes.identify(pid) if pid else None
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[Path]:
+    """Open the private directory, and give a path to it that no other directory can take."""
+    descriptor = open_private(str(directory))
+    try:
+        yield Path(beneath(descriptor, ""))
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""What a run is: its states, its files, the processes behind it."""

@@ -1,0 +1,110 @@
+"""A command of the user for an event, with a bound: `python -I -S bounded_command.py SECONDS COMMAND...`.
+
+The command has the stdin of this process. When it has ended, when its time is over, or when this process is
+asked to end, every process that it has left is killed. This process exits with the code of the command, or
+with 124 if its time was over. Standard library only: it starts for every event.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # -I leaves out the directory of the package
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from subagent_server.run import processes
+
+EXIT_LATE = 124
+EXIT_NOT_STARTED = 127
+_KILL_SECONDS = 5.0
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
+
+def start(
+    command: Sequence[str],
+    seconds: float,
+    environment: Mapping[str, str],
+    stdin: bytes,
+    *,
+    with_starter: bool,
+    **options: Any,
+) -> "subprocess.Popen[bytes]":
+    """Start a command with a bound and give it `stdin`; no shell reads any of it.
+
+    `with_starter`: it ends when the process that started it ends. `options` are of `subprocess.Popen`.
+
+    Raises:
+        OSError: the machine has no room for a process.
+    """
+    given = os.memfd_create("stdin")
+    try:
+        os.write(given, stdin)
+        os.lseek(given, 0, os.SEEK_SET)
+        bound = f"{seconds:g}" if with_starter else f"+{seconds:g}"
+        words = [sys.executable, "-I", "-S", __file__, bound, *command]
+        return subprocess.Popen(
+            words, stdin=given, env=dict(environment), start_new_session=True, close_fds=True, **options
+        )
+    finally:
+        os.close(given)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command of the arguments within its bound, and return the exit code."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING | {signal.SIGCHLD})
+    if _prctl is not None:
+        # Orphans of the command come to this process, so none of them outlives the bound.
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        if not arguments[0].startswith("+"):
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    deadline = time.monotonic() + float(arguments[0])
+    try:
+        child = subprocess.Popen(arguments[1:], preexec_fn=_unblock)
+    except (OSError, ValueError) as error:
+        print(f"{arguments[1]}: {error}", file=sys.stderr)
+        return EXIT_NOT_STARTED
+    code = _wait(child.pid, deadline)
+    _end_all()
+    return code
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _wait(child: int, deadline: float) -> int:
+    """Return the exit code of the command, or that it did not end in time."""
+    while (left := deadline - time.monotonic()) > 0:
+        ended = processes.reap_children()
+        if child in ended:
+            code = os.waitstatus_to_exitcode(ended[child])
+            return code if code >= 0 else 128 - code
+        received = signal.sigtimedwait(_STOPPING | {signal.SIGCHLD}, left)
+        if received is not None and received.si_signo in _STOPPING:
+            break
+    return EXIT_LATE
+
+
+def _end_all() -> None:
+    """Kill every process below this one; each look finds the orphans of the look before."""
+    give_up = time.monotonic() + _KILL_SECONDS
+    while time.monotonic() < give_up:
+        processes.reap_children()
+        living = processes.descendants([os.getpid()])
+        if not living:
+            return
+        for each in living:
+            processes.send_signal(each, signal.SIGKILL)
+        signal.sigtimedwait({signal.SIGCHLD}, 0.05)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

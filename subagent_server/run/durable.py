@@ -1,0 +1,356 @@
+"""Files that are either the old or the new, whatever happens: temp, fsync, rename, fsync directory.
+
+Standard library only: the shim imports this module.
+"""
+
+import errno
+import json
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from subagent_server.run import processes
+from subagent_server.run.errors import NotDurable, StorageFailed
+from subagent_server.run.files import Directory, Entry
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+def prepare(file: Entry, data: bytes | Iterable[bytes]) -> Entry:
+    """Write `data`, or its pieces, durably under a temporary name beside `file` and return that name.
+
+    Raises:
+        StorageFailed: the disk refused; nothing is left behind.
+    """
+    temporary = file.directory.entry(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    _make(temporary, data, file)
+    return temporary
+
+
+def commit(temporary: Entry, file: Entry) -> None:
+    """Give a prepared file its name, durably.
+
+    Raises:
+        StorageFailed: the rename failed; the old content is whole.
+        NotDurable: the file has its name, but the disk did not confirm that the name outlives a power cut.
+    """
+    try:
+        temporary.rename(file)
+    except OSError as error:
+        discard(temporary)
+        raise StorageFailed(file.path, error.strerror or str(error)) from error
+    try:
+        file.directory.sync()
+    except OSError as error:
+        raise NotDurable(file.path, error.strerror or str(error)) from error
+
+
+def write_durably(file: Entry, data: bytes) -> None:
+    """Replace the content of `file` with `data`, durably and at once for every reader.
+
+    Raises:
+        StorageFailed: the disk refused; the old content is whole, or (NotDurable) the new one.
+    """
+    commit(prepare(file, data), file)
+
+
+def write_new(file: Entry, data: bytes) -> None:
+    """Make a file with `data`, durably. Its name becomes durable with the next file made durably beside it.
+
+    Raises:
+        StorageFailed: the disk refused, and nothing is left behind; or the file exists.
+    """
+    _make(file, data, file)
+
+
+def _make(made: Entry, data: bytes | Iterable[bytes], file: Entry) -> None:
+    """Make a file, durably, which is or will be `file`; an existing file stays. Raises StorageFailed."""
+    try:
+        _write(made, data)
+    except OSError as error:
+        if not isinstance(error, FileExistsError):
+            discard(made)
+        raise StorageFailed(file.path, error.strerror or str(error)) from error
+
+
+def reserve(spare: Entry, size: int) -> None:
+    """Keep `size` bytes of the disk in the file `spare`, for `write_reserved`. A full disk keeps fewer."""
+    with suppress(OSError):
+        descriptor = spare.open(os.O_WRONLY | os.O_CREAT)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, 0, size)
+            else:
+                os.pwrite(descriptor, bytes(size), 0)
+        finally:
+            os.close(descriptor)
+
+
+def write_reserved(file: Entry, spare: Entry, data: bytes) -> None:
+    """Do as `write_durably`, and use up the room kept by `spare`: the disk may be full.
+
+    Raises:
+        StorageFailed: `spare` is too small, or the disk refused; the old content is whole.
+    """
+    try:
+        descriptor = spare.open(os.O_WRONLY)
+        try:
+            if os.fstat(descriptor).st_size < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            _write_all(descriptor, data)
+            os.ftruncate(descriptor, len(data))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise StorageFailed(file.path, error.strerror or str(error)) from error
+    commit(spare, file)
+
+
+def is_full(error: StorageFailed) -> bool:
+    """Whether a write failed for want of room, and for nothing else; what has its name was written."""
+    cause = error.__cause__
+    return not isinstance(error, NotDurable) and isinstance(cause, OSError) and cause.errno in _NO_ROOM
+
+
+def discard(temporary: Entry) -> None:
+    """Remove a prepared file that is not wanted any more."""
+    with suppress(OSError):
+        temporary.unlink()
+
+
+def remove_leftovers(directory: Directory) -> None:
+    """Remove the temporary files in `directory` whose writers on this host were killed in the middle."""
+    if not Path("/proc/self").exists():  # nobody can say who lives
+        return
+    with suppress(OSError):
+        for name in directory.names():
+            parts = name.split(".")
+            if len(parts) < 5 or parts[0] or parts[-1] != "tmp" or not parts[-3].isdecimal():
+                continue
+            writer = processes.stat_of(int(parts[-3]))
+            if writer is None or writer.is_dead:  # a killed shim is a zombie until its starter collects it
+                discard(directory.entry(name))
+
+
+def _write(file: Entry, data: bytes | Iterable[bytes]) -> None:
+    descriptor = file.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        for piece in [data] if isinstance(data, bytes) else data:
+            _write_all(descriptor, piece)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+# -- Append-only JSON lines: whole lines in, whole lines out, whatever was cut off at the end.
+#
+# Reading cost depends on what is asked, not on the size of the file.
+
+
+_BLOCK = 64 * 1024
+LONGEST_LINE = 64 << 20
+"""In bytes: no longer line is read. Far more than any that is written."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some whole lines of a file and the byte offset just behind them."""
+
+    lines: list[str]
+    cursor: int
+    at_end: bool
+
+
+def append_line(file: Entry, record: dict[str, Any]) -> None:
+    """Append one record as one write, so that every line of the file stays a whole record.
+
+    A torn last line, left by a crash, is cut off first; a record lacking only its newline gets a newline.
+    Only one process at a time may append to a file.
+
+    Raises:
+        OSError: the disk refused; the file is as it was.
+    """
+    line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+    _append(file, line, cut_torn_line=True)
+
+
+def append_bytes(file: Entry, data: bytes) -> None:
+    """Append `data`, which ends a line, in one write; a torn last line first gets its newline.
+
+    Raises:
+        OSError: as `append_line`.
+    """
+    _append(file, data, cut_torn_line=False)
+
+
+def _append(file: Entry, data: bytes, *, cut_torn_line: bool) -> None:
+    descriptor = file.open(os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            end = _last_newline(descriptor, size)
+            if cut_torn_line and parse(os.pread(descriptor, LONGEST_LINE, end)) is None:
+                os.ftruncate(descriptor, end)
+                size = end
+            else:
+                data = b"\n" + data
+        try:
+            while data:
+                data = data[os.write(descriptor, data) :]
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def tail(file: Entry, count: int) -> Page:
+    """Return the last `count` whole lines, or as many as lie in the last 64 MiB. A missing file has none."""
+    try:
+        with file.reader() as opened:
+            end = _last_newline(opened.fileno(), os.fstat(opened.fileno()).st_size)
+            blocks: list[bytes] = []
+            position, newlines = end, 0
+            while position > 0 and newlines <= count and end - position < LONGEST_LINE:
+                start = max(0, position - _BLOCK)
+                blocks.append(os.pread(opened.fileno(), position - start, start))
+                newlines += blocks[-1].count(b"\n")
+                position = start
+    except FileNotFoundError:
+        return Page([], 0, True)
+    lines = b"".join(reversed(blocks)).decode("utf-8", "replace").split("\n")[:-1]
+    whole = lines[1:] if position > 0 else lines  # before the first of them stands more of it, or its newline
+    return Page(whole[-count:] if count else [], end, True)
+
+
+def torn_line(file: Entry) -> str:
+    """Return the text behind the last whole line: a line still being written, or cut off by a crash."""
+    try:
+        with file.reader() as opened:
+            opened.seek(_last_newline(opened.fileno(), os.fstat(opened.fileno()).st_size))
+            return opened.read(LONGEST_LINE).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+
+
+def read_from(file: Entry, cursor: int, count: int, *, max_bytes: int = 1 << 20) -> Page:
+    """Return up to `count` whole lines that begin at byte `cursor`, at most about `max_bytes` of them.
+
+    A cursor behind the end of the file reads nothing. A single longer line is returned whole, up to 64 MiB.
+    """
+    try:
+        with file.reader() as opened:
+            size = os.fstat(opened.fileno()).st_size
+            opened.seek(min(cursor, size))
+            lines: list[bytes] = []
+            position = opened.tell()
+            for line in _lines(opened):
+                if not line.endswith(b"\n") or len(lines) == count:
+                    break
+                if lines and position + len(line) - cursor > max_bytes:
+                    break
+                lines.append(line)
+                position += len(line)
+    except FileNotFoundError:
+        return Page([], 0, True)
+    text = [line.decode("utf-8", "replace").rstrip("\n") for line in lines]
+    return Page(text, position, position >= _complete_size(file))
+
+
+def records(file: Entry) -> Iterator[dict[str, Any]]:
+    """Yield each whole record of a file, oldest first; a line that is not a JSON object is passed over."""
+    try:
+        with file.reader() as opened:
+            for line in _lines(opened):
+                record = parse(line)
+                if record is not None:
+                    yield record
+    except FileNotFoundError:
+        return
+
+
+def latest(file: Entry, wanted: frozenset[str], *, within: int = 400) -> dict[str, dict[str, Any]]:
+    """Return the last record of each wanted `type` among the last `within` lines."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in reversed(tail(file, within).lines):
+        record = parse(line)
+        if record is not None and record.get("type") in wanted and record["type"] not in found:
+            found[record["type"]] = record
+            if len(found) == len(wanted):
+                break
+    return found
+
+
+def last_of(file: Entry, kind: str, *, max_bytes: int = 32 << 20) -> dict[str, Any] | None:
+    """Return the last record of `type` `kind`, however many of other types follow, within `max_bytes`."""
+    needle = f'"type":"{kind}"'.encode()
+    try:
+        with file.reader() as opened:
+            end = _last_newline(opened.fileno(), os.fstat(opened.fileno()).st_size)
+            position = end
+            rest: list[bytes] = []  # of a line whose beginning was not read yet, its last piece first
+            while position > 0 and end - position < max_bytes:
+                start = max(0, position - _BLOCK)
+                part = os.pread(opened.fileno(), position - start, start)
+                position = start
+                first = 0 if position == 0 else part.find(b"\n") + 1  # before it stands part of a line
+                if first == 0 and position > 0:
+                    rest.append(part)
+                    continue
+                for line in reversed(b"".join([part[first:], *reversed(rest)]).split(b"\n")):
+                    record = parse(line) if needle in line else None
+                    if record is not None and record.get("type") == kind:
+                        return record
+                rest = [part[:first]]
+    except FileNotFoundError:
+        return None
+    return None
+
+
+def parse(line: str | bytes) -> dict[str, Any] | None:
+    """Return the object of a line, or None if there is none.
+
+    The line is torn, nested deeper than any record, or has a `type` that no record has.
+    """
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("type", ""), str) else None
+
+
+def _lines(opened: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file, up to a line longer than any we write."""
+    while (line := opened.readline(LONGEST_LINE)) and (line.endswith(b"\n") or len(line) < LONGEST_LINE):
+        yield line
+
+
+def _last_newline(descriptor: int, size: int) -> int:
+    """Return the offset just behind the last newline: a line still being written begins there.
+
+    0 if there is no newline, or no newline in the last 64 MiB.
+    """
+    position = size
+    while position > 0 and size - position < LONGEST_LINE:
+        start = max(0, position - _BLOCK)
+        at = os.pread(descriptor, position - start, start).rfind(b"\n")
+        if at >= 0:
+            return start + at + 1
+        position = start
+    return 0
+
+
+def _complete_size(file: Entry) -> int:
+    with file.reader() as opened:
+        return _last_newline(opened.fileno(), os.fstat(opened.fileno()).st_size)

@@ -1,0 +1,366 @@
+"""Reaching files below an open directory: by descriptor, never through a link, never blocking.
+
+A path is resolved anew at each use, so a link in the path decides which file is read or written. Here a
+directory is opened once; its names are opened below its descriptor (openat(2)) without following links. Each
+opened file is checked before the caller gets the descriptor: kind, owner, and number of names. Standard
+library only: the shim imports this module.
+"""
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
+"""Of what is made here. No usual umask takes anything from them."""
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_KINDS = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+_OPENING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class NotPlain(OSError):
+    """The file of that name is of another kind than in a run: `strerror` names its kind."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(errno.EINVAL, why, str(path))
+
+
+class _Descriptor:
+    """An open descriptor, closed with its last user in the process of its opening."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._process = os.getpid()
+
+    def __del__(self) -> None:
+        if os.getpid() == self._process:  # a fork may have closed it, and opened another of that number
+            with suppress(OSError):
+                os.close(self.number)
+
+
+class Directory:
+    """A directory, opened at its first use; later changes of its path have no effect.
+
+    `where` is its path, or its name in `parent`, below which the directory is then opened. `owners` and
+    `forbidden` are known after opening, and are the parent's if there is a parent.
+    """
+
+    def __init__(self, where: Path | str, parent: "Directory | None" = None) -> None:
+        self._where: tuple[Path | str, ...] = (where,) if parent is None else (*parent._where, where)
+        self.owners: frozenset[int] | None = None
+        """Who may own what is opened here; None for anybody."""
+        self.forbidden: Exception | None = None
+        """Raised instead of a change; None if changes are allowed."""
+        self._parent = parent
+        self._opened: _Descriptor | None = None
+
+    @property
+    def path(self) -> Path:
+        """The path of the directory, for messages and for people; never open this path."""
+        return Path(*self._where)
+
+    @property
+    def descriptor(self) -> int:
+        """The open directory.
+
+        Raises:
+            OSError: the directory is missing, or (NotPlain) is not a directory of an accepted owner.
+        """
+        if self._opened is None:
+            self._opened = _Descriptor(self._open())
+        return self._opened.number
+
+    def _open(self) -> int:
+        if self._parent is None:
+            return os.open(self._where[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._parent.open(str(self._where[-1]), kind=stat.S_IFDIR)
+        self.owners, self.forbidden = self._parent.owners, self._parent.forbidden
+        self._parent = None  # not needed any more, and it may be open
+        return descriptor
+
+    def writable(self) -> int:
+        """Return the open directory, for a change in it. Raises OSError, ForeignRoot."""
+        descriptor = self.descriptor
+        if self.forbidden is not None:
+            raise self.forbidden
+        return descriptor
+
+    def entry(self, name: str) -> "Entry":
+        """Return a name in this directory; there may be nothing of that name."""
+        return Entry(self, name)
+
+    def below(self, name: str) -> "Directory":
+        """Return a subdirectory, which may be missing."""
+        return Directory(name, self)
+
+    def open(self, name: str, flags: int = os.O_RDONLY, kind: int = stat.S_IFREG) -> int:
+        """Open a name in this directory and return the descriptor. A new file has mode 0600.
+
+        Raises:
+            FileNotFoundError: the name does not exist, and `flags` do not ask to make a file.
+            NotPlain: the name is a link, of another kind or owner, or a file with several names.
+            OSError: the system refuses.
+        """
+        directory = self.writable() if flags & WRITING else self.descriptor
+        try:
+            descriptor = os.open(name, flags | _OPENING, FILE_MODE, dir_fd=directory)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO):
+                self._check(name, os.stat(name, dir_fd=directory, follow_symlinks=False), kind)
+            raise
+        try:
+            self._check(name, os.fstat(descriptor), kind)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _check(self, name: str, found: os.stat_result, kind: int) -> None:
+        if kind == stat.S_IFDIR and stat.S_ISREG(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.path / name))
+        if stat.S_IFMT(found.st_mode) != kind:
+            raise NotPlain(self.path / name, f"it is {_KINDS.get(stat.S_IFMT(found.st_mode), 'odd')}")
+        if self.owners is not None and found.st_uid not in self.owners:
+            raise NotPlain(self.path / name, f"it belongs to another user ({found.st_uid})")
+        if kind != stat.S_IFDIR and found.st_nlink > 1:
+            raise NotPlain(self.path / name, f"it has {found.st_nlink} names (hard links)")
+
+    def names(self) -> list[str]:
+        """Return the names in this directory, in no order. Raises OSError."""
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
+        try:
+            return os.listdir(descriptor)  # noqa: PTH208 - a descriptor of its own has a place of its own
+        finally:
+            os.close(descriptor)
+
+    def exists(self) -> bool:
+        """Whether the directory exists, and is a directory. Raises OSError if this cannot be found out."""
+        with suppress(FileNotFoundError, NotADirectoryError, NotPlain):
+            return self.descriptor >= 0
+        return False
+
+    def make(self) -> None:
+        """Make this directory, with mode 0700, if it is missing. Raises OSError."""
+        with suppress(FileExistsError):
+            if self._opened is None:
+                self.make_new()
+
+    def make_new(self) -> None:
+        """Make this directory, which is not open yet, with mode 0700. Raises OSError, also if it is there."""
+        if self._parent is None:
+            self.path.mkdir(DIRECTORY_MODE)
+        else:
+            os.mkdir(self._where[-1], DIRECTORY_MODE, dir_fd=self._parent.writable())
+
+    def sync(self) -> None:
+        """Make the names in this directory durable. Raises OSError."""
+        os.fsync(self.descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A name in a directory: a file, or nothing yet."""
+
+    directory: Directory
+    name: str
+
+    @classmethod
+    def at(cls, path: Path) -> "Entry":
+        """Return the file at a path that is trusted up to its directory."""
+        return cls(Directory(path.parent), path.name)
+
+    @property
+    def path(self) -> Path:
+        """The path of the entry, for messages; never open this path."""
+        return self.directory.path / self.name
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def open(self, flags: int = os.O_RDONLY, kind: int = stat.S_IFREG) -> int:
+        """Open it and return the descriptor. Raises as `Directory.open` does."""
+        return self.directory.open(self.name, flags, kind)
+
+    @contextmanager
+    def reader(self) -> Iterator[BinaryIO]:
+        """Give it open for reading. Raises as `Directory.open` does."""
+        with os.fdopen(self.open(), "rb") as file:
+            yield file
+
+    @contextmanager
+    def appender(self) -> Iterator[BinaryIO]:
+        """Open the file for appending, and make it if missing. Raises as `Directory.open` does."""
+        with os.fdopen(self.open(os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
+            yield file
+
+    def read(self, limit: int) -> bytes:
+        """Return its content. Raises as `Directory.open` does, NotPlain if it has more than `limit` bytes."""
+        descriptor = self.open()
+        try:
+            size = os.fstat(descriptor).st_size
+            content = b""
+            while size <= limit and (part := os.read(descriptor, max(size - len(content), 4_096) + 1)):
+                content += part
+                size = max(size, len(content))
+            if size > limit:
+                raise NotPlain(self.path, f"it has more than the {limit:,} bytes that are read of it")
+            return content
+        finally:
+            os.close(descriptor)
+
+    def sync(self) -> None:
+        """Make its content durable. What cannot be opened is missing, or not a file, and is left alone.
+
+        Raises:
+            OSError: the disk does not confirm.
+        """
+        try:
+            descriptor = self.open()
+        except OSError:
+            return
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def stat(self) -> os.stat_result:
+        """Return its status; of a link itself, not of its target. Raises OSError."""
+        return os.stat(self.name, dir_fd=self.directory.descriptor, follow_symlinks=False)
+
+    def exists(self) -> bool:
+        """Whether there is an entry of this name, of any kind. Raises OSError if this cannot be found out."""
+        with suppress(FileNotFoundError, NotADirectoryError, NotPlain):
+            return bool(self.stat())
+        return False
+
+    def touch(self) -> None:
+        """Make it, empty, or set its times to now. Raises OSError."""
+        descriptor = self.open(os.O_WRONLY | os.O_CREAT)
+        try:
+            os.utime(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def make_fifo(self) -> None:
+        """Make it a FIFO. Raises OSError."""
+        os.mkfifo(self.name, FILE_MODE, dir_fd=self.directory.writable())
+
+    def unlink(self) -> None:
+        """Remove the name, if it is there. Raises OSError."""
+        directory = self.directory.writable()
+        with suppress(FileNotFoundError):
+            os.unlink(self.name, dir_fd=directory)
+
+    def rename(self, to: "Entry") -> None:
+        """Rename the entry, and replace any entry of the new name. Raises OSError."""
+        here, there = self.directory.writable(), to.directory.writable()
+        os.rename(self.name, to.name, src_dir_fd=here, dst_dir_fd=there)
+
+
+# -- A directory that belongs to this user alone, opened once and then used by its descriptor.
+#
+# Standard library only, and few of its modules: the front of a command imports this module.
+
+
+_LONGEST_SECRET = 64
+
+
+def open_private(path: str, *, make: bool = True) -> int:
+    """Open a directory of this user alone, made together with its parent if missing; return its descriptor.
+
+    Name its files by `/proc/self/fd/<descriptor>/...`: the directory cannot be swapped for another, and the
+    name stays short enough for a socket.
+
+    Raises:
+        OSError: the directory cannot be made, is a link, is another user's, or is open to others.
+    """
+    if make and not os.path.lexists(path):
+        around = os.path.dirname(path)  # noqa: PTH120
+        for each in (around, path):
+            if each and not os.path.lexists(each):
+                try:
+                    os.mkdir(each, 0o700)  # noqa: PTH102
+                except FileExistsError:
+                    continue  # another process has just made it: it is checked as any other
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    facts = os.fstat(descriptor)
+    if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
+        os.close(descriptor)
+        raise PermissionError(f"{path} is not private: it belongs to another user, or others may enter it")
+    return descriptor
+
+
+def is_mine(path: str, others: int) -> bool:
+    """Whether this is a directory of this user, without the rights of `others` (mode bits) for others."""
+    try:
+        facts = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return False
+    mine = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()
+    return mine and not facts.st_mode & others
+
+
+def write_secret(descriptor: int, name: str, secret: bytes) -> None:
+    """Write a secret into the directory of a descriptor, for this user alone, over an older secret.
+
+    Raises:
+        OSError: the secret cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(name, flags, 0o600, dir_fd=descriptor), "wb") as file:
+        file.write(secret)
+
+
+def read_secret(descriptor: int, name: str) -> bytes:
+    """Return a secret of the directory of a descriptor. Raises OSError: it cannot be read."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(name, flags, dir_fd=descriptor), "rb") as file:
+        return file.read(_LONGEST_SECRET)
+
+
+def beneath(descriptor: int, name: str) -> str:
+    """Return a name for a file in the directory of a descriptor, good in this process while it is open."""
+    return f"/proc/self/fd/{descriptor}/{name}"
+
+
+# -- Deleting a directory with all its contents, but nothing behind its links.
+
+
+def remove_tree(entry: Entry) -> None:
+    """Delete a directory, even if read-only; an entry that refuses stays. A link itself is removed.
+
+    Raises:
+        OSError: the parent directory is missing. If changes there are forbidden, the reason is raised, too.
+    """
+    descriptor = entry.directory.writable()
+    if not entry.exists():
+        return
+    if not os.path.isdir(place := f"/proc/self/fd/{descriptor}/{entry.name}") or os.path.islink(place):  # noqa: PTH112, PTH114
+        entry.unlink()
+        return
+    shutil.rmtree(place, onerror=_make_writable)  # opens each directory without following links
+
+
+def _make_writable(function: Callable[..., Any], name: str, error: object) -> None:
+    """Repeat the failed step of `rmtree`, with the directory made writable."""
+    with suppress(OSError):
+        for place in (Path(name).parent, Path(name)):
+            if not place.is_symlink() and place.is_dir():
+                place.chmod(0o700)
+        if function is os.unlink or function is os.rmdir:
+            function(name)
+        else:
+            shutil.rmtree(name, ignore_errors=True)

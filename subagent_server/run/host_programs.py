@@ -1,0 +1,112 @@
+"""The programs that are executed outside of every box: found once, and never where a run can write.
+
+    git = system_program("git", environment.get("PATH"), writable=[cwd])
+    claude = user_program("claude", environment.get("PATH"), writable=[cwd])
+
+A name is looked up in absolute directories alone. Directories that a run can write are passed over, so a
+file that a run has put into an activated environment of its project is not executed (SPEC section 13). What
+was found is remembered with its inode: a file that appears earlier in `PATH` later changes nothing.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from subagent_server.run.errors import HostError, shorten
+
+SYSTEM_PLACES = (
+    *("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"),
+    *("/run/current-system/sw/bin", "/nix/var/nix/profiles/default/bin"),
+)
+"""Where the system keeps its programs. No box writes there (`sandbox/readable.py`)."""
+
+_MOST_LINKS = 40
+"""As many as the kernel follows (MAXSYMLINKS)."""
+
+_found: dict[tuple[str, str], tuple[Path, int, int]] = {}
+"""By name and search path: the program, its device and its inode."""
+
+
+class NoHostProgram(HostError):
+    """A program is not here, or only where a run can write; `why` is a part of a sentence."""
+
+    code = "no_program"
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"The program {shorten(name)} cannot be used: {why}.")
+        self.why = why
+
+
+def system_program(name: str, path: str | None, writable: Iterable[Path]) -> Path:
+    """Return a program that this package itself needs: that of the system, else as `user_program` does.
+
+    Raises:
+        NoHostProgram.
+    """
+    return _searched(name, [*SYSTEM_PLACES, *(path or "").split(os.pathsep)], writable)
+
+
+def user_program(name: str, path: str | None, writable: Iterable[Path]) -> Path:
+    """Return a program that a person names: by its absolute path, or by a name that is looked up in `path`.
+
+    `path` is a variable PATH, None for the default one. `writable` are the directories that runs can write.
+
+    Raises:
+        NoHostProgram.
+    """
+    if os.sep not in name:
+        return _searched(name, (path if path is not None else os.defpath).split(os.pathsep), writable)
+    if not Path(name).is_absolute() or shutil.which(name) is None:
+        raise NoHostProgram(name, "there is no program of that absolute path")
+    if (place := lies_in(Path(name), writable)) is not None:
+        raise NoHostProgram(name, f"a run can write it, because it lies in {place}")
+    return Path(name)
+
+
+def lies_in(path: Path, writable: Iterable[Path]) -> Path | None:
+    """Return the writable directory through which an absolute `path` leads; None if there is none.
+
+    Each name and each link on the way counts, because whoever can write its directory can replace it.
+    """
+    places = [Path(os.path.realpath(place)) for place in writable]
+    return next((place for step in steps_to(path) for place in places if step.is_relative_to(place)), None)
+
+
+def steps_to(path: Path) -> Iterator[Path]:
+    """Yield each name that the system looks at on an absolute path, links and what they lead to included."""
+    here, left, links = Path("/"), list(reversed(path.parts[1:])), 0
+    while left:
+        part = left.pop()
+        here = here.parent if part == ".." else here / part
+        yield here
+        if here.is_symlink() and (links := links + 1) <= _MOST_LINKS:
+            target = here.readlink()
+            here = Path("/") if target.is_absolute() else here.parent
+            left += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+
+
+def _searched(name: str, directories: Iterable[str], writable: Iterable[Path]) -> Path:
+    directories, writable = [place for place in directories if Path(place).is_absolute()], list(writable)
+    key = (name, os.pathsep.join(directories))
+    if (known := _found.get(key)) is not None and _is_same(known) and lies_in(known[0], writable) is None:
+        return known[0]
+    passed_over = None
+    for place in directories:
+        found = shutil.which(name, path=place)
+        if found is None:
+            continue
+        if (run_writes := lies_in(Path(found), writable)) is None:
+            status = Path(found).stat()
+            _found[key] = (Path(found), status.st_dev, status.st_ino)
+            return Path(found)
+        passed_over = passed_over or f"a run can write it, because {found} lies in {run_writes}"
+    raise NoHostProgram(name, passed_over or "it is not in PATH")
+
+
+def _is_same(known: tuple[Path, int, int]) -> bool:
+    try:
+        status = known[0].stat()
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == known[1:] and os.access(known[0], os.X_OK)

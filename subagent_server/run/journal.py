@@ -1,0 +1,439 @@
+"""The journal of a run (`events.jsonl`), and the same for people (`run.log`)."""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from subagent_server.run import durable
+from subagent_server.run.agent_definition import CODE_TOOL_NAME
+from subagent_server.run.errors import StorageFailed, UnreadableMeta, visible
+from subagent_server.run.files import Entry
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.records import Usage
+from subagent_server.run.states import TOKENS, dollars, known_sum, timestamp
+from subagent_server.run.stderr import log
+
+# -- The journal for people: an event becomes a few lines that read well under `tail -f`.
+
+
+Event = dict[str, Any]
+
+_INDENT = " " * 11
+_KEPT = "\t"
+_PREVIEW_LINES = 8
+_PREVIEW_WIDTH = 160
+_PROGRAM_LINES = 200
+
+
+def render(event: Event) -> str:
+    """Return the lines of one event, each ended by a newline; control characters are made visible."""
+    draw = _RENDERERS.get(event.get("type", ""), _other)
+    head, *rest = draw(event).split("\n")
+    clock = visible(str(event.get("at", ""))[11:19])
+    lines = [f"{clock} {visible(head, _KEPT)}", *(_INDENT + visible(line, _KEPT) for line in rest)]
+    return "\n".join(lines) + "\n"
+
+
+def preview(text: str, lines: int = _PREVIEW_LINES) -> str:
+    """Return the first lines of `text`, each cut to a readable width, and how much is left out."""
+    every = text.rstrip("\n").split("\n")
+    shown = [
+        line if len(line) <= _PREVIEW_WIDTH else line[: _PREVIEW_WIDTH - 1] + "…" for line in every[:lines]
+    ]
+    if len(every) == lines + 1:  # a remark would take the line that it saves
+        return preview(text, lines + 1)
+    if len(every) > lines:
+        shown.append(f"… {count(len(every) - lines, 'more line')}")
+    return "\n".join(shown)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if needed."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def usage_line(usage: dict[str, Any]) -> str:
+    """Return a run's usage in a few words. Zeros may be missing in it; what is not known is null."""
+    least = usage.get("atLeast") or ()
+    tokens = known_sum(*(usage.get(kind, 0) for kind in TOKENS))
+    words = [
+        _figure(usage.get("turns", 0), "turn", "turns" in least),
+        _figure(usage.get("toolCalls", 0), "tool call", "toolCalls" in least),
+        _figure(tokens, "token", any(kind in least for kind in TOKENS)),
+    ]
+    if usage.get("costUsd") is not None:
+        words.append(("at least " if "costUsd" in least else "") + dollars(usage["costUsd"]))
+    return ", ".join(words)
+
+
+def _figure(number: int | None, noun: str, is_least: bool) -> str:
+    if number is None:
+        return f"? {noun}s"
+    return ("at least " if is_least else "") + count(number, noun)
+
+
+def one_line(arguments: Any, width: int = _PREVIEW_WIDTH) -> str:
+    """Return the arguments of a call on one line: the value alone if the only argument is a short text."""
+    if isinstance(arguments, dict) and len(arguments) == 1:
+        (value,) = arguments.values()
+        if isinstance(value, str):
+            return _log_format_cut(" ⏎ ".join(value.strip().split("\n")), width)
+    return _log_format_cut(json.dumps(arguments, ensure_ascii=False, default=str), width)
+
+
+def _log_format_cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _started(e: Event) -> str:
+    date = str(e.get("at", ""))[:10]  # the lines have the time alone
+    begun = f"▶ {e.get('agent')} started ({e.get('model') or e.get('runner')}) in {e.get('cwd')}"
+    lines = [f"{begun}, {date} (times in UTC)"]
+    if e.get("continuesRunId"):
+        lines.append(f"carries on run {e['continuesRunId']}")
+    if e.get("sandbox"):
+        lines.append(f"sandbox: {e['sandbox']}")
+    return "\n".join([*lines, preview(str(e.get("prompt", "")))])
+
+
+def _call(e: Event) -> str:
+    arguments = e.get("arguments")
+    if e.get("toolName") == CODE_TOOL_NAME and isinstance(arguments, dict):
+        code = preview(str(arguments.get("code", "")), _PROGRAM_LINES)
+        return f"→ {CODE_TOOL_NAME} ({arguments.get('executionTimeout')} s)\n```python\n{code}\n```"
+    return f"→ {e.get('toolName')} {one_line(arguments)}".rstrip()
+
+
+def _result(e: Event) -> str:
+    text = str(e.get("text", ""))
+    mark = "✗" if e.get("isError") or e.get("exitCode") else "←"
+    seconds = e.get("seconds")
+    took = f" ({seconds:.1f} s)" if isinstance(seconds, int | float) else ""
+    head = f"{mark} {e.get('toolName')}{took}"
+    return f"{head}\n{preview(text, 4)}" if text.strip() else head
+
+
+def _program_call(e: Event) -> str:
+    return f"  → {e.get('call')}. {e.get('function')} {one_line(e.get('arguments'))}".rstrip()
+
+
+def _program_result(e: Event) -> str:
+    mark = "✗" if e.get("isError") else "←"
+    return f"  {mark} {e.get('call')}. {e.get('function')} {one_line({'': str(e.get('text', ''))})}".rstrip()
+
+
+def _todos(e: Event) -> str:
+    todos = [todo for todo in e.get("todos") or [] if isinstance(todo, dict)]
+    done = sum(todo.get("status") == "completed" for todo in todos)
+    lines = [f"{_TODO_MARKS.get(str(todo.get('status')), '?')} {todo.get('content')}" for todo in todos]
+    return f"☰ {done} of {count(len(todos), 'to-do')} done\n{preview(chr(10).join(lines), 20)}".rstrip()
+
+
+_TODO_MARKS = {"pending": "·", "in_progress": "▸", "completed": "✔"}
+
+
+def _question(e: Event) -> str:
+    options = f"  [{' | '.join(e['options'])}]" if e.get("options") else ""
+    return f"? {e.get('messageId')}: {preview(str(e.get('question', '')))}{options}"
+
+
+def _reply(e: Event) -> str:
+    return (
+        f"! {e.get('messageId')} answered by the {e.get('answeredBy')}: {preview(str(e.get('answer', '')))}"
+    )
+
+
+def _edited(e: Event) -> str:
+    uses, tokens = int(e.get("clearedToolUses") or 0), int(e.get("clearedTokens") or 0)
+    return f"✂ the API no longer shows the model {count(uses, 'old tool result')} ({count(tokens, 'token')})"
+
+
+def _server_log(e: Event) -> str:
+    return f"[{e.get('server')}] {_log_format_cut(str(e.get('text', '')), 2 * _PREVIEW_WIDTH)}"
+
+
+def _progress(e: Event) -> str:
+    total = f"/{e['total']:g}" if isinstance(e.get("total"), int | float) else ""
+    message = f": {e['message']}" if e.get("message") else ""
+    return f"… {e.get('toolName')} {e.get('progress', 0):g}{total}{message}"
+
+
+def _subagent(e: Event) -> str:
+    """Return the line of an event of another run or program: its name, and a line or two of its text."""
+    kind, payload = str(e.get("event")), e.get("payload")
+    origin = f"{e.get('subagentName') or 'subagents'} {str(e.get('subagentRunId') or '').rsplit('-', 1)[-1]}"
+    mark = _TOLD_MARKS.get(kind, kind)
+    if kind == "tool_result" and e.get("isError"):
+        mark = "✗"
+    facts = (e.get("toolName"), e.get("messageId"), e.get("status"), e.get("model"), e.get("count"))
+    told = "" if payload is None else preview(_text_of(payload), 2)
+    words = (mark, *(str(fact) for fact in facts if fact is not None), told)
+    begin = f"│ {origin.strip()}: "
+    return begin + " ".join(word for word in words if word).replace("\n", f"\n{begin}")
+
+
+def _text_of(payload: Any) -> str:
+    return payload if isinstance(payload, str) else one_line(payload)
+
+
+_TOLD_MARKS = {
+    "subagent_start": "▶ started",
+    "subagent_end": "■ ended",
+    "tool_call": "→",
+    "tool_result": "←",
+    "thought_trace": "~",
+    "text": "",
+    "question": "?",
+    "reply": "!",
+    "warning": "⚠",
+}
+
+
+def _ended(e: Event) -> str:
+    marks = {"completed": "✔", "failed": "✘", "stopped": "■"}
+    lines = [f"{marks.get(str(e.get('status')), '•')} {e.get('status')}: {usage_line(e.get('usage') or {})}"]
+    error = e.get("error")
+    if isinstance(error, dict):
+        lines.append(f"{error.get('code')}: {error.get('message')}")
+        if error.get("hint"):
+            lines.append(f"hint: {error['hint']}")
+    elif e.get("summary"):
+        lines.append(preview(str(e["summary"])))
+    return "\n".join(lines)
+
+
+def _other(e: Event) -> str:
+    facts = {key: value for key, value in e.items() if key not in ("seq", "at", "type")}
+    return f"{e.get('type')} {one_line(facts)}"
+
+
+_RENDERERS: dict[str, Callable[[Event], str]] = {
+    "run_started": _started,
+    "turn": lambda e: f"── turn {e.get('turn')}",
+    "thought": lambda e: f"~ {preview(str(e.get('text', '')), 4)}",
+    "text": lambda e: preview(str(e.get("text", "")), 40),
+    "tool_call": _call,
+    "tool_result": _result,
+    "question": _question,
+    "reply": _reply,
+    "no_reply": lambda e: f"! {e.get('messageId')} expired without an answer",
+    "warning": lambda e: f"⚠ {e.get('message')}",
+    "context_edited": _edited,
+    "program_call": _program_call,
+    "program_result": _program_result,
+    "todos": _todos,
+    "server_log": _server_log,
+    "tool_progress": _progress,
+    "usage": lambda e: f"· {usage_line(e)}",
+    "run_ended": _ended,
+    "subagent_event": _subagent,
+}
+
+
+MAX_FIELD_CHARACTERS = 64_000
+"""A longer text is cut in the middle and its event says `cut`; `outputs/` has what tools printed whole."""
+
+
+class RunJournal:
+    """Writes events to both files. There is a single writer at a time: the worker, then reconciliation.
+
+    A disk that refuses is a warning on stderr, and the run goes on (SPEC section 6).
+    """
+
+    def __init__(self, run: RunPaths) -> None:
+        self._run = run
+        self._seq: int | None = None
+
+    def append(self, kind: str, now: datetime, facts: dict[str, Any]) -> None:
+        """Append one event of type `kind` with these camelCase facts."""
+        try:
+            seq = self._seq or next_seq(self._run)
+            self._seq = None  # a write that fails may have left its line all the same
+            event = {"seq": seq, "at": timestamp(now), "type": kind, **_cut(facts)}
+            durable.append_line(self._run.events, event)
+            self._seq = seq + 1
+            durable.append_bytes(self._run.log, render(event).encode("utf-8", "replace"))
+        except OSError as error:
+            log(f"The journal of the run could not be written ({error}); the run goes on.")
+
+
+def next_seq(run: RunPaths) -> int:
+    """Return the number of the next event. A last line without its newline counts: the next write adds it."""
+    for line in (durable.torn_line(run.events), *reversed(durable.tail(run.events, 50).lines)):
+        event = durable.parse(line)
+        if event is not None and isinstance(event.get("seq"), int):
+            return int(event["seq"]) + 1
+    return 1
+
+
+def recorded_usage(run: RunPaths) -> Usage | None:
+    """Return the usage by the last entry of the journal: newer than the meta file while the run works."""
+    try:
+        event = durable.last_of(run.events, "usage")
+        return None if event is None else Usage.model_validate(event)
+    except (OSError, ValidationError):
+        return None  # a journal is data: one that is damaged must not keep a run from being stopped
+
+
+def recorded_can_run_code(run: RunPaths) -> list[str]:
+    """Return the files that a run left and that can run code, by the end of its journal."""
+    try:
+        warning = durable.latest(run.events, frozenset({"warning"}), within=10).get("warning", {})
+    except OSError:
+        return []
+    found = warning.get("canRunCode")
+    return [path for path in found if isinstance(path, str)] if isinstance(found, list) else []
+
+
+def page(file: Entry, cursor: int | None, lines: int) -> durable.Page:
+    """Return a page of a line file: its last lines, or the lines from `cursor` on. Raises UnreadableMeta."""
+    try:
+        return durable.tail(file, lines) if cursor is None else durable.read_from(file, cursor, lines)
+    except OSError as error:
+        raise UnreadableMeta(file.directory.path.name, file.path, error.strerror or str(error)) from error
+
+
+def in_order(lines: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return lines of several journals, each with the id of its run, in the order of their times."""
+    return sorted(lines, key=lambda each: _time_of(each[1]))  # stable: lines of one moment stay as they are
+
+
+def _time_of(line: str) -> str:
+    return str((durable.parse(line) or {}).get("at", ""))
+
+
+def _cut(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts that fit a line, marked as `cut` if something was left out."""
+    bounded: dict[str, Any] = _bounded(facts)
+    return bounded if bounded == facts else bounded | {"cut": True}
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > MAX_FIELD_CHARACTERS:
+        half = MAX_FIELD_CHARACTERS // 2
+        return f"{value[:half]}\n… {len(value) - 2 * half} characters left out …\n{value[-half:]}"
+    if isinstance(value, dict):
+        return {key: _bounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_bounded(item) for item in value]
+    return value
+
+
+# -- The latest step of an agent, from the tail of its journal. Standard library only, for `ls`.
+#
+# A journal is data: a damaged journal gives no step, and the run is listed all the same.
+
+
+_WORDS = frozenset({"text", "tool_call", "warning", "subagent_event"})
+"""The events that show what an agent does."""
+_WITHIN = 60
+
+
+def latest_words(run: RunPaths) -> str | None:
+    """Return the last text or call of the agent, for a preview; None if the journal has neither."""
+    for event in _newest_first(run):
+        if event.get("type") in _WORDS:
+            return render(event)[9:].rstrip("\n")
+    return None
+
+
+def latest_step(run: RunPaths) -> tuple[int | None, str | None]:
+    """Return the number of the agent's turn and its last text or call, on one line; None: not in the tail."""
+    turn: int | None = None
+    words: str | None = None
+    for event in _newest_first(run):
+        kind, number = event.get("type"), event.get("turn")
+        if words is None and kind in _WORDS:
+            words = render(event).split("\n", 1)[0].partition(" ")[2].removeprefix("→ ")
+        if turn is None and kind == "turn" and type(number) is int:
+            turn = number
+    return turn, words
+
+
+def latest_doing(run: RunPaths) -> str | None:
+    """Return the last question, text or call of the agent, else its task; None if the journal has none."""
+    for event in _newest_first(run):
+        match event.get("type"):
+            case "question":
+                return str(event.get("question") or "") or None
+            case "run_started":
+                return str(event.get("prompt") or "") or None
+            case kind if kind in _WORDS:
+                return render(event)[9:].rstrip("\n")
+    return None
+
+
+def _newest_first(run: RunPaths) -> Iterator[dict[str, Any]]:
+    try:
+        lines = durable.tail(run.events, _WITHIN).lines
+    except OSError:
+        return
+    yield from filter(None, map(durable.parse, reversed(lines)))
+
+
+# -- The conversation of a run with its model (`transcript.jsonl`), a message a line: enough to go on from.
+#
+# A message with tool calls is on the disk before the first call begins, so a continuation knows of every
+# call with a possible effect (SPEC section 6).
+
+
+Message = dict[str, Any]
+
+
+class Transcript:
+    """Appends messages. A message refused by the disk is written before the next (SPEC section 6)."""
+
+    def __init__(self, run: RunPaths) -> None:
+        self._file = run.transcript
+        self._waiting: list[Message] = []
+
+    def append(self, message: Message) -> None:
+        """Append a message; a disk that refuses is a warning on stderr, and the run goes on."""
+        self._waiting.append(message)
+        try:
+            while self._waiting:
+                durable.append_line(self._file, self._waiting[0])
+                self._waiting.pop(0)
+        except OSError as error:
+            log(f"The transcript could not be written ({error}); the run goes on.")
+            return
+        if _calls_tools(message):
+            self._sync()
+
+    def begin(self, messages: Iterable[Message]) -> None:
+        """Make these messages the whole transcript, at once and durably; a disk that refuses is a warning."""
+        messages = list(messages)
+        lines = [json.dumps(message, ensure_ascii=False, separators=(",", ":")) for message in messages]
+        data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+        try:
+            durable.write_durably(self._file, data)
+        except StorageFailed as error:
+            log(f"{error.sentence} The run goes on.")
+            self._waiting = [] if self._file.exists() else messages
+
+    def _sync(self) -> None:
+        """A power cut must not hide what a tool has done. The file's name may be as new as its first line."""
+        with suppress(OSError):
+            descriptor = self._file.open()
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._file.directory.sync()
+
+
+def read_transcript(run: RunPaths) -> Iterator[Message]:
+    """Yield the whole messages of the conversation; a torn line is left out."""
+    return durable.records(run.transcript)
+
+
+def _calls_tools(message: Message) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(
+        isinstance(block, dict) and block.get("type") == "tool_use" for block in content
+    )

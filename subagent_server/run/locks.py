@@ -1,0 +1,128 @@
+"""Two kinds of locks: `filelock` around a unit of work, and plain `flock` on descriptors that are handed on.
+
+A plain lock lives as long as any copy of its descriptor. A process handing a lock over only closes its own
+copy and never unlocks, because unlocking a copy unlocks them all; `FileLock` unlocks when it is released or
+collected, so it cannot be handed over. The shim imports this module: at its top is the standard library only.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from subagent_server.run.errors import LockTimeout, StorageFailed
+from subagent_server.run.files import Entry
+
+TIMEOUT_SECONDS = 10.0
+_POLL_SECONDS = 0.005  # a contended hand-over takes about half of this
+_MAY_ONLY_READ = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+@contextmanager
+def exclusive(file: Entry, timeout: float = TIMEOUT_SECONDS) -> Iterator[None]:
+    """Hold the lock file `file`, which is never removed. Blocks: call it off the event loop.
+
+    Raises:
+        LockTimeout: another process held the lock for `timeout` seconds.
+        StorageFailed: the lock file cannot be opened (a read-only, foreign or missing directory) or locked.
+    """
+    # Not at the top: a shim runs without installed packages, and its locks are all handed on.
+    from filelock import FileLock, Timeout
+
+    try:
+        os.close(
+            open_lock(file)
+        )  # FileLock opens by path: owner and kind of the file are checked before that
+        below = f"/proc/self/fd/{file.directory.descriptor}/{file.name}"
+        # A file system without flock is a storage failure: a lock of another kind would keep nobody else out.
+        lock = FileLock(below, timeout=timeout, poll_interval=_POLL_SECONDS, fallback_to_soft=False)
+        lock.acquire()
+    except Timeout as error:
+        raise LockTimeout(file.path, timeout) from error
+    except OSError as error:
+        raise StorageFailed(file.path, error.strerror or str(error)) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def open_lock(file: Entry) -> int:
+    """Open (and make) a lock file and return the descriptor, not yet locked."""
+    return file.open(os.O_RDWR | os.O_CREAT)
+
+
+def try_lock(descriptor: int) -> bool:
+    """Take the lock exclusively if the lock is free, without waiting for a holder; probes hold nothing."""
+    while not _try(descriptor, fcntl.LOCK_EX):
+        if not _try(descriptor, fcntl.LOCK_SH):
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # only probes stand in the way: they are gone in a moment
+    return True
+
+
+def lock(descriptor: int) -> None:
+    """Take the lock exclusively; blocks while another holds it, if only for the moment of a probe."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def take(file: Entry) -> int | None:
+    """Return a descriptor that holds the lock of `file`, or None if another process holds it."""
+    descriptor = open_lock(file)
+    if try_lock(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def is_held(file: Entry) -> bool:
+    """Whether a process holds the lock of `file` exclusively; a missing file is not held.
+
+    The probe is a shared lock on a descriptor of its own, so that probes never see each other as holders. If
+    nothing may be changed in the directory, nothing is probed: our processes hold no lock there.
+    """
+    try:
+        if file.directory.descriptor >= 0 and file.directory.forbidden is not None:
+            return False
+        descriptor = file.open(os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if error.errno not in _MAY_ONLY_READ:
+            raise
+        descriptor = file.open()
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def wait_until_free(file: Entry) -> None:
+    """Block until nobody holds the lock of `file` exclusively, or the file is gone."""
+    try:
+        descriptor = file.open(os.O_RDWR)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def give_back(descriptor: int) -> None:
+    """Unlock for every copy of the descriptor, then close this one."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def _try(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

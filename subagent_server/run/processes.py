@@ -1,0 +1,439 @@
+"""Identify a process, see whether it lives, and send it a signal.
+
+A pid alone is never trusted: a process is pid + start time + boot id, on one host. Dead only on proof.
+Standard library only: the shim imports this module. Everything here reads `/proc` (proc(5)).
+"""
+
+import ctypes
+import fcntl
+import math
+import os
+import resource
+import select
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_PROC = Path("/proc")
+_DEAD_STATES = frozenset("ZX")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process for ever: `start_time` is in clock ticks since boot."""
+
+    host: str
+    pid: int
+    start_time: int
+    boot_id: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the camelCase mapping that is stored."""
+        facts = asdict(self)
+        return {
+            "host": facts["host"],
+            "pid": facts["pid"],
+            "startTime": facts["start_time"],
+            "bootId": facts["boot_id"],
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> "Identity | None":
+        """Return the identity that `data` describes, or None."""
+        try:
+            return cls(str(data["host"]), int(data["pid"]), int(data["startTime"]), str(data["bootId"]))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
+
+
+@dataclass(frozen=True)
+class Stat:
+    """A process as the kernel shows it (proc_pid_stat(5)); `start_time` is in clock ticks since boot."""
+
+    state: str
+    parent: int
+    start_time: int
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process has ended; its parent may not have collected it yet."""
+        return self.state in _DEAD_STATES
+
+
+@cache
+def host_name() -> str:
+    """Return the name of this host."""
+    return os.uname().nodename
+
+
+@cache
+def boot_id() -> str:
+    """Return the identity of this boot of the machine."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return "unknown"
+
+
+def stat_of(pid: int) -> Stat | None:
+    """Return the present process of `pid` as shown by the kernel, or None."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_bytes().decode("ascii", "replace")
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything, also ')'
+    return Stat(state=fields[0], parent=int(fields[1]), start_time=int(fields[19]))
+
+
+def identify(pid: int) -> Identity | None:
+    """Return the identity of the process that has `pid` now, or None."""
+    stat = stat_of(pid)
+    return None if stat is None else Identity(host_name(), pid, stat.start_time, boot_id())
+
+
+def this_process() -> Identity:
+    """Return the identity of the calling process."""
+    identity = identify(os.getpid())
+    if identity is None:
+        return Identity(host_name(), os.getpid(), 0, boot_id())
+    return identity
+
+
+def is_alive(identity: Identity) -> bool:
+    """Whether that very process lives on this host; a zombie does not."""
+    if identity.boot_id != boot_id() or identity.host != host_name():
+        return False
+    stat = stat_of(identity.pid)
+    return stat is not None and stat.start_time == identity.start_time and not stat.is_dead
+
+
+def is_stopped(identity: Identity) -> bool:
+    """Whether that very process is stopped (SIGSTOP)."""
+    stat = stat_of(identity.pid)
+    return stat is not None and stat.start_time == identity.start_time and stat.state == "T"
+
+
+def send_signal(identity: Identity, number: int) -> bool:
+    """Send a signal to exactly this process, never to another with its pid. Returns False if it is gone."""
+    if not is_alive(identity):
+        return False
+    try:
+        descriptor = os.pidfd_open(identity.pid)
+    except (ProcessLookupError, PermissionError):
+        return False
+    try:
+        if not is_alive(identity):  # the pid may have come again before the descriptor was open
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def wait_for_exit(identity: Identity, seconds: float) -> None:
+    """Wait until this very process and all its threads have exited, at most `seconds`: its locks are free.
+
+    A killed process loses its memory first and its files later, and a zombie may have threads that live.
+    """
+    if not _is_there(identity):
+        return
+    try:
+        descriptor = os.pidfd_open(identity.pid)
+    except (ProcessLookupError, PermissionError):
+        return
+    try:
+        if _is_there(identity):  # else the pid has come again
+            poller = select.poll()
+            poller.register(descriptor, select.POLLIN)
+            poller.poll(seconds * 1000)
+    finally:
+        os.close(descriptor)
+
+
+def _is_there(identity: Identity) -> bool:
+    """Whether it lives or is a zombie."""
+    if identity.boot_id != boot_id() or identity.host != host_name():
+        return False
+    stat = stat_of(identity.pid)
+    return stat is not None and stat.start_time == identity.start_time
+
+
+def reap_children() -> dict[int, int]:
+    """Collect every child of this process that has ended: pid to wait status."""
+    ended: dict[int, int] = {}
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended[pid] = status
+    return ended
+
+
+# -- Find processes of this machine that belong together: by a common mark, or by their parents.
+#
+# Standard library only: the shim imports this module. Everything here reads `/proc` (proc(5)).
+
+
+Command = list[bytes]
+"""The words of a command line, as `/proc` shows them to everybody."""
+
+_process_scan_PROC = Path("/proc")
+_DIGITS = frozenset("123456789")
+_PART = 8 << 10
+_EMPTY_ROOM = bytes(1 << 10)
+"""A part that ends so is followed by nothing: a block of words has an empty one in it once, if ever."""
+_MOST = 4 << 20
+"""Longer than any block of words that a program can be started with, unless root has raised the limits."""
+
+
+def environment_of(pid: int) -> frozenset[bytes]:
+    """Return the `NAME=value` entries the process was started with; empty if they cannot be read.
+
+    Only root can read the entries of a process that is not dumpable (`run/processes.py`).
+    """
+    return frozenset(_split(_words(pid, "environ")))
+
+
+def command_of(pid: int) -> Command:
+    """Return the command line of a process; empty if it is gone. A process can write over its own."""
+    return _split(_words(pid, "cmdline"))
+
+
+def _split(data: bytes | None) -> Command:
+    data = (data or b"").rstrip(b"\0")
+    return data.split(b"\0") if data else []
+
+
+def _words(pid: int, name: str) -> bytes | None:
+    """Return words as they lie in memory, or None if this process may not read them.
+
+    A process that was forked warm has much empty room behind them.
+    """
+    data = b""
+    try:
+        descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        return None
+    except OSError:
+        return data
+    try:
+        while len(data) < _MOST and (part := os.read(descriptor, _PART)):
+            data += part
+            if part.endswith(_EMPTY_ROOM):
+                break
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+    return data
+
+
+def _never(_: object) -> bool:
+    return False
+
+
+def marked(entry: str, *, or_command: Callable[[Command], bool] = _never) -> list[Identity]:
+    """Return the live processes started with `entry` (`NAME=value`) in their environment.
+
+    If the environment of a process may not be read, `or_command` judges its command line. Processes of other
+    users are left out: they could show any mark, and often cannot be ended. A process just being forked is on
+    no list yet: look until two looks find none.
+    """
+    mark = entry.encode()
+    found = [identify(pid) for pid in _pids() if _carries(pid, mark, or_command) and _is_of_this_user(pid)]
+    return [identity for identity in found if identity is not None and is_alive(identity)]
+
+
+def with_words(*words: bytes) -> list[int]:
+    """Return the pids of the processes of this user whose command lines have all of these words."""
+    return sorted(pid for pid in _pids() if set(words) <= set(command_of(pid)) and _is_of_this_user(pid))
+
+
+def _carries(pid: int, mark: bytes, or_command: Callable[[Command], bool]) -> bool:
+    environment = _words(pid, "environ")
+    if environment is None:
+        return or_command(command_of(pid))
+    return mark in environment and mark in environment.split(b"\0")
+
+
+def _is_of_this_user(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
+    return False
+
+
+def _pids() -> set[int]:
+    return {int(name) for name in os.listdir(_process_scan_PROC) if name[0] in _DIGITS}  # noqa: PTH208 - of thousands
+
+
+def descendants(roots: Iterable[int], *, spare: Callable[[Identity], bool] = _never) -> list[Identity]:
+    """Return the live processes below `roots` (not these), each before its children.
+
+    A process to be spared, with all its descendants, belongs to another run and is left out.
+    """
+    children = _children if _lists_children() else _by_parent().get
+    found: list[Identity] = []
+    queue = [child for root in roots for child in children(root) or ()]
+    while queue:
+        pid = queue.pop(0)
+        stat = stat_of(pid)
+        if stat is None or stat.is_dead:
+            continue
+        identity = Identity(host_name(), pid, stat.start_time, boot_id())
+        if spare(identity):
+            continue
+        found.append(identity)
+        queue.extend(children(pid) or ())
+    return found
+
+
+@cache
+def _lists_children() -> bool:
+    """Whether this kernel lists the children of a process, without a look at the parents of all others."""
+    return Path("/proc/thread-self/children").exists()
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children of a process, each of which belongs to the forking thread."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+            with suppress(FileNotFoundError):  # a thread that has just ended has given its children to others
+                found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_bytes().split())
+    return found
+
+
+def _by_parent() -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for pid in _pids():
+        stat = stat_of(pid)
+        if stat is not None:
+            children.setdefault(stat.parent, []).append(pid)
+    return children
+
+
+# -- The deadline of a process, as reported to its supervisor: a pipe of moments.
+#
+# A process ends by its own limits. An unresponsive process (a blocked event loop, a stopped process)
+# cannot, so its supervisor has to know the deadline. Standard library only: the shim imports this module.
+
+
+LATE_SECONDS = 15.0
+"""How long after its deadline a process is asked to end."""
+_MOMENT = struct.Struct("=d")
+_READ_BYTES = 64 << 10
+_DRIFT_SECONDS = 1.0
+
+
+class DeadlineWriter:
+    """The end of the process. `descriptor` is None if its supervisor does not listen."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+        self._written: float | None = None
+        if descriptor is not None:
+            os.set_inheritable(descriptor, False)  # else its children could move the limit
+            os.set_blocking(descriptor, False)
+
+    def write(self, moment: float) -> None:
+        """Report a moment of the monotonic clock; infinity: none. Changes below a second are left out."""
+        if self._descriptor is None or moment == self._written:
+            return
+        if self._written is not None and abs(moment - self._written) < _DRIFT_SECONDS:
+            return
+        with suppress(OSError):  # the supervisor is gone, or has not read for long
+            os.write(self._descriptor, _MOMENT.pack(moment))
+            self._written = moment
+
+
+class DeadlineReader:
+    """The end of the supervisor: `writer` is the descriptor that the process gets."""
+
+    def __init__(self) -> None:
+        self._descriptor, self.writer = os.pipe()
+        self._moment = math.inf
+        os.set_blocking(self._descriptor, False)
+
+    @property
+    def descriptor(self) -> int:
+        """The end that only the supervisor has."""
+        return self._descriptor
+
+    def begin(self, number: signal.Signals) -> None:
+        """Close the other end, and get signal `number` at each new deadline (fcntl(2), F_SETSIG)."""
+        os.close(self.writer)
+        fcntl.fcntl(self._descriptor, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(self._descriptor, fcntl.F_SETSIG, number)
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the process has to be ended: 0 or less if that is overdue."""
+        data = b""
+        with suppress(BlockingIOError):
+            data = os.read(self._descriptor, _READ_BYTES)
+        whole = len(data) - len(data) % _MOMENT.size
+        if whole:
+            (self._moment,) = _MOMENT.unpack_from(data, whole - _MOMENT.size)
+        return self._moment + LATE_SECONDS - time.monotonic()
+
+
+# -- The signal dispositions of a process, restored after a starter that ignored some signals.
+#
+# An ignored signal stays ignored across fork and execve(2). A supervisor ignoring SIGCHLD never collects
+# its children, and a supervisor ignoring SIGTERM cannot be asked to end. Standard library only: the shim
+# imports this module.
+
+
+_PYTHON_IGNORES = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
+_FIXED = frozenset({signal.SIGKILL, signal.SIGSTOP})
+
+
+def restore_defaults() -> None:
+    """Handle each ignored signal as a fresh interpreter does whose starter ignored none."""
+    for number in signal.valid_signals() - _FIXED - _PYTHON_IGNORES:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            is_interrupt = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
+
+
+# -- Close the memory, environment and open files of this process to the user's other processes.
+#
+# Only root can look into a process that is not dumpable (PR_SET_DUMPABLE of prctl(2)), not the other
+# processes of its user; it leaves no core dump. Its forks are not dumpable either; a program that it
+# executes is again. Some files about itself below `/proc/self` are closed to the process too: `environ`,
+# `mem` and `pagemap` belong to root then. Linux only; elsewhere nothing happens. Standard library only: the
+# shim imports this module.
+
+
+_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+_PR_SET_DUMPABLE = 4
+
+
+def keep_others_out() -> None:
+    """Make this process, and its forks, not dumpable."""
+    if _prctl is not None:
+        _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def forbid_core_dumps() -> None:
+    """Forbid core dumps of this process and all its descendants, for good."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+# -- The time of day, in one place.
+
+
+def now() -> datetime:
+    """Return the current moment, in UTC."""
+    return datetime.now(UTC)

@@ -1,0 +1,463 @@
+"""The base class of every record that is stored or shown, and the types of times and amounts of money.
+
+The records themselves are in `records.py`.
+"""
+
+import json
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticSerializationError
+
+from subagent_server.run.states import (
+    SCHEMA_VERSION,
+    Event,
+    MessageStatus,
+    Status,
+    added,
+    known_sum,
+    left_of,
+    timestamp,
+)
+
+
+def _with_room(moment: datetime) -> datetime:
+    """Refuse the first and the last year: in another time zone they may not exist. Raises ValueError."""
+    if not datetime.min.year < moment.year < datetime.max.year:
+        raise ValueError("the year is out of range")
+    return moment
+
+
+def _printable(amount: Decimal) -> Decimal:
+    """Refuse an amount that fills a page when written out, such as 1E+999999. Raises ValueError."""
+    exponent = amount.as_tuple().exponent
+    if not isinstance(exponent, int) or exponent < -_MOST_DIGITS or amount.adjusted() > _MOST_DIGITS:
+        raise ValueError("the amount is out of range")
+    return amount
+
+
+_MOST_DIGITS = 60
+"""Before or behind the point of an amount of money."""
+
+Moment = Annotated[AwareDatetime, AfterValidator(_with_room), PlainSerializer(timestamp, return_type=str)]
+Money = Annotated[
+    Decimal, AfterValidator(_printable), PlainSerializer(lambda amount: f"{amount:f}", return_type=str)
+]
+
+
+class Record(BaseModel):
+    """The base of everything that is stored or shown: frozen, camelCase outside, snake_case inside."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", serialize_by_alias=True
+    )
+
+    def to_json(self) -> bytes:
+        """Return the record as a file holds it: indented JSON without the fields that are empty."""
+        return encoded(self, exclude_none=True)
+
+
+def encoded(record: BaseModel, *, exclude_none: bool = False, exclude_unset: bool = False) -> bytes:
+    """Return a record as indented JSON. Half a surrogate pair, which UTF-8 cannot hold, becomes `?`."""
+    try:
+        text = record.model_dump_json(exclude_none=exclude_none, exclude_unset=exclude_unset, indent=1)
+    except PydanticSerializationError:
+        data = record.model_dump(mode="json", exclude_none=exclude_none, exclude_unset=exclude_unset)
+        text = json.dumps(data, ensure_ascii=False, indent=1)
+    return text.encode("utf-8", "replace") + b"\n"
+
+
+# -- The usage of a run, and sums of it over a tree of runs.
+
+
+class Usage(Record):
+    """The cost of a run so far. Totals, never differences, so that recording one twice changes nothing.
+
+    A figure that is None is not known: a program need not tell it. In a sum over runs `at_least` names the
+    figures of which a part is not known.
+    """
+
+    input_tokens: int | None = 0
+    output_tokens: int | None = 0
+    cache_read_tokens: int | None = 0
+    cache_write_tokens: int | None = 0
+    cost_usd: Money | None = None
+    turns: int | None = 0
+    tool_calls: int | None = 0
+    web_searches: int | None = 0
+    web_fetches: int | None = 0
+    at_least: tuple[str, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _with_nulls(self, write: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]  # the schema
+        """Write a count that is not known as null: where it is missing, it is 0."""
+        data = write(self)
+        for name in _COUNTS:
+            if getattr(self, name) is None:
+                data[to_camel(name)] = None
+        if not self.at_least:
+            data.pop("atLeast", None)
+        return data
+
+    @property
+    def tokens(self) -> int | None:
+        """All tokens together, as far as they are known; None if none of them are."""
+        return known_sum(
+            self.input_tokens, self.output_tokens, self.cache_read_tokens, self.cache_write_tokens
+        )
+
+    def merged(self, other: "Usage | None") -> "Usage":
+        """Return the larger of each figure: totals only grow. Of equal ones `other` knows what is missing."""
+        if other is None:
+            return self
+        figures, least = {}, set()
+        for name in _FIGURES:
+            one, another = getattr(self, name), getattr(other, name)
+            is_ours = another is None if one is not None else False
+            chosen = self if is_ours or (one is not None and another is not None and one > another) else other
+            figures[name] = getattr(chosen, name)
+            if to_camel(name) in chosen.at_least:
+                least.add(to_camel(name))
+        return Usage(**figures, at_least=_in_order(least))
+
+    def caught_up(self, fresh: "Usage | None") -> "Usage":
+        """Return a sum over runs, caught up with a newer one: a run that came since may tell nothing."""
+        if fresh is None:
+            return self
+        unknown = [n for n in _COUNTS if getattr(self, n) == 0 and getattr(fresh, n) is None]
+        return self.merged(fresh).model_copy(update=dict.fromkeys(unknown))
+
+    def plus(self, other: "Usage") -> "Usage":
+        """Return the sum of two runs' usage."""
+        nothing = Usage()
+        if nothing in (self, other):
+            return other if self == nothing else self
+        figures, least = {}, {*self.at_least, *other.at_least}
+        for name in _FIGURES:
+            figures[name], lacks = added(getattr(self, name), getattr(other, name))
+            if lacks and (name in _COUNTS or figures[name] is not None):
+                least.add(to_camel(name))
+        return Usage(**figures, at_least=_in_order(least))
+
+    def less(self, own: "Usage") -> "Usage":
+        """Return what is left of the sum of a tree without its first run; never less than nothing."""
+        figures: dict[str, Any] = {}
+        least: set[str] = set()
+        for name in _COUNTS:
+            is_least = to_camel(name) in self.at_least
+            figures[name], lacks = left_of(getattr(self, name), getattr(own, name), is_least=is_least)
+            if lacks:
+                least.add(to_camel(name))
+        cost = None
+        if self.cost_usd is not None:
+            cost = max(Decimal(0), self.cost_usd - (own.cost_usd or 0))
+            least |= {"costUsd"} & set(self.at_least)
+        return Usage(**figures, cost_usd=cost, at_least=_in_order(least))
+
+
+_FIGURES = tuple(name for name in Usage.model_fields if name != "at_least")
+_COUNTS = tuple(name for name in _FIGURES if name != "cost_usd")
+UNTOLD = Usage().model_copy(update=dict.fromkeys(_COUNTS))
+"""The usage of a run without known figures: its program has given none yet."""
+
+
+def _in_order(names: set[str]) -> tuple[str, ...]:
+    """Return names of figures as a file has them."""
+    return tuple(to_camel(name) for name in _FIGURES if to_camel(name) in names)
+
+
+# -- The records of a run: its state in the meta file, its request, its result, and their parts.
+#
+# `apply` is the only way from one `RunMeta` to the next. JSON is camelCase, Python snake_case; one alias
+# generator maps them. Times are ISO 8601 UTC with milliseconds, money is a decimal string in USD.
+
+
+class Failure(Record):
+    """The reason of a failed run: a stable code, one sentence, and a hint at the next step."""
+
+    code: str
+    message: str
+    hint: str | None = None
+
+
+class PayloadInfo(Record):
+    """A stored payload: its uncompressed size in bytes and its file."""
+
+    size: int
+    path: str
+
+
+class Message(Record):
+    """One question of the subagent, its answer, and its status."""
+
+    message_id: str
+    question_content: str
+    options: list[str] | None = None
+    question_timestamp: Moment
+    asked_revision: int
+    expires_at: Moment | None = None
+    answer_content: str | None = None
+    answer_timestamp: Moment | None = None
+    answered_by: str | None = None
+    message_status: MessageStatus
+
+
+class Transition(Record):
+    """One step of the run, as it was taken."""
+
+    event: Event
+    from_status: Status = Field(alias="from")
+    to_status: Status = Field(alias="to")
+    at: Moment
+
+
+class LaunchInfo(Record):
+    """The launcher of a run: its kind, its host and the boot."""
+
+    kind: str = "local"
+    host: str
+    boot_id: str
+
+
+class WorkerIdentity(Record):
+    """A process: pid, its start time in clock ticks since boot, boot and host. A pid alone is not enough."""
+
+    host: str
+    pid: int
+    start_time: int
+    boot_id: str
+
+
+class Worktree(Record):
+    """The git worktree of a run, fixed at its start.
+
+    `origin` is the working copy (or bare repository) whose `HEAD` named the commit `base`, and `prefix` the
+    directory in it that was meant. `repository` is the common directory of git. `taken_from` is the run whose
+    worktree this was before.
+    """
+
+    path: str
+    branch: str
+    base: str
+    origin: str
+    prefix: str = ""
+    repository: str
+    taken_from: str | None = None
+
+
+class StartedBy(Record):
+    """The process through which the first run of a tree was started, and the name of its client.
+
+    `parent` is the name of the token of a parent that came over HTTP.
+    """
+
+    client: str | None = None
+    parent: str | None = None
+    host: str
+    pid: int
+    start_time: int
+    boot_id: str
+
+
+class RunMeta(Record):
+    """The state of a run: the content of `run.meta.json`."""
+
+    schema_version: int = SCHEMA_VERSION
+    revision: int = 0
+    run_id: str
+    agent_name: str
+    label: str | None = None
+    status: Status = Status.READY
+    pending_questions: int = 0
+    continues_run_id: str | None = None
+    parent_run_id: str | None = None
+    root_run_id: str
+    depth: int = 0
+    started_by: StartedBy | None = None
+    created_at: Moment
+    started_at: Moment | None = None
+    completed_at: Moment | None = None
+    stopped_at: Moment | None = None
+    summary: str | None = None
+    payload: PayloadInfo | None = None
+    error: Failure | None = None
+    usage: Usage = Usage()
+    with_descendants: Usage = Usage()
+    messages: list[Message] = Field(default_factory=list)
+    transitions: list[Transition] = Field(default_factory=list)
+    launch: LaunchInfo | None = None
+    worker: WorkerIdentity | None = None
+    worktree: Worktree | None = None
+    external_session_id: str | None = None
+    child_token_hash: str | None = None
+
+    @property
+    def pending(self) -> list[Message]:
+        """The questions that wait for an answer, oldest first."""
+        return [m for m in self.messages if m.message_status is MessageStatus.PENDING]
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When the run ended, however it did."""
+        return self.completed_at or self.stopped_at
+
+    def message(self, message_id: str) -> Message | None:
+        """Return the question of this id."""
+        return next((m for m in self.messages if m.message_id == message_id), None)
+
+
+class AgentsFrom(Record):
+    """The directories of the agents of a tree of runs: fixed by its first run, the same for all below.
+
+    `project` is the directory whose usual places the `directories` are, or None if a person named them.
+    `home` and `trust_file` are the user's; `trusts_all` is the flag `--trust`. `configs` are of one run
+    alone: the files that its agent's own MCP servers are told to serve (`subagent serve --config FILE`).
+    """
+
+    directories: list[str]
+    project: str | None = None
+    home: str | None = None
+    trust_file: str | None = None
+    trusts_all: bool = False
+    configs: list[str] = Field(default_factory=list)
+
+
+class RunRequest(Record):
+    """The task of a run: the content of `request.json`. Never changed after the start."""
+
+    run_id: str
+    agent: dict[str, object]
+    prompt: str
+    inputs: list[str] = Field(default_factory=list)
+    cwd: str
+    label: str | None = None
+    continues_run_id: str | None = None
+    parent_run_id: str | None = None
+    root_run_id: str
+    depth: int = 0
+    agents_from: AgentsFrom | None = None
+    created_at: Moment
+    warnings: list[str] = Field(default_factory=list)
+    scripted: bool | None = None
+    """True if a script played the model."""
+
+
+class WebSource(Record):
+    """A page that a run has found or read on the web."""
+
+    url: str
+    title: str | None = None
+
+
+class RunResult(Record):
+    """How a run ended, in its own words: the content of `result.json`.
+
+    `can_run_code` are files that changed during the run and that other programs execute unasked. `worktree`
+    says what became of its worktree, as the view does.
+    """
+
+    outcome: Status
+    text: str = ""
+    output: Any = None
+    summary: str | None = None
+    sources: list[WebSource] | None = None
+    can_run_code: list[str] | None = None
+    worktree: dict[str, Any] | None = None
+    error: Failure | None = None
+
+    @property
+    def has_output(self) -> bool:
+        """Whether there is a structured result; it may be null."""
+        return "output" in self.model_fields_set
+
+    def to_json(self) -> bytes:
+        """Return the record as a file holds it; an output of null is kept."""
+        return encoded(self, exclude_unset=True)
+
+
+# -- The records of a run's worktree: where it is, fixed at the start, and how it stands.
+
+
+MAX_NOTES = 10
+MAX_NOTE_CHARACTERS = 500
+
+
+class WorktreeState(Record):
+    """How a worktree stands: the content of `worktree.json`.
+
+    `removing` is written before anything is deleted, so that half a worktree is never taken for changes. The
+    figures compare `tip`, the last commit on the branch, with the base. `merged_tip` is the tip that was
+    merged last, and `handed_to` the run that has taken the worktree over. `boxed` says that the run works in
+    a box, so nothing of it is read outside of one; `trouble`, why its end could not be settled yet.
+    """
+
+    phase: Literal["working", "kept", "removing", "removed"]
+    boxed: bool = False
+    left_changed: int = 0
+    left_untracked: int = 0
+    included: list[str] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)
+    tip: str | None = None
+    commits: int = 0
+    files: int = 0
+    insertions: int = 0
+    deletions: int = 0
+    merged_tip: str | None = None
+    merged_into: str | None = None
+    handed_to: str | None = None
+    trouble: str | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the worktree is not this run's any more, or is as its run has left it for good."""
+        return self.handed_to is not None or self.phase in ("kept", "removed")
+
+
+def worktree_view(worktree: Worktree, state: WorktreeState | None) -> dict[str, Any]:
+    """Return a worktree as views and results show it: its place, its changes, and what it left out."""
+    shown: dict[str, Any] = {"branch": worktree.branch, "base": worktree.base, "from": worktree.origin}
+    if state is None:
+        return shown
+    is_there = state.phase in ("working", "kept")
+    shown |= {"state": state.phase, **({"path": worktree.path} if is_there else {})}
+    if state.phase == "kept":
+        figures = ("commits", "files", "insertions", "deletions")
+        shown |= {name: getattr(state, name) for name in figures}
+        shown["merged"] = state.tip == state.merged_tip
+    if state.handed_to is not None:
+        shown["takenOverBy"] = state.handed_to
+    if state.left_changed or state.left_untracked:
+        shown["leftBehind"] = (
+            f"uncommitted changes of {state.left_changed:,} files and {state.left_untracked:,} untracked "
+            f"entries of {worktree.origin} are not in it"
+        )
+    if state.included:
+        shown["included"] = len(state.included)
+    if state.trouble is not None and not state.is_settled:
+        shown["trouble"] = state.trouble
+    if state.notes:
+        shown["notes"] = [note[:MAX_NOTE_CHARACTERS] for note in state.notes[:MAX_NOTES]]
+    return shown
+
+
+def worktree_words(worktree: Worktree | None) -> str:
+    """Return the sentence that tells the model of a run of its worktree; empty if it has none."""
+    if worktree is None:
+        return ""
+    return (
+        f"Your directory is in a git worktree of your own, on the branch {worktree.branch} from commit "
+        f"{worktree.base[:12]}: changes of the original working copy that were not committed are not in it, "
+        "and what you leave is committed on this branch when you end."
+    )

@@ -1,1 +1,0 @@
-"""The built-in loop on the Anthropic Messages API."""

@@ -1,0 +1,675 @@
+"""Names that other programs execute and that come during a command: seen, moved to quarantine, and said.
+
+    with watch.command("the command") as came:
+        ...
+    came.remark                                    # for the agent
+
+Just before and just after each command the literal names of the table are looked for (an `lstat` each) below
+open directories: the working directory, and those above it up to the top of its repository. What was there
+before is the person's and stays, and so does what comes while no command runs. This is detection and no wall:
+who else writes such a name while a command runs loses it to the quarantine too, and gets it back by
+`subagent show RUN --restore`.
+"""
+
+import errno
+import json
+import os
+import re
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+from subagent_server.run.confined_path import directory_below, names_below, open_real, printable, status_below
+from subagent_server.run.durable import write_durably
+from subagent_server.run.errors import LockTimeout, StorageFailed
+from subagent_server.run.executed_files import (
+    FIRST_OF_SEVERAL,
+    executed_by,
+    is_lifted,
+    lies_above,
+    literal_names,
+)
+from subagent_server.run.files import Directory, Entry
+from subagent_server.run.locks import exclusive
+from subagent_server.sandbox.git_places import git_settings, makes_repository
+from subagent_server.sandbox.quarantine import Kept, Quarantine
+
+# -- What `subagent` itself has written into projects: not taken for the work of a run.
+#
+#     with OwnWrites(state).writing(project / ".mcp.json"):
+#         ...
+#
+# Each file is noted by device, inode and time of its last change, which no program can set. Whoever asks
+# waits for a writer that is just at it, so that no file is seen before it is noted.
+
+
+MOST_NOTES = 200
+KEPT_SECONDS = 3_600.0
+_PATIENCE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class OwnWrites:
+    """The notes in our state directory. Without one, nothing is noted."""
+
+    directory: Path | None
+
+    @contextmanager
+    def writing(self, path: Path) -> Iterator[None]:
+        """Note `path`, and the directories above it that are missing, when the caller has made them."""
+        made = [path, *(above for above in path.parents if not above.exists())]
+        with self._notes() as notes:
+            yield
+            if notes is not None:
+                kept = [*_read(notes), *_noted(made)]
+                with suppress(StorageFailed):
+                    write_durably(notes, json.dumps(kept[-MOST_NOTES:]).encode())
+
+    def include(self, status: os.stat_result) -> bool:
+        """Whether the file of this status was written by `subagent`, and by nobody else since."""
+        with self._notes() as notes:
+            return notes is not None and any(note[1:] == _identity(status) for note in _read(notes))
+
+    @contextmanager
+    def _notes(self) -> Iterator[Entry | None]:
+        """Give the file of notes, locked; None if it cannot be had."""
+        with ExitStack() as held:
+            notes = None
+            with suppress(OSError, StorageFailed, LockTimeout):
+                if self.directory is not None:
+                    self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    directory = Directory(self.directory)
+                    held.enter_context(exclusive(directory.entry("own-writes.lock"), _PATIENCE_SECONDS))
+                    notes = directory.entry("own-writes.json")
+            yield notes
+
+
+def _identity(status: os.stat_result) -> list[int]:
+    return [status.st_dev, status.st_ino, status.st_ctime_ns]
+
+
+def _noted(paths: list[Path]) -> Iterator[list[int]]:
+    for path in paths:
+        with suppress(OSError):
+            yield [int(time.time()), *_identity(path.lstat())]
+
+
+def _read(notes: Entry) -> list[list[int]]:
+    """Return the notes that are not too old; of a damaged file none."""
+    with suppress(OSError, ValueError, TypeError, IndexError):
+        return [note for note in json.loads(notes.read(1 << 20)) if time.time() - note[0] < KEPT_SECONDS]
+    return []
+
+
+MOST_PARENTS = 16
+_MOST_NAMES = 10_000
+_MOST_MARK_BYTES = 64 << 10
+_ROUNDS = 3
+"""How often a name is moved that comes back at once."""
+_REPOSITORY = ("HEAD", "commondir", "objects", "refs", "config", "hooks")
+
+Name = tuple[int, str]
+"""A directory of a watch, by its number, and a path below it."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The names that came during a command: moved to quarantine, or, with the reason, not."""
+
+    moved: Sequence[Kept] = ()
+    stuck: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.moved or self.stuck)
+
+
+class NameWatch:
+    """The names in `cwd`, a real path, and above it up to the top of its repository.
+
+    `lifted` are paths below `cwd` that the author of the agent gives free. Our `own` writes stay.
+    """
+
+    def __init__(self, cwd: Path, quarantine: Quarantine, own: OwnWrites, lifted: Sequence[str] = ()) -> None:
+        self._quarantine = quarantine
+        self._own = own
+        self._lifted = lifted
+        self._cwd = cwd
+        self._opening = threading.Lock()
+        self._directories: list[tuple[Path, int, list[str]]] = []
+
+    def _open(self) -> None:
+        """Open the directories when the first command begins: most workers hold them for nothing else."""
+        home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - not every user has a home
+        with self._opening:
+            for path in () if self._directories else _up_to_top(self._cwd):
+                literal = literal_names(home=str(path) == home)
+                names = [name for name in literal if path != self._cwd or not self._is_free(name)]
+                try:
+                    self._directories.append((path, open_real(path), names))
+                except OSError:  # that of another user: nobody here can write in it
+                    break
+
+    def close(self) -> None:
+        """Close the directories."""
+        while self._directories:
+            os.close(self._directories.pop()[1])
+
+    def look(self) -> frozenset[Name]:
+        """Return the names that are there now."""
+        self._open()
+        found: set[Name] = set()
+        for number, (_, directory, names) in enumerate(self._directories):
+            found.update((number, there) for name in names if (there := _there(directory, name)) is not None)
+            parts = {name for name in _REPOSITORY if _there(directory, name) is not None}
+            if makes_repository(parts):
+                found.update((number, name) for name in parts)
+        return frozenset(found)
+
+    def take(self, before: frozenset[Name], during: str) -> Taken:
+        """Move away what has come since a look, and return what that was."""
+        moved: list[Kept] = []
+        stuck: list[str] = []
+        for number, name in sorted(self.look() - before):
+            path, directory, _ = self._directories[number]
+            for place in self._unfree(number, directory, name):
+                try:
+                    self._move_away(directory, place, path, during, moved)
+                except OSError as error:
+                    stuck.append(f"{printable(place)} ({error.strerror or error})")
+        return Taken(moved, stuck)
+
+    def _move_away(self, directory: int, name: str, path: Path, during: str, moved: list[Kept]) -> None:
+        for _ in range(_ROUNDS):
+            status = status_below(directory, name)
+            if status is None or self._own.include(status):
+                return
+            kept = self._quarantine.take(directory, name, path / name, during)
+            if kept is not None:
+                moved.append(kept)
+        if status_below(directory, name) is not None:
+            raise OSError(errno.EBUSY, "it comes back at once")
+
+    def _is_free(self, name: str) -> bool:
+        return is_lifted(PurePath(name).parts, self._lifted)
+
+    def _unfree(self, number: int, directory: int, name: str) -> list[str]:
+        """Return `name`; or, if something in that directory is free, the names in it that are not."""
+        if number or not lies_above(PurePath(name).parts, self._lifted):
+            return [name]
+        with suppress(OSError):
+            inside = [f"{name}/{each}" for each in names_below(directory, name, _MOST_NAMES)]
+            kept = [each for each in inside if not self._is_free(each)]
+            return [place for each in kept for place in self._unfree(number, directory, each)]
+        return [name]
+
+
+@dataclass
+class Came:
+    """What came during a command. `remark` is for the agent, and empty if that was nothing."""
+
+    remark: str = ""
+
+
+@dataclass
+class CommandWatch:
+    """Watches the names around the commands of one run, from any thread.
+
+    `tell` hears what came, and returns the remark for the agent. `mark` holds what was there before as long
+    as a command runs: so whoever finds the worker killed can compare. `masked` takes secrets from a text.
+    """
+
+    names: NameWatch
+    mark: Entry
+    tell: Callable[[Taken], str]
+    masked: Callable[[str], str]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _running: int = 0
+
+    @contextmanager
+    def command(self, what: str) -> Iterator[Came]:
+        """Watch one command; `what` is its text for people."""
+        before, what = self.names.look(), self.masked(what)
+        came = Came()
+        self._write_mark(before, what, +1)
+        try:
+            yield came
+        finally:
+            with self._lock:
+                taken = self.names.take(before, what)
+            if taken:
+                came.remark = self.tell(taken)
+            self._write_mark(before, what, -1)
+
+    def _write_mark(self, before: frozenset[Name], what: str, change: int) -> None:
+        """Mark that a command runs, or that none does. A kill loses no write: nothing is synced.
+
+        The first line counts. The file is not cut: some file systems write it out to the disk then, 2 ms.
+        """
+        with self._lock, suppress(OSError):
+            self._running += change
+            if (self._running, change) not in ((1, 1), (0, -1)):
+                return  # the first of several has seen most
+            record = json.dumps({"during": what[:200], "names": sorted(before)}) if self._running else ""
+            descriptor = self.mark.open(os.O_WRONLY | os.O_CREAT)
+            try:
+                os.pwrite(descriptor, f"{record}\n".encode(), 0)
+            finally:
+                os.close(descriptor)
+
+
+@contextmanager
+def watching(watch: CommandWatch | None, what: str) -> Iterator[Came]:
+    """Watch one command if there is a watch."""
+    if watch is None:
+        yield Came()
+    else:
+        with watch.command(what) as came:
+            yield came
+
+
+def read_mark(mark: Entry) -> tuple[frozenset[Name], str] | None:
+    """Return what was there before the command that a killed worker left unfinished; None without one."""
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        record = json.loads(mark.read(_MOST_MARK_BYTES).partition(b"\n")[0])
+        return frozenset((int(number), str(name)) for number, name in record["names"]), str(record["during"])
+    return None
+
+
+def _up_to_top(cwd: Path) -> list[Path]:
+    """Return `cwd` and the directories above it up to the top of its repository; without one, `cwd` alone."""
+    above = [cwd, *cwd.parents][:MOST_PARENTS]
+    tops = [number for number, path in enumerate(above) if os.path.lexists(path / ".git")]
+    return above[: tops[0] + 1] if tops else [cwd]
+
+
+def _there(directory: int, name: str) -> str | None:
+    """Return a path below an open directory, or the link that stands for all behind it; None if missing."""
+    first, slash, rest = name.partition("/")
+    if not os.access(first, os.F_OK, dir_fd=directory, follow_symlinks=False):  # an exception costs double
+        return None
+    try:
+        if not slash or stat.S_ISLNK(os.stat(first, dir_fd=directory, follow_symlinks=False).st_mode):
+            return first
+        with directory_below(directory, first) as inner:
+            found = _there(inner, rest)
+    except OSError:
+        return None
+    return None if found is None else f"{first}/{found}"
+
+
+# -- A repository that came during a run loses its hooks, and the configuration that has git start programs.
+#
+#     disarmed(cwd, ["libs/new/.git"], quarantine)
+#
+# git is never run on it, and no link is followed. What is taken away goes to the quarantine of the run. Of
+# the configuration only what a repository needs to be used is kept: a list of sections and keys with the
+# form that their values must have. Whatever a line is not understood as, it is dropped.
+
+
+MOST_CONFIG_BYTES = 256 << 10
+MOST_REPOSITORIES = 200
+_DEPTH = 4
+"""How deep repositories of submodules lie in each other."""
+_LEFT_OUT = ("config.worktree", "rebase-merge")
+"""`config.worktree` is a second configuration; in `rebase-merge` is a list of commands."""
+_SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+_PLAIN = r"[A-Za-z0-9][A-Za-z0-9._/@+ -]*"
+_REF = r"\+?[A-Za-z0-9][A-Za-z0-9._/*-]*(:[A-Za-z0-9][A-Za-z0-9._/*-]*)?"
+_URL = r"(?!.*(::|@-))((https?|ssh|git|file)://[^-].*|[\w.][\w.@-]*:(?!//)[^-].*|\.{0,2}/.*)"
+"""No helper of a transport (`ext::`), and no host that is read as an option."""
+_HARMLESS: dict[tuple[str, bool], dict[str, str]] = {
+    ("core", False): {
+        "repositoryformatversion": r"[01]",
+        **dict.fromkeys(("filemode", "bare", "logallrefupdates", "ignorecase"), r"\w+"),
+        **dict.fromkeys(("symlinks", "precomposeunicode"), r"\w+"),
+    },
+    ("extensions", False): {
+        "objectformat": r"sha1|sha256",
+        "refstorage": r"files|reftable",
+        "partialclone": _PLAIN,
+    },
+    ("remote", True): {
+        "url": _URL,
+        "fetch": _REF,
+        "tagopt": r"--(no-)?tags",
+        "promisor": r"\w+",
+        "partialclonefilter": r"[a-z]+:[a-z0-9=]+",
+    },
+    ("branch", True): {"remote": rf"\.|{_PLAIN}", "merge": _REF, "rebase": r"\w+"},
+    ("user", False): {"name": r"[^\x00-\x1f]*", "email": r"[^\x00-\x1f]*", "signingkey": _PLAIN},
+    ("init", False): {"defaultbranch": _PLAIN},
+    ("submodule", False): {"active": r"[\w./*-]+"},
+    ("submodule", True): {"url": _URL, "active": r"\w+"},
+}
+"""By section, and whether it has a name in quotes: the keys, in lower case, and the form of the values."""
+_SECTION = re.compile(r'\[([A-Za-z0-9-]+)(?:[ \t]+"([^"\\\x00-\x1f]+)")?\][ \t]*')
+_KEY = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*=[ \t]*([^\"\\;#\x00-\x1f]*?)[ \t]*")
+_NOTHING = re.compile(r"[ \t]*([#;].*)?")
+
+
+def harmless(config: str) -> str | None:
+    """Return the harmless part of a configuration of git; None if that is all of it."""
+    kept: list[str] = []
+    allowed: dict[str, str] = {}
+    changed = False
+    for line in config.split("\n"):
+        if section := _SECTION.fullmatch(line):
+            found = _HARMLESS.get((section[1].lower(), section[2] is not None))
+            allowed, changed = found or {}, changed or found is None
+            if found is not None:
+                kept.append(line)
+        elif (key := _KEY.fullmatch(line)) and _fits(allowed.get(key[1].lower()), key[2]):
+            kept.append(f"\t{key[1]} = {key[2]}")
+        else:
+            changed = changed or _NOTHING.fullmatch(line) is None
+    return "\n".join([*kept, ""]) if changed else None
+
+
+def _fits(form: str | None, value: str) -> bool:
+    return form is not None and re.fullmatch(form, value) is not None
+
+
+def disarmed(cwd: Path, paths: Sequence[str], quarantine: Quarantine) -> Taken:
+    """Take from the git directories at `paths` below `cwd`, a real path, what they could have executed."""
+    moved: list[Kept] = []
+    stuck: list[str] = []
+    for path in paths[:MOST_REPOSITORIES]:
+        try:
+            top = open_real(cwd)
+            try:
+                with directory_below(top, path) as directory:
+                    _Repository(quarantine, moved).disarm(directory, cwd / path, _DEPTH)
+            finally:
+                os.close(top)
+        except OSError as error:
+            stuck.append(f"{printable(path)} ({error.strerror or error})")
+    return Taken(moved, stuck)
+
+
+@dataclass
+class _Repository:
+    quarantine: Quarantine
+    moved: list[Kept]
+    _left: int = MOST_REPOSITORIES
+
+    def disarm(self, directory: int, path: Path, depth: int) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise OSError(None, "it holds too many repositories")
+        for name in _LEFT_OUT:
+            self._take(directory, name, path)
+        if self._has_hooks(directory):
+            self._take(directory, "hooks", path)
+        self._configuration(directory, path)
+        if _nested_repositories_read(directory, "commondir").strip() not in (b"", b"../.."):
+            self._take(directory, "commondir", path)
+        for within in ("modules", "worktrees"):
+            status = status_below(directory, within)
+            if status is not None and stat.S_ISLNK(status.st_mode):
+                self._take(directory, within, path)
+            self._within(directory, within, path / within, depth)
+
+    def _within(self, directory: int, within: str, path: Path, depth: int) -> None:
+        """Do the same to the repositories in a directory, also to those deeper in it."""
+        if depth < 0:
+            raise OSError(None, "repositories lie too deep in it")
+        for name in _names(directory, within):
+            with suppress(NotADirectoryError), directory_below(directory, f"{within}/{name}") as inner:
+                if "HEAD" in _names(inner, "."):
+                    self.disarm(inner, path / name, depth - 1)
+                else:
+                    self._within(directory, f"{within}/{name}", path / name, depth - 1)
+
+    def _take(self, directory: int, name: str, path: Path) -> None:
+        kept = self.quarantine.take(directory, name, path / name, "the whole run")
+        if kept is not None:
+            self.moved.append(kept)
+
+    def _has_hooks(self, directory: int) -> bool:
+        status = status_below(directory, "hooks")
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            return status is not None
+        return any(not name.endswith(".sample") for name in _names(directory, "hooks"))
+
+    def _configuration(self, directory: int, path: Path) -> None:
+        new = harmless(_nested_repositories_read(directory, "config").decode("utf-8", "replace"))
+        if new is None:
+            return
+        self._take(directory, "config", path)
+        descriptor = os.open("config", os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE, 0o644, dir_fd=directory)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(new.encode())
+
+
+def _nested_repositories_read(directory: int, name: str) -> bytes:
+    """Return the content of a file; `?`, which means nothing to git, if it is none or too large."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | _SAFE, dir_fd=directory)
+    except FileNotFoundError:
+        return b""
+    except OSError:
+        return b"?"
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return b"?"
+        content = os.read(descriptor, MOST_CONFIG_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    return content if len(content) <= MOST_CONFIG_BYTES else b"?"
+
+
+def _names(directory: int, name: str) -> list[str]:
+    """Return the names in a directory, not more than can be looked at; none if it is something else."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return names_below(directory, name, MOST_CONFIG_BYTES)
+    return []
+
+
+# -- Compare the files that can run code in a directory before and after a run: what nothing else has
+# prevented.
+#
+#     before = look(cwd, own_hooks(cwd))
+#     ...
+#     changes(before, look(cwd, before.hooks), since)
+#
+# A look sees the names that other programs execute, and the repositories, down to `MAX_DEPTH` directories
+# below the top; it follows no link, and ends at a bound.
+
+
+MAX_DEPTH = 10
+MAX_NAMES, MAX_NAMES_WITH_LAST = 20_000, 5_000
+MAX_SECONDS = 0.5
+_LAST = frozenset(("node_modules", ".venv", "venv", "vendor", "target", ".tox", ".nox", "__pycache__"))
+"""Directories of what was downloaded or made are looked at after all others."""
+_EXECUTED_BY_GIT = ("config", "config.worktree", "commondir", "rebase-merge/git-rebase-todo")
+
+
+class Fingerprint(NamedTuple):
+    """The attributes of a file that each write, rename or change of mode alters; a directory's identity."""
+
+    device: int
+    inode: int
+    mode: int = 0
+    size: int = 0
+    modified: int = 0
+    changed: int = 0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The findings of a look, by path; a directory's path ends with `/`. `whole` if no bound ended the look.
+
+    `repositories` are the directories that git takes for one. `hooks` are other directories of hooks than
+    usual. `cut` if a bound ended it before the user's own directories were seen, and not only what was
+    downloaded.
+    """
+
+    fingerprints: Mapping[str, Fingerprint]
+    repositories: frozenset[str]
+    hooks: tuple[str, ...]
+    whole: bool
+    cut: bool
+
+
+def look(
+    cwd: Path, hooks: tuple[str, ...] = (), *, leave_out: Callable[[Path], bool] = lambda _: False
+) -> Seen:
+    """Return the files that can run code in a directory, by its real path; unreadable ones are left out.
+
+    `hooks` are other places than usual, by `own_hooks` from before the run: files which the run has written
+    do not decide where to look. A directory that is to be left out is not looked at.
+    """
+    walk = _Look(cwd, leave_out, hooks)
+    with suppress(OSError):
+        walk.top = open_real(cwd)
+        try:
+            walk.run()
+        finally:
+            os.close(walk.top)
+    return Seen(walk.fingerprints, frozenset(walk.repositories), walk.hooks, walk.whole, walk.cut)
+
+
+def changes(before: Seen | None, after: Seen, since: float) -> list[str]:
+    """Return the paths that came, or changed, between two looks; of a new directory not those below.
+
+    If the first look is missing, or ended before that path, times decide: `since` is the beginning of the
+    first look, in seconds. A file that was changed during that look counts too.
+    """
+    found: list[str] = []
+    for path, print_ in sorted(after.fingerprints.items()):
+        known = None if before is None else before.fingerprints.get(path)
+        if known is not None:
+            is_new = known != print_ or print_.changed >= since * 1e9
+        else:
+            is_new = (before is not None and before.whole) or print_.changed >= since * 1e9
+        if is_new and not any(path.startswith(above) for above in found if above.endswith("/")):
+            found.append(path)
+    return found
+
+
+def new_repositories(before: Seen, after: Seen) -> list[str]:
+    """Return the repositories that came between two looks, if that is sure: none if the first was bounded."""
+    return sorted(after.repositories - before.repositories) if before.whole else []
+
+
+def own_hooks(cwd: Path) -> tuple[str, ...]:
+    """Return the files and hooks below the directory that its configuration of git names. Runs git."""
+    executed = git_settings(os.environ, cwd).executed
+    return tuple(str(path.relative_to(cwd)) for path in executed if path.is_relative_to(cwd))
+
+
+@dataclass
+class _Look:
+    cwd: Path
+    leave_out: Callable[[Path], bool]
+    hooks: tuple[str, ...]
+    fingerprints: dict[str, Fingerprint] = field(default_factory=dict)
+    repositories: set[str] = field(default_factory=set)
+    whole: bool = True
+    cut: bool = False
+    top: int = -1
+    _names: int = 0
+    _deadline: float = field(default_factory=lambda: time.monotonic() + MAX_SECONDS)
+
+    def run(self) -> None:
+        """Look level by level, so that a bound costs what lies deepest."""
+        for path in self.hooks:
+            self._tree(path)
+            self._see(path)
+        first, last = deque([("", 0)]), deque[tuple[str, int]]()
+        while first or (last and self._names < MAX_NAMES_WITH_LAST):
+            is_last = not first
+            path, depth = (first or last).popleft()
+            for below in self._level(path):
+                if depth < MAX_DEPTH and not self.leave_out(self.cwd / below):
+                    comes_last = is_last or Path(below).name in _LAST
+                    (last if comes_last else first).append((below, depth + 1))
+            if not self.whole and not is_last:
+                self.cut = True
+                return
+        self.whole = self.whole and not last
+
+    def _level(self, path: str) -> list[str]:
+        """Look at the names of one directory, and return its ordinary directories."""
+        entries = self._entries(path)
+        if makes_repository(set(entries)):
+            self._repository(path)
+            self._see(_joined(path, "HEAD"))
+        above = [name for name in (Path(path).name,) if name in FIRST_OF_SEVERAL]
+        ordinary = []
+        for name, is_directory in entries.items():
+            place = _joined(path, name)
+            if name == ".git" and is_directory:
+                self._repository(place)
+            elif executed_by((*above, name), is_directory=True) is not None:
+                (self._tree if is_directory else self._see)(place)
+            elif is_directory:
+                ordinary.append(place)
+        return ordinary
+
+    def _repository(self, path: str) -> None:
+        self.repositories.add(path)
+        self._see(path, is_directory=True)
+        for name in _EXECUTED_BY_GIT:
+            self._see(_joined(path, name))
+        for name in self._entries(_joined(path, "hooks")):
+            if not name.endswith(".sample"):
+                self._see(_joined(path, f"hooks/{name}"))
+        for name, is_directory in self._entries(_joined(path, "modules")).items():
+            if is_directory and self._names < MAX_NAMES:
+                self._repository(_joined(path, f"modules/{name}"))
+
+    def _tree(self, path: str) -> None:
+        """Look at a directory of which everything counts."""
+        self._see(path, is_directory=True)
+        for name, is_directory in self._entries(path).items():
+            (self._tree if is_directory else self._see)(_joined(path, name))
+
+    def _entries(self, path: str) -> dict[str, bool]:
+        """Return the names in a directory, and whether each is a directory; nothing past a bound.
+
+        A directory that cannot be listed may hide a repository in which git works, so it is seen itself.
+        """
+        found: dict[str, bool] = {}
+        try:
+            with (
+                directory_below(self.top, path or ".", os.O_RDONLY) as directory,
+                os.scandir(directory) as entries,
+            ):
+                for entry in entries:
+                    if self._names >= MAX_NAMES or time.monotonic() > self._deadline:
+                        self.whole = False
+                        break
+                    self._names += 1
+                    found[entry.name] = entry.is_dir(follow_symlinks=False)
+        except PermissionError:
+            self._see(path, is_directory=True)
+        except OSError:
+            pass
+        return found
+
+    def _see(self, path: str, *, is_directory: bool = False) -> None:
+        status = status_below(self.top, path)
+        if status is not None:
+            if stat.S_ISDIR(status.st_mode) and is_directory:
+                self.fingerprints[f"{path}/"] = Fingerprint(status.st_dev, status.st_ino)
+            elif not stat.S_ISDIR(status.st_mode) and not is_directory:
+                self.fingerprints[path] = Fingerprint(
+                    status.st_dev,
+                    status.st_ino,
+                    status.st_mode,
+                    status.st_size,
+                    status.st_mtime_ns,
+                    status.st_ctime_ns,
+                )
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name

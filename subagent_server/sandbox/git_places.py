@@ -1,0 +1,168 @@
+"""What git of the host reads in a directory: its settings, and whether the directory is a repository."""
+
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Iterator, Mapping, Set
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from subagent_server.run.host_programs import NoHostProgram, system_program
+from subagent_server.run.secrets import is_secret_name, without_shapes
+
+COMMONDIR = "commondir"
+_OF_A_REPOSITORY = ("HEAD", "objects", "refs", COMMONDIR)
+_LONGEST_POINTER = 8192
+_GIT_SECONDS = 5.0
+_SEEN_BY_GIT = ("HOME", "XDG_CONFIG_HOME", "LANG")
+_IDENTITY = {"user.name": "NAME", "user.email": "EMAIL"}
+
+
+@dataclass(frozen=True)
+class GitSettings:
+    """What the configuration says in a directory.
+
+    `identity` are variables with the author, for git in a box, where no configuration of the user is shown.
+    `executed` are the files that it includes, and the directory of its hooks if that is not the usual one.
+    """
+
+    identity: Mapping[str, str] = field(default_factory=dict)
+    executed: tuple[Path, ...] = ()
+
+
+def is_repository(directory: Path) -> bool:
+    """Whether git takes this directory itself for a repository (is_git_directory in its setup.c)."""
+    return makes_repository({name for name in _OF_A_REPOSITORY if os.path.lexists(directory / name)})
+
+
+def makes_repository(names: Set[str]) -> bool:
+    """Whether git takes a directory with these names in it for a repository."""
+    return "HEAD" in names and (COMMONDIR in names or {"objects", "refs"} <= names)
+
+
+def common_directory(cwd: Path) -> Path | None:
+    """Return the repository of the linked worktree `cwd`, or None if `cwd` is not proved to be one of it.
+
+    The file `.git` of the worktree is data: it may name any directory, also one that must not be shown. So
+    the repository that it names has to name the worktree in turn, which only a writer of the repository can
+    arrange.
+    """
+    own = _pointer(cwd / ".git", "gitdir: ")
+    if own is None:
+        return None
+    own = Path(os.path.realpath(cwd / own))
+    common, back, named = own.parent.parent, _pointer(own / "gitdir"), _pointer(own / COMMONDIR)
+    is_known = (
+        own.parent.name == "worktrees"
+        and is_repository(common)
+        and (named is not None and os.path.realpath(own / named) == str(common))
+        and (back is not None and os.path.realpath(back) == str(cwd / ".git"))
+    )
+    return common if is_known else None
+
+
+def git_settings(environment: Mapping[str, str], cwd: Path) -> GitSettings:
+    """Return what git of the host has in its configuration for `cwd`; nothing if there is no git. Blocking.
+
+    The author's variables in `environment` come before the configuration.
+    """
+    given = {name: environment[name] for name in _variables() if name in environment}
+    try:
+        program = system_program("git", environment.get("PATH"), [cwd])
+    except NoHostProgram:
+        return GitSettings(given)
+    identity, executed, top = dict[str, str](), list[Path](), _top(cwd)
+    for origin, key, value in _settings(program, environment, cwd):
+        if key in _IDENTITY and value:
+            for role in ("AUTHOR", "COMMITTER"):
+                identity[f"GIT_{role}_{_IDENTITY[key]}"] = value
+        elif key == "core.hookspath" and value:
+            executed.append(top / Path(value).expanduser())
+        elif key.startswith("include") and key.endswith(".path") and value:
+            executed.append((cwd / origin).parent / Path(value).expanduser())
+    return GitSettings(identity | given, tuple(Path(os.path.normpath(path)) for path in executed))
+
+
+def _top(cwd: Path) -> Path:
+    """Return the top of the working copy, to which git takes the path of hooks relatively."""
+    return next((place for place in (cwd, *cwd.parents) if os.path.lexists(place / ".git")), cwd)
+
+
+def _variables() -> list[str]:
+    return [f"GIT_{role}_{what}" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")]
+
+
+def _settings(program: Path, environment: Mapping[str, str], cwd: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield file, key and value of each setting that git has here; nothing if it cannot read them."""
+    try:
+        done = subprocess.run(
+            [program, "config", "--list", "--show-origin", "-z"],
+            env={name: environment[name] for name in _SEEN_BY_GIT if name in environment},
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return
+    words = iter(done.stdout.decode("utf-8", "surrogateescape").split("\0"))
+    for origin, setting in zip(words, words, strict=False):
+        key, _, value = setting.partition("\n")
+        yield origin.removeprefix("file:"), key, value
+
+
+def _pointer(file: Path, prefix: str = "") -> Path | None:
+    """Return the path in a small file of git, or None if it is not one."""
+    with suppress(OSError, ValueError):
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            content = os.fsdecode(os.read(descriptor, _LONGEST_POINTER)).rstrip("\n") if is_file else ""
+        finally:
+            os.close(descriptor)
+        path = content.removeprefix(prefix)
+        if path and "\0" not in path and content.startswith(prefix):
+            return Path(path)
+    return None
+
+
+# -- A configuration of git as a box may show it: without the credentials that people and CI leave in it.
+
+
+_LARGEST = 1 << 20
+_SETTING = re.compile(r"(\s*(?:\[[^\]\n]*\]\s*)?)([A-Za-z][\w-]*)(\s*=\s*)(.*)", re.DOTALL)
+_ALWAYS = frozenset({"extraheader", "smtppass", "sslkeypassword"})
+
+
+def config_without_credentials(path: Path) -> bytes | None:
+    """Return the file without its credentials, for a box; None if there is nothing to hide in it.
+
+    Passwords in addresses become `***`; a header, and a setting whose name says that it is a secret, is left
+    out. What is larger than 1 MiB is hidden whole.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        return b""
+    text = content.decode("utf-8", "surrogateescape")
+    shown = without_shapes("".join(map(_shown, _logical_lines(text))))
+    return None if shown == text else shown.encode("utf-8", "surrogateescape")
+
+
+def _logical_lines(text: str) -> list[str]:
+    """Return the lines, each with those that a backslash at its end joins to it."""
+    return re.findall(r"(?:[^\n\\]|\\\n|\\[^\n])*+(?:\n|\\?\Z)", text)
+
+
+def _shown(line: str) -> str:
+    setting = _SETTING.fullmatch(line)
+    if setting is None:
+        return line
+    name = setting[2]
+    return setting[1].rstrip("\n") + "\n" if name.lower() in _ALWAYS or is_secret_name(name) else line

@@ -1,0 +1,314 @@
+"""The check of a started box, from outside by `/proc`, before the first command in it.
+
+No answer of the inside is needed, so a program that only claims to be bubblewrap is found out.
+"""
+
+import errno
+import os
+import select
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from subagent_server.run.stderr import lack_of_room
+from subagent_server.sandbox.box import Box, Rules, build_box
+from subagent_server.sandbox.box_limits import bounding_processes, limits_as_shell, limits_as_text
+from subagent_server.sandbox.landlock import version
+from subagent_server.sandbox.readable import BoxRefused
+
+_SPACES = ("user", "mnt", "pid", "ipc", "uts")
+_NO_RIGHTS = {"CapInh": 0, "CapPrm": 0, "CapEff": 0, "CapBnd": 0, "CapAmb": 0}
+
+
+def check_box(leader: int, box: Box) -> int:
+    """Return the pid of the program in the box that `leader`, a started bubblewrap, holds, if it is closed.
+
+    Raises:
+        BoxRefused: the box is not as it was asked for; the first fault is named.
+    """
+    program = _only_child(_only_child(leader))
+    fault = _fault(program, box) or _fault_of_filter(program)
+    if fault is not None:
+        raise BoxRefused(f"the started box is not closed: {fault}")
+    return program
+
+
+def child_of_closed_box(leader: int, box: Box) -> int | None:
+    """Return the process in which `leader` makes a box, as soon as it is closed; until then None.
+
+    A bubblewrap that holds its program back drops its last rights when everything else is done. So a box that
+    is once found closed stays so.
+    """
+    try:
+        child = _only_child(leader)
+        return child if _fault(child, box) is None else None
+    except BoxRefused:
+        return None
+
+
+def _fault(pid: int, box: Box) -> str | None:
+    try:
+        return next(_faults(pid, box), None)
+    except (OSError, KeyError) as error:
+        raise BoxRefused(f"the started box could not be looked at ({error})") from error
+
+
+def _fault_of_filter(pid: int) -> str | None:
+    """Return the fault if no filter looks at the calls of a program. Bubblewrap sets it last of all."""
+    has_filter = _status(pid).get("Seccomp") == "2"
+    return None if has_filter else "its programs may make every system call"
+
+
+def _only_child(pid: int) -> int:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    except OSError:
+        children = []
+    if len(children) != 1:
+        raise BoxRefused("the started program is not bubblewrap, or its box has ended")
+    return int(children[0])
+
+
+def _faults(pid: int, box: Box) -> Iterator[str]:
+    for space in (*_SPACES, *(() if box.network else ("net",))):
+        if Path(f"/proc/{pid}/ns/{space}").readlink() == Path(f"/proc/self/ns/{space}").readlink():
+            yield f"it shares the {space} namespace of the host"
+    status = _status(pid)
+    for name, wanted in _NO_RIGHTS.items():
+        if int(status[name], 16) != wanted:
+            yield f"its programs have capabilities ({name} {status[name]})"
+    if status["NoNewPrivs"] != "1":
+        yield "its programs may gain rights"
+    yield from _faults_of_mounts(pid, box)
+    names = {entry.partition(b"=")[0] for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")}
+    more = names - {os.fsencode(name) for name in box.environment} - {b"", b"PWD"}
+    if more:
+        yield f"its environment holds {len(more)} variables that are not on the list"
+
+
+def _faults_of_mounts(pid: int, box: Box) -> Iterator[str]:
+    """Yield the mounts that can be written although they should not, and those that show another place."""
+    read_only = _mounts(pid)
+    for place, closed in read_only.items():
+        if not closed and place not in box.memory and not _is_writable(place, box):
+            yield f"{place} can be written in it"
+    for place in box.closed:
+        if not read_only.get(place):
+            yield f"{place} is not read-only in it"
+    for place, wanted in box.identities.items():
+        found = Path(f"/proc/{pid}/root{place}").stat()
+        if (found.st_dev, found.st_ino) != wanted:
+            yield f"{place} is another directory in it than at the start"
+
+
+def _is_writable(place: str, box: Box) -> bool:
+    return any(str(path) in box.writable for path in (Path(place), *Path(place).parents))
+
+
+def _mounts(pid: int) -> dict[str, bool]:
+    """Return the places of all mounts of a process, and whether the uppermost there is read-only."""
+    found: dict[str, bool] = {}
+    for line in Path(f"/proc/{pid}/mountinfo").read_bytes().splitlines():
+        words = line.split()
+        place = os.fsdecode(words[4].decode("unicode_escape").encode("latin-1"))
+        found[place] = b"ro" in words[5].split(b",")
+    return found
+
+
+def _status(pid: int) -> dict[str, str]:
+    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+# -- One trial start of a box: whether it works here, before anything depends on it.
+
+
+_trial_SECONDS = 30.0
+_MOST_WORDS = 4096
+_PASSING = (
+    *("Can't find source path", "Can't get type of source", "Can't mkdir", "Can't create file"),
+    *("Resource temporarily unavailable", "Cannot allocate memory", "Too many open files", "Interrupted"),
+)
+"""A path went between the look and the start, or the machine had no room."""
+_LAST_EXIT_CODE = 128
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+_PROVEN: set[Path] = set()
+"""The bubblewraps that have made a closed box for this process, or for the one that it was forked from."""
+
+
+def try_box(box: Box) -> None:
+    """Start a program in a box of its own, look at the walls from outside, and end it. Blocking.
+
+    Raises:
+        BoxRefused: the box cannot be made here, or is not closed; with bubblewrap's own line.
+    """
+    say_and_wait = ["sh", "-c", "echo ready; read line"]
+    try:
+        process = box.start(
+            say_and_wait, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+        )
+    except OSError as error:
+        raise not_started(error) from error
+    try:
+        if process.stdout is not None and process.stdout.read(1):
+            check_box(process.pid, box)
+        else:
+            raise ended_early(process)
+    finally:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_trial_SECONDS)
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def rehearse_box(environment: Mapping[str, str]) -> None:
+    """Try boxes here once, so that this process and its forks need not wait before they rely on one."""
+    with suppress(BoxRefused, OSError):
+        _PROVEN.add(_tried_elsewhere(environment).program)
+
+
+def is_proven(program: Path) -> bool:
+    """Whether this bubblewrap has made a closed box here. Each box is looked at all the same."""
+    return program in _PROVEN
+
+
+def can_box(environment: Mapping[str, str]) -> bool:
+    """Whether boxes work here. Some 50 ms for the first one of a process that was not rehearsed."""
+    if not _PROVEN:
+        rehearse_box(environment)
+    return bool(_PROVEN)
+
+
+def outlook(environment: Mapping[str, str]) -> str:
+    """Return whether boxes work here, by one trial start in an empty directory, for people."""
+    try:
+        box = _tried_elsewhere(environment)
+    except BoxRefused as refusal:
+        return f"none, so programs of runs have all rights of the user: {refusal.reason}"
+    wall = f"Landlock {version()} is a second wall" if box.walled else "this kernel has no Landlock"
+    return f"{box.program} works ({limits_as_text(box.limits)}; {wall})"
+
+
+def _tried_elsewhere(environment: Mapping[str, str]) -> Box:
+    """Return a box that has worked in an empty directory. Raises BoxRefused."""
+    with tempfile.TemporaryDirectory(prefix="subagent-box-") as directory:
+        place = Path(os.path.realpath(directory)) / "cwd"
+        place.mkdir()
+        box = build_box(Rules(cwd=place, environment=environment, network=False))
+        try_box(box)
+        return box
+
+
+def not_started(error: OSError) -> BoxRefused:
+    """Return the refusal of a bubblewrap that the system would not start."""
+    why = (lack_of_room(error) or error.strerror or str(error)).rstrip(".")
+    return BoxRefused(f"bubblewrap could not be started ({why})", passes=error.errno in _NO_ROOM)
+
+
+def ended_early(process: "subprocess.Popen[bytes]") -> BoxRefused:
+    """Return the refusal of a bubblewrap that has ended, with its own line."""
+    words = b"" if process.stderr is None else process.stderr.read(_MOST_WORDS)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_trial_SECONDS)
+    return refusal_of(words.decode("utf-8", "replace"), process.returncode)
+
+
+def refusal_of(words: str, exit_code: int | None) -> BoxRefused:
+    """Return the refusal in the first line of what a bubblewrap said.
+
+    A negative exit code is the signal that ended it; one above 128 the signal that ended its inner process.
+    """
+    line = words.strip().partition("\n")[0]
+    is_killed = not line and exit_code is not None and not 0 <= exit_code <= _LAST_EXIT_CODE
+    passes = is_killed or any(sign in line for sign in _PASSING)
+    return BoxRefused(line or "bubblewrap ended at once, without a word", passes=passes)
+
+
+# -- Start a program in a box behind a gate, which opens when the box is found closed.
+
+
+_SECONDS = 30.0
+_PAUSE_MILLISECONDS = 1
+
+
+def start_gated(
+    box: Box,
+    argv: Sequence[str],
+    *,
+    more: Sequence[str] = (),
+    pass_fds: Sequence[int] = (),
+    before: Callable[[int], None] = lambda _: None,
+    **how: Any,
+) -> "subprocess.Popen[bytes]":
+    """Start `argv` in a box of its own once the box is found closed. Blocking, for some milliseconds.
+
+    `before` is called with the pid that becomes the program, before it does.
+
+    Raises:
+        BoxRefused: there is no such box here. Nothing is left running.
+        OSError: bubblewrap cannot be started.
+    """
+    gate, opener = os.pipe()
+    try:
+        holding = ["--block-fd", str(gate), *more]
+        process = box.start(argv, more=holding, pass_fds=(*pass_fds, gate), **how)
+        try:
+            try:
+                child = closed_child(process.pid, box)
+            except BoxRefused as refusal:
+                raise (ended_early(process) if process.poll() is not None else refusal) from None
+            before(child)
+            os.write(opener, b"!")
+        except BaseException:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+            raise
+        return process
+    finally:
+        os.close(gate)
+        os.close(opener)
+
+
+def start_bounded(box: Box, argv: Sequence[str], **how: Any) -> "subprocess.Popen[bytes]":
+    """Start `argv` as `start_gated` does, within the limits of the box. Raises as that does."""
+
+    def bound(pid: int) -> None:
+        bounding = bounding_processes(pid, box.limits)
+        if bounding is not None:
+            bounding.wait()
+
+    within = ["bash", "--noprofile", "--norc", "-c", f'{limits_as_shell(box.limits)}exec "$@"', "bash"]
+    return start_gated(box, [*within, *argv], before=bound, **how)
+
+
+def closed_child(leader: int, box: Box) -> int:
+    """Wait until the box of a bubblewrap that holds its program back is closed; return the process in it.
+
+    Raises:
+        BoxRefused: bubblewrap has ended, or the box does not close.
+    """
+    try:
+        ended = os.pidfd_open(leader)
+    except ProcessLookupError as error:  # it ended at once, and asyncio's watcher has reaped it already
+        raise BoxRefused("bubblewrap ended before it was closed") from error
+    try:
+        poller = select.poll()
+        poller.register(ended, select.POLLIN)
+        deadline = time.monotonic() + _SECONDS
+        while (child := child_of_closed_box(leader, box)) is None:
+            if poller.poll(_PAUSE_MILLISECONDS):
+                raise BoxRefused("bubblewrap ended before it was closed")
+            if time.monotonic() > deadline:
+                raise BoxRefused(f"bubblewrap did not close it within {_SECONDS:g} s")
+        return child
+    finally:
+        os.close(ended)

@@ -1,0 +1,116 @@
+"""Sockets to listen on: a TCP port, or a Unix socket that only this user reaches."""
+
+import os
+import socket
+import stat
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+
+from subagent_server.run.errors import BadArgument, HostError, shorten
+
+BACKLOG = 512
+
+
+def listen_on_port(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address of this machine.
+
+    Raises:
+        HostError.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        raise _refused(f"{host}:{port}", error) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _refused(f"{host}:{port}", error) from error
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address. Of names, `localhost` alone is known to be so."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listen_on_path(path: Path) -> socket.socket:
+    """Return a Unix socket in a directory that only this user may enter, which is made if it is missing.
+
+    Neither the path nor its directory may be a link, which a repository can bring along.
+
+    A socket that a server left behind is replaced; one that is in use is not.
+
+    Raises:
+        BadArgument: the directory is open to others, or something else stands there.
+        HostError.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        _check_private(path.parent)
+        _remove_left_behind(path)
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _refused(str(path), error) from error
+    except BadArgument:
+        listener.close()
+        raise
+    return listener
+
+
+def remove_path(path: Path, made: os.stat_result) -> None:
+    """Remove a Unix socket, if the file at the path is still the socket that was made."""
+    with suppress(OSError):
+        if os.path.samestat(path.lstat(), made):
+            path.unlink()
+
+
+def _check_private(directory: Path) -> None:
+    facts = directory.lstat()
+    if not stat.S_ISDIR(facts.st_mode):
+        raise BadArgument(f"{shorten(str(directory))} is a link or no directory: name a socket elsewhere.")
+    if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
+        raise BadArgument(
+            f"{shorten(str(directory))} is another user's, or others may enter it: "
+            "name a socket in a directory of your own, with the mode 0700."
+        )
+
+
+def _remove_left_behind(path: Path) -> None:
+    try:
+        facts = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(facts.st_mode) or facts.st_uid != os.getuid():
+        raise BadArgument(f"{shorten(str(path))} is there, and is no socket of yours: name another path.")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # it would wait for a listener that accepts nothing
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except BlockingIOError:
+            pass
+    raise BadArgument(f"A server listens on {shorten(str(path))} already: stop it, or name another path.")
+
+
+def _refused(where: str, error: Exception) -> HostError:
+    why = getattr(error, "strerror", None) or str(error)
+    return HostError(f"The server cannot listen on {shorten(where)} ({why}): name another place.")

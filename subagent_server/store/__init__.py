@@ -1,1 +1,0 @@
-"""The run directory; the only code that knows its file names."""

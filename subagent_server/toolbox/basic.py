@@ -1,0 +1,283 @@
+"""The tool `ask_parent`: an agent asks its parent for a decision."""
+
+import json
+import re
+from typing import Any, Protocol
+
+from subagent_server.run.agent_definition import JsonSchema
+from subagent_server.run.commands import CHECK_SECONDS, misfit
+from subagent_server.run.errors import BadArgument, CallerError, SubagentError
+from subagent_server.run.schemas import NEWEST, OPTIONS_SCHEMA, QUESTION_SCHEMA, embedded, validator_name
+from subagent_server.run.states import MAX_REPORT_CHARACTERS, check_summary
+from subagent_server.toolbox.context import RunContext
+from subagent_server.toolbox.mcp.input_schemas import repaired, without_dead_references
+from subagent_server.toolbox.tool import ToolResult
+
+NO_ANSWER = "No answer came in time. Go on without one: choose what is safest and say so in your result."
+
+
+class AskParent:
+    """Asks the parent one question. The call waits for the answer within its time; other calls go on."""
+
+    name = "ask_parent"
+    sequential = False
+
+    def __init__(self, run: RunContext) -> None:
+        self._run = run
+
+    def definition(self) -> dict[str, Any]:
+        """Return the tool as the model sees it."""
+        return {
+            "name": self.name,
+            "description": (
+                "Ask the parent that gave you this task one question and wait for the answer. Use it for "
+                "decisions or facts that you cannot find yourself and that change what you do. Several "
+                "calls in one turn ask several questions at once."
+            ),
+            "input_schema": {
+                "type": "object",
+                "properties": {
+                    "question": QUESTION_SCHEMA | {"description": "The question, complete in itself."},
+                    "options": OPTIONS_SCHEMA
+                    | {"description": "Likely answers, if there are any; the parent may answer otherwise."},
+                },
+                "required": ["question"],
+                "additionalProperties": False,
+            },
+        }
+
+    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+        """Ask, wait, and return the answer, or a text that no answer came."""
+        question, options = arguments.get("question"), arguments.get("options")
+        if not isinstance(question, str):
+            return ToolResult.failure("`question` must be a text: say what the parent shall decide.")
+        if options is not None and not _is_texts(options):
+            return ToolResult.failure("`options` must be a list of texts; leave it out if there are none.")
+        try:
+            reply = await self._run.ask(question, options)
+        except CallerError as error:
+            return ToolResult.failure(error.sentence)
+        if reply.answer is None:
+            return ToolResult.of_text(NO_ANSWER)
+        return ToolResult.of_text(reply.answer)
+
+    async def aclose(self) -> None:
+        """Do nothing: no resource is held."""
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+# -- The tool `final_answer`: the structured result of an agent with an output schema (SPEC section 7).
+
+
+WRAPPER = "value"
+_PLAIN_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+"""The names of properties that the API takes in the schema of a tool, at its root."""
+
+
+class FinalAnswer:
+    """Keeps the arguments of the latest valid call. The model may repeat an invalid call, corrected.
+
+    A check against `schema`, by its own draft, takes `seconds` at most. The model sees each schema as one of
+    2020-12, as the API wants it.
+    """
+
+    name = "final_answer"
+    sequential = True
+
+    def __init__(self, schema: JsonSchema, seconds: float = CHECK_SECONDS) -> None:
+        shown = _in_newest_draft(schema)
+        self._wrapped = not _stands_alone(shown)
+        self._shown = _in_object(shown) if self._wrapped else shown
+        self._schema = schema
+        self._answers: list[Any] = []
+        self._refusal = ""
+        self._seconds = seconds
+
+    @property
+    def given(self) -> bool:
+        """Whether a valid answer has been given."""
+        return bool(self._answers)
+
+    @property
+    def answer(self) -> Any:
+        """The latest valid answer, unwrapped."""
+        return self._answers[-1]
+
+    @property
+    def last_refusal(self) -> str:
+        """How the latest call was refused, as the end of a sentence; empty if none was."""
+        return f"; its last one {self._refusal}" if self._refusal else ""
+
+    def definition(self) -> dict[str, Any]:
+        """Return the tool as the model sees it: its input schema is the output schema."""
+        return {
+            "name": self.name,
+            "description": "Give the final result of your task. It ends your work: call it once, last.",
+            "input_schema": self._shown,
+        }
+
+    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+        """Store the answer if it is valid. A process that can be killed checks it."""
+        if self._wrapped and arguments.keys() != {WRAPPER}:
+            problem: str | None = f"has to be the one argument `{WRAPPER}`"
+        else:
+            answer = arguments[WRAPPER] if self._wrapped else arguments
+            problem = await misfit(self._schema, answer, self._seconds)
+        if problem is not None:
+            self._refusal = problem
+            return ToolResult.failure(f"The answer {problem}. Call it again, mended.")
+        self._answers.append(answer)
+        return ToolResult.of_text("The answer is taken.")
+
+    async def aclose(self) -> None:
+        """Do nothing: no resource is held."""
+
+
+def _in_newest_draft(schema: JsonSchema) -> Any:
+    if validator_name(schema) == NEWEST:
+        return schema
+    modern = repaired(schema)
+    return without_dead_references(modern, modern)
+
+
+def _stands_alone(schema: Any) -> bool:
+    """Whether the API takes the schema as a tool's input: an object, no choice at its root, plain names."""
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return False
+    properties = schema.get("properties") or {}
+    has_plain_names = isinstance(properties, dict) and all(map(_PLAIN_NAME.fullmatch, properties))
+    return has_plain_names and not schema.keys() & {"anyOf", "oneOf", "allOf", "$ref"}
+
+
+def _in_object(schema: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {WRAPPER: embedded(schema, f"#/properties/{WRAPPER}")},
+        "required": [WRAPPER],
+        "additionalProperties": False,
+    }
+
+
+# -- The tool `agent_complete` of an agent that works by a contract, and the line that says the same.
+
+
+CONTRACT_COMPLETE = "[CONTRACT COMPLETE]"
+"""As the last line of a reply it completes the contract, for a model that does not call the tool."""
+
+
+def before_marker(text: str) -> str:
+    """Return a text without its last line if that is the marker."""
+    before, _, last = text.rstrip().rpartition("\n")
+    return before.rstrip() if last.strip() == CONTRACT_COMPLETE else text
+
+
+class AgentComplete:
+    """Keeps the summary and the payload of the latest valid call, which ends the work of the agent."""
+
+    name = "agent_complete"
+    sequential = True
+
+    def __init__(self, agent_id: str) -> None:
+        self._agent_id = agent_id
+        self.given = False
+        self.summary = ""
+        self.payload: str | None = None
+
+    def definition(self) -> dict[str, Any]:
+        """Return the tool as the model sees it."""
+        return {
+            "name": self.name,
+            "description": (
+                "Say that the contract is fulfilled. It ends your work: call it once, last. Whoever gave you "
+                "the contract sees the summary and the payload, and nothing else."
+            ),
+            "input_schema": {
+                "type": "object",
+                "properties": {
+                    "agent_id": {"type": "string", "description": "Your own agent_id."},
+                    "summary": {
+                        "type": "string",
+                        "description": "The result in short.",
+                        "maxLength": MAX_REPORT_CHARACTERS,
+                    },
+                    "payload": {
+                        "type": "string",
+                        "description": "The whole work product, if there is more than the summary.",
+                    },
+                },
+                "required": ["agent_id", "summary"],
+                "additionalProperties": False,
+            },
+        }
+
+    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+        """Keep what is given, if it is valid and this agent's."""
+        agent_id, summary, payload = (arguments.get(name) for name in ("agent_id", "summary", "payload"))
+        if agent_id != self._agent_id:
+            return ToolResult.failure(f"`agent_id` must be your own: you are {self._agent_id}.")
+        if not isinstance(summary, str):
+            return ToolResult.failure("`summary` must be a text: say in short what the result is.")
+        if payload is not None and not isinstance(payload, str):
+            return ToolResult.failure("`payload` must be a text; leave it out if there is none.")
+        try:
+            check_summary(summary)
+        except BadArgument as error:
+            return ToolResult.failure(error.sentence)
+        self.given, self.summary, self.payload = True, summary, payload
+        return ToolResult.of_text("The contract is complete.")
+
+    async def aclose(self) -> None:
+        """Do nothing: no resource is held."""
+
+
+# -- The tools that start other agents and follow them, for an agent whose file names some in `agents`.
+
+
+class Delegation(Protocol):
+    """The parent's tools of one run. The worker implements it."""
+
+    def definitions(self) -> list[dict[str, Any]]:
+        """Return the tools, as entries of `tools` in a Messages request."""
+        ...
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Call a tool. Time spent waiting for another run is not working time.
+
+        Raises:
+            SubagentError: the call failed; its sentence is for the model.
+        """
+        ...
+
+
+class NestedTool:
+    """One tool of a parent."""
+
+    sequential = False
+
+    def __init__(self, delegation: Delegation, definition: dict[str, Any]) -> None:
+        self.name = str(definition["name"])
+        self._delegation = delegation
+        self._definition = definition
+
+    def definition(self) -> dict[str, Any]:
+        """Return the tool as the model sees it."""
+        return self._definition
+
+    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+        """Call the verb and return its answer as JSON."""
+        try:
+            answer = await self._delegation.call(self.name, arguments)
+        except SubagentError as error:
+            return ToolResult.failure(error.sentence)
+        return ToolResult.of_text(json.dumps(answer, ensure_ascii=False, separators=(",", ":")))
+
+    async def aclose(self) -> None:
+        """Do nothing: the end of a run ends the runs that it has started."""
+
+
+def nested_tools(delegation: Delegation) -> list[NestedTool]:
+    """Return the parent's tools of a run."""
+    return [NestedTool(delegation, definition) for definition in delegation.definitions()]

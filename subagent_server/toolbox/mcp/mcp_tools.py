@@ -1,0 +1,506 @@
+"""A tool of an MCP server, as the loop sees it."""
+
+import asyncio
+import base64
+import binascii
+import json
+import re
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import Any
+
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    Tool,
+)
+
+from subagent_server.run.agent_definition import ServerDefinition
+from subagent_server.run.errors import BadArgument, RunRefused, shorten
+from subagent_server.run.files import Directory
+from subagent_server.run.images import media_type
+from subagent_server.run.secrets import Masker
+from subagent_server.toolbox.editor import image_block
+from subagent_server.toolbox.mcp.connection import (
+    CallAnswer,
+    NoPlace,
+    ServerConnection,
+    ServerContext,
+    ServerTrouble,
+)
+from subagent_server.toolbox.mcp.input_schemas import input_schema
+from subagent_server.toolbox.outputs import keep_bytes
+from subagent_server.toolbox.tool import ToolResult
+
+# -- The result of an MCP tool in the best form that the Messages API takes (SPEC section 8).
+#
+# Text, images and PDF go to the model as such. Content that it cannot see (audio, other files, images that
+# the API refuses) is kept in a file of the run, and a line names the file.
+
+
+Block = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Attachments:
+    """Files for content that the model cannot see. Without a directory none is kept."""
+
+    directory: Directory | None = None
+    masker: Masker = field(default_factory=Masker)
+
+    def keep(self, data: bytes, media: str | None) -> str:
+        """Store bytes and return a few words with their path, or why they are not kept."""
+        return keep_bytes(self.directory, self.masker, data, media)
+
+
+def converted(result: CallToolResult, attachments: Attachments) -> ToolResult:
+    """Return a result in the form of the Messages API, which takes only text in an error."""
+    blocks = [block for content in result.content for block in _blocks(content, attachments)]
+    said = [content.text for content in result.content if isinstance(content, TextContent)]
+    if result.structured_content is not None and not _says(said, result.structured_content):
+        blocks.append(_text(json.dumps(result.structured_content, ensure_ascii=False)))
+    blocks = [block for block in blocks if block["type"] != "text" or block["text"].strip()]
+    if not result.is_error:
+        return ToolResult(blocks)
+    texts = [block if block["type"] == "text" else _text(f"[{block['type']}]") for block in blocks]
+    return ToolResult(texts or [_text("The tool failed and did not say why.")], is_error=True)
+
+
+def _says(texts: list[str], structured: Any) -> bool:
+    """Whether a text already holds the structured content: as JSON, or as the one value it wraps."""
+    known = [structured]
+    if isinstance(structured, dict) and len(structured) == 1:
+        known += structured.values()
+    for text in texts:
+        try:
+            said = json.loads(text)
+        except ValueError:
+            said = text
+        if said in known or text in known:
+            return True
+    return False
+
+
+def _text(text: str) -> Block:
+    """Return a text block, without characters that UTF-8 cannot hold."""
+    return {"type": "text", "text": text.encode("utf-8", "replace").decode()}
+
+
+# -- one block of a result
+
+
+def _blocks(content: ContentBlock, attachments: Attachments) -> Iterator[Block]:
+    match content:
+        case TextContent():
+            yield _text(content.text)
+        case ImageContent() | AudioContent():
+            yield _media(content.data, content.mime_type, content.type, attachments)
+        case ResourceLink():
+            yield _text(_link(content))
+        case EmbeddedResource():
+            yield from _resource(content, attachments)
+
+
+def _media(data: str, media: str | None, what: str, attachments: Attachments) -> Block:
+    try:
+        raw = base64.b64decode(re.sub(r"\s", "", data), validate=True)
+    except (binascii.Error, ValueError):
+        return _text(f"[{what} that is no valid base64, so it cannot be shown]")
+    why = ""
+    if media_type(raw) is not None:
+        try:
+            return image_block(what, raw)
+        except BadArgument as error:
+            why = f"; {error.sentence.rstrip('.')}"
+    if (media or "").startswith("text/") and (text := _decoded(raw)) is not None:
+        return _text(f"[{what}]\n{text}")
+    if raw.startswith(b"%PDF-"):
+        source = {"type": "base64", "media_type": "application/pdf", "data": base64.b64encode(raw).decode()}
+        return {"type": "document", "source": source}
+    facts = f"{media or 'of an unknown kind'}, {len(raw):,} bytes, {attachments.keep(raw, media)}"
+    return _text(f"[{what}, {facts}{why}]")
+
+
+def _decoded(raw: bytes) -> str | None:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _link(link: ResourceLink) -> str:
+    facts = [link.mime_type, f"{link.size:,} bytes" if link.size is not None else None]
+    known = ", ".join(fact for fact in facts if fact)
+    about = " — ".join(part for part in (link.title or link.name, link.description) if part)
+    return f"[resource {link.uri}{f' ({known})' if known else ''}{f': {about}' if about else ''}]"
+
+
+def _resource(content: EmbeddedResource, attachments: Attachments) -> Iterator[Block]:
+    resource = content.resource
+    if isinstance(resource, BlobResourceContents):
+        block = _media(resource.blob, resource.mime_type, f"resource {resource.uri}", attachments)
+        if block["type"] != "text":
+            yield _text(f"[resource {resource.uri}]")
+        yield block
+    else:
+        yield _text(f"[resource {resource.uri}]\n{resource.text}")
+
+
+# -- Names of tools: as the Messages API takes them, and as agent files write them. Pure.
+
+
+MOST_CHARACTERS = 128
+_REFUSED = re.compile(r"[^a-zA-Z0-9_-]")
+_DIGEST = 8
+
+
+def acceptable(name: str) -> str:
+    """Return `name` in the characters and the length that the API takes."""
+    safe = _REFUSED.sub("_", name) or "tool"
+    if len(safe) <= MOST_CHARACTERS:
+        return safe
+    return f"{safe[: MOST_CHARACTERS - _DIGEST - 1]}_{sha256(name.encode()).hexdigest()[:_DIGEST]}"
+
+
+def free_name(name: str, taken: Iterable[str]) -> str:
+    """Return `name`, with a number behind it if it is taken."""
+    every, number, free = set(taken), 1, name
+    while free in every:
+        number += 1
+        free = f"{name[: MOST_CHARACTERS - 4]}_{number}"
+    return free
+
+
+def is_named(patterns: Iterable[str], server: str, tool: str, shown_as: str) -> bool:
+    """Whether names of an agent file mean this tool.
+
+    `mcp__<server>` means all of a server, `mcp__<server>__<tool>` one, `*` in it anything, and the name that
+    the model sees means it too. Upper and lower case do not matter, nor what becomes `_` in names.
+    """
+    whole = f"mcp__{_plain(server)}"
+    names = {f"{whole}__{_plain(tool)}", f"{whole}__{_plain(shown_as)}", _plain(shown_as)}
+    wanted = [_plain(pattern) for pattern in patterns]
+    return any(pattern == whole or any(fnmatchcase(name, pattern) for name in names) for pattern in wanted)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9_*-]", "_", name.lower())
+
+
+# -- Which tools of which servers a run offers to its model, under which names (SPEC section 8). Pure.
+
+
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class ToolListing:
+    """The answer of a server to `tools/list`, all pages of it."""
+
+    server: str
+    definition: ServerDefinition
+    tools: Sequence[Tool]
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A tool of a server, and the name that the model calls it by."""
+
+    server: str
+    tool: Tool
+    name: str
+
+
+@dataclass(frozen=True)
+class ToolChoice:
+    """The keys `tools` (None: everything) and `disallowedTools` of an agent file, as written.
+
+    `excluded` is `codeMode.excludedTools`, None without code mode.
+    """
+
+    tools: Collection[str] | None = None
+    disallowed: Collection[str] = ()
+    excluded: Collection[str] | None = None
+
+    def includes(self, offered: Offered) -> bool:
+        """Whether the run may use this tool."""
+        facts = (offered.server, offered.tool.name, offered.name)
+        allowed = self.tools is None or is_named(self.tools, *facts)
+        return allowed and not is_named(self.disallowed, *facts)
+
+    def is_function(self, offered: Offered) -> bool:
+        """Whether programs call this tool, by its server, so that its name alone need not be unique."""
+        facts = (offered.server, offered.tool.name, offered.name)
+        return self.excluded is not None and not is_named(self.excluded, *facts)
+
+
+@dataclass
+class Offer:
+    """The tools of a run's servers, with warnings for the author of the agent."""
+
+    tools: list[Offered] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def passes(definition: ServerDefinition, tool: str) -> bool:
+    """Whether `enabledTools` or `disabledTools` of a server let a tool through."""
+    if definition.enabled_tools is not None:
+        return tool in definition.enabled_tools
+    return tool not in (definition.disabled_tools or ())
+
+
+def unknown_names(listing: ToolListing) -> list[str]:
+    """Return a warning for each name in `enabledTools` or `disabledTools` that the server does not have."""
+    known = [tool.name for tool in listing.tools]
+    warnings: list[str] = []
+    for key, names in (
+        ("enabledTools", listing.definition.enabled_tools),
+        ("disabledTools", listing.definition.disabled_tools),
+    ):
+        for name in names or ():
+            if name not in known:
+                warnings.append(
+                    f"mcpServers.{listing.server}.{key} names {shorten(name)}, "
+                    f"which the server does not offer{_suggestion(name, known)}."
+                )
+    return warnings
+
+
+def _suggestion(name: str, known: Sequence[str]) -> str:
+    by_lower = {each.lower(): each for each in known}
+    near = [by_lower[match] for match in get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)]
+    if near:
+        return f" (did you mean {' or '.join(near)}?)"
+    shown = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
+    return f" (it offers {shown})" if known else " (it offers no tools)"
+
+
+def make_offer(listings: Sequence[ToolListing], wanted: ToolChoice, own: Collection[str]) -> Offer:
+    """Return the tools of all servers that the run may use; `own` are the names of its other tools.
+
+    Raises:
+        RunRefused: `config`; one name stands for two tools, and the sentence says whose and the way out.
+    """
+    offer = Offer()
+    for listing in listings:
+        offer.warnings += unknown_names(listing)
+        named = [each for each in _named(listing, offer.warnings) if wanted.includes(each)]
+        if listing.tools and not named:
+            offer.warnings.append(_unused(listing))
+        offer.warnings += [
+            _renamed(listing, each)
+            for each in named
+            if each.name != _prefix(listing) + each.tool.name and not wanted.is_function(each)
+        ]
+        offer.tools += named
+    _check_unique([each for each in offer.tools if not wanted.is_function(each)], own)
+    return offer
+
+
+def _named(listing: ToolListing, warnings: list[str]) -> list[Offered]:
+    """Return the tools of one server that its filter lets through, each under its name."""
+    prefix = _prefix(listing)
+    chosen: dict[str, Offered] = {}
+    seen: set[str] = set()
+    # A tool keeps its own name, whatever others before it in the list would become.
+    exact = {acceptable(prefix + tool.name) for tool in listing.tools if acceptable(tool.name) == tool.name}
+    for tool in listing.tools:
+        if tool.name in seen:
+            warnings.append(f"Server {listing.server} lists {shorten(tool.name)} twice; the first is used.")
+            continue
+        seen.add(tool.name)
+        if not passes(listing.definition, tool.name):
+            continue
+        name = acceptable(prefix + tool.name)
+        if acceptable(tool.name) != tool.name or name in chosen:
+            name = free_name(name, chosen.keys() | exact)
+        chosen[name] = Offered(listing.server, tool, name)
+    return list(chosen.values())
+
+
+def _prefix(listing: ToolListing) -> str:
+    return f"{listing.server}__" if listing.definition.prefix else ""
+
+
+def _renamed(listing: ToolListing, tool: Offered) -> str:
+    whole = shorten(_prefix(listing) + tool.tool.name)
+    return (
+        f"The tool {whole} of server {listing.server} is called {tool.name} here: "
+        "the model's API does not take its name."
+    )
+
+
+def _unused(listing: ToolListing) -> str:
+    return (
+        f"Server {listing.server} is connected, and the run may use none of its tools: "
+        f"name them in `tools` (mcp__{listing.server} for all), or remove the server."
+    )
+
+
+def _check_unique(tools: Sequence[Offered], own: Collection[str]) -> None:
+    owners: dict[str, list[str]] = {}
+    for each in tools:
+        owners.setdefault(each.name, []).append(each.server)
+    clashes = [
+        _clash(name, servers, own) for name, servers in owners.items() if len(servers) > 1 or name in own
+    ]
+    if clashes:
+        more = f"; and {len(clashes) - _MOST_NAMED} more" if len(clashes) > _MOST_NAMED else ""
+        server = next(s[-1] for name, s in owners.items() if len(s) > 1 or name in own)
+        raise RunRefused(
+            "config",
+            f"mcpServers: {'; '.join(clashes[:_MOST_NAMED])}{more}.",
+            f"Set `prefix: true` on one of the servers (the tools of {server} become {server}__<tool>), "
+            "or leave the tool out with disabledTools.",
+        )
+
+
+def _clash(name: str, servers: Sequence[str], own: Collection[str]) -> str:
+    if len(servers) > 1:
+        return f"the servers {' and '.join(servers)} both offer a tool {name}"
+    return f"the server {servers[0]} offers a tool {name}, and so does the agent itself"
+
+
+class McpTool:
+    """Calls one tool of one server. `offered.tool` is the server's description of it."""
+
+    sequential = False
+
+    def __init__(self, offered: Offered, connection: ServerConnection, attachments: Attachments) -> None:
+        self.name = offered.name
+        self.offered = offered
+        self.connection = connection
+        self._input = input_schema(offered.tool.input_schema)
+        self._attachments = attachments
+
+    def definition(self) -> dict[str, Any]:
+        """Return the tool as the model sees it."""
+        return {
+            "name": self.name,
+            "description": self._description(),
+            "input_schema": self._input.schema,
+        }
+
+    def _description(self) -> str:
+        tool = self.offered.tool
+        parts = [tool.description or tool.title or f"A tool of the server {self.offered.server}."]
+        if self._input.rule:
+            parts.append(f"The arguments must also satisfy this JSON Schema: {self._input.rule}")
+        if self._input.names:
+            parts.append(f"Arguments called otherwise by the server: {json.dumps(self._input.names)}")
+        return "\n\n".join(parts).encode("utf-8", "replace").decode()
+
+    def answers_to(self, pattern: str) -> bool:
+        """Whether a name in an agent file's `tools` means this tool."""
+        return is_named([pattern], self.offered.server, self.offered.tool.name, self.name)
+
+    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+        """Call the tool; every failure is a result for the model."""
+        try:
+            given = self._input.for_server(_sendable(arguments))
+            answer = await self.connection.call(self.offered.tool.name, given)
+        except ServerTrouble as trouble:
+            return ToolResult.failure(trouble.what)
+        result = converted(answer.result, self._attachments)
+        remarks = [{"type": "text", "text": f"[{remark}]"} for remark in answer.remarks]
+        return ToolResult([*remarks, *result.content], result.is_error)
+
+    async def answer(self, arguments: dict[str, Any]) -> CallAnswer:
+        """Call the tool with arguments in the server's own names, and return the whole result.
+
+        Raises:
+            ServerTrouble: the call failed.
+        """
+        return await self.connection.call(self.offered.tool.name, _sendable(arguments))
+
+    async def aclose(self) -> None:
+        """Do nothing: the worker closes the connection."""
+
+
+def _sendable(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments without half surrogate pairs: models write such, and no server takes them."""
+    text = json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace")
+    sendable: dict[str, Any] = json.loads(text)
+    return sendable
+
+
+# -- All MCP servers of a run: connected side by side, left side by side.
+
+
+@dataclass
+class Servers:
+    """Servers that are connected."""
+
+    connections: list[ServerConnection] = field(default_factory=list)
+
+    def tools(
+        self, wanted: ToolChoice, own: Collection[str], attachments: Attachments
+    ) -> tuple[list[McpTool], list[str]]:
+        """Return the tools that the run may use, with warnings for its author; `own` are its other tools.
+
+        Raises:
+            RunRefused: `config`; a name stands for two tools.
+        """
+        listings = [ToolListing(each.name, each.definition, each.tools) for each in self.connections]
+        offer = make_offer(listings, wanted, own)
+        by_name = {each.name: each for each in self.connections}
+        warnings = [warning for each in self.connections for warning in each.warnings]
+        tools = [McpTool(each, by_name[each.server], attachments) for each in offer.tools]
+        return tools, [*warnings, *offer.warnings]
+
+    async def aclose(self, *, hurry: bool = False) -> None:
+        """Leave all of them at once."""
+        await asyncio.gather(*(each.aclose(hurry=hurry) for each in self.connections))
+
+
+async def connect(definitions: Mapping[str, ServerDefinition], around: ServerContext, agent: str) -> Servers:
+    """Connect to all servers of an agent at once and list their tools, each within its own `timeout`.
+
+    Raises:
+        RunRefused: `config`; at least one did not connect, and the sentence says which and what it said. The
+            others have been left.
+    """
+    servers = Servers(
+        [ServerConnection(name, definition, around) for name, definition in definitions.items()]
+    )
+    opening = {asyncio.create_task(each.open()): each.name for each in servers.connections}
+    try:
+        if opening:
+            await asyncio.wait(opening, return_when=asyncio.FIRST_EXCEPTION)
+        failed = {name: task for task, name in opening.items() if task.done() and task.exception()}
+        if failed:
+            raise _refusal(failed, agent)
+    except BaseException:
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        await servers.aclose(hurry=True)
+        raise
+    return servers
+
+
+def _refusal(failed: Mapping[str, "asyncio.Task[None]"], agent: str) -> RunRefused:
+    reasons: list[str] = []
+    for name, task in failed.items():
+        error = task.exception()
+        if not isinstance(error, ServerTrouble):
+            assert error is not None
+            raise error
+        reasons.append(f"The MCP server {name} {error.what}.")
+    attempt = shlex.join(["subagent", "mcp", "info", next(iter(failed)), "--agent", agent])
+    passes = all(isinstance(task.exception(), NoPlace) for task in failed.values())
+    return RunRefused(
+        "storage" if passes else "config",
+        " ".join(reasons),
+        f"Try it with `{attempt}`, or mend it in mcpServers.",
+    )

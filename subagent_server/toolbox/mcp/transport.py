@@ -1,0 +1,349 @@
+"""The stdio transport: a program whose stdin and stdout speak the protocol, a message a line.
+
+The SDK's own transport is not used, because it starts a program with variables of this process beside those
+it is given, passes no descriptors (a box needs some), writes its stderr to a file with the secrets in it,
+takes a message of any length, and does not notice the end of a program whose children keep the pipe.
+"""
+
+import asyncio
+import codecs
+import re
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+import anyio
+import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from subagent_server.run.agent_definition import ServerDefinition
+from subagent_server.run.errors import visible
+from subagent_server.run.files import Directory
+from subagent_server.run.secrets import Masker
+from subagent_server.sandbox.readable import BoxRefused
+from subagent_server.sandbox.server_places import ServerStart
+from subagent_server.toolbox.agent_process import AgentProcess, ProcessOrder
+
+# -- The stderr of an MCP server: all of it in a file of the run, its first lines in the log.
+#
+# Servers of older protocols complain at length of the first message of a newer one. So what a server prints
+# before its handshake is over stands in the file, and in the error if it cannot be used. Control characters
+# are made visible in the file, because people read it on a terminal.
+
+
+KEPT_BYTES = 16 << 20
+LOGGED_LINES = 200
+"""How many lines of one server go into the log of its run; the others are in the file alone."""
+_TAIL = 4_000
+_LONGEST_LINE = 2_000
+_LONGEST_PENDING = 1 << 16
+
+
+class ServerLog:
+    """Stores the stderr of one server, across its restart. `report` receives each line for the log."""
+
+    def __init__(
+        self, server: str, directory: Directory | None, masker: Masker, report: Callable[[str, str], None]
+    ) -> None:
+        self._server = server
+        self._masker = masker
+        self._report = report
+        self._file = directory.entry(f"{_file_name(server)}.log") if directory is not None else None
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._written = 0
+        self._reported = 0
+        self._is_quiet = True
+        self._unmasked = b""
+        self._line = b""
+        self._tail = ""
+
+    @property
+    def tail(self) -> str:
+        """The last output of the server, with secrets masked; empty if there is none."""
+        self.flush()
+        return self._tail.strip()[-600:]
+
+    def forget(self) -> None:
+        """Clear `tail` and report nothing, before the server is started."""
+        self._tail = ""
+        self._is_quiet = True
+
+    def handshake_over(self) -> None:
+        """Report what it prints from here on, and clear `tail`: it is about the handshake."""
+        self.flush()
+        self._tail = ""
+        self._is_quiet = False
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes. Whole lines are reported at once: a person may be waiting for them."""
+        pending = self._unmasked + chunk
+        end = self._masker.settled(pending, pending.rfind(b"\n") + 1)
+        lines, _ = self._masker.stream(pending[:end], last=True)
+        self._take(lines)
+        self._unmasked = pending[end:]
+        if len(self._unmasked) > _LONGEST_PENDING:
+            masked, self._unmasked = self._masker.stream(self._unmasked)
+            self._take(masked)
+
+    def say(self, line: str, *, always: bool = False) -> None:
+        """Take a line about the server; with `always`, as for a log message of the protocol, report it."""
+        self._take(self._masker.text(line).encode("utf-8", "replace") + b"\n", always=always)
+
+    def flush(self) -> None:
+        """Report a line that has no end yet."""
+        masked, self._unmasked = self._masker.stream(self._unmasked, last=True)
+        self._take(masked)
+        if self._line:
+            self._take(b"\n")
+
+    def _take(self, data: bytes, *, always: bool = False) -> None:
+        if not data:
+            return
+        self._store(data)
+        *lines, self._line = (self._line + data).split(b"\n")
+        self._line = self._line[-_LONGEST_LINE:]
+        for raw in lines:
+            line = raw.decode("utf-8", "replace").rstrip("\r")[:_LONGEST_LINE]
+            self._tail = f"{self._tail}\n{line}"[-_TAIL:]
+            if line.strip() and (always or not self._is_quiet):
+                self._report_line(line)
+
+    def _report_line(self, line: str) -> None:
+        self._reported += 1
+        if self._reported <= LOGGED_LINES:
+            self._report(self._server, line)
+        elif self._reported == LOGGED_LINES + 1:
+            where = f"what it says from here on is in {self._file}" if self._file else "it says more"
+            self._report(self._server, f"({where})")
+
+    def _store(self, data: bytes) -> None:
+        """Append to the file. A disk that refuses costs the file, never the run."""
+        room = KEPT_BYTES - self._written
+        if self._file is None or room <= 0:
+            return
+        text = self._decoder.decode(data).replace("\r\n", "\n")
+        try:
+            self._file.directory.make()
+            with self._file.appender() as file:
+                self._written += file.write(visible(text, "\n\t").encode()[:room])
+        except OSError as error:
+            self._file = None
+            self._report(self._server, f"(what it says cannot be kept: {error.strerror or error})")
+
+
+def _file_name(server: str) -> str:
+    safe = re.sub(r"[^A-Za-z0-9_-]", "_", server)[:60] or "server"
+    return safe if safe == server else f"{safe}-{sum(map(ord, server)) % 1000:03d}"
+
+
+LONGEST_MESSAGE = 64 << 20
+"""Bytes of one message; the connection to a server that sends more is closed."""
+GRACE_SECONDS = 1.0
+_LAST_WORDS_SECONDS = 0.5
+
+Incoming = SessionMessage | Exception
+Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
+
+
+class StdioTransport:
+    """An asynchronous context in which the program runs. `trouble` says how it ended, once it has.
+
+    `starting` is called in a thread, and may build a box. `grace` is the time in seconds to exit after the
+    end of its input, and again after TERM.
+    """
+
+    def __init__(self, starting: Callable[[], ServerStart], log: ServerLog) -> None:
+        self.trouble: str | None = None
+        self.over = asyncio.Event()
+        self.grace = GRACE_SECONDS
+        self._starting = starting
+        self._start: ServerStart | None = None
+        self._log = log
+
+    async def __aenter__(self) -> Streams:
+        """Start the program.
+
+        Raises:
+            OSError, ValueError: it cannot be started.
+            BoxRefused, PlaceRefused, NotOutside: it cannot work where it has to.
+        """
+        try:
+            self._process = await self._started()
+        except BoxRefused as refusal:
+            if not refusal.passes:
+                raise
+            self._process = await self._started()
+        self._inward, received = anyio.create_memory_object_stream[Incoming](0)
+        sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+        self._streams = (received, sent, outgoing, self._inward)
+        self._reading = asyncio.create_task(self._read())
+        self._tasks = [self._reading, asyncio.create_task(self._send(outgoing))]
+        self._tasks.append(asyncio.create_task(self._watch()))
+        return received, sent
+
+    async def _started(self) -> AgentProcess:
+        start = self._start = await asyncio.to_thread(self._starting)
+        box = start.box and replace(start.box, group="")  # the limits are those of the run's own programs
+        order = ProcessOrder(
+            start.argv, start.environment, start.cwd, box, bounded=False, longest_line=LONGEST_MESSAGE
+        )
+        return await AgentProcess.start(order, self._log.write)
+
+    def remedy(self, words: str) -> str:
+        """Return what to do if it failed with these words, as a part of a sentence; empty if unknown."""
+        return "" if self._start is None else self._start.remedy(words)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the program: its input ends, then TERM, then KILL to all that it has started."""
+        for stream in self._streams:
+            stream.close()
+        try:
+            await self._process.end(self.grace, self.grace)
+            self.trouble = self.trouble or _how(await self._process.exited())
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await self._process.aclose()
+            self._log.flush()
+
+    # -- three tasks
+
+    async def _read(self) -> None:
+        """Hand on the messages of the program until its output ends."""
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async with self._inward:
+                while line := await self._line():
+                    message = self._message(line)
+                    if message is not None:
+                        await self._inward.send(message)
+
+    async def _line(self) -> bytes:
+        try:
+            return await self._process.output.readline()
+        except ValueError:
+            self.trouble = f"sent a message of more than {LONGEST_MESSAGE >> 20} MiB"
+            return b""
+
+    def _message(self, line: bytes) -> SessionMessage | None:
+        if not line.strip():
+            return None
+        try:
+            return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+        except ValueError:
+            self._log.say(f"(on stdout) {line[:500].decode('utf-8', 'replace').rstrip()}")
+            return None
+
+    async def _send(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
+        """Write messages to the program. If it has closed its input, fail the calls that wait."""
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async for message in outgoing:
+                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                if not await self._process.write(text.encode() + b"\n"):
+                    break
+        self._inward.close()
+
+    async def _watch(self) -> None:
+        """After the end of the program, read its last output, note how it ended, and close the streams."""
+        code = await self._process.exited()
+        await asyncio.wait([self._reading], timeout=_LAST_WORDS_SECONDS)
+        self.trouble = self.trouble or _how(code)
+        self.over.set()
+        self._inward.close()
+
+
+def _how(code: int | None) -> str:
+    if code is None or code >= 0:
+        return "ended" if code is None else f"ended with exit code {code}"
+    with suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"
+
+
+# -- The transports over HTTP: streamable HTTP, and its predecessor SSE.
+
+
+LONGEST_EVENT = 64 << 20
+"""Bytes of one event of a streamable HTTP server."""
+_CONNECT_SECONDS = 30.0
+
+
+@dataclass
+class NetworkTransport:
+    """An asynchronous context with the streams of a server. `trouble` is its last refusal."""
+
+    definition: ServerDefinition
+    trouble: str | None = None
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Never set: whether such a server is there shows at the next call."""
+    grace: float = 0.0
+    _context: Any = field(default=None, init=False)
+
+    async def __aenter__(self) -> Any:
+        """Open it. Nothing is asked of a streamable HTTP server yet."""
+        self._context = self._open()
+        return await self._context.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> Any:
+        """Close it; a session is ended on the server, too."""
+        return await self._context.__aexit__(*error)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Any]:
+        url = self.definition.url or ""
+        if self.definition.type == "sse":
+            async with sse_client(url, httpx_client_factory=self._client) as streams:
+                yield streams
+            return
+        async with (
+            self._client() as client,
+            streamable_http_client(url, http_client=client, max_sse_event_size=LONGEST_EVENT) as streams,
+        ):
+            yield streams
+
+    def _client(self, headers: Any = None, timeout: Any = None, auth: Any = None) -> httpx2.AsyncClient:
+        """Return a client with the headers of the definition; reading ends with the call, not before.
+
+        The arguments are those of the SDK for a factory of clients.
+        """
+        return httpx2.AsyncClient(
+            headers=_sendable(self.definition.headers),
+            timeout=httpx2.Timeout(min(_CONNECT_SECONDS, self.definition.timeout), read=None),
+            event_hooks={"response": [self._notice]},
+        )
+
+    async def _notice(self, response: httpx2.Response) -> None:
+        if response.status_code < 400:
+            return
+        await response.aread()
+        said = " ".join(response.text[:300].split())
+        self.trouble = f"answered HTTP {response.status_code} {response.reason_phrase}".rstrip()
+        self.trouble += f" ({said})" if said else ""
+
+
+def _sendable(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers as HTTP takes them, without the white space around a value.
+
+    Raises:
+        ValueError: one cannot be sent; its value, which may be a secret, is not shown.
+    """
+    sendable = {name: value.strip() for name, value in headers.items()}
+    for name, value in sendable.items():
+        if not (value.isascii() and value.isprintable()):
+            raise ValueError(f"the value of its header {name} holds a line break, or what is not ASCII")
+    return sendable
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without the parts that may be secret: user, query and fragment."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,0 +1,206 @@
+"""The to-do list of a run, which its journal keeps.
+
+`todo_write` replaces the list, the `task_` tools change one entry of it.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from pydantic import Field
+from pydantic.alias_generators import to_camel
+
+from subagent_server.run.errors import BadArgument, shorten
+from subagent_server.toolbox.tool import Tool, ToolResult
+from subagent_server.toolbox.workspace import Arguments, parse_arguments
+
+MOST_TODOS = 200
+MOST_CHARACTERS = 1_000
+Status = Literal["pending", "in_progress", "completed"]
+_TaskStatus = Literal["pending", "in_progress", "completed", "deleted"]
+_STATUS: dict[str, Any] = {"enum": ["pending", "in_progress", "completed"]}
+_TEXT: dict[str, Any] = {"type": "string", "maxLength": MOST_CHARACTERS}
+_MARKS = {"pending": " ", "in_progress": "~", "completed": "x"}
+
+
+class Recorder(Protocol):
+    """How an event gets into the journal."""
+
+    def __call__(self, kind: str, **facts: Any) -> None: ...
+
+
+class TodoItem(Arguments, alias_generator=to_camel):
+    """One entry, as `todo_write` gives it."""
+
+    content: str = Field(min_length=1, max_length=MOST_CHARACTERS)
+    status: Status = "pending"
+    active_form: str | None = Field(default=None, max_length=MOST_CHARACTERS)
+
+
+class _TodoArguments(Arguments):
+    todos: list[TodoItem] = Field(max_length=MOST_TODOS)
+
+
+class _CreateArguments(Arguments, alias_generator=to_camel):
+    subject: str = Field(min_length=1, max_length=MOST_CHARACTERS)
+    description: str | None = Field(default=None, max_length=MOST_CHARACTERS)
+    active_form: str | None = Field(default=None, max_length=MOST_CHARACTERS)
+
+
+class _UpdateArguments(_CreateArguments, alias_generator=to_camel):
+    task_id: str
+    subject: str | None = Field(default=None, min_length=1, max_length=MOST_CHARACTERS)  # type: ignore[assignment]
+    status: _TaskStatus | None = None
+
+
+class _IdArguments(Arguments, alias_generator=to_camel):
+    task_id: str
+
+
+class _NoArguments(Arguments):
+    pass
+
+
+@dataclass
+class TodoList:
+    """The entries by their ids, in the order in which they came. Each change is an event `todos`."""
+
+    record: Recorder
+    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _number: int = 0
+
+    def replace(self, todos: list[TodoItem]) -> str:
+        """Put a whole list in place of this one."""
+        self.entries = {}
+        for todo in todos:
+            self._add(todo.model_dump(by_alias=True, exclude_none=True))
+        self._note()
+        return self.text()
+
+    def create(self, asked: _CreateArguments) -> str:
+        """Add an entry. Raises BadArgument if there are too many."""
+        if len(self.entries) >= MOST_TODOS:
+            raise BadArgument(
+                f"The list has {MOST_TODOS} entries, the most it takes: complete or delete some."
+            )
+        entry = {"content": asked.subject, "status": "pending"}
+        number = self._add(entry | _given(description=asked.description, activeForm=asked.active_form))
+        self._note()
+        return f"Created task {number}.\n{self.text()}"
+
+    def update(self, asked: _UpdateArguments) -> str:
+        """Change an entry, or delete it. Raises BadArgument if there is none of this id."""
+        entry = self._entry(asked.task_id)
+        if asked.status == "deleted":
+            del self.entries[asked.task_id]
+        else:
+            entry |= _given(
+                content=asked.subject,
+                status=asked.status,
+                description=asked.description,
+                activeForm=asked.active_form,
+            )
+        self._note()
+        return self.text()
+
+    def show(self, asked: _IdArguments) -> str:
+        """Return one entry with all that is known of it. Raises BadArgument."""
+        entry = self._entry(asked.task_id)
+        return "\n".join(f"{key}: {value}" for key, value in {"taskId": asked.task_id, **entry}.items())
+
+    def text(self) -> str:
+        """Return the list as the model reads it."""
+        lines = [f"{number}. [{_MARKS[e['status']]}] {e['content']}" for number, e in self.entries.items()]
+        return "\n".join(lines) or "The list is empty."
+
+    def _add(self, entry: dict[str, Any]) -> str:
+        self._number += 1
+        self.entries[str(self._number)] = entry
+        return str(self._number)
+
+    def _entry(self, number: str) -> dict[str, Any]:
+        if number not in self.entries:
+            known = ", ".join(self.entries) or "none"
+            raise BadArgument(f"There is no task {shorten(number)}: the ids are {shorten(known)}.")
+        return self.entries[number]
+
+    def _note(self) -> None:
+        self.record("todos", todos=[{"id": number, **entry} for number, entry in self.entries.items()])
+
+
+@dataclass
+class TodoTool:
+    """One tool of the list."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    work: Callable[[dict[str, Any]], str]
+    sequential: bool = True
+
+    def definition(self) -> dict[str, Any]:
+        """Return the entry of `tools`."""
+        return {"name": self.name, "description": self.description, "input_schema": self.schema}
+
+    async def call(self, arguments: dict[str, Any]) -> ToolResult:
+        """Read or change the list, and return it."""
+        try:
+            return ToolResult.of_text(self.work(arguments))
+        except BadArgument as error:
+            return ToolResult.failure(error.sentence)
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+def todo_tools(names: Collection[str], record: Recorder) -> list[Tool]:
+    """Return the tools of these names, which share one list."""
+    return [tool for tool in _every_tool(TodoList(record)) if tool.name in names]
+
+
+def _every_tool(todos: TodoList) -> list[TodoTool]:
+    task_id = {"type": "string", "description": "The id of a task."}
+    words = {"subject": _TEXT, "description": _TEXT, "activeForm": _TEXT}
+    item = {"content": _TEXT, "status": _STATUS, "activeForm": _TEXT}
+    listed = {"type": "array", "items": _schema(["content", "status"], **item), "maxItems": MOST_TODOS}
+    changed = {"enum": [*_STATUS["enum"], "deleted"]}
+    return [
+        TodoTool(
+            "todo_write",
+            "Keep the list of what is to do in this task: give the whole list, which replaces the old one.",
+            _schema(["todos"], todos=listed),
+            lambda given: todos.replace(parse_arguments(_TodoArguments, given).todos),
+        ),
+        TodoTool(
+            "task_create",
+            "Add a task to your list of what is to do; it gets an id.",
+            _schema(["subject"], **words),
+            lambda given: todos.create(parse_arguments(_CreateArguments, given)),
+        ),
+        TodoTool(
+            "task_update",
+            "Change a task of your list: its status or its words. The status deleted removes it.",
+            _schema(["taskId"], taskId=task_id, status=changed, **words),
+            lambda given: todos.update(parse_arguments(_UpdateArguments, given)),
+        ),
+        TodoTool(
+            "task_list",
+            "Show your list of what is to do.",
+            _schema([]),
+            lambda given: (parse_arguments(_NoArguments, given), todos.text())[1],
+        ),
+        TodoTool(
+            "task_get",
+            "Show one task of your list with its description.",
+            _schema(["taskId"], taskId=task_id),
+            lambda given: todos.show(parse_arguments(_IdArguments, given)),
+        ),
+    ]
+
+
+def _schema(required: list[str], **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _given(**facts: Any) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None}

@@ -1,1 +1,0 @@
-"""The tools of a run for files and programs in its working directory."""

@@ -1,0 +1,1 @@
+"""The verbs as MCP tools: one table of `ToolSpec`."""

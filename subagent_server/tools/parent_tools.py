@@ -1,0 +1,401 @@
+"""The tools of a parent: looking at runs, waiting for them, answering, ending and continuing them."""
+
+import asyncio
+from functools import partial
+
+from subagent_server.run.agent_definition import RUN_AGENT_NAME, AgentDefinition
+from subagent_server.run.states import MAX_ANSWER_CHARACTERS, Status
+from subagent_server.tools.spec import (
+    MAX_WAIT_SECONDS,
+    RUN_ID,
+    SUMMARY,
+    TEXTS,
+    Answer,
+    Call,
+    ToolContext,
+    ToolHints,
+    ToolRole,
+    ToolSpec,
+    agents_answer,
+    arguments,
+    bounded,
+    digest_of,
+    output_answer,
+    page_of,
+    record_answer,
+    reply_answer,
+    rows_answer,
+    run_answer,
+    text,
+    wait,
+)
+from subagent_server.verbs.access import MAX_SHOWN
+from subagent_server.verbs.continue_run import ContinueOrder, continue_run
+from subagent_server.verbs.end_run import stop
+from subagent_server.verbs.get_logs import LogPage, get_logs
+from subagent_server.verbs.list_runs import list_runs
+from subagent_server.verbs.merge_run import merge_run
+from subagent_server.verbs.questions import masked_note, reply
+from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.start import StartOrder, start
+from subagent_server.verbs.views import RunView, run_view
+from subagent_server.verbs.wait_for_runs import Wait, WaitResult, Watchlist
+from subagent_server.worktrees.merging import MERGE_WAYS
+
+_PARENT: frozenset[ToolRole] = frozenset({"parent"})
+_READ_ONLY = ToolHints(read_only=True, idempotent=True)
+
+
+async def _check_status(context: ToolContext, call: Call) -> Answer:
+    named = call.get("messageId")
+    observed = await asyncio.to_thread(open_run, context.service, call.arguments["runId"], context.caller)
+    if named is not None and context.is_asker(observed.meta.run_id, named):
+        return (await context.view_after_answer(observed, named, call, 0)).to_wire()
+    return (await context.view_after_wait(observed, call, named)).to_wire()
+
+
+CHECK_STATUS = ToolSpec(
+    name="check_status",
+    title="Check a run",
+    description="A run's state: progress, open questions, result or error, what to call next.",
+    arguments=arguments(
+        ["runId"],
+        runId=RUN_ID,
+        messageId=text("Only for the asker"),
+        waitSeconds=wait(0),
+    ),
+    answer=run_answer,
+    handler=_check_status,
+    roles=frozenset({"parent", "child"}),
+    in_sight=True,
+)
+
+
+async def _wait_for_runs(context: ToolContext, call: Call) -> Answer:
+    watch = await asyncio.to_thread(
+        Watchlist,
+        context.service,
+        call.get("runIds"),
+        call.get("cursor"),
+        context.caller,
+        context.shown,
+        call.next_calls,
+    )
+    wait_for = call.get("waitFor", "any")
+    async with call.waiting_for(watch.run_ids):
+        within = Wait(call.wait_seconds(45), frozenset(watch.run_ids), call.progress)
+        found: WaitResult | None = await context.waited(lambda: watch.look(wait_for), within)
+    result = found if found is not None else await asyncio.to_thread(watch.now)
+    for run_id in [*result.working, *(result.later or [])]:
+        context.shown.note(run_id)
+    for view in result.runs:
+        await context.note(view)
+    note = call.wait_note(45) if found is None else None
+    return result.model_copy(update={"wait_note": note}).to_wire()
+
+
+WAIT_FOR_RUNS = ToolSpec(
+    name="wait_for_runs",
+    title="Wait for runs",
+    description=(
+        "Wait for runs, by default all you started, until one ends or asks (waitFor all: until all have "
+        "ended or one asks). Shows each question and end once. Start all in one turn, with labels, then call "
+        "it."
+    ),
+    arguments=arguments(
+        [],
+        runIds=TEXTS | {"description": "Only these", "maxItems": MAX_SHOWN},
+        waitFor={"enum": ["any", "all"], "description": "Default any"},
+        waitSeconds=wait(45, "Long waits cost nothing"),
+        cursor=text("Of an earlier connection"),
+    ),
+    answer=partial(record_answer, WaitResult),
+    handler=_wait_for_runs,
+    roles=_PARENT,
+    hints=_READ_ONLY,
+    in_sight=True,
+)
+
+
+async def _list_runs(context: ToolContext, call: Call) -> Answer:
+    listed = await asyncio.to_thread(
+        list_runs,
+        context.service.store,
+        status=Status(call.arguments["status"]) if "status" in call.arguments else None,
+        agent=call.get("agent"),
+        limit=call.get("limit", 20),
+        caller=context.caller,
+        everyone=call.get("all", False),
+    )
+    return listed.to_wire()
+
+
+LIST_RUNS = ToolSpec(
+    name="list_runs",
+    title="List runs",
+    description="Your runs: those that need an answer, then the newest.",
+    arguments=arguments(
+        [],
+        status={"enum": [status.value for status in Status], "description": "Only these"},
+        agent=text("Only of this agent"),
+        limit=bounded("integer", 1, 500, 20, "How many"),
+        all={"type": "boolean", "description": "Also other parents' runs"},
+    ),
+    answer=rows_answer,
+    handler=_list_runs,
+    roles=_PARENT,
+    hints=_READ_ONLY,
+)
+
+
+async def _get_logs(context: ToolContext, call: Call) -> Answer:
+    page = await asyncio.to_thread(
+        get_logs,
+        context.service,
+        call.arguments["runId"],
+        call.get("stream", "log"),
+        call.get("cursor"),
+        call.get("lines", 50),
+        context.caller,
+    )
+    return page.model_dump(mode="json", exclude_none=True)
+
+
+GET_LOGS = ToolSpec(
+    name="get_logs",
+    title="Read a run's log",
+    description="A page of a run's log (last lines first), events, whole result or payload.",
+    arguments=arguments(
+        ["runId"],
+        runId=RUN_ID,
+        stream={"enum": ["log", "events", "result", "payload"], "description": "Default log"},
+        cursor=text("From the last page"),
+        lines=bounded("integer", 1, 1000, 50, "Of log or events"),
+    ),
+    answer=partial(record_answer, LogPage),
+    handler=_get_logs,
+    roles=_PARENT,
+    hints=_READ_ONLY,
+)
+
+
+async def _reply(context: ToolContext, call: Call) -> Answer:
+    given, message_id = call.arguments, call.get("messageId")
+    observed = await asyncio.to_thread(
+        reply, context.service, given["runId"], given["answer"], message_id, caller=context.caller
+    )
+    view = await context.view_after_wait(observed, call)
+    message = f"The answer is recorded{masked_note(observed.meta, given['answer'])}."
+    return {"success": True, "message": message, "updatedMetadata": view.to_wire()}
+
+
+REPLY_SUBAGENT = ToolSpec(
+    name="reply_subagent",
+    title="Answer a subagent",
+    description="Answer a run's question.",
+    arguments=arguments(
+        ["runId", "answer"],
+        runId=RUN_ID,
+        messageId=text("If several are open"),
+        answer=text("What it is to know", maxLength=MAX_ANSWER_CHARACTERS),
+        waitSeconds=wait(0),
+    ),
+    answer=reply_answer,
+    handler=_reply,
+    roles=_PARENT,
+    in_sight=True,
+)
+
+
+async def _stop(context: ToolContext, call: Call) -> Answer:
+    def stopped() -> RunView:
+        observed = stop(context.service, call.arguments["runId"], call.get("reason"), context.caller)
+        return run_view(context.service.store, observed, call.next_calls, context.caller)
+
+    view = await asyncio.to_thread(stopped)
+    await context.note(view)
+    return view.to_wire()
+
+
+STOP_RUN = ToolSpec(
+    name="stop_run",
+    title="Stop a run",
+    description="End a run and all it started. An ended run stays as it is.",
+    arguments=arguments(["runId"], runId=RUN_ID, reason=SUMMARY | {"description": "Why"}),
+    answer=run_answer,
+    handler=_stop,
+    roles=_PARENT,
+    hints=ToolHints(destructive=True, idempotent=True),
+)
+
+
+async def _continue(context: ToolContext, call: Call) -> Answer:
+    order = ContinueOrder(
+        call.arguments["runId"],
+        call.get("prompt"),
+        call.get("inputs", []),
+        stored_agent=call.get("storedAgent", False),
+        client=call.client,
+    )
+    meta = await asyncio.to_thread(continue_run, context.service, order, context.caller)
+    return (await context.view_after_start(meta.run_id, call)).to_wire()
+
+
+CONTINUE_RUN = ToolSpec(
+    name="continue_run",
+    title="Continue a run",
+    description="Go on with an ended run and its whole conversation, as a new run.",
+    arguments=arguments(
+        ["runId"],
+        runId=RUN_ID,
+        prompt=text("Next task; else it goes on where it was cut"),
+        inputs=TEXTS | {"description": "More files"},
+        storedAgent={"type": "boolean", "description": "The agent as the run had it"},
+        waitSeconds=wait(0),
+    ),
+    answer=run_answer,
+    handler=_continue,
+    roles=_PARENT,
+)
+
+
+async def _merge(context: ToolContext, call: Call) -> Answer:
+    def merged() -> Answer:
+        run_id = call.arguments["runId"]
+        done = merge_run(context.service, run_id, call.get("how", "merge"), context.caller)
+        observed = open_run(context.service, done.run_id, context.caller)
+        view = run_view(context.service.store, observed, call.next_calls, context.caller)
+        return {"success": True, "message": done.sentence, "updatedMetadata": view.to_wire()}
+
+    return await asyncio.to_thread(merged)
+
+
+MERGE_RUN = ToolSpec(
+    name="merge_run",
+    title="Merge a run's changes",
+    description=(
+        "Merge what an ended run changed in its git worktree into its origin; conflicts change nothing."
+    ),
+    arguments=arguments(
+        ["runId"],
+        runId=RUN_ID,
+        how={"enum": list(MERGE_WAYS), "description": "Default merge"},
+    ),
+    answer=reply_answer,
+    handler=_merge,
+    roles=_PARENT,
+)
+
+
+# -- The tools `run_<agent>`: one spec for each agent.
+
+
+RUN_ARGUMENTS = arguments(
+    ["prompt"],
+    prompt=text("All it sees"),
+    inputs=TEXTS | {"description": "Files"},
+    waitSeconds={"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "description": "Default 0"},
+    label=text("Name"),
+    cwd=text("Where"),
+)
+"""In few words, because a parent reads them once for each agent. The instructions of the server say more."""
+
+
+def run_tool(agent: AgentDefinition, *, in_sight: bool = True) -> ToolSpec:
+    """Return the tool that starts runs of an agent, described as `AgentChecker.as_shown` left it."""
+    return ToolSpec(
+        name=agent.tool_name,
+        title=f"Run {agent.name}",
+        description=agent.description,
+        arguments=RUN_ARGUMENTS,
+        answer=None if agent.output_schema is None else partial(output_answer, agent.output_schema),
+        handler=partial(run_agent, agent.name),
+        roles=frozenset({"parent"}),
+        hints=ToolHints(destructive=None, idempotent=None, open_world=True),
+        in_sight=in_sight,
+    )
+
+
+async def run_agent(agent: str, context: ToolContext, call: Call) -> Answer:
+    """Start a run of an agent and return its view, as every call that starts one does."""
+    order = StartOrder(
+        agent=agent,
+        prompt=call.arguments["prompt"],
+        inputs=call.get("inputs", []),
+        cwd=call.get("cwd"),
+        label=call.get("label"),
+        client=call.client,
+    )
+    meta = await asyncio.to_thread(start, context.service, order, context.caller)
+    return (await context.view_after_start(meta.run_id, call)).to_wire()
+
+
+# -- The two tools in place of a tool for each agent, where there are many: `run_agent` and `list_agents`.
+
+
+PAGE_AGENTS = 20
+"""The most agents in one answer of `list_agents`."""
+MAX_DESCRIPTION_CHARACTERS = 1_000
+"""The most characters of an agent's description in an answer of `list_agents`."""
+
+
+async def _run_agent(context: ToolContext, call: Call) -> Answer:
+    offered = await asyncio.to_thread(context.offer.now)
+    return await run_agent(offered.named(call.arguments["agent"]).name, context, call)
+
+
+RUN_AGENT = ToolSpec(
+    name=RUN_AGENT_NAME,
+    title="Run an agent",
+    description="Start a run of an agent. list_agents finds the agent.",
+    arguments=arguments(["agent", "prompt"], agent=text("Its name"), **RUN_ARGUMENTS["properties"]),
+    answer=run_answer,
+    handler=_run_agent,
+    roles=frozenset({"parent"}),
+    hints=ToolHints(destructive=None, idempotent=None, open_world=True),
+    in_sight=True,
+)
+
+
+async def _list_agents(context: ToolContext, call: Call) -> Answer:
+    return await asyncio.to_thread(_found, context, call.get("query", ""), call.get("cursor"))
+
+
+def _found(context: ToolContext, query: str, cursor: str | None) -> Answer:
+    agents = context.offer.now().matching(query)
+    page = page_of(agents, digest_of([agent.name for agent in agents]), PAGE_AGENTS, cursor)
+    answer: Answer = {
+        "agents": [
+            {"agent": agent.name, "description": _shortened(agent.description)} for agent in page.items
+        ],
+        "total": len(agents),
+        "instructions": "Next: run_agent(agent=..., prompt=...)."
+        if agents
+        else "No agent has a word of the query: ask for others, or for all without a query.",
+    }
+    return answer if page.next_cursor is None else {**answer, "nextCursor": page.next_cursor}
+
+
+def _shortened(description: str) -> str:
+    if len(description) <= MAX_DESCRIPTION_CHARACTERS:
+        return description
+    return description[: MAX_DESCRIPTION_CHARACTERS - 1] + "…"
+
+
+LIST_AGENTS = ToolSpec(
+    name="list_agents",
+    title="List agents",
+    description="The agents that run_agent starts, by name; with a query the best matches first.",
+    arguments=arguments(
+        [],
+        query=text("Words of a name or description", maxLength=500),
+        cursor=text("From the last answer: the next page"),
+    ),
+    answer=agents_answer,
+    handler=_list_agents,
+    roles=frozenset({"parent"}),
+    hints=ToolHints(read_only=True, idempotent=True),
+    in_sight=True,
+)
+
+MANY_AGENTS = (RUN_AGENT, LIST_AGENTS)

@@ -1,0 +1,590 @@
+"""One tool call, and the check of its arguments."""
+
+import asyncio
+import math
+import re
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence, Sized
+from contextlib import AbstractAsyncContextManager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cache, cached_property
+from hashlib import blake2b
+from operator import is_
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+
+from subagent_server.agents.trust_list import TrustFile
+from subagent_server.run import store
+from subagent_server.run.agent_definition import AgentDefinition, JsonSchema
+from subagent_server.run.errors import BadArgument, UnknownAgent
+from subagent_server.run.records import Record, RunMeta
+from subagent_server.run.schemas import NEWEST, embedded, validator_name
+from subagent_server.run.states import MAX_SUMMARY_CHARACTERS, MessageStatus
+from subagent_server.verbs.access import Caller, ShownRuns
+from subagent_server.verbs.check_agent import AgentChecker, says_refused
+from subagent_server.verbs.check_status import view_for
+from subagent_server.verbs.context import Service
+from subagent_server.verbs.reconcile import Observed, observe, open_run
+from subagent_server.verbs.tree_limits import agents_of
+from subagent_server.verbs.trust import TrustCheck
+from subagent_server.verbs.views import RunView, ToolCalls, row_schema
+from subagent_server.verbs.wait_for_runs import Changes, Wait, has_ended_or_asks, wait_until
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+
+
+# -- JSON Schemas of the arguments of tools. Short: every parent pays for what its model sees of them.
+
+
+Schema = dict[str, Any]
+
+MAX_WAIT_SECONDS = 86_400
+
+
+def arguments(required: list[str], **properties: Schema) -> Schema:
+    """Return the input schema of a tool."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def text(description: str = "", **more: Any) -> Schema:
+    """Return the schema of a text."""
+    return {"type": "string", **({"description": description} if description else {}), **more}
+
+
+def bounded(kind: str, least: int, most: int, default: int, use: str) -> Schema:
+    """Return the schema of a number. Words have its default: the schema that a model sees has none."""
+    return {"type": kind, "description": f"{use}. Default {default}", "minimum": least, "maximum": most}
+
+
+def wait(default: int, use: str = "Until it ends or asks") -> Schema:
+    """Return the schema of `waitSeconds`."""
+    return bounded("number", 0, MAX_WAIT_SECONDS, default, use)
+
+
+_NOT_SHOWN = frozenset({"additionalProperties", "minimum", "maximum", "maxLength", "maxItems"})
+
+
+def brief(schema: Schema) -> Schema:
+    """Return an input schema as a model sees it. Bounds are checked at the call, whose refusal names them."""
+    properties = {
+        name: {key: value for key, value in each.items() if key not in _NOT_SHOWN}
+        for name, each in schema["properties"].items()
+    }
+    shown = {key: value for key, value in schema.items() if key not in _NOT_SHOWN and value != []}
+    return shown | {"properties": properties}
+
+
+RUN_ID = text("Its id")
+TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
+SUMMARY = text(maxLength=MAX_SUMMARY_CHARACTERS)
+
+
+Arguments = dict[str, Any]
+MAX_FAULT_CHARACTERS = 300
+
+
+@dataclass
+class Call:
+    """A tool call: its arguments, the longest wait in seconds, and the means of reporting the wait.
+
+    `progress` gets the seconds waited so far and the ids of the awaited runs. `beside` is entered with these
+    ids, and left when the wait is over. `client` is the client's name.
+    """
+
+    arguments: Arguments
+    longest_wait: float
+    progress: Callable[[float, Collection[str]], Awaitable[None]] | None = None
+    beside: Callable[[Collection[str]], AbstractAsyncContextManager[None]] | None = None
+    client: str | None = None
+    http_url: str | None = None
+    """The address under which the client reaches this server by HTTP, with a slash at its end."""
+
+    @property
+    def next_calls(self) -> ToolCalls:
+        """The next calls of its answer, with waits up to the client's timeout."""
+        return ToolCalls(self.longest_wait)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an argument."""
+        return self.arguments.get(name, default)
+
+    def wait_seconds(self, default: float = 0) -> float:
+        """Return how long to wait, within the timeout of the client."""
+        return min(float(self.get("waitSeconds", default)), self.longest_wait)
+
+    def wait_note(self, default: float = 0) -> str | None:
+        """Return the sentence in the answer about a wait cut short."""
+        if float(self.get("waitSeconds", default)) <= self.longest_wait:
+            return None
+        return (
+            f"waitSeconds was cut to {self.longest_wait:g}: your client gives up on longer calls; call again."
+        )
+
+    def waiting_for(self, run_ids: Collection[str]) -> AbstractAsyncContextManager[None]:
+        """Return the context in which the call waits for these runs."""
+        return nullcontext() if self.beside is None else self.beside(run_ids)
+
+
+def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
+    """Refuse arguments that do not fit, naming the argument to mend; what hosts write is read as it is meant.
+
+    An optional argument that is null or an empty text is left out: some hosts fill in every argument, and
+    those of OpenAI's strict mode have to. A number given as text becomes one.
+
+    Raises:
+        BadArgument.
+    """
+    from jsonschema import Draft202012Validator  # a twelfth of a start, and no list of tools needs it
+    from jsonschema.exceptions import best_match
+
+    for name in [name for name, value in arguments.items() if value is None or value == ""]:
+        if name in schema["properties"] and name not in schema["required"]:
+            del arguments[name]
+    _take_numbers(arguments, schema)
+    for name, value in arguments.items():
+        if isinstance(value, float) and math.isnan(value):  # it passes every bound of a schema
+            raise BadArgument(f"{tool}: {name} is no number: mend the arguments, and call again.")
+    error = best_match(Draft202012Validator(schema).iter_errors(arguments))
+    if error is not None:
+        raise BadArgument(f"{tool}: {_fault(error)}, and call again.")
+
+
+def _take_numbers(arguments: Arguments, schema: Schema) -> None:
+    """Replace each number that is given as text, or as 50.0 for 50: many models write them so."""
+    for name, value in arguments.items():
+        wanted = schema["properties"].get(name, {}).get("type")
+        if isinstance(value, str) and wanted in {"number", "integer"} and _NUMBER.fullmatch(value.strip()):
+            value = float(value)
+        if isinstance(value, float) and wanted in {"number", "integer"} and value.is_integer():
+            value = int(value)
+        arguments[name] = value
+
+
+_NUMBER = re.compile(r"[+-]?\d{1,15}(\.\d{1,6})?", re.ASCII)
+"""The numbers that a float holds exactly enough to be taken for the text."""
+
+_SIZES = {
+    "maxLength": ("characters", "shorten it, or put the material into a file that it names"),
+    "maxItems": ("entries", "leave some out"),
+}
+"""How an excess is described; the validator would quote the whole of it."""
+
+
+def _fault(error: "ValidationError") -> str:
+    where = ".".join(str(part) for part in error.absolute_path)
+    if error.validator in _SIZES:
+        unit, instead = _SIZES[str(error.validator)]
+        size = len(cast(Sized, error.instance))
+        return f"{where} has {size:,} of at most {error.validator_value:,} {unit}: {instead}"
+    message = error.message
+    if len(message) > MAX_FAULT_CHARACTERS:
+        message = message[:MAX_FAULT_CHARACTERS] + "…"
+    return f"{where}: {message}: mend the arguments" if where else f"{message}: mend the arguments"
+
+
+# -- The agents that a caller is offered, kept until a file of theirs or the user's trust changes.
+
+
+RECHECK_SECONDS = 10.0
+"""How long a description may say that a call is refused after the reason has gone."""
+
+
+class OfferedAgents:
+    """The agents that a caller may start, by name."""
+
+    def __init__(self, agents: Sequence[AgentDefinition], service: Service) -> None:
+        self.agents = tuple(agents)
+        self._service = service
+        self._checked_at = 0.0
+
+    @cached_property
+    def shown(self) -> tuple[AgentDefinition, ...]:
+        """The agents as models may see them."""
+        self._checked_at = time.monotonic()
+        return tuple(map(AgentChecker(self._service).as_shown, self.agents))
+
+    def is_outdated(self) -> bool:
+        """Whether a call that would have been refused is refused no longer: a program was installed."""
+        if "shown" not in self.__dict__ or time.monotonic() < self._checked_at + RECHECK_SECONDS:
+            return False
+        self._checked_at = time.monotonic()
+        checker = AgentChecker(self._service)
+        refused = (
+            each for each in zip(self.agents, self.shown, strict=True) if says_refused(each[1].description)
+        )
+        return any(checker.as_shown(agent).description != shown.description for agent, shown in refused)
+
+    @cached_property
+    def by_tool(self) -> dict[str, AgentDefinition]:
+        """The agents by the names of their tools."""
+        return {agent.tool_name: agent for agent in self.agents}
+
+    def named(self, name: str) -> AgentDefinition:
+        """Return the agent of this name, or whose tool has this name.
+
+        Raises:
+            UnknownAgent: the sentence has the nearest names, and says why if a file of that name was refused.
+        """
+        for agent in self.agents:
+            if agent.name == name:
+                return agent
+        if name in self.by_tool:
+            return self.by_tool[name]
+        names = [agent.name for agent in self.agents]
+        raise UnknownAgent(name, names, self._service.registry.catalog().why_missing(name))
+
+    def matching(self, query: str) -> list[AgentDefinition]:
+        """Return the agents as models may see them that have a word of `query`, the best first; "" is all."""
+        words = set(query.casefold().split())
+        rated = [(_rating(agent, words), agent) for agent in self.shown]
+        rated.sort(key=lambda each: -each[0])  # stable: equals stay in the order of their names
+        return [agent for rating, agent in rated if rating or not words]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The last offer, and the state of the files that it was made from."""
+
+    agents: Sequence[AgentDefinition]
+    trusted: TrustFile
+    offered: OfferedAgents
+
+
+class Offer:
+    """Finds the agents that a caller is offered, anew only when something has changed."""
+
+    def __init__(self, service: Service, caller: Caller) -> None:
+        self._service = service
+        self._caller = caller
+        self._kept: _Kept | None = None
+
+    def now(self) -> OfferedAgents:
+        """Return the agents as their files and the trust are now: the same object if nothing has changed.
+
+        Looks at the files: call it off the event loop.
+        """
+        agents, trust_check, kept = self._service.registry.agents(), TrustCheck(self._service), self._kept
+        if (
+            kept is None
+            or kept.trusted != trust_check.trusted
+            or not _are_same(kept.agents, agents)
+            or kept.offered.is_outdated()
+        ):
+            offered = OfferedAgents(list(filter(self._is_offered, agents)), self._service)
+            self._kept = kept = _Kept(agents, trust_check.trusted, offered)
+        return kept.offered
+
+    def _is_offered(self, agent: AgentDefinition) -> bool:
+        patterns = self._service.settings.agent_patterns
+        if patterns and not any(fnmatchcase(agent.name, pattern) for pattern in patterns):
+            return False
+        return self._allowed is None or agent.name in self._allowed
+
+    @cached_property
+    def _allowed(self) -> set[str] | None:
+        """The names of the agents that a run may start: its request never changes. None: all."""
+        return None if self._caller.run_id is None else agents_of(self._service, self._caller.run_id)
+
+
+def _are_same(some: Sequence[AgentDefinition], others: Sequence[AgentDefinition]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
+def _rating(agent: AgentDefinition, words: set[str]) -> int:
+    name, description = agent.name.casefold(), agent.description.casefold()
+    return sum(3 * (word in name) + (word in description) for word in words)
+
+
+# -- The common context of a caller's tool calls: the service, the runs shown so far, and the way of
+# waiting.
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class ToolContext:
+    """The calls of a caller. `waiting` counts the calls now waiting for runs."""
+
+    service: Service
+    changes: Changes
+    caller: Caller
+    offer: Offer
+    shown: ShownRuns = field(default_factory=ShownRuns)
+    asked: set[tuple[str, str]] = field(default_factory=set)
+    """The questions asked here, by run and message: a program without a token is an asker by them alone."""
+    waiting: int = 0
+
+    def own_run_id(self, call: Call) -> str:
+        """Return the run that a child speaks for: the named run, else its own.
+
+        Raises:
+            BadArgument.
+        """
+        run_id = call.get("runId") or self.caller.run_id
+        if run_id is None:
+            raise BadArgument(
+                "runId is missing: give the id of your own run, as your first message names it."
+            )
+        return str(run_id)
+
+    async def waited(self, check: Callable[[], T | None], wait: Wait) -> T | None:
+        """Wait, and count as waiting: a server that leaves does not let waits finish."""
+        self.waiting += 1
+        try:
+            return await wait_until(self.changes, check, wait)
+        finally:
+            self.waiting -= 1
+
+    async def view_after_start(self, run_id: str, call: Call) -> RunView:
+        """Return the view of a just started run once the run has ended or asks, or the wait is over."""
+        await self.note_start(run_id)
+        observed = await asyncio.to_thread(open_run, self.service, run_id, self.caller)
+        return await self.view_after_wait(observed, call)
+
+    def is_asker(self, run_id: str, message_id: str) -> bool:
+        """Whether the caller has asked this question: as the run itself, or through these tools."""
+        return self.caller.run_id == run_id or (run_id, message_id) in self.asked
+
+    async def view_after_wait(self, observed: Observed, call: Call, message_id: str | None = None) -> RunView:
+        """Return the view of a run, with the named question, when it has ended, asks, or the wait is over."""
+        run_id, seconds = observed.meta.run_id, call.wait_seconds()
+        if seconds > 0:
+            async with call.waiting_for([run_id]):
+                wait = Wait(seconds, progress=call.progress)
+                observed = await self._when(observed, lambda run: has_ended_or_asks(run.meta), wait)
+        calls = call.next_calls
+        view = await asyncio.to_thread(view_for, self.service, observed, calls, message_id, self.caller)
+        await self.note(view)
+        return view if has_ended_or_asks(observed.meta) else with_note(view, call.wait_note())
+
+    async def note_start(self, run_id: str) -> None:
+        """Note that the caller has started a run: its end is news until the caller is shown it."""
+        self.shown.note(run_id)
+        if not self.caller.is_child:
+            await asyncio.to_thread(store.mark, self.service.store.paths.run(run_id))
+
+    async def note(self, view: RunView | RunMeta) -> None:
+        """Note that the caller was shown a run."""
+        self.shown.note(view.run_id, view.revision, ended=view.status.is_terminal)
+        if view.status.is_terminal and not self.caller.is_child:
+            await asyncio.to_thread(store.unmark, self.service.store.paths.run(view.run_id))
+
+    async def view_after_answer(
+        self, observed: Observed, message_id: str, call: Call, default: float
+    ) -> RunView:
+        """Return a child's view of its question: answered, expired, or still open."""
+
+        def is_closed(run: Observed) -> bool:
+            message = run.meta.message(message_id)
+            pending = message is not None and message.message_status is MessageStatus.PENDING
+            return not pending or run.meta.status.is_terminal
+
+        wait = Wait(call.wait_seconds(default), progress=call.progress)
+        observed = await self._when(observed, is_closed, wait)
+        calls, caller = call.next_calls, self.caller
+        view = await asyncio.to_thread(
+            view_for, self.service, observed, calls, message_id, caller, is_asker=True
+        )
+        return view if is_closed(observed) else with_note(view, call.wait_note(default))
+
+    async def _when(self, observed: Observed, is_enough: Callable[[Observed], bool], wait: Wait) -> Observed:
+        """Return a run as soon as the wanted condition holds, or as it is when the time is over."""
+        if wait.seconds <= 0 or is_enough(observed):
+            return observed
+        run_id, latest = observed.meta.run_id, observed
+
+        def look() -> Observed | None:
+            nonlocal latest
+            latest = observe(self.service.store, run_id)
+            return latest if is_enough(latest) else None
+
+        await self.waited(look, replace(wait, run_ids=frozenset({run_id})))
+        return latest
+
+
+def with_note(view: RunView, note: str | None) -> RunView:
+    """Return a view with a note if its wait was cut."""
+    return view if note is None else view.model_copy(update={"wait_note": note})
+
+
+# -- The description of a tool: a `ToolSpec` holds everything needed by any door.
+
+
+Answer = dict[str, Any]
+LIST = "result"
+"""The only key of an answer that is a list: structured content has to be an object."""
+Handler = Callable[[ToolContext, Call], Awaitable[Answer]]
+ToolRole = Literal["parent", "child"]
+"""`parent`: a caller that may start runs; `child`: a run that may start none."""
+
+
+@dataclass(frozen=True)
+class ToolHints:
+    """What clients show of a tool or decide by; None leaves it to the protocol's default."""
+
+    read_only: bool = False
+    destructive: bool | None = False
+    idempotent: bool | None = False
+    open_world: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class ToolSpec:
+    """A tool: its texts, the schemas of its arguments and of its answer, its roles, and its handler."""
+
+    name: str
+    title: str
+    description: str
+    arguments: Schema
+    """What the arguments of a call must fit."""
+    answer: Callable[[], Schema] | None
+    """Returns the schema of the answer when somebody lists the tools; None if the tool shows none."""
+    handler: Handler
+    roles: frozenset[ToolRole]
+    hints: ToolHints = ToolHints()
+    in_sight: bool = False
+    """Whether a client that hides tools shall show this one: a view may name it as the next call."""
+
+    @property
+    def shown_arguments(self) -> Schema:
+        """The schema of the arguments as a model sees it: every parent pays for each byte."""
+        return brief(self.arguments)
+
+
+# -- JSON Schemas of the answers of tools.
+
+
+def record_answer(record: type[Record]) -> Schema:
+    """Return the schema of a record, without the titles that pydantic adds, as a copy to change."""
+    return deepcopy(_record_schema(record))
+
+
+@cache
+def _record_schema(record: type[Record]) -> Schema:
+    schema: Schema = _untitled(record.model_json_schema(by_alias=True))
+    return schema
+
+
+def run_answer() -> Schema:
+    """Return the schema of a run view."""
+    return record_answer(RunView)
+
+
+def output_answer(schema: JsonSchema) -> Schema:
+    """Return the schema of a view whose `output` has a schema. `check_status` has that of the whole view.
+
+    Clients read it as one of 2020-12, so an output with a schema of an older draft has none there.
+    """
+    output = embedded(schema, "#/properties/output") if validator_name(schema) == NEWEST else {}
+    return {"type": "object", "properties": {"runId": {"type": "string"}, "output": output}}
+
+
+def agents_answer() -> Schema:
+    """Return the schema of a page of agents."""
+    row = {
+        "type": "object",
+        "properties": {"agent": {"type": "string"}, "description": {"type": "string"}},
+        "required": ["agent", "description"],
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "agents": {"type": "array", "items": row},
+            "total": {"type": "integer"},
+            "nextCursor": {"type": "string"},
+            "instructions": {"type": "string"},
+        },
+        "required": ["agents", "total", "instructions"],
+    }
+
+
+def rows_answer() -> Schema:
+    """Return the schema of a list of runs."""
+    runs = {"type": "array", "items": row_schema()}
+    properties = {"runs": runs, "otherParents": {"type": "string"}, "omitted": {"type": "string"}}
+    return {"type": "object", "properties": properties, "required": ["runs"]}
+
+
+def reply_answer() -> Schema:
+    """Return the schema of what `reply_subagent` answers."""
+    return {
+        "type": "object",
+        "properties": {
+            "success": {"type": "boolean"},
+            "message": {"type": "string"},
+            "updatedMetadata": {"type": "object"},
+        },
+        "required": ["success", "message", "updatedMetadata"],
+    }
+
+
+def ask_answer() -> Schema:
+    """Return the schema of what `ask_parent` answers."""
+    return {
+        "type": "object",
+        "properties": {
+            "messageId": {"type": "string"},
+            "answer": {"type": "string"},
+            "instructions": {"type": "string"},
+        },
+        "required": ["messageId"],
+    }
+
+
+def _untitled(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {
+            key: _untitled(value)
+            for key, value in schema.items()
+            if not (key == "title" and isinstance(value, str))
+        }
+    return [_untitled(item) for item in schema] if isinstance(schema, list) else schema
+
+
+# -- Pages of a list, by cursors that say of which list they are.
+
+
+PAGES_T = TypeVar("PAGES_T")
+_CURSOR = re.compile(r"([0-9a-f]{16})-([0-9]{1,9})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Page(Generic[PAGES_T]):
+    """A part of a list, and the cursor of the next part if there is one."""
+
+    items: Sequence[PAGES_T]
+    next_cursor: str | None
+
+
+def page_of(items: Sequence[PAGES_T], digest: str, size: int, cursor: str | None) -> Page[PAGES_T]:
+    """Return the page that a cursor names, or the first; `digest` stands for the whole list.
+
+    Raises:
+        BadArgument: the cursor is not of this list, which may have changed since.
+    """
+    start = 0 if cursor is None else _start(cursor, digest, len(items))
+    end = start + size
+    return Page(items[start:end], f"{digest}-{end}" if end < len(items) else None)
+
+
+def digest_of(texts: Sequence[str]) -> str:
+    """Return a short text that differs for different lists."""
+    digest = blake2b(digest_size=8)
+    for text in texts:
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    return digest.hexdigest()
+
+
+def _start(cursor: str, digest: str, count: int) -> int:
+    found = _CURSOR.fullmatch(cursor)
+    if found is None or found[1] != digest or int(found[2]) >= count:
+        raise BadArgument("The cursor is not of this list, or the list has changed: begin without a cursor.")
+    return int(found[2])

@@ -1,0 +1,1 @@
+"""What can be done with runs: a file for each verb or family of verbs."""

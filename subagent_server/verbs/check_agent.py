@@ -1,0 +1,517 @@
+"""Checking an agent: says, without a start, why a start would refuse it, and what its file names in vain.
+
+`subagent agents`, `doctor`, `serve --config`, the list of tools and the start itself ask here, so that they
+cannot differ. Whether a person trusts the agent is judged in `verbs/trust.py`.
+
+Tested in `tests/service/test_check_agent.py`.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from subagent_server import extensions
+from subagent_server.agents.agent_file import (
+    has_known_price,
+    is_http_url,
+    misspelt_alias,
+    resolve_model,
+    unknown_model,
+)
+from subagent_server.agents.expand import REFERENCE, MissingVariable, expand_as_far_as_set
+from subagent_server.agents.mcp_json import UnknownServer
+from subagent_server.agents.yaml_reader import AgentFileError
+from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
+from subagent_server.run.errors import BadArgument, shorten
+from subagent_server.sandbox.box import find_program
+from subagent_server.sandbox.readable import BoxRefused
+from subagent_server.sandbox.server_places import NotOutside, ServerPlace, outside_start, place_of
+from subagent_server.verbs.context import Service
+from subagent_server.verbs.inputs import cwd_of_user
+from subagent_server.verbs.live_runs import written_places
+from subagent_server.verbs.scripts import is_scripted
+from subagent_server.verbs.tool_names import (
+    MissingName,
+    missing_agents,
+    missing_sentence,
+    missing_tools,
+    tool_refusals,
+    verdict_of,
+)
+from subagent_server.verbs.trust import NotTrusted, TrustCheck
+
+# -- The keys of a definition that only a box of the sandbox can keep.
+
+
+def asked_of_box(agent: AgentDefinition) -> dict[str, str]:
+    """Return the keys that only a box of the sandbox can keep, as they are written."""
+    asked = {
+        "sandbox": "sandbox: bwrap" if agent.sandbox == "bwrap" else "",
+        "network": "" if agent.network else "network: false",
+        "sandboxLimits": "" if agent.sandbox_limits is None else "sandboxLimits",
+    }
+    return {key: written for key, written in asked.items() if written}
+
+
+def asked_by_servers(agent: AgentDefinition) -> dict[str, str]:
+    """Return the keys of MCP servers that only a box can keep, each with the name of its server."""
+    return {
+        f"mcpServers.{name}.{'sandbox' if server.sandbox else 'network'}": name
+        for name, server in agent.mcp_servers.items()
+        if server.insists_on_box
+    }
+
+
+def works_without_box(agent: AgentDefinition) -> bool:
+    """Whether the file of an agent leaves its programs without a box."""
+    return agent.sandbox == "none" or (agent.runner != "messages" and agent.sandbox == "auto")
+
+
+def why_no_commit(agent: AgentDefinition) -> str | None:
+    """Return a sentence for an agent whose prompt speaks of commits that its runs cannot make, or None."""
+    has_shell = agent.runner == "messages" and agent.selection.bash
+    can_commit = agent.sandbox == "none" or agent.isolation == "worktree" or not has_shell
+    if can_commit or re.search(r"\bcommit(s|ted|ting)?\b", agent.system_prompt, re.IGNORECASE) is None:
+        return None
+    return (
+        "Its prompt speaks of commits, and .git is read-only in the sandbox: `isolation: worktree` gives its "
+        "runs a branch of their own; `sandbox: none` lets them write the repository."
+    )
+
+
+def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path) -> str | None:
+    """Return why the programs of a run surely have no box, as a part of a sentence, or None.
+
+    That a box works shows only when the run enters it.
+    """
+    if agent.sandbox == "none":
+        return "the agent file says `sandbox: none`"
+    if works_without_box(agent):
+        return f"the runner {agent.runner} works without a sandbox, unless the file says `sandbox: bwrap`"
+    selection = agent.selection
+    programs = selection.bash or agent.enabled_code_mode is not None or agent.runner != "messages"
+    if not (programs or selection.grep or selection.glob or selection.ls):
+        return None  # no program is started
+    try:
+        find_program(environment, cwd)
+    except BoxRefused as refusal:
+        return refusal.reason
+    return None
+
+
+# -- The programs of this machine, each looked up once.
+
+
+class Programs:
+    """Looks programs up as the system does when it starts them; `path` is the variable PATH."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], bool] = {}
+        self._names: dict[str, list[str]] = {}
+
+    def is_missing(self, command: str, path: str | None, cwd: Path | None) -> bool:
+        """Whether a program is surely not there. Without `cwd`, a relative path may lead anywhere."""
+        if os.sep in command:
+            is_known = Path(command).is_absolute() or cwd is not None
+            return is_known and shutil.which((cwd or Path()) / command) is None
+        searched = path if path is not None else os.defpath
+        if (command, searched) not in self._found:
+            self._found[command, searched] = shutil.which(command, path=searched) is not None
+        return not self._found[command, searched] and all(
+            place.startswith(os.sep) for place in searched.split(os.pathsep)
+        )
+
+    def nearest(self, command: str, path: str | None) -> str | None:
+        """Return the program with the most similar name, among those that begin alike."""
+        searched = path if path is not None else os.defpath
+        if searched not in self._names:
+            self._names[searched] = [
+                name for place in searched.split(os.pathsep) for name in _names_in(place)
+            ]
+        names = [name for name in self._names[searched] if name[0] == command[0]]
+        alike = [name for name in names if abs(len(name) - len(command)) <= 2]
+        near = get_close_matches(command, alike, 1) if os.sep not in command else []
+        return near[0] if near else None
+
+
+def _names_in(directory: str) -> list[str]:
+    with suppress(OSError, ValueError):
+        return [path.name for path in Path(directory).iterdir()]
+    return []
+
+
+_BUDGET = "limits.budgetUsd"
+_REFUSED_CALL = "A call is refused"
+_MOST_SHOWN = 600
+"""Characters of refusals in the description of a tool."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One reason why runs of an agent are refused, as a sentence.
+
+    `key` is spelled as in `AgentDefinition.lines`; a fault of the file, which was noted with its line when
+    the file was read, has none. `in_file` says that the file is to blame, and not its surroundings.
+    """
+
+    sentence: str
+    key: str | None = None
+    in_file: bool = True
+
+
+@dataclass(frozen=True)
+class CheckedAgent:
+    """An agent as a run of it would get it, with its named servers and its variables replaced.
+
+    `doubt` says that it, or a server that it names, is not trusted: then nothing is started at all. `cwd` is
+    the directory that its file names, whether or not it is there.
+    """
+
+    agent: AgentDefinition
+    refusals: list[Refusal] = field(default_factory=list)
+    doubt: NotTrusted | None = None
+    cwd: Path | None = None
+    missing_tools: list[MissingName] = field(default_factory=list)
+    missing_agents: list[MissingName] = field(default_factory=list)
+    unknown_version: str | None = None
+    unknown_model: str | None = None
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """By key, a sentence on what nothing here has, or nobody tells. The agent runs all the same."""
+        each = {"tools": self.missing_tools, "agents": self.missing_agents}
+        told = {key: missing_sentence(key, names) for key, names in each.items()}
+        told["runner"] = self.unknown_version
+        told["model"] = self.unknown_model
+        return {key: sentence for key, sentence in told.items() if sentence is not None}
+
+    @property
+    def lacks_cwd(self) -> bool:
+        """Whether the directory that its file names is not there."""
+        return any(refusal.key == "cwd" for refusal in self.refusals)
+
+    @property
+    def sentences(self) -> str:
+        """All refusals, a line each; empty if there are none."""
+        return "\n".join(refusal.sentence for refusal in self.refusals)
+
+    @property
+    def remedy(self) -> str:
+        """What to do about the refusals."""
+        if any(refusal.in_file for refusal in self.refusals):
+            return "Mend the agent file (`subagent doctor` lists what is wrong with it), then start it again."
+        return "The agent file may stay as it is: put right what it relies on, then start it again."
+
+    def with_model_of_caller(self) -> "CheckedAgent":
+        """Return this agent for a start that names another model, for which the file is not to blame."""
+        refusals = [
+            replace(refusal, in_file=refusal.in_file and refusal.key != _BUDGET) for refusal in self.refusals
+        ]
+        return replace(self, refusals=refusals)
+
+    def line_of(self, key: str) -> int | None:
+        """Return the line of a key in the agent's file, or that of the key that it stands in, if known."""
+        return self.agent.lines.get(key) or self.agent.lines.get(key.partition(".")[0])
+
+    @property
+    def description(self) -> str:
+        """The description for models: it says first that a call is refused, and last what is missing."""
+        text = self.agent.description or f"Run the agent {self.agent.name}."
+        if self.doubt is not None:
+            text = f"{_refused_call(self.doubt)}\n{text}"
+        elif self.refusals:
+            why = self.sentences
+            text = f"{_REFUSED_CALL}: {why[:_MOST_SHOWN]}{'…' if len(why) > _MOST_SHOWN else ''}\n{text}"
+        return "\n".join([text, *(f"({sentence})" for sentence in self.missing.values())])
+
+
+class AgentChecker:
+    """Checks agents for one answer or one start: files, trust and places of programs are looked up once."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._trust_check = TrustCheck(service)
+        self._programs = Programs()
+
+    @cached_property
+    def _agent_names(self) -> frozenset[str] | None:
+        return self._service.registry.names()
+
+    def check(
+        self,
+        agent: AgentDefinition,
+        *,
+        elsewhere: bool = False,
+        is_asked_for: bool = False,
+        asks_program: bool = False,
+    ) -> CheckedAgent:
+        """Return an agent with everything that a start would refuse it for.
+
+        `elsewhere` says that the caller names a directory, so that of the file does not count; `is_asked_for`
+        that the caller names this very definition, so that it needs no trust. `asks_program` says that the
+        program of the agent may be executed for its version, if the agent is trusted.
+        """
+        # 1. The file alone, and whether it may be used.
+        doubt = None if is_asked_for else self._trust_check.doubt(agent)
+        refusals = self._of_definition(agent)
+        # 2. Named servers before variables: their entries hold variables too.
+        equipped = agent
+        try:
+            equipped = self._trust_check.equipped(agent)
+        except NotTrusted as error:
+            doubt = doubt or error
+        except UnknownServer as error:
+            refusals.append(Refusal(error.sentence, f"mcpServers.{error.name}"))
+        except AgentFileError as error:
+            refusals.append(Refusal(error.sentence, "mcpServers", in_file=False))
+        expanded = expand_as_far_as_set(equipped, self._service.settings.environment)
+        refusals += map(_unset, expanded.missing)
+        ready = expanded.definition
+        # 3. What it relies on here, by the values that a run would have.
+        refusals += self._of_surroundings(ready)
+        cwd = None
+        if not elsewhere and ready.cwd is not None and not _has_unset(ready.cwd):
+            cwd, wrong = self._directory(ready.cwd)
+            refusals += wrong
+        refusals += self._of_runner(ready, cwd)
+        # 4. To ask a program for its version executes it, so only when nothing is doubted.
+        old, unknown = (None, None)
+        checks = _runner_checks(agent)
+        if asks_program and doubt is None and checks is not None:
+            environment = {**self._service.settings.environment, **ready.env}
+            old, unknown = checks.too_old(ready, environment, written_places(self._service.settings))
+            refusals += [Refusal(old, "runner", in_file=False)] if old is not None else []
+        # 5. Boxes last: they depend on the directory.
+        refusals += self._of_box(ready, cwd)
+        refusals += self._of_servers(ready, cwd)
+        lost = missing_agents(ready, self._agent_names) if ready.agents else []
+        doubtful_model, missing = unknown_model(ready), missing_tools(ready)
+        judged = ready.model_copy(update={"verdict": verdict_of(ready)})
+        return CheckedAgent(judged, refusals, doubt, cwd, missing, lost, unknown, doubtful_model)
+
+    def as_shown(self, agent: AgentDefinition) -> AgentDefinition:
+        """Return an agent as models may see it.
+
+        An untrusted agent shows nothing but its name: a description is the text of a stranger, and a schema
+        may come from any file that this user can read.
+        """
+        if (doubt := self._trust_check.doubt(agent)) is not None:
+            return agent.model_copy(update={"description": _refused_call(doubt), "output_schema": None})
+        return agent.model_copy(update={"description": self.check(agent).description})
+
+    def _of_definition(self, agent: AgentDefinition) -> list[Refusal]:
+        """Return the refusals that follow from the file alone."""
+        checks = _runner_checks(agent)
+        return [
+            *(Refusal(_sentence(fault)) for fault in agent.faults),
+            *_of_extensions(agent),
+            *(Refusal(text, key) for key, text in (checks.unkept_keys(agent) if checks else {}).items()),
+            *(Refusal(sentence, key) for key, sentence in tool_refusals(agent)),
+            *(() if is_scripted(self._service.settings.environment) else _of_budget(agent)),
+        ]
+
+    def _of_surroundings(self, agent: AgentDefinition) -> Iterator[Refusal]:
+        """Yield what is wrong with the key and the address of the model, once variables are replaced."""
+        if agent.runner != "messages":
+            return
+        environment = {**self._service.settings.environment, **agent.env}
+        name = agent.api_key_env
+        key = environment.get(name, "").strip()
+        if not name.isidentifier():
+            pass  # a fault of the file says so
+        elif not key:
+            todo = f"set {name} where the server or the command is started"
+            yield _no_model("apiKeyEnv", f"{name} is not set", todo)
+        elif not (key.isascii() and key.isprintable()):
+            todo = f"set {name} to the key alone"
+            yield _no_model("apiKeyEnv", f"{name} holds characters that no key has", todo)
+        name = "baseUrl" if agent.base_url else "ANTHROPIC_BASE_URL"
+        url = agent.base_url or environment.get("ANTHROPIC_BASE_URL") or ""
+        is_judged = not url or _has_unset(url) or any(fault.startswith("baseUrl ") for fault in agent.faults)
+        if not is_judged and not is_http_url(url):
+            todo = f"let {name} begin with http:// or https://, or leave it out"
+            yield _no_model("baseUrl", f"{name} is not an address of HTTP with a host", todo)
+
+    def _directory(self, named: str) -> tuple[Path, list[Refusal]]:
+        if not named or "\0" in named:
+            told = "cwd is empty or holds a NUL byte: name a directory."
+            return self._service.settings.cwd, [Refusal(told, "cwd")]
+        try:
+            return cwd_of_user(self._service, named), []
+        except BadArgument as error:
+            return self._service.settings.cwd / named, [Refusal(error.sentence, "cwd")]
+
+    def _of_runner(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
+        """Yield the refusal of an agent whose runs need a program that is not there."""
+        checks = _runner_checks(agent)
+        command = (checks.program_of(agent) or "").strip() if checks is not None else ""
+        if checks is None or not command or _has_unset(command):
+            return
+        environment = {**self._service.settings.environment, **agent.env}
+        if self._programs.is_missing(command, environment.get("PATH"), cwd):
+            told = f"The program {shorten(command)} of the runner {agent.runner} is not here: "
+            yield Refusal(f"{told}{checks.installing(agent)}.", "runner", in_file=False)
+
+    def _of_box(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
+        asked = asked_of_box(agent)
+        settings = self._service.settings
+        if asked and (reason := why_no_box(agent, settings.environment, cwd or settings.cwd)) is not None:
+            for key, written in asked.items():
+                told = f"{written} cannot be kept: {reason}."
+                yield Refusal(told, key, in_file=works_without_box(agent))
+
+    def _of_servers(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
+        yield from self._of_server_boxes(agent, cwd)
+        for name, server in agent.mcp_servers.items():
+            key = f"mcpServers.{name}"
+            if server.type == "stdio":
+                yield from self._of_program(agent, name, server, cwd)
+                yield from self._of_place_outside(agent, name, server, cwd)
+            elif server.url and not _has_unset(server.url) and not is_http_url(server.url):
+                told = f"{key}.url must begin with http:// or https:// and name a host."
+                if not any(fault.startswith(f"{key}.url ") for fault in agent.faults):
+                    yield Refusal(told, key, in_file=False)
+
+    def _of_server_boxes(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
+        """Yield the refusals of keys of servers that only a box can keep, and none can be had."""
+        asked = asked_by_servers(agent)
+        reason = self._no_box_for_servers(agent, cwd) if asked else None
+        for key, name in asked.items() if reason is not None else ():
+            yield Refusal(f"{key} cannot be kept: {reason}.", f"mcpServers.{name}", in_file=False)
+
+    def _no_box_for_servers(self, agent: AgentDefinition, cwd: Path | None) -> str | None:
+        """Return why the servers of an agent surely have no box, as a part of a sentence."""
+        if agent.runner != "messages":
+            return f"the program of the runner {agent.runner} starts the servers itself"
+        try:
+            find_program(self._service.settings.environment, cwd or self._service.settings.cwd)
+        except BoxRefused as refusal:
+            return refusal.reason
+        return None
+
+    def server_places(self, checked: CheckedAgent) -> dict[str, ServerPlace]:
+        """Return where the stdio servers of an agent work, by name, as far as is known before a start."""
+        agent = checked.agent
+        no_box = self._no_box_for_servers(agent, checked.cwd)
+        places = {name: place_of(agent, server, no_box) for name, server in agent.mcp_servers.items()}
+        return {name: place for name, place in places.items() if place is not None}
+
+    def _of_place_outside(
+        self, agent: AgentDefinition, name: str, server: ServerDefinition, cwd: Path | None
+    ) -> Iterator[Refusal]:
+        """Yield the refusal of a server that may not work outside of every box."""
+        settings = self._service.settings
+        if server.sandbox is not False or _has_unset(" ".join([server.command or "", *server.args])):
+            return
+        key = f"mcpServers.{name}"
+        if agent.runner != "messages":
+            why = f"the program of the runner {agent.runner} starts the servers itself"
+            yield Refusal(f"{key}.sandbox cannot be kept: {why}.", key, in_file=False)
+            return
+        try:
+            environment = {**settings.environment, **agent.env}
+            written = written_places(settings)
+            here = [cwd or settings.cwd]
+            outside_start(agent, server, environment, settings.state_directory, here, written)
+        except NotOutside as error:
+            told = f"{key} cannot work outside of every box (sandbox: false): {error.why}; "
+            yield Refusal(f"{told}without the key it works in a box of its own.", key, in_file=False)
+
+    def _of_program(
+        self, agent: AgentDefinition, name: str, server: ServerDefinition, cwd: Path | None
+    ) -> Iterator[Refusal]:
+        """Yield the refusal of a server whose program is not there, unless that depends on the call."""
+        command = (server.command or "").strip()
+        if not command or _has_unset(command):
+            return
+        environment = {**self._service.settings.environment, **agent.env, **server.env}
+        if self._programs.is_missing(command, environment.get("PATH"), cwd):
+            near = self._programs.nearest(command, environment.get("PATH"))
+            meant = f" (nearest: {shorten(near)})" if near else ""
+            told = (
+                f"The MCP server {shorten(name)} cannot be started, because its program {shorten(command)}"
+                f"{meant} is not here: install it, or mend the command."
+            )
+            yield Refusal(told, f"mcpServers.{name}", in_file=False)
+
+
+class RunnerChecks(Protocol):
+    """What the module of an extension says of agents whose runs its runners carry out."""
+
+    def unkept_keys(self, agent: AgentDefinition) -> dict[str, str]:
+        """Return the keys that the runner cannot keep, each with a sentence."""
+        ...
+
+    def program_of(self, agent: AgentDefinition) -> str | None:
+        """Return the command of the program that carries out the runs."""
+        ...
+
+    def installing(self, agent: AgentDefinition) -> str:
+        """Return how that program comes here, as the end of a sentence."""
+        ...
+
+    def too_old(
+        self, agent: AgentDefinition, environment: Mapping[str, str], written: Sequence[Path]
+    ) -> tuple[str | None, str | None]:
+        """Return why the program is too old, and a doubt if it does not tell its version."""
+        ...
+
+
+def _runner_checks(agent: AgentDefinition) -> RunnerChecks | None:
+    """Return the checks of an agent's runner; None for the built-in loop."""
+    where = extensions.checks_of(agent.runner)
+    checks: RunnerChecks | None = None if where is None else extensions.imported(where)
+    return checks
+
+
+def _of_extensions(agent: AgentDefinition) -> Iterator[Refusal]:
+    """Yield the refusals of an agent that asks for an extension which this installation does not have."""
+    if agent.runner != "messages" and agent.runner not in extensions.runners():
+        yield Refusal(f"runner: {agent.runner} is not in this installation: choose another.", "runner")
+    if agent.enabled_code_mode is not None and extensions.tools_for("codeMode") is None:
+        yield Refusal("codeMode is not in this installation: leave it out.", "codeMode")
+
+
+def _of_budget(agent: AgentDefinition) -> Iterator[Refusal]:
+    if agent.runner != "messages" or agent.limits.budget_usd is None or has_known_price(agent.model):
+        return
+    near = misspelt_alias(agent.model)
+    model = f"{shorten(resolve_model(agent.model))}{f' (nearest: {near})' if near else ''}"
+    why = (
+        f"budgetUsd cannot be kept, because no price is known for the model {model}: name "
+        "one whose price is known, or limit the run by maxTurns and timeoutSeconds."
+    )
+    yield Refusal(why, _BUDGET)
+
+
+def _no_model(key: str, why: str, todo: str) -> Refusal:
+    return Refusal(f"{why}, so the model cannot be called: {todo}.", key, in_file=False)
+
+
+def says_refused(description: str) -> bool:
+    """Whether the description of an agent as it is shown says first that a call is refused."""
+    return description.startswith(_REFUSED_CALL)
+
+
+def _refused_call(doubt: NotTrusted) -> str:
+    return f"{_REFUSED_CALL}, because {doubt.remark}"
+
+
+def _unset(error: MissingVariable) -> Refusal:
+    return Refusal(error.sentence, ".".join(error.where.split(".")[:2]), in_file=False)
+
+
+def _has_unset(text: str) -> bool:
+    return REFERENCE.search(text) is not None
+
+
+def _sentence(fault: str) -> str:
+    """Return a fault, which is noted without one, with its full stop."""
+    return fault if fault.endswith((".", "!", "?")) else f"{fault}."

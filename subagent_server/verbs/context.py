@@ -1,0 +1,248 @@
+"""The context of every verb: the runs, a way to start them, the agents, the settings."""
+
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise
+from pathlib import Path
+
+from subagent_server.agents.discover import MAX_ENTRIES, Catalog, discover
+from subagent_server.agents.formats import load_agent_file
+from subagent_server.agents.yaml_reader import shown
+from subagent_server.process.launcher import Launcher, LocalLauncher
+from subagent_server.process.zygote_client import WarmStart
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.errors import SubagentError, UnknownAgent
+from subagent_server.run.records import AgentsFrom
+from subagent_server.run.store import RunStore
+from subagent_server.settings import Settings
+
+# -- The agents available now. Changed files are read again.
+
+
+Fingerprint = tuple[tuple[str, int, int], ...]
+
+
+class AgentRegistry:
+    """The catalog of some directories, read again when a file in them has changed.
+
+    A missing directory is listed as a problem, unless the directory is only `looked_for` by default.
+    """
+
+    def __init__(
+        self,
+        directories: Sequence[Path],
+        only: AgentDefinition | None = None,
+        *,
+        looked_for: bool = False,
+    ) -> None:
+        self._directories = tuple(directories)
+        self._looked_for = looked_for
+        self._only = only
+        self._read: tuple[Fingerprint, Catalog] | None = None
+        self._keep_seconds, self._looked_at = 0.0, -math.inf
+
+    def keep_for(self, seconds: float) -> None:
+        """Look at the files at most once in this time from now on: there are many who ask."""
+        self._keep_seconds = seconds
+
+    @classmethod
+    def of_one(cls, definition: AgentDefinition) -> "AgentRegistry":
+        """Return a registry with exactly one agent (`serve --config`)."""
+        return cls((), definition)
+
+    def is_named(self, agent: AgentDefinition) -> bool:
+        """Whether this very agent was named by a person (`serve --config`)."""
+        return agent is self._only
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """Where agents are looked for, the earlier wins."""
+        return self._directories
+
+    def catalog(self) -> Catalog:
+        """Return the catalog of the directories as they are now."""
+        read = self._read  # one value: several threads may ask
+        if read is not None and time.monotonic() < self._looked_at + self._keep_seconds:
+            return read[1]
+        self._looked_at = time.monotonic()
+        seen = _fingerprint(self._directories)
+        if read is None or seen != read[0]:
+            present = [d for d in self._directories if d.is_dir() or not self._looked_for]
+            self._read = read = (seen, discover(present))
+        return read[1]
+
+    def agents(self) -> list[AgentDefinition]:
+        """Return the agents that loaded, by name; those of a directory without their prompts."""
+        if self._only is not None:
+            return [self._only]
+        return list(self.catalog().agents.values())
+
+    def names(self) -> frozenset[str] | None:
+        """Return the names that agents may name, or None if only one agent is known (`serve --config`)."""
+        return None if self._only is not None else frozenset(self.catalog().agents)
+
+    def get(self, name: str) -> AgentDefinition:
+        """Return the agent of this name or tool name, whole, as its file is now.
+
+        Raises:
+            UnknownAgent: none loaded; the sentence says why if a file of that name was refused.
+            AgentFileError: the file has just become unreadable.
+        """
+        if self._only is None:
+            return _whole(self.catalog().require(name))
+        if name in (self._only.name, self._only.tool_name):
+            return self._only
+        raise UnknownAgent(name, [self._only.name])
+
+
+def _whole(listed: AgentDefinition) -> AgentDefinition:
+    """Return an agent of a catalog with its prompt."""
+    if listed.source is None:
+        return listed
+    whole = load_agent_file(listed.source)
+    if whole.name != listed.name:
+        raise UnknownAgent(listed.name, [whole.name], f"{shown(listed.source)} has just changed")
+    return whole.model_copy(update={"distinct_tool": listed.distinct_tool})
+
+
+def _fingerprint(directories: Sequence[Path]) -> Fingerprint:
+    """Return a value that differs after each change of these directories.
+
+    Every file counts, not agent files alone: prompts and schemas lie beside the agent files.
+    """
+    found: list[tuple[str, int, int]] = []
+    for directory in directories:
+        found += islice(_entries(directory), MAX_ENTRIES)
+    return tuple(sorted(found))
+
+
+def _entries(directory: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield what is in a directory tree, with time and size. Links to directories are not followed."""
+    pending = [str(directory)]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                here = list(islice(entries, MAX_ENTRIES))
+        except OSError:
+            continue  # gone meanwhile, or not to be read
+        for entry in here:
+            try:
+                status = entry.stat()
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+            except OSError:
+                continue  # gone meanwhile, or a link to nowhere
+            yield entry.path, status.st_mtime_ns, status.st_size
+
+
+# -- The origin of the agents of a tree of runs: the first run decides, and no run below brings others in.
+
+
+def agents_from(settings: Settings, agent: AgentDefinition, cwd: Path) -> AgentsFrom:
+    """Return the origin that a run of `agent` in `cwd` hands down, if started with these settings.
+
+    The agent has its named servers, and its variables are replaced.
+    """
+    return AgentsFrom(
+        directories=[str(directory) for directory in settings.agent_directories],
+        project=_text(settings.project),
+        home=_text(settings.home),
+        trust_file=_text(settings.trust_file),
+        trusts_all=settings.trusts_all,
+        configs=sorted(_configs(agent, cwd)),
+    )
+
+
+def may_serve(settings: Settings, config: Path) -> bool:
+    """Whether this process may serve the agent of a file: a run only what its own agent's servers name."""
+    if not settings.is_of_a_run:
+        return True
+    origin = _on_record(settings, RunStore(settings.runs_root))
+    return origin is not None and os.path.realpath(settings.cwd / config) in origin.configs
+
+
+def confined(settings: Settings, store: RunStore) -> Settings:
+    """Return the settings of a process of a run: its agents have the origin of its tree.
+
+    The flags and variables of the process itself do not count. If nothing is on record, there are no agents.
+    """
+    origin = _on_record(settings, store) or AgentsFrom(directories=[])
+    return replace(
+        settings,
+        agent_directories=tuple(Path(directory) for directory in origin.directories),
+        project=_path(origin.project),
+        home=_path(origin.home),
+        trust_file=_path(origin.trust_file),
+        trusts_all=origin.trusts_all,
+    )
+
+
+def _on_record(settings: Settings, store: RunStore) -> AgentsFrom | None:
+    try:
+        return store.read_request(settings.child_run_id or "").agents_from
+    except SubagentError:
+        return None  # the door refuses a caller in the name of that run, with the reason
+
+
+def _configs(agent: AgentDefinition, cwd: Path) -> Iterator[str]:
+    """Yield the files that the servers of an agent get as `--config`, links resolved."""
+    for server in agent.mcp_servers.values():
+        for before, word in pairwise(["", *server.args]):
+            named = word if before == "--config" else word.removeprefix("--config=")
+            if named != word or before == "--config":
+                with suppress(ValueError):  # a NUL: no file has such a name
+                    yield os.path.realpath(cwd / named)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+@dataclass(frozen=True)
+class Service:
+    """The first argument of every verb. It remembers nothing about runs: the disk holds everything."""
+
+    settings: Settings
+    store: RunStore
+    launcher: Launcher
+    registry: AgentRegistry = field(repr=False)
+
+
+def open_service(
+    settings: Settings, launcher: Launcher | None = None, registry: AgentRegistry | None = None
+) -> Service:
+    """Return the verbs' context for these settings; runs are processes of this machine by default.
+
+    For a process of a run the agents are the agents of its tree, whatever the settings say. A `registry` of
+    one agent is given only after `may_serve` has allowed it.
+    """
+    store = RunStore(settings.runs_root)
+    if settings.is_of_a_run:
+        settings = confined(settings, store)
+    return Service(
+        settings=settings,
+        store=store,
+        launcher=launcher or LocalLauncher(warm_start(settings)),
+        registry=registry or AgentRegistry(settings.agent_directories, looked_for=settings.agents_by_default),
+    )
+
+
+def warm_start(settings: Settings) -> WarmStart | None:
+    """Return the way to the zygote, or None if the settings do without a zygote.
+
+    No run starts the zygote, because the zygote would count as a process of the run and end together with the
+    run.
+    """
+    if not settings.warm:
+        return None
+    return WarmStart(
+        settings.runtime_directory, settings.warm_idle_seconds, may_spawn=settings.child_run_id is None
+    )

@@ -1,0 +1,235 @@
+"""The verb `continue_run`: a new run has the whole conversation of an ended run (SPEC section 6).
+
+Tested in `tests/end_to_end/test_continuing.py`.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from subagent_server.agents.expand import MissingVariable, expand_definition
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.errors import BadArgument, CallerError, NewerSchema, UnknownAgent, shorten
+from subagent_server.run.records import RunMeta, RunRequest
+from subagent_server.run.secrets import MASK
+from subagent_server.run.states import SCHEMA_VERSION, Status
+from subagent_server.verbs.access import USER, Caller, NotAllowed
+from subagent_server.verbs.context import Service
+from subagent_server.verbs.contract_agent import contract_agent
+from subagent_server.verbs.inputs import cwd_of_agent
+from subagent_server.verbs.left_behind import hand_over
+from subagent_server.verbs.reconcile import Observed, open_run, read_exit
+from subagent_server.verbs.scripts import check_not_scripted
+from subagent_server.verbs.start import Continuation, StartOrder, check_can_take_over, place_of, start_agent
+
+
+class AgentGone(CallerError):
+    """The agent of a run has no file any more, and the caller did not ask for the stored definition."""
+
+    code = "agent_gone"
+
+    def __init__(self, request: RunRequest) -> None:
+        name, run_id = request.agent.get("name", ""), request.run_id
+        super().__init__(
+            f"The file of agent {shorten(str(name))} is gone, so run {run_id} was not continued: put it "
+            "back, or ask for the definition that the run was started with by storedAgent: true."
+        )
+
+
+class NotEnded(CallerError):
+    """A run that works cannot be carried on by another."""
+
+    code = "wrong_state"
+
+    def __init__(self, meta: RunMeta) -> None:
+        super().__init__(
+            f"Run {meta.run_id} is {meta.status.value}, so it cannot be continued yet: wait for its end with "
+            "check_status, or end it with stop_run."
+        )
+
+
+@dataclass(frozen=True)
+class ContinueOrder:
+    """The order to continue a run. Without a `prompt` the run goes on from the point of the cut.
+
+    `inputs` are paths relative to the old run's directory. Without a `label` the old label is kept. With
+    `stored_agent` an agent whose file is gone is taken as stored in the old run. `overrides` are as
+    in `StartOrder`.
+    """
+
+    run_id: str
+    prompt: str | None = None
+    inputs: list[str] = field(default_factory=list)
+    label: str | None = None
+    stored_agent: bool = False
+    client: str | None = None
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+
+def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) -> RunMeta:
+    """Start a run that carries on an ended run, and return its first state.
+
+    The new run has the conversation and the working directory of the old run, the environment and the parent
+    of the caller, and the agent as its file is now. If the caller is a run, the new run stays in the caller's
+    directory. The new run waits in `ready` until no process of the old run is left. A run may be carried on
+    several times; the new runs know nothing of each other.
+
+    Raises:
+        UnknownRun, InvalidRunId, UnreadableMeta, NewerSchema, NotEnded: the run cannot be carried on, or not
+            yet.
+        NotAllowed, UnknownAgent, AgentGone, NotTrusted, BadArgument: not by this caller, or not so; nothing
+            was made either way.
+        ForeignRoot: the root does not have our mark.
+        StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
+    """
+    service.store.paths.check_ours()
+    observed = open_run(service, order.run_id, caller)
+    prompt = order.prompt if order.prompt and order.prompt.strip() else ""
+    _check_can_go_on(service, observed, prompt, order.inputs)
+    request = service.store.read_request(order.run_id)
+    check_not_scripted(service, order.run_id)
+    agent, continuation = _agent_now(service, request, order, caller)
+    _check_runner(request, agent)
+    check_can_take_over(service, observed.meta)
+    place = place_of(observed.meta, request)
+    _check_place(place, order.run_id)
+    wanted = StartOrder(
+        agent=agent.name,
+        prompt=prompt,
+        inputs=order.inputs,
+        cwd=None if caller.is_child and _author_put_it_there(service, agent, place) else place,
+        label=order.label or observed.meta.label,
+        client=order.client,
+        overrides=order.overrides,
+    )
+    meta = start_agent(service, agent, wanted, caller, replace(continuation, before=observed.meta))
+    if meta.worktree is not None and meta.worktree.taken_from is not None and not meta.status.is_terminal:
+        hand_over(service.store, observed.meta, meta.run_id)
+    return meta
+
+
+def _check_can_go_on(service: Service, observed: Observed, prompt: str, inputs: list[str]) -> None:
+    meta = observed.meta
+    if meta.schema_version > SCHEMA_VERSION:
+        raise NewerSchema(meta.run_id, meta.schema_version, SCHEMA_VERSION)
+    if not meta.status.is_terminal:
+        raise NotEnded(meta)
+    if meta.status is Status.COMPLETED and not (prompt or inputs):
+        raise BadArgument(f"Run {meta.run_id} has completed: say in `prompt` what it shall do next.")
+    gone = (read_exit(service.store.paths.run(meta.run_id)) or {}).get("treeGone")
+    if observed.live is None and not gone:
+        host = meta.launch.host if meta.launch is not None else "another host"
+        raise BadArgument(
+            f"Run {meta.run_id} was started on {host}, and it cannot be seen here whether its processes are "
+            "gone: continue it there."
+        )
+
+
+def _agent_now(
+    service: Service, request: RunRequest, order: ContinueOrder, caller: Caller
+) -> tuple[AgentDefinition, Continuation]:
+    """Return the agent as its file is now; without a file, and only on request, as stored in the old run.
+
+    The agent of a contract has no file and is known here.
+
+    A definition stored in a run directory decides nothing by itself. A run may not ask for the stored
+    definition: its agents come from the same place as all agents of its tree.
+
+    Raises:
+        UnknownAgent: there is a file of this name, which cannot be read.
+        AgentGone: there is no such file, and the caller did not ask for the stored definition.
+        NotAllowed, BadArgument: a run asked for the stored definition, or the definition cannot be used.
+    """
+    name = str(request.agent.get("name", ""))
+    if request.agent.get("byContract") is True:
+        return contract_agent(service.settings.contract_model), Continuation(request.run_id)
+    try:
+        return service.registry.get(name), Continuation(request.run_id)
+    except UnknownAgent as error:
+        if error.reason is not None:
+            raise
+        if not order.stored_agent:
+            raise AgentGone(request) from error
+    if caller.is_child:
+        raise NotAllowed(
+            f"The file of agent {shorten(name)} is gone, and run {caller.run_id} is a subagent, which may "
+            "not use a stored definition: ask your parent with ask_parent to put the file back."
+        )
+    try:
+        stored = AgentDefinition.model_validate(request.agent)
+    except ValidationError as error:
+        raise BadArgument(
+            f"The definition of agent {shorten(name)} that run {request.run_id} has stored cannot be used: "
+            "put the file of the agent back."
+        ) from error
+    warning = (
+        f"The file of agent {name} is gone: this run has the definition that run {request.run_id} was "
+        "started with."
+    )
+    if MASK in stored.model_dump_json():
+        warning += f" What was secret in it is {MASK} now, so what needs that may fail."
+    return stored, Continuation(request.run_id, [warning], stored_agent=True)
+
+
+def _check_place(place: str, run_id: str) -> None:
+    if not Path(place).is_dir():
+        raise BadArgument(
+            f"The directory {shorten(place)} in which run {run_id} worked is gone: "
+            "make it again, or start a new run."
+        )
+
+
+def _author_put_it_there(service: Service, agent: AgentDefinition, place: str) -> bool:
+    """Whether the agent file chose the run's directory: a continuation by a run then works there too."""
+    with suppress(BadArgument, MissingVariable):  # the directory of the file is gone, or not known
+        return cwd_of_agent(service, expand_definition(agent, service.settings.environment)) == Path(place)
+    return False
+
+
+def _check_runner(request: RunRequest, agent: AgentDefinition) -> None:
+    before = request.agent.get("runner", agent.runner)
+    if before != agent.runner:
+        raise BadArgument(
+            f"Run {request.run_id} was carried out by the runner {before}, and agent {agent.name} has "
+            f"{agent.runner} now, which cannot take its conversation over: start a new run instead."
+        )
+
+
+# -- The order to start the task of a run once more, as a new run.
+#
+# Tested in `tests/cli/test_rerun.py`.
+
+
+def order_of(service: Service, run_id: str, caller: Caller = USER) -> StartOrder:
+    """Return the order that run `run_id` was started by, for the agent as its file is now.
+
+    What is read is data of the run directory: it names an agent of the caller, whom a start judges as ever.
+
+    Raises:
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
+        ForeignRoot: the root does not have our mark.
+        BadArgument: the prompt is not kept whole.
+    """
+    service.store.paths.check_ours()
+    meta = open_run(service, run_id, caller).meta
+    request = service.store.read_request(run_id)
+    if MASK in request.prompt:
+        raise BadArgument(
+            f"The prompt of run {run_id} held a secret, which is not kept: start a new run with "
+            "the whole prompt."
+        )
+    if not request.prompt.strip():
+        raise BadArgument(
+            f"Run {run_id} has no prompt of its own, because it carried another run on: rerun run "
+            f"{request.continues_run_id}, or start a new one."
+        )
+    return StartOrder(
+        agent=meta.agent_name,
+        prompt=request.prompt,
+        inputs=list(request.inputs),
+        cwd=request.cwd,
+        label=request.label,
+    )

@@ -1,0 +1,269 @@
+"""The doctor: checks the files of runs, for kill tests, property tests, CI and bug reports.
+
+Each check names a defect in a sentence; without any defect the run is as SPEC section 4 says.
+
+Tested in `tests/cli/test_doctor.py`; the tests in `tests/faults/` and `tests/soak/` rely on it.
+"""
+
+import json
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+
+from subagent_server.process import marks
+from subagent_server.run import durable, locks, processes
+from subagent_server.run.errors import SubagentError, UnknownRun
+from subagent_server.run.files import Directory, Entry
+from subagent_server.run.journal import recorded_usage
+from subagent_server.run.paths import RECORD_BYTES, RunPaths
+from subagent_server.run.records import RunMeta, Transition, Usage
+from subagent_server.run.secrets import secret_values
+from subagent_server.run.states import (
+    ALWAYS,
+    TRANSITIONS,
+    Event,
+    MessageStatus,
+    Status,
+    Target,
+    derived_status,
+)
+from subagent_server.run.store import RunStore
+from subagent_server.verbs.left_behind import open_worktree
+from subagent_server.verbs.reconcile import Observed, children, observe, read_exit, read_shim, subtree
+
+_WORKING = frozenset({Status.RUNNING, Status.WAITING, Status.REPLIED})
+NOT_SETTLED = "its worktree is not settled, and each reader tries again"
+_LARGEST_SEARCHED = 64 << 20
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A contradiction in the files of a run."""
+
+    run_id: str
+    what: str
+
+
+def examine_all(store: RunStore, environment: Mapping[str, str]) -> Iterator[Defect]:
+    """Reconcile and check every run under the root. `environment` holds the secrets to look for."""
+    for run_id in store.run_ids(newest_first=False):
+        yield from examine(store, run_id, environment)
+
+
+def examine(store: RunStore, run_id: str, environment: Mapping[str, str]) -> Iterator[Defect]:
+    """Reconcile a run, as every reader does, and yield its defects."""
+    try:
+        observed = observe(store, run_id)
+        request = store.read_request(run_id)
+    except UnknownRun:
+        return  # a start that never was
+    except SubagentError as error:
+        yield Defect(run_id, error.sentence)
+        return
+    case = _Case(store, store.paths.run(run_id), observed, environment)
+    if request.run_id != run_id:
+        yield Defect(run_id, f"request.json is that of run {request.run_id}")
+    for check in _CHECKS:
+        try:
+            for what in check(case):
+                yield Defect(run_id, what)
+        except SubagentError as error:  # an unreadable file is a defect too
+            yield Defect(run_id, error.sentence)
+        except OSError as error:
+            yield Defect(run_id, f"{error.filename} cannot be read: {error.strerror}")
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A run under examination."""
+
+    store: RunStore
+    run: RunPaths
+    observed: Observed
+    environment: Mapping[str, str]
+
+    @property
+    def meta(self) -> RunMeta:
+        return self.observed.meta
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended and its last process is gone."""
+        return self.meta.status.is_terminal and self.observed.live is False
+
+
+def _history(case: _Case) -> Iterator[str]:
+    """Every step was legal and begins in the status that the last step left; the run ended at most once."""
+    status = Status.READY
+    for number, step in enumerate(case.meta.transitions, start=1):
+        if step.from_status is not status:
+            yield f"transition {number} ({step.event}) begins at {step.from_status}, not at {status}"
+        if not _is_legal(step):
+            yield f"transition {number} goes by {step.event} from {step.from_status} to {step.to_status}"
+        status = step.to_status
+    if status is not case.meta.status:
+        yield f"the status is {case.meta.status}, but its transitions lead to {status}"
+    starts = sum(step.event is Event.WORKER_STARTED for step in case.meta.transitions)
+    if starts > 1:
+        yield f"its worker started {starts} times"
+    if case.meta.revision < len(case.meta.transitions):
+        yield f"its revision {case.meta.revision} is less than its {len(case.meta.transitions)} transitions"
+
+
+def _is_legal(step: Transition) -> bool:
+    if step.event in ALWAYS:
+        return step.to_status is step.from_status
+    target = TRANSITIONS[step.from_status].get(step.event)
+    if target is Target.SAME:
+        return step.to_status is step.from_status
+    if target is Target.DERIVED:
+        return step.to_status in _WORKING
+    return target == step.to_status
+
+
+def _messages(case: _Case) -> Iterator[str]:
+    meta = case.meta
+    statuses = [message.message_status for message in meta.messages]
+    if meta.pending_questions != statuses.count(MessageStatus.PENDING):
+        yield f"pendingQuestions is {meta.pending_questions}, but {len(meta.pending)} are pending"
+    if meta.status.is_terminal:
+        left = [s for s in statuses if s in (MessageStatus.PENDING, MessageStatus.REPLIED)]
+        if left:
+            yield f"it has ended with {len(left)} questions still open"
+    elif meta.status in _WORKING and meta.status is not derived_status(statuses):
+        yield f"its status is {meta.status}, but its questions make it {derived_status(statuses)}"
+    names = [message.message_id for message in meta.messages]
+    if len(set(names)) != len(names):
+        yield "two of its questions have one id"
+
+
+def _ending(case: _Case) -> Iterator[str]:
+    """The status, its time, its error and the result agree."""
+    meta = case.meta
+    result = case.store.read_result(meta.run_id)
+    if meta.status is Status.COMPLETED and result is None:
+        yield "it is completed without a result.json"
+    if result is not None and result.outcome is not meta.status:
+        yield f"result.json says {result.outcome}, the status is {meta.status}"
+    if meta.status.is_terminal != (meta.ended_at is not None):
+        yield f"it is {meta.status}, and the time of its end is {meta.ended_at}"
+    if (meta.status is Status.FAILED) != (meta.error is not None):
+        yield f"it is {meta.status}, and its error is {meta.error}"
+    if meta.payload is not None and not case.run.payload.exists():
+        yield "its payload is missing"
+
+
+def _journal(case: _Case) -> Iterator[str]:
+    """Numbers are dense, and a run that is over says so once, truthfully, at the end."""
+    events = list(durable.records(case.run.events))
+    numbers = [event.get("seq") for event in events]
+    if numbers != list(range(1, len(numbers) + 1)):
+        yield "the numbers of events.jsonl are not dense"
+    ends = [event for event in events if event.get("type") == "run_ended"]
+    if len(ends) > 1:
+        yield f"events.jsonl says {len(ends)} times that it ended"
+    if case.is_over and not ends:
+        yield "events.jsonl does not say how it ended"
+    if ends and ends[-1].get("status") != case.meta.status.value:
+        yield f"events.jsonl says {ends[-1].get('status')}, the status is {case.meta.status}"
+
+
+def _usage(case: _Case) -> Iterator[str]:
+    recorded = recorded_usage(case.run)
+    if case.is_over and recorded is not None and case.meta.usage != case.meta.usage.merged(recorded):
+        yield "its usage is less than what events.jsonl tells"
+
+
+def _tree(case: _Case) -> Iterator[str]:
+    """A finished tree costs the sum of its runs; removed runs count in the runs above them."""
+    meta, marks = case.meta, case.store.children_of(case.meta.run_id)
+    live = set(case.store.live_ids()) if marks else set()
+    if not case.is_over or any(each.run_id in live for each in subtree(case.store, meta)):
+        return
+    below = list(children(case.store, meta))
+    total = reduce(Usage.plus, (child.with_descendants for child in below), meta.usage)
+    # a mark of a missing part may be of a removed run, and older versions made none
+    stated, total = (usage.model_copy(update={"at_least": ()}) for usage in (meta.with_descendants, total))
+    if stated != stated.caught_up(total) or (len(below) == len(marks) and stated != total):
+        yield f"its withDescendants is {_figures(stated)}, but its runs sum up to {_figures(total)}"
+
+
+def _figures(usage: Usage) -> str:
+    return json.dumps({n: v for n, v in usage.model_dump(mode="json", exclude_none=True).items() if v})
+
+
+def _processes(case: _Case) -> Iterator[str]:
+    """A finished run has no process, no lock and no place among the live; an unfinished run lives."""
+    if not case.meta.status.is_terminal and case.observed.live is False:
+        yield f"it is {case.meta.status}, and nobody works on it"
+    if not case.is_over:
+        return
+    left = marks.processes_of(case.meta.run_id)
+    if left:
+        yield f"it is over, and {len(left)} of its processes live (pid {left[0].pid})"
+    shim = processes.Identity.from_json(read_shim(case.run).get("shim"))
+    is_kept = shim is not None and processes.is_alive(shim)  # it leaves in a moment, and its lock with it
+    if locks.is_held(case.run.live_lock) and not is_kept:
+        yield "it is over, and its live.lock is held"
+    if not (read_exit(case.run) or {}).get("treeGone"):
+        yield "it is over, and exit.json does not say that its tree is gone"
+    if case.meta.run_id in case.store.live_ids() and open_worktree(case.store, case.meta.run_id) is None:
+        yield "it is over, and stands among those that may be live"
+
+
+def _worktree(case: _Case) -> Iterator[str]:
+    why = open_worktree(case.store, case.meta.run_id) if case.is_over else None
+    if why is not None:
+        yield f"{NOT_SETTLED}: {why}"
+
+
+def _children(case: _Case) -> Iterator[str]:
+    for child in case.store.children_of(case.meta.run_id):
+        try:
+            meta = case.store.read(child)
+        except SubagentError:
+            continue  # a start that never was, or a finding of its own
+        if meta.parent_run_id != case.meta.run_id:
+            yield f"{child} stands among its children, but its parent is {meta.parent_run_id}"
+        elif case.is_over and not meta.status.is_terminal:
+            yield f"it is over, and its child {child} is {meta.status}"
+
+
+def _secrets(case: _Case) -> Iterator[str]:
+    """No value of a secret variable of this process stands in any file of the run."""
+    secrets = {name: value.encode() for name, value in secret_values(case.environment).items()}
+    for file in _files_below(case.run.files) if secrets else ():
+        with suppress(OSError):  # not a file that we wrote, or larger than is searched
+            content = file.read(_LARGEST_SEARCHED)
+            for name, value in secrets.items():
+                if value in content:
+                    yield f"{file.path.relative_to(case.run.directory)} holds the value of {name}"
+
+
+def _files_below(directory: Directory, depth: int = 4) -> Iterator[Entry]:
+    """Yield all entries of a directory and its subdirectories, as deep as the files of a run go."""
+    with suppress(OSError):
+        for name in sorted(directory.names()):
+            entry = directory.entry(name)
+            if not stat.S_ISDIR(entry.stat().st_mode):
+                yield entry
+            elif depth > 0:
+                yield from _files_below(directory.below(name), depth - 1)
+
+
+def _shim(case: _Case) -> Iterator[str]:
+    for path in (case.run.shim, case.run.exit):
+        try:
+            json.loads(path.read(RECORD_BYTES))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            yield f"{path.name} cannot be read: {error}"
+
+
+_CHECKS: tuple[Callable[[_Case], Iterator[str]], ...] = (
+    *(_history, _messages, _ending, _journal, _usage, _tree),
+    *(_processes, _worktree, _children, _shim, _secrets),
+)

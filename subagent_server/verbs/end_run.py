@@ -1,0 +1,201 @@
+"""The verb `update_status`: a program says from outside the built-in loop how its run goes on, or ends it.
+
+Tested in `tests/end_to_end/test_children.py` and `tests/end_to_end/test_child_programs.py`.
+"""
+
+import asyncio
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal
+
+from subagent_server.process import marks
+from subagent_server.run import processes, transitions
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.commands import misfit
+from subagent_server.run.errors import BadArgument, CallerError
+from subagent_server.run.journal import recorded_usage
+from subagent_server.run.processes import now
+from subagent_server.run.records import Failure, RunResult
+from subagent_server.run.states import (
+    MAX_PAYLOAD_BYTES,
+    Status,
+    check_payload_size,
+    check_reason,
+    check_summary,
+    cut,
+    maybe_cut,
+)
+from subagent_server.verbs.access import USER, Caller
+from subagent_server.verbs.context import Service
+from subagent_server.verbs.inputs import masker_at_door
+from subagent_server.verbs.reconcile import Observed, observe, open_run, signal_shim, stop_children, stop_run
+
+Reported = Literal["running", "completed", "failed"]
+
+
+def update_status(
+    service: Service,
+    run_id: str,
+    status: Reported,
+    summary: str | None = None,
+    payload: str | None = None,
+    caller: Caller = USER,
+    structured: dict[str, Any] | None = None,
+) -> Observed:
+    """Record that a run goes on, is done, or failed. An end is final; a second end changes nothing.
+
+    A long summary is cut in the state; the result of an end has all of it. `structured` is what
+    `structured_result` has made of the payload.
+
+    Raises:
+        BadArgument: the summary or the payload is too large.
+        IllegalTransition, InvalidRunId, UnknownRun, NotAllowed, StorageFailed.
+    """
+    check_summary(summary)
+    _check_size(payload)
+    masker = masker_at_door(service, run_id)
+    summary = masker.data(summary)
+    store = service.store
+    observed = open_run(service, run_id, caller)
+    short, text = maybe_cut(summary), summary or ""
+    if status == "running":
+        return Observed(
+            store.update(run_id, transitions.ProgressReported(summary=short), now()), observed.live
+        )
+    usage = recorded_usage(store.paths.run(run_id))
+    if status == "completed":
+        output = masker.data(structured or {})
+        result = RunResult(outcome=Status.COMPLETED, text=text, summary=short, **output)
+        finished = transitions.Finished(summary=short, usage=usage)
+        kept = None if payload is None else masker.text(payload).encode("utf-8", "replace")
+        store.update(run_id, finished, now(), result=result, payload=kept)
+    else:
+        failure = Failure(code="agent_error", message=cut(text) or "The agent reported that it failed.")
+        result = RunResult(outcome=Status.FAILED, text=text, error=failure)
+        store.update(run_id, transitions.RunFailed(failure=failure, usage=usage), now(), result=result)
+    signal_shim(store, run_id)
+    stop_children(store, run_id)
+    return observe(store, run_id)  # its processes may be gone, and the runs below it added their cost
+
+
+async def structured_result(
+    service: Service, run_id: str, payload: str | None, caller: Caller = USER
+) -> dict[str, Any]:
+    """Return the field `output` of a result, if the agent of the run promises one and the run goes on.
+
+    A run may not complete without the output that its agent promises, by whichever door it ends.
+
+    Raises:
+        BadArgument: the payload is not JSON that fits the schema of the agent.
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
+    """
+    _check_size(payload)
+    schema = await asyncio.to_thread(_promised, service, run_id, caller)
+    if schema is None:
+        return {}
+    expected = f"the agent of run {run_id} promises a result of its outputSchema"
+    try:
+        output = json.loads(payload or "")
+    except (ValueError, RecursionError) as error:
+        raise BadArgument(f"The payload is not JSON, and {expected}: give that as `payload`.") from error
+    problem = await misfit(schema, output)
+    if problem is not None:
+        raise BadArgument(f"The payload {problem}; {expected}: mend it, and call again.")
+    return {"output": output}
+
+
+def _check_size(payload: str | None) -> None:
+    if payload is not None:
+        check_payload_size(len(payload.encode("utf-8", "replace")))
+
+
+def _promised(service: Service, run_id: str, caller: Caller) -> Any:
+    """Return the output schema of a run that has not ended, or None."""
+    if open_run(service, run_id, caller).meta.status.is_terminal:
+        return None
+    try:
+        return AgentDefinition.model_validate(service.store.read_request(run_id).agent).output_schema
+    except ValueError:
+        return None  # its request is damaged: the run can be ended all the same
+
+
+# -- Open the payload of a run as it is stored, gzip-compressed, for a door that passes it on unchanged.
+#
+# Tested in `tests/lifecycle/test_payload.py`.
+
+
+MAX_STORED_BYTES = MAX_PAYLOAD_BYTES + (1 << 20)
+"""More than any payload takes that was stored here: what cannot be compressed grows by far less."""
+_GZIP = b"\x1f\x8b"
+
+
+class NoPayload(CallerError):
+    """A run has no payload that could be passed on."""
+
+    code = "no_payload"
+
+
+@dataclass(frozen=True)
+class StoredPayload:
+    """An open file of `size` bytes, and a short text that no other payload has. The caller closes it."""
+
+    file: BinaryIO
+    size: int
+    tag: str
+
+
+def open_payload(service: Service, run_id: str, caller: Caller = USER) -> StoredPayload:
+    """Return the payload of a run, unread. The state of the run has to name it: a file alone does not count.
+
+    Raises:
+        NoPayload: there is none, or what is there was not stored as one.
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, StorageFailed, LockTimeout.
+    """
+    meta = open_run(service, run_id, caller).meta
+    if meta.payload is None:
+        raise NoPayload(f"Run {run_id} ({meta.status.value}) has no payload: agent_status shows what it has.")
+    try:
+        descriptor = service.store.paths.run(run_id).payload.open()
+    except OSError as error:
+        raise _damaged(run_id, error.strerror or str(error)) from error
+    file = os.fdopen(descriptor, "rb", buffering=0)
+    facts = os.fstat(descriptor)
+    if facts.st_size > MAX_STORED_BYTES or os.pread(descriptor, len(_GZIP), 0) != _GZIP:
+        file.close()
+        raise _damaged(run_id, "it was not stored as a payload")
+    return StoredPayload(file, facts.st_size, f"{run_id}-{facts.st_size:x}-{facts.st_mtime_ns:x}")
+
+
+def _damaged(run_id: str, why: str) -> NoPayload:
+    return NoPayload(f"The payload of run {run_id} cannot be read ({why}): its summary is in agent_status.")
+
+
+# -- The verb `stop_run`: the status is written first, then the processes get their signals.
+#
+# Tested in `tests/end_to_end/test_stops.py`, `tests/faults/test_stop_races.py` and
+# `tests/cli/test_stop.py`.
+
+
+def stop(service: Service, run_id: str, reason: str | None = None, caller: Caller = USER) -> Observed:
+    """End a run and its children. An ended run is returned unchanged.
+
+    Its processes get TERM and, 10 s later, KILL; `live` says truthfully whether they are gone.
+
+    Raises:
+        BadArgument: the reason is too long.
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, ForeignRoot, StorageFailed, LockTimeout.
+    """
+    check_reason(reason)
+    service.store.paths.check_ours()
+    observed = open_run(service, run_id, caller)
+    if observed.meta.status.is_terminal:
+        return observed
+    stop_run(service.store, run_id, reason and masker_at_door(service, run_id).text(reason))
+    return observe(service.store, run_id)  # its processes may be gone, and the runs below it added their cost
+
+
+def suspended_shim(service: Service, run_id: str) -> int | None:
+    """Return the pid of the shim of a run if that process is suspended: until it goes on, it ends nothing."""
+    shim = marks.recorded_shim(service.store.paths.run(run_id))
+    return shim.pid if shim is not None and processes.is_stopped(shim) else None

@@ -1,0 +1,198 @@
+"""The verb `get_logs`: a run's log, journal, result or payload, page by page.
+
+Tested in `tests/server/test_results.py` and `tests/cli/test_logs.py`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+
+from subagent_server.run import durable
+from subagent_server.run.durable import Page
+from subagent_server.run.errors import BadArgument
+from subagent_server.run.journal import page
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.records import Record, RunMeta
+from subagent_server.run.states import timestamp
+from subagent_server.run.store import RunStore
+from subagent_server.verbs.access import USER, Caller
+from subagent_server.verbs.context import Service
+from subagent_server.verbs.reconcile import ending_facts, open_run
+
+Stream = Literal["log", "events", "result", "payload"]
+MAX_LINES = 1_000
+PAGE_CHARACTERS = 20_000
+
+
+class LogPage(Record):
+    """A page of a stream. `cursor` goes into the next call; `at_end`: nothing more is there yet."""
+
+    run_id: str
+    stream: str
+    text: str
+    cursor: str
+    at_end: bool
+    total_characters: int | None = None
+    note: str | None = Field(default=None, description="Why the page is empty")
+
+
+def get_logs(
+    service: Service,
+    run_id: str,
+    stream: Stream = "log",
+    cursor: str | None = None,
+    lines: int = 50,
+    caller: Caller = USER,
+) -> LogPage:
+    """Return a page: the last `lines` of a log, or what follows `cursor`. A result starts at its beginning.
+
+    Raises:
+        BadArgument: the cursor or the number of lines is not valid.
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
+    """
+    if not 1 <= lines <= MAX_LINES:
+        raise BadArgument(f"lines is {lines}: give 1 to {MAX_LINES}.")
+    meta = open_run(service, run_id, caller).meta
+    offset = _offset(cursor)
+    run = service.store.paths.run(run_id)
+    if stream in ("log", "events"):
+        found = page(run.log if stream == "log" else run.events, offset, lines)
+        return _bounded(run_id, stream, found, offset)
+    part = _slice(run_id, stream, _whole(service, run_id, stream), offset or 0)
+    return part if part.total_characters else part.model_copy(update={"note": _why(meta, stream)})
+
+
+def _why(meta: RunMeta, stream: str) -> str:
+    """Return why there is nothing in a stream that a run writes once."""
+    if not meta.status.is_terminal:
+        return f"The run is {meta.status.value}: its {stream} comes with its end."
+    return f"The run is {meta.status.value} and left no {stream}: its log shows how far it came."
+
+
+def _offset(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    if not (cursor.isascii() and cursor.isdecimal()) or len(cursor) > 18:
+        raise BadArgument(f"{cursor[:40]!r} is no cursor: use the one of the page before, or none.")
+    return int(cursor)
+
+
+def _bounded(run_id: str, stream: str, found: Page, offset: int | None) -> LogPage:
+    """Cut a page of long lines: the rest follows on the next page; at the tail the newest stay."""
+    text = "\n".join(found.lines)
+    cursor, at_end = found.cursor, found.at_end
+    if len(text) > PAGE_CHARACTERS:
+        if offset is None:
+            text = "… " + text[-PAGE_CHARACTERS:]
+        else:
+            kept = _fitting(found.lines)
+            text = "\n".join(found.lines[:kept])[:PAGE_CHARACTERS]
+            cursor = offset + sum(len(line.encode()) + 1 for line in found.lines[:kept])
+            at_end = False
+    return LogPage(run_id=run_id, stream=stream, text=text, cursor=str(cursor), at_end=at_end)
+
+
+def _fitting(lines: list[str]) -> int:
+    """Return how many of `lines` fit on a page, at least one."""
+    size = 0
+    for number, line in enumerate(lines):
+        size += len(line) + 1
+        if size > PAGE_CHARACTERS:
+            return max(1, number)
+    return len(lines)
+
+
+def _whole(service: Service, run_id: str, stream: str) -> str:
+    if stream == "payload":
+        payload = service.store.read_payload(run_id)
+        return "" if payload is None else payload.decode("utf-8", "replace")
+    result = service.store.read_result(run_id)
+    if result is None:
+        return ""
+    return result.to_json().decode() if result.has_output else result.text
+
+
+def _slice(run_id: str, stream: str, text: str, offset: int) -> LogPage:
+    part = text[offset : offset + PAGE_CHARACTERS]
+    end = offset + len(part)
+    return LogPage(
+        run_id=run_id,
+        stream=stream,
+        text=part,
+        cursor=str(end),
+        at_end=end >= len(text),
+        total_characters=len(text),
+    )
+
+
+# -- Following the journal of a run: a look reads only the new lines, and a bounded part of them.
+
+
+Event = dict[str, Any]
+MAX_BYTES = 256 * 1024
+"""How much one look reads. Of more, the newest is read: a feed is for watching, not a record."""
+_MAX_LINES = 5_000
+
+
+@dataclass(frozen=True)
+class JournalPlace:
+    """How far a journal was followed: the byte behind a line, and whether the end of the run was reported."""
+
+    cursor: int = 0
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class JournalNews:
+    """The events since the last look; `left_out`: they were too many, and the first are missing."""
+
+    events: list[Event]
+    left_out: bool = False
+
+
+class JournalFollower:
+    """Follows the journal of a run from a place on. Used by one thread at a time."""
+
+    def __init__(self, store: RunStore, run_id: str, place: JournalPlace | None = None) -> None:
+        self._run = store.paths.run(run_id)
+        self.place = place or _end(self._run)
+        """How far it has come; without a place to begin at: where the journal ends now."""
+
+    def news(self) -> JournalNews:
+        """Return the events since the last look; a journal that cannot be read has none."""
+        try:
+            start = max(self.place.cursor, self._run.events.stat().st_size - MAX_BYTES)
+            page = durable.read_from(self._run.events, start, _MAX_LINES, max_bytes=MAX_BYTES)
+        except OSError:
+            return JournalNews([])
+        left_out = start > self.place.cursor
+        lines = page.lines[1:] if left_out else page.lines  # the first of them is cut
+        events = [event for line in lines if (event := durable.parse(line)) is not None]
+        return JournalNews(self._unreported(page.cursor, events), left_out)
+
+    def ending(self, meta: RunMeta) -> Event | None:
+        """Return the last event of an ended run's journal, if not read yet.
+
+        The state is written before this event, so a reader of the state may be too early for the event.
+        """
+        if self.place.ended or meta.ended_at is None:
+            return None
+        self.place = JournalPlace(self.place.cursor, ended=True)
+        return {"at": timestamp(meta.ended_at), "type": "run_ended", **ending_facts(meta)}
+
+    def _unreported(self, cursor: int, events: list[Event]) -> list[Event]:
+        """Remember how far the reader has come; leave out an end already reported."""
+        ended = self.place.ended
+        ends = [event for event in events if event.get("type") == "run_ended"]
+        self.place = JournalPlace(cursor, ended or bool(ends))
+        return [event for event in events if event not in ends] if ended else events
+
+
+def _end(run: RunPaths) -> JournalPlace:
+    try:
+        page = durable.tail(run.events, 1)
+    except OSError:
+        return JournalPlace()
+    last = durable.parse(page.lines[0]) if page.lines else None
+    return JournalPlace(page.cursor, last is not None and last.get("type") == "run_ended")

@@ -1,0 +1,440 @@
+"""What the starter of a run gives it: prompt, label and files, which reach the disk without secrets."""
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from subagent_server.agents.expand import MissingVariable, expand_definition
+from subagent_server.agents.redact import hidden_values
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.confined_path import LeadsOutside, PathInside, inside, is_text, open_real
+from subagent_server.run.errors import BadArgument, StorageFailed, SubagentError, shorten
+from subagent_server.run.executed_files import executed_by
+from subagent_server.run.files import Entry
+from subagent_server.run.images import check_image
+from subagent_server.run.images import media_type as image_type
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.records import RunMeta
+from subagent_server.run.secrets import MASK, Masker, collector_secrets, secret_values
+from subagent_server.verbs.access import Caller
+from subagent_server.verbs.context import Service
+
+# -- The directories of a run and of its children: a tree stays in the `cwd` of its first run (SPEC 13).
+
+
+@dataclass(frozen=True)
+class ParentPlaces:
+    """The directories that a run may hand on to its children, by real paths.
+
+    Children may work in `cwd`, and their inputs may lie there. `kept` are the run's own `inputs/` and
+    `outputs/`, in which inputs may lie too. (A worktree made for a run will be another place to work in.)
+    """
+
+    run_id: str
+    cwd: Path
+    kept: tuple[Path, ...] = ()
+
+
+def places_of(service: Service, parent: RunMeta) -> ParentPlaces:
+    """Return the directories that `parent` may hand on.
+
+    The `cwd` of a nested run is on record as a real path; the `cwd` of a root run is as its user named it.
+
+    Raises:
+        UnreadableMeta.
+    """
+    recorded = service.store.read_request(parent.run_id).cwd
+    cwd = Path(recorded if parent.parent_run_id else os.path.realpath(recorded))
+    run = service.store.paths.run(parent.run_id)
+    own = Path(os.path.realpath(run.directory.parent), run.run_id)
+    kept = [own / place.path.name for place in (run.inputs, run.outputs)]
+    return ParentPlaces(parent.run_id, cwd, tuple(kept))
+
+
+def cwd_of_user(service: Service, named: str | None) -> Path:
+    """Return the directory named by a user, relative to the current directory, or the current directory.
+
+    Raises:
+        BadArgument: the path is not a directory.
+    """
+    cwd = _absolute(service, named)
+    try:
+        exists = cwd.is_dir()
+    except OSError as error:  # a name too long for any file system
+        raise _not_to_enter(named, error.strerror) from error
+    if not exists:
+        raise BadArgument(f"cwd {str(cwd)[:200]!r} is no directory: name one that exists.")
+    return Path(os.path.normpath(cwd))
+
+
+def cwd_of_child(service: Service, named: str | None, places: ParentPlaces) -> Path:
+    """Return the real path of the directory a run named for its child, or of the caller's directory.
+
+    Raises:
+        BadArgument: it is not a directory below the run's own, or other programs execute files in this
+            directory.
+    """
+    asked = str(_absolute(service, named))
+    shown = shorten(named or asked, 200)
+    try:
+        with inside(places.cwd, asked) as place:
+            _check_directory(place, shown)
+            parts = place.parts
+    except LeadsOutside as error:
+        raise BadArgument(
+            f"cwd {shown} leads outside {shorten(str(places.cwd), 200)}, where run {places.run_id} works and "
+            "all that it starts: name a directory in it."
+        ) from error
+    except OSError as error:
+        raise _not_to_enter(asked, error.strerror) from error
+    by = executed_by(parts, is_directory=True)
+    if by is not None:
+        raise BadArgument(
+            f"cwd {shown} is not a place to work in, because files in it are executed by {by.by}: name a "
+            "directory above it."
+        )
+    return places.cwd.joinpath(*parts)
+
+
+def cwd_of_agent(service: Service, agent: AgentDefinition) -> Path | None:
+    """Return the real path of the directory that the agent file itself names: its author's word holds."""
+    if not agent.cwd:
+        return None
+    return Path(os.path.realpath(cwd_of_user(service, agent.cwd)))
+
+
+def enter(directory: str) -> None:
+    """Make a real path the working directory of this process.
+
+    Raises:
+        OSError: the directory is gone, or its path got a link since the check.
+    """
+    descriptor = open_real(Path(directory))
+    try:
+        os.fchdir(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _absolute(service: Service, named: str | None) -> Path:
+    try:
+        return service.settings.cwd / Path(named or ".").expanduser()
+    except RuntimeError as error:  # the home of nobody
+        raise _not_to_enter(named, str(error).rstrip(".")) from error
+
+
+def _not_to_enter(named: str | None, why: str | None) -> BadArgument:
+    return BadArgument(f"cwd {shorten(named or '')} cannot be entered ({why}): name another.")
+
+
+def _check_directory(place: PathInside, shown: str) -> None:
+    status = place.status()
+    if status is None or not stat.S_ISDIR(status.st_mode):
+        raise BadArgument(f"cwd {shown} is not a directory: name one that exists.")
+    if not all(map(is_text, place.parts)):
+        raise BadArgument(f"cwd {shown} has a name that is not UTF-8: name another.")
+
+
+# -- Input files: checked and copied at the start, so that a run reads the files as they were then.
+
+
+MAX_TEXT_BYTES = 2_000_000
+MAX_BINARY_BYTES = 24_000_000
+MAX_TOTAL_BYTES = 32_000_000
+"""Of all files of a run as they are sent, others than text in base64: the API takes a request of 32 MB."""
+MAX_FILES = 50
+_MAX_NAME_BYTES = 200
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file that a run may read, as read by the check: its path, media type and content."""
+
+    path: Path
+    media_type: str
+    data: bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        """How many bytes of a request it takes."""
+        size = len(self.data)
+        return size if self.media_type == "text/plain" else (size + 2) // 3 * 4
+
+
+def check_inputs(paths: list[str], cwd: Path, places: ParentPlaces | None = None) -> list[InputFile]:
+    """Return the files that `paths` name, relative to `cwd`, with their media types and contents.
+
+    Each file is opened once, so the checked bytes are the copied bytes. For a run, the files have to lie in
+    `places`; for a user links are followed.
+
+    Raises:
+        BadArgument: a file cannot be read, is neither text, PDF nor image, or is too big, alone or with the
+            files before; the message names its path.
+    """
+    if len(paths) > MAX_FILES:
+        raise BadArgument(
+            f"{len(paths)} input files are more than the {MAX_FILES} that a run takes: name fewer."
+        )
+    files: list[InputFile] = []
+    for name in paths:
+        files.append(_checked(name, cwd, places))
+        total = sum(file.sent_bytes for file in files)
+        if total > MAX_TOTAL_BYTES:
+            raise BadArgument(
+                f"With input {shorten(name, 200)} all inputs take {total:,} bytes of a request, more than "
+                f"the {MAX_TOTAL_BYTES:,} that a model takes: give fewer or smaller files."
+            )
+    return files
+
+
+def copy_inputs(files: list[InputFile], run: RunPaths) -> None:
+    """Copy the files into the run's directory, numbered in their order.
+
+    Raises:
+        StorageFailed: the copy failed.
+    """
+    if not files:
+        return
+    copies = {f"{n:02d}-{_copy_name(file.path)}": file.data for n, file in enumerate(files, start=1)}
+    try:
+        inputs = run.inputs
+        inputs.make_new()
+        for name, data in copies.items():
+            with os.fdopen(inputs.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:
+                copy.write(data)
+    except OSError as error:
+        raise StorageFailed(run.inputs.path, error.strerror or str(error)) from error
+
+
+def copied_inputs(run: RunPaths) -> tuple[tuple[Entry, str], ...]:
+    """Return the input files as they were copied for a run, in their order, each with its media type."""
+    inputs = run.inputs
+    if not inputs.exists():
+        return ()
+    copies = [inputs.entry(name) for name in sorted(inputs.names())[:MAX_FILES]]
+    return tuple((copy, _kind(copy)) for copy in copies)
+
+
+def media_type(head: bytes) -> str | None:
+    """Return the media type of a file by its first bytes, or None if a model cannot read it."""
+    if head.startswith(b"%PDF-"):
+        return "application/pdf"
+    image = image_type(head)
+    if image is not None:
+        return image
+    return None if b"\0" in head else "text/plain"
+
+
+def _copy_name(path: Path) -> str:
+    """Return the name of a copy, which has a number before it and no more bytes than a name may have."""
+    suffix = path.suffix if len(os.fsencode(path.suffix)) < _MAX_NAME_BYTES // 2 else ""
+    room = _MAX_NAME_BYTES - len(os.fsencode(suffix))
+    stem = os.fsencode(path.name.removesuffix(suffix))
+    return path.name if len(stem) <= room else stem[:room].decode("utf-8", "ignore") + suffix
+
+
+def _kind(copy: Entry) -> str:
+    with copy.reader() as file:
+        return media_type(file.read(8192)) or "text/plain"
+
+
+def _checked(name: str, cwd: Path, places: ParentPlaces | None) -> InputFile:
+    if "\0" in name or not name:
+        raise BadArgument("An input path is empty or holds a NUL byte: name a file.")
+    path, shown = cwd / name, shorten(name, 200)
+    if not is_text(name):
+        raise BadArgument(f"Input {shown} has a name that is not UTF-8: rename it.")
+    try:
+        with os.fdopen(_opened(path, shown, places), "rb") as file:
+            kind, data = _read(file, shown)
+    except OSError as error:
+        raise BadArgument(f"Input {shown} cannot be read ({error.strerror}): check the path.") from error
+    if kind == "text/plain" and not _is_utf8(data):
+        raise _unreadable(shown)
+    return InputFile(path, kind, data)
+
+
+def _read(file: BinaryIO, shown: str) -> tuple[str, bytes]:
+    """Return media type and content, with never more than the limit of its kind in memory."""
+    size = os.fstat(file.fileno()).st_size
+    data = file.read(8192)
+    kind = media_type(data)
+    if kind is None:
+        raise _unreadable(shown)
+    limit = MAX_TEXT_BYTES if kind == "text/plain" else MAX_BINARY_BYTES
+    if kind.startswith("image/"):
+        check_image(f"Input {shown}", data, size)
+    if size <= limit:
+        data += file.read(limit + 1 - len(data))
+        size = len(data)  # files such as those of /proc do not say how much they hold
+    if size > limit:
+        raise BadArgument(
+            f"Input {shown} has {size:,} bytes, more than the {limit:,} allowed: give a part of it."
+        )
+    if kind.startswith("image/"):
+        check_image(f"Input {shown}", data)
+    return kind, data
+
+
+def _opened(path: Path, shown: str, places: ParentPlaces | None) -> int:
+    """Open a regular file once, never waiting for the other end of a FIFO. Raises OSError, BadArgument."""
+    if places is None:
+        _check_regular(_status(path), path, shown)  # before it is opened: opening a device can do things
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    else:
+        descriptor = _opened_inside(path, shown, places)
+    try:
+        _check_regular(os.fstat(descriptor), path, shown)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _opened_inside(path: Path, shown: str, places: ParentPlaces) -> int:
+    for root in (places.cwd, *places.kept):
+        with suppress(LeadsOutside, FileNotFoundError), inside(root, str(path)) as place:
+            _check_regular(place.status(), path, shown)
+            return place.open(os.O_RDONLY)
+    raise BadArgument(
+        f"Input {shown} leads outside {shorten(str(places.cwd), 200)}, where run {places.run_id} works, and "
+        "is not in its inputs/ or outputs/ either: give a file of these."
+    )
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _check_regular(status: os.stat_result | None, path: Path, shown: str) -> None:
+    if status is not None and stat.S_ISDIR(status.st_mode):
+        raise BadArgument(f"Input {shown} is a directory: name its files one by one.")
+    if status is None or not stat.S_ISREG(status.st_mode):
+        raise BadArgument(f"Input {shown} is no file in {path.parent}: paths are relative to cwd; check it.")
+
+
+def _unreadable(shown: str) -> BadArgument:
+    return BadArgument(f"Input {shown} is neither UTF-8 text, PDF nor image: give one of these.")
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# -- Masking: every door removes the secrets known to its process from all text before writing.
+
+
+def masker_of(
+    agent: AgentDefinition | None, environment: Mapping[str, str], also: Iterable[str] = ()
+) -> Masker:
+    """Return the masker of the secrets in `environment`, of those that `agent` holds or names, of `also`."""
+    if agent is None:
+        return Masker([*secret_values(environment).values(), *collector_secrets(environment), *also])
+    masked = [name for name, value in agent.env.items() if MASK in value]  # of a stored definition
+    named = secret_values(environment, [agent.api_key_env, *masked])
+    return Masker([*named.values(), *collector_secrets(environment), *hidden_values(agent), *also])
+
+
+def masker_at_door(service: Service, run_id: str) -> Masker:
+    """Return the masker of the words that come for run `run_id` from outside its worker.
+
+    The worker knows the secrets of its agent file; here they are found as far as the environment has them.
+    """
+    environment = service.settings.environment
+    try:
+        stored = AgentDefinition.model_validate(service.store.read_request(run_id).agent)
+    except (SubagentError, ValueError):
+        return masker_of(None, environment)  # its request is damaged: the run can be stopped all the same
+    return masker_with_variables(stored, environment)
+
+
+def masker_with_variables(agent: AgentDefinition, environment: Mapping[str, str]) -> Masker:
+    """Return the masker of `environment` and of an agent whose variables are not expanded yet."""
+    try:
+        return masker_of(expand_definition(agent, environment), environment)
+    except MissingVariable:
+        return masker_of(agent, environment)
+
+
+_NAMES = ("name", "agents")
+"""By these names the definition on disk is found and asked, so they stay whole."""
+_OF_PROMPT = (
+    f"A secret in the prompt stands as {MASK} in the records of the run, for no secret is written to disk: "
+    "the run has read the prompt itself, but cannot be started anew from its records."
+)
+
+
+@dataclass(frozen=True)
+class Given:
+    """The words and files of a start, and the agent's redacted definition.
+
+    `warnings` say what of them was masked, and `secrets` are the values that were looked for.
+    """
+
+    prompt: str
+    label: str | None
+    files: list[InputFile]
+    agent: dict[str, Any]
+    secrets: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def masked_for_disk(service: Service, agent: AgentDefinition, caller: Caller, given: Given) -> Given:
+    """Return what was given without secrets, for the run directory; the worker gets the prompt itself.
+
+    Secrets are those of the starter's environment, those of the agent (its variables are replaced), and
+    whatever has the shape of a token.
+    If a run is the starter, its own count too. Images and PDFs stay as they are, and so do names of agents.
+    """
+    maskers = [masker_of(agent, service.settings.environment)]
+    if caller.run_id is not None:
+        maskers.append(masker_at_door(service, caller.run_id))
+    prompt = _masked(maskers, given.prompt)
+    files = [_masked_file(maskers, file) for file in given.files]
+    inputs = [new.path.name for new, old in zip(files, given.files, strict=True) if new != old]
+    kept = {key: given.agent[key] for key in _NAMES if key in given.agent}
+    return Given(
+        prompt=prompt,
+        label=None if given.label is None else _masked(maskers, given.label),
+        files=files,
+        agent=_masked_data(maskers, given.agent) | kept,
+        secrets=sorted({value for masker in maskers for value in masker.values}),
+        warnings=[*([_OF_PROMPT] if prompt != given.prompt else []), *map(_of_input, inputs)],
+    )
+
+
+def _masked_file(maskers: list[Masker], file: InputFile) -> InputFile:
+    if file.media_type != "text/plain":
+        return file
+    return replace(file, data=_masked(maskers, file.data.decode("utf-8")).encode("utf-8"))
+
+
+def _masked(maskers: list[Masker], text: str) -> str:
+    for masker in maskers:
+        text = masker.text(text)
+    return text
+
+
+def _masked_data(maskers: list[Masker], data: dict[str, Any]) -> dict[str, Any]:
+    masked: dict[str, Any] = data
+    for masker in maskers:
+        masked = masker.data(masked)
+    return masked
+
+
+def _of_input(name: str) -> str:
+    return (
+        f"A secret in input {shorten(name)} was replaced by {MASK}, for no secret is written to disk: "
+        "give it in a variable of the environment, and name that."
+    )

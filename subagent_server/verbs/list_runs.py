@@ -1,0 +1,399 @@
+"""The verb `list_runs`, and the rows of every other list.
+
+A list reads the runs that may live, known by their marks in `.changes`, and then the others one by one, the
+newest first, until it has enough rows. Only a filter, which may pass over many, needs a bound.
+
+Tested in `tests/cli/test_ls.py` and `tests/service/test_run_case.py`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+from subagent_server.run.errors import SubagentError, UnknownRun
+from subagent_server.run.records import RunMeta, StartedBy, Usage
+from subagent_server.run.states import TOKENS, Status, added, known_sum
+from subagent_server.run.store import RunStore, drop_vain
+from subagent_server.verbs.access import USER, Caller, NotAllowed, OtherParents, others_sentence
+from subagent_server.verbs.context import Service
+from subagent_server.verbs.reconcile import is_over, observe, open_run, tree_usage
+from subagent_server.verbs.views import RunRow, row_of, those_that_fit
+
+MAX_SEARCHED = 5_000
+"""How many of the newest runs a list looks at, unless it is of every run. Reading a state takes 60 µs."""
+ONLY_NEWEST = f"Only the newest {MAX_SEARCHED:,} runs were looked at"
+_ENDED = 2
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """Which runs to list: the runs in any of these statuses (if given) and of this agent (if named)."""
+
+    statuses: frozenset[Status] = frozenset()
+    agent: str | None = None
+
+    def fits(self, status: Status | None, agent: str | None) -> bool:
+        """Whether a run with this status and this agent is listed."""
+        return (not self.statuses or status in self.statuses) and self.agent in (None, agent)
+
+
+ANY = RunFilter()
+
+
+class RowReader:
+    """Reads rows of runs that the caller may open. It remembers which parents have gone."""
+
+    def __init__(self, store: RunStore, caller: Caller = USER) -> None:
+        self.others = OtherParents(caller)
+        self._store = store
+        self._caller = caller
+
+    def read(
+        self, run_id: str, *, is_marked: bool, wanted: RunFilter = ANY
+    ) -> tuple[RunRow, StartedBy | None] | None:
+        """Return the row of a run as it is now, with its starter; None if it is not to be listed.
+
+        It is not to be listed if there is no such run, if it is not open to the caller, or not wanted.
+        `is_marked`: whether it has a mark among the runs that may live.
+        """
+        run = self._store.paths.run(run_id)
+        live: bool | None = False
+        try:
+            meta = self._store.read_state(run)
+            if not self._caller.may_open(meta):
+                return None
+            if meta.status.is_terminal and not wanted.fits(meta.status, meta.agent_name):
+                return None  # it will never fit, so its processes need no look
+            if not is_over(run, meta.status, is_marked=is_marked):
+                observed = observe(self._store, run_id, self._caller)
+                meta, live = observed.meta, observed.live
+        except (UnknownRun, NotAllowed):
+            return None  # a start that never was, or removed meanwhile
+        except SubagentError as error:
+            row = RunRow(run_id=run_id, unreadable=error.sentence)
+            return (row, None) if wanted.fits(None, None) else None
+        if not wanted.fits(meta.status, meta.agent_name):
+            return None
+        started_by = self.others.name_of_parent(meta.started_by, meta.parent_run_id)
+        return row_of(self._store.paths, meta, live, started_by=started_by), meta.started_by
+
+
+class RunList:
+    """The runs of a root that the caller may open, as they are now; without `everyone`, only those it hears.
+
+    `active` are the unfinished runs: first runs that need an answer, then working runs, then runs being
+    ended. `over()` yields the others, the newest first, and reads them one by one. `left_out` are the
+    unfinished runs of other parents. `is_cut` says that `over()` came to its bound; with `whole` it has none.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        wanted: RunFilter = ANY,
+        caller: Caller = USER,
+        *,
+        everyone: bool = True,
+        whole: bool = False,
+    ) -> None:
+        self.left_out: list[RunRow] = []
+        self.is_cut = False
+        self._store = store
+        self._wanted = wanted
+        self._caller = caller
+        self._reader = RowReader(self._store, caller)
+        self._everyone = everyone
+        self._whole = whole
+        self._marked = set(self._store.live_ids())
+        self._seen: set[str] = set()
+        self.active = self._active()
+
+    def every(self) -> Iterator[RunRow]:
+        """Yield the runs that need an answer, the working runs, then all others, the newest first."""
+        ending = [row for row in self.active if _urgency(row) == _ENDED]
+        yield from self.active[: len(self.active) - len(ending)]
+        yield from merge(ending, self.over(), key=lambda row: row.run_id, reverse=True)
+
+    def over(self) -> Iterator[RunRow]:
+        """Yield the runs that are over, the newest first."""
+        for looked_at, run_id in enumerate(self._ids()):
+            if looked_at == MAX_SEARCHED and not self._whole:
+                self.is_cut = True
+                return
+            row = None if run_id in self._seen else self._row(run_id, self._wanted)
+            if row is not None:
+                yield row
+
+    def _active(self) -> list[RunRow]:
+        rows = []
+        for run_id in sorted(self._marked, reverse=True):
+            row = self._row(run_id, ANY)  # the runs of other parents are counted, whatever is wanted
+            if row is None or not row.is_over:
+                self._seen.add(run_id)
+            if row is None:
+                drop_vain(self._store.paths.run(run_id))
+            elif not row.is_over and self._wanted.fits(row.status, row.agent):
+                rows.append(row)
+        return sorted(rows, key=_urgency)
+
+    def _ids(self) -> Iterator[str]:
+        """Yield the ids of the runs that may be open to the caller, the newest first."""
+        if self._caller.run_id is None:
+            return self._store.newest_first()
+        own = {self._caller.run_id, *self._caller.carries_on}
+        started = {child for run_id in own for child in self._store.children_of(run_id)}
+        return iter(sorted({self._caller.run_id, *started}, reverse=True))
+
+    def _row(self, run_id: str, wanted: RunFilter) -> RunRow | None:
+        found = self._reader.read(run_id, is_marked=run_id in self._marked, wanted=wanted)
+        if found is None:
+            return None
+        row, starter = found
+        if self._everyone or not self._reader.others.own(starter):
+            return row
+        if not row.is_over:
+            self.left_out.append(row)
+        return None
+
+
+@dataclass(frozen=True)
+class ListedRuns:
+    """Rows of runs, and sentences on the runs that are not among them."""
+
+    rows: list[RunRow]
+    other_parents: str | None = None
+    behind: str | None = None
+    """A sentence on runs that were not looked at."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the JSON object of the list. Rows beyond the size of an answer are counted."""
+        others = {} if self.other_parents is None else {"otherParents": self.other_parents}
+        rows = those_that_fit(self.rows, RunRow.to_wire)
+        left = len(self.rows) - len(rows)
+        more = f"{left} more did not fit: ask by status or agent." if left else None
+        omitted = " ".join(filter(None, (more, self.behind)))
+        return {
+            "runs": [row.to_wire() for row in rows],
+            **others,
+            **({"omitted": omitted} if omitted else {}),
+        }
+
+
+def list_runs(
+    store: RunStore,
+    *,
+    status: Status | None = None,
+    agent: str | None = None,
+    limit: int = 20,
+    caller: Caller = USER,
+    everyone: bool = True,
+) -> ListedRuns:
+    """Return rows of runs: runs that need an answer, then live runs, then the newest of the others.
+
+    A run with an unreadable state is listed as such. Without `everyone` the runs of other parents are a
+    count.
+    """
+    wanted = RunFilter(frozenset() if status is None else frozenset({status}), agent)
+    listing = RunList(store, wanted, caller, everyone=everyone)
+    rows = list(islice(listing.every(), limit))
+    working = [row for row in listing.left_out if row.status is not None and not row.status.is_terminal]
+    asking = sum(row.pending_questions > 0 for row in working)
+    behind = f"{ONLY_NEWEST}: `subagent ls --all` looks at every one." if listing.is_cut else None
+    return ListedRuns(rows, others_sentence(len(working), asking), behind)
+
+
+def _urgency(row: RunRow) -> int:
+    if row.pending_questions:
+        return 0
+    return _ENDED if row.status is not None and row.status.is_terminal else 1
+
+
+# -- The verb `stats`: sums over the runs of a root, by agent and by day.
+#
+# Tested in `tests/cli/test_stats.py`.
+
+
+@dataclass
+class Sum:
+    """Runs added up. `seconds`: how long the ended runs took together. A figure without any part is None."""
+
+    runs: int = 0
+    outcomes: dict[str, int] = field(default_factory=lambda: {"completed": 0, "failed": 0, "stopped": 0})
+    active: int = 0
+    seconds: float = 0.0
+    tokens_of: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(TOKENS, 0))
+    cost_usd: Decimal | None = None
+    at_least: set[str] = field(default_factory=set)
+    _has_spent: bool = False
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of every kind, as far as they are known."""
+        return known_sum(*self.tokens_of.values())
+
+    def add(self, run: RunMeta) -> None:
+        """Count one run."""
+        self.runs += 1
+        if run.ended_at is None:
+            self.active += 1
+        else:
+            self.outcomes[run.status.value] += 1
+            self.seconds += max(0.0, (run.ended_at - run.created_at).total_seconds())
+        if run.usage != Usage():
+            self._spend(run.usage)
+
+    def _spend(self, usage: Usage) -> None:
+        counts = (
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.cache_read_tokens,
+            usage.cache_write_tokens,
+        )
+        for name, tokens in zip(TOKENS, counts, strict=True):
+            self.tokens_of[name], lacks = added(self.tokens_of[name], tokens)
+            if lacks:
+                self.at_least.add(name)
+        before = self.cost_usd if self._has_spent else Decimal(0)
+        self.cost_usd, lacks = added(before, usage.cost_usd)
+        if lacks:
+            self.at_least.add("costUsd")
+        self._has_spent = True
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the JSON object of the sum. `atLeast` names the figures of which a part is not known."""
+        known = {**self.tokens_of, "costUsd": self.cost_usd}
+        least = [name for name in known if name in self.at_least and known[name] is not None]
+        return {
+            "runs": self.runs,
+            **self.outcomes,
+            "active": self.active,
+            "seconds": round(self.seconds, 1),
+            **self.tokens_of,
+            **({} if self.cost_usd is None else {"costUsd": f"{self.cost_usd:f}"}),
+            **({"atLeast": least} if least else {}),
+        }
+
+
+@dataclass
+class Stats:
+    """All runs, the runs of each agent, and the runs begun on each day (UTC), all without `unreadable`."""
+
+    total: Sum = field(default_factory=Sum)
+    by_agent: dict[str, Sum] = field(default_factory=dict)
+    by_day: dict[str, Sum] = field(default_factory=dict)
+    unreadable: int = 0
+
+    def add(self, run: RunMeta) -> None:
+        """Count one run everywhere."""
+        day = f"{run.created_at.astimezone(UTC):%Y-%m-%d}"
+        for one in (
+            self.total,
+            self.by_agent.setdefault(run.agent_name, Sum()),
+            self.by_day.setdefault(day, Sum()),
+        ):
+            one.add(run)
+
+
+def stats(store: RunStore, *, since: datetime | None = None, agent: str | None = None) -> Stats:
+    """Add up the runs that began at `since` or later, of all agents or of a single agent. Reads every run."""
+    found = Stats()
+    for run_id in store.newest_first():
+        try:
+            run = store.read(run_id)
+            if run.ended_at is None:
+                run = observe(store, run_id).meta
+        except UnknownRun:
+            continue  # a start that never was
+        except SubagentError:
+            found.unreadable += 1
+            continue
+        if (since is None or run.created_at >= since) and agent in (None, run.agent_name):
+            found.add(run)
+    return found
+
+
+# -- Whole trees of runs for people: each run reconciled, with the cost of the run and all runs below.
+#
+# Tested in `tests/cli/test_trees.py`.
+
+
+@dataclass(frozen=True)
+class TreeRow:
+    """A run in its tree: its row, its parent, and the cost of the run and all runs below."""
+
+    run: RunRow
+    parent_run_id: str | None = None
+    with_descendants: Usage = field(default_factory=Usage)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the JSON object of the row."""
+        parent = {} if self.parent_run_id is None else {"parentRunId": self.parent_run_id}
+        usage = self.with_descendants.model_dump(mode="json", exclude_none=True)
+        return {**self.run.to_wire(), **parent, "withDescendants": usage}
+
+
+@dataclass
+class Node:
+    """A run and its children, in the order of their starts."""
+
+    row: TreeRow
+    children: "list[Node]" = field(default_factory=list)
+
+    def walk(self, depth: int = 0) -> "Iterator[tuple[int, TreeRow]]":
+        """Yield this run and all below it with their depth, a parent before its children."""
+        yield depth, self.row
+        for child in self.children:
+            yield from child.walk(depth + 1)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the JSON object of the run, with those of its `children`."""
+        return {**self.row.to_wire(), "children": [child.to_wire() for child in self.children]}
+
+
+def trees_of(service: Service, run_ids: Iterable[str], caller: Caller = USER) -> list[Node]:
+    """Return the whole trees of these runs, in the order of the first of each, as far as the caller sees."""
+    trees: dict[str, Node] = {}
+    for run_id in run_ids:
+        top = _top(service, run_id, caller)
+        if top not in trees:
+            trees[top] = _grown(service, top, caller)
+    return list(trees.values())
+
+
+def _top(service: Service, run_id: str, caller: Caller) -> str:
+    """Return the highest run above this run that can be read and is open to the caller."""
+    top, seen = run_id, {run_id}
+    while True:
+        try:
+            above = service.store.read(top).parent_run_id
+            if above is None or above in seen or not caller.may_open(service.store.read(above)):
+                return top
+        except SubagentError:
+            return top
+        seen.add(above)
+        top = above
+
+
+def _grown(service: Service, run_id: str, caller: Caller, depth: int = -1) -> Node:
+    try:
+        observed = open_run(service, run_id, caller)
+        usage = tree_usage(service.store, observed.meta)
+    except SubagentError as error:
+        return Node(TreeRow(RunRow(run_id=run_id, unreadable=error.sentence)))
+    meta = observed.meta
+    row = TreeRow(row_of(service.store.paths, meta, observed.live), meta.parent_run_id, usage)
+    below = service.store.children_of(run_id) if meta.depth > depth else []  # else the marks lead in a circle
+    return Node(row, [_grown(service, i, caller, meta.depth) for i in below if _is_open(service, i, caller)])
+
+
+def _is_open(service: Service, run_id: str, caller: Caller) -> bool:
+    """Whether there is such a run, and the caller may see the run; the user sees unreadable runs too."""
+    if not service.store.exists(run_id):
+        return False
+    try:
+        return caller.may_open(service.store.read(run_id))
+    except SubagentError:
+        return not caller.is_child

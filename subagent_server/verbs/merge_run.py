@@ -1,0 +1,148 @@
+"""The verb `merge_run`: bring what a run has changed into the working copy that its worktree was made of.
+
+Tested in `tests/worktrees/`.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from subagent_server.run.errors import visible
+from subagent_server.run.locks import exclusive
+from subagent_server.run.records import RunMeta, Worktree, WorktreeState
+from subagent_server.run.store import read_worktree, write_worktree
+from subagent_server.verbs.access import USER, Caller, NotAllowed
+from subagent_server.verbs.context import Service
+from subagent_server.verbs.left_behind import check_not_handed_over, settle, worktree_of
+from subagent_server.verbs.reconcile import open_run
+from subagent_server.worktrees.git import GIT_SECONDS, NO_PROGRAMS
+from subagent_server.worktrees.merging import MergeOrder, MergeWay, NotMerged, merge_branch
+from subagent_server.worktrees.reading import Reader
+from subagent_server.worktrees.store_of_run import is_of_run, repository_of, store_of
+
+_SUBJECT_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A merge that is done: `commit` is where the working copy `into` stands now."""
+
+    run_id: str
+    branch: str
+    into: str
+    commit: str
+    sentence: str
+
+
+def merge_run(service: Service, run_id: str, way: MergeWay = "merge", caller: Caller = USER) -> Merged:
+    """Merge the branch of an ended run into the working copy that it came from, or one above that.
+
+    A nested run goes into the worktree of the run that started it, so work goes up a tree step by step. A run
+    may merge those that it started, and nothing else.
+
+    Raises:
+        NotMerged: there is nothing to merge, or not yet, or it conflicts; the working copy is as it was.
+        NotAllowed, InvalidRunId, UnknownRun, UnreadableMeta, GitFailed, StorageFailed, LockTimeout.
+    """
+    service.store.paths.check_ours()
+    observed = open_run(service, run_id, caller)
+    meta = observed.meta
+    if caller.run_id == meta.run_id:
+        raise NotAllowed(f"Run {run_id} is your own: its parent merges it when it has ended.")
+    if meta.worktree is None:
+        raise NotMerged(f"Run {run_id} has no worktree of its own, so there is nothing to merge.")
+    if not meta.status.is_terminal:
+        raise NotMerged(f"Run {run_id} is still at work: wait for its end with check_status, then merge it.")
+    # The worker settles before it writes the end, so its last processes need not be gone to merge.
+    state = settle(service.store, meta) if observed.live is False else _as_recorded(service, run_id)
+    check_not_handed_over(run_id, state)
+    if state is None or state.phase != "kept":
+        raise NotMerged(f"Run {run_id} has left no changes: there is nothing to merge.")
+    with exclusive(service.store.paths.run(run_id).worktree_lock, GIT_SECONDS):
+        return _merged(service, meta, meta.worktree, way, caller)
+
+
+def _as_recorded(service: Service, run_id: str) -> WorktreeState | None:
+    state = read_worktree(service.store.paths.run(run_id))
+    if state is not None and state.phase in ("working", "removing"):
+        raise NotMerged(f"The last processes of run {run_id} are still ending: try again in a moment.")
+    return state
+
+
+def _merged(service: Service, meta: RunMeta, worktree: Worktree, way: MergeWay, caller: Caller) -> Merged:
+    run = service.store.paths.run(meta.run_id)
+    state = read_worktree(run) or WorktreeState(phase="removed")
+    git = repository_of(worktree, os.environ)
+    if state.tip is None or git.commit(f"refs/heads/{worktree.branch}") != state.tip:
+        raise NotMerged(
+            f"{worktree.branch} is not where run {meta.run_id} has left it: look at it, then merge it by "
+            f"hand (`git merge {worktree.branch}`)."
+        )
+    target, into = _target(service, meta, worktree, caller)
+    shown = f"{worktree.branch} into {target}"
+    if state.merged_tip == state.tip:
+        told = f"{shown}: merged already."
+        return Merged(meta.run_id, worktree.branch, str(target), state.merged_into or "", told)
+    order = MergeOrder(target, worktree.branch, worktree.base, state.tip, way, _message(meta, worktree), into)
+    commit = merge_branch(order, os.environ)
+    write_worktree(run, state.model_copy(update={"merged_tip": state.tip, "merged_into": commit}))
+    counts = f"{state.files:,} files, +{state.insertions:,} -{state.deletions:,}"
+    told = f"{shown}: merged ({way}; {counts}), now at {commit[:12]}."
+    return Merged(meta.run_id, worktree.branch, str(target), commit, told)
+
+
+def _target(
+    service: Service, meta: RunMeta, worktree: Worktree, caller: Caller
+) -> tuple[Path, Reader | None]:
+    """Return the working copy to merge into, and what reads it if it is the worktree of a run.
+
+    A worktree that has gone, because its run had no changes of its own, is passed over on the way up.
+    """
+    run_id = meta.run_id
+    while not Path(worktree.origin).is_dir():
+        above, _ = worktree_of(service.store, Path(worktree.origin).name)
+        if not is_of_run(worktree.origin, worktree) or above is None or caller.is_child:
+            raise NotMerged(
+                f"{worktree.origin}, where run {run_id} came from, is gone: merge {worktree.branch} by "
+                "hand where you want it."
+            )
+        worktree = above
+    target = Path(worktree.origin)
+    if not is_of_run(target, worktree):
+        return target, None
+    above, state = worktree_of(service.store, target.name)
+    if above is None or state is None or above.path != worktree.origin or not store_of(above).is_dir():
+        raise NotMerged(
+            f"{target} is no worktree that run {run_id} could be merged into: merge {worktree.branch} by "
+            "hand where you want it."
+        )
+    return target, Reader(repository_of(above, os.environ), above, state, os.environ)
+
+
+def _message(meta: RunMeta, worktree: Worktree) -> str:
+    about = visible(" ".join((meta.label or meta.summary or "").split()))[:_SUBJECT_CHARACTERS]
+    subject = f"{meta.agent_name}: {about}" if about else f"Merge {worktree.branch}"
+    return f"{subject}\n\nSubagent-Run: {meta.run_id}\n"
+
+
+def run_diff(service: Service, run_id: str, caller: Caller = USER, *, seconds: float = GIT_SECONDS) -> str:
+    """Return what a run has changed in its worktree, as a patch; while it works, without untracked files.
+
+    git may take so many seconds for it.
+
+    Raises:
+        NotMerged: it has no worktree, or none any more.
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, GitFailed.
+    """
+    meta = open_run(service, run_id, caller).meta
+    worktree = meta.worktree
+    state = None if worktree is None else read_worktree(service.store.paths.run(run_id))
+    if worktree is None:
+        raise NotMerged(f"Run {run_id} has no worktree of its own, so there is no difference to show.")
+    if state is None or state.phase in ("removing", "removed"):
+        return ""
+    git = repository_of(worktree, os.environ, seconds=seconds)
+    if state.phase == "kept" and state.tip is not None:
+        words = ("diff", *NO_PROGRAMS, "--stat", "--patch", worktree.base, state.tip, "--")
+        return git.run("compare", *words).decode("utf-8", "replace")
+    return Reader(git, worktree, state, os.environ).difference().decode("utf-8", "replace")

@@ -1,0 +1,227 @@
+"""Asking: a run records a question. The parent need not be connected at the time.
+
+Tested in `tests/service/test_reply.py` and `tests/end_to_end/test_child_programs.py`.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from pydantic import ValidationError
+
+from subagent_server.process import cleanup
+from subagent_server.run import transitions
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.errors import BadArgument, MessageClosed, SubagentError, UnreadableMeta
+from subagent_server.run.processes import now
+from subagent_server.run.records import Message, Record, RunMeta
+from subagent_server.run.secrets import MASK
+from subagent_server.run.states import check_answer, check_question
+from subagent_server.run.store import RunStore
+from subagent_server.verbs.access import USER, Caller, NotAllowed
+from subagent_server.verbs.context import Service
+from subagent_server.verbs.inputs import masker_at_door
+from subagent_server.verbs.reconcile import Observed, open_run
+from subagent_server.verbs.views import MessageView, message_view
+
+
+def ask(
+    store: RunStore,
+    run_id: str,
+    question: str,
+    options: list[str] | None,
+    timeout_seconds: float,
+    told: str | None = None,
+) -> Message:
+    """Record a question and return it. `timeout_seconds` is how long the question waits for an answer.
+
+    `told` are the hooks to start (`hooks_of`).
+
+    Raises:
+        BadArgument: the question is empty or too long, or has too many options.
+        TooManyQuestions: the run has reached its limit.
+        IllegalTransition: the run has ended or has not begun.
+    """
+    return _with_question(store, run_id, question, options, timeout_seconds, told).messages[-1]
+
+
+def ask_as_child(
+    service: Service, run_id: str, question: str, options: list[str] | None, caller: Caller = USER
+) -> Observed:
+    """Record a question asked through a tool, and return the run with the question as its last message.
+
+    The question waits as long as the agent's file says.
+
+    Raises:
+        BadArgument, TooManyQuestions, IllegalTransition, InvalidRunId, UnknownRun, UnreadableMeta.
+        NotAllowed: the question is another run's.
+    """
+    observed = open_run(service, run_id, caller)
+    masker = masker_at_door(service, run_id)
+    question, masked = masker.text(question), masker.data(options)
+    seconds = _ask_timeout_seconds(service.store, run_id)
+    told = hooks_of(service.settings.environment)
+    return Observed(_with_question(service.store, run_id, question, masked, seconds, told), observed.live)
+
+
+def _with_question(
+    store: RunStore,
+    run_id: str,
+    question: str,
+    options: list[str] | None,
+    timeout_seconds: float,
+    told: str | None,
+) -> RunMeta:
+    check_question(question, options or ())
+    moment = now()
+    event = transitions.QuestionAsked(
+        question=question,
+        options=tuple(options or ()),
+        expires_at=moment + timedelta(seconds=timeout_seconds),
+    )
+    meta = store.update(run_id, event, moment)
+    facts = {"runId": run_id, "agent": meta.agent_name, "messageId": meta.messages[-1].message_id}
+    cleanup.fire(told, "onQuestion", {**facts, "question": question, "options": options or []})
+    return meta
+
+
+def hooks_of(environment: Mapping[str, str]) -> str | None:
+    """Return the hooks that a run was given in its environment."""
+    return environment.get(cleanup.VARIABLE)
+
+
+def _ask_timeout_seconds(store: RunStore, run_id: str) -> float:
+    """Return how long a question of a run waits for its answer."""
+    try:
+        agent = AgentDefinition.model_validate(store.read_request(run_id).agent)
+    except ValidationError as error:
+        path = store.paths.run(run_id).request.path
+        raise UnreadableMeta(run_id, path, "the agent in it is none") from error
+    return agent.limits.ask_timeout_seconds
+
+
+# -- The verb `reply_subagent`: an answer is recorded, whether or not its run is there to take it.
+#
+# Tested in `tests/service/test_reply.py`.
+
+
+def reply(
+    service: Service,
+    run_id: str,
+    answer: str,
+    message_id: str | None = None,
+    *,
+    answered_by: str = "parent",
+    caller: Caller = USER,
+) -> Observed:
+    """Record an answer and return the run. Without `message_id`, the only open question is answered.
+
+    Repeating the same answer succeeds and changes nothing. A secret in the answer is masked, as everywhere on
+    disk.
+
+    Raises:
+        BadArgument, UnknownMessage, MessageClosed, InvalidRunId, UnknownRun, NotAllowed, ForeignRoot.
+    """
+    check_answer(answer)
+    service.store.paths.check_ours()
+    if caller.run_id == run_id:
+        raise NotAllowed(f"Run {run_id} asked that itself: its answer comes from its parent; wait for it.")
+    observed = open_run(service, run_id, caller)
+    named = message_id or _the_only_open_one(observed.meta)
+    masked = masker_at_door(service, run_id).text(answer)
+    event = transitions.ReplyGiven(message_id=named, answer=masked, answered_by=answered_by)
+    return Observed(service.store.update(run_id, event, now()), observed.live)
+
+
+def masked_note(meta: RunMeta, answer: str) -> str:
+    """Return what to add to the news of a recorded answer, if it stands in `meta` without its secrets."""
+    if any(message.answer_content == answer for message in meta.messages):
+        return ""
+    return f", with {MASK} in place of what is secret in it"
+
+
+def _the_only_open_one(meta: RunMeta) -> str:
+    if not meta.pending:
+        raise MessageClosed(
+            f"Run {meta.run_id} ({meta.status.value}) has no open question: check_status shows what it does."
+        )
+    if len(meta.pending) > 1:
+        names = ", ".join(f'{m.message_id} "{m.question_content[:60]}"' for m in meta.pending)
+        raise BadArgument(f"Run {meta.run_id} has several open questions ({names}): name one with messageId.")
+    return meta.pending[0].message_id
+
+
+# -- The open questions of every tree, each with the asking run and its task.
+#
+# Tested in `tests/cli/test_inbox.py`.
+
+
+MAX_PROMPT_CHARACTERS = 200
+
+
+class Ancestor(Record):
+    """A run above the one that asks."""
+
+    run_id: str
+    agent: str
+
+
+class OpenQuestion(MessageView):
+    """An open question with its run. `path` leads from the first run of the tree to the parent."""
+
+    run_id: str
+    agent: str
+    label: str | None = None
+    path: list[Ancestor] | None = None
+    prompt: str | None = None
+
+
+def open_questions(service: Service, caller: Caller = USER) -> list[OpenQuestion]:
+    """Return the open questions of all runs the caller may open, the oldest first.
+
+    Only a live run can ask, so the cost follows the live runs. An unreadable run asks nothing: lists show the
+    run as unreadable.
+    """
+    found: list[OpenQuestion] = []
+    for run_id in service.store.live_ids():
+        with suppress(SubagentError):
+            found += _questions(service, open_run(service, run_id, caller).meta)
+    return sorted(found, key=lambda question: (question.asked_at, question.run_id))
+
+
+def _questions(service: Service, meta: RunMeta) -> Iterator[OpenQuestion]:
+    if not meta.pending:
+        return
+    about: dict[str, Any] = {
+        "run_id": meta.run_id,
+        "agent": meta.agent_name,
+        "label": meta.label,
+        "path": _path(service, meta) or None,
+        "prompt": _prompt(service, meta.run_id),
+    }
+    for message in meta.pending:
+        yield OpenQuestion(**message_view(message).model_dump(), **about)
+
+
+def _path(service: Service, meta: RunMeta) -> list[Ancestor]:
+    """Return the runs above this one, the first of the tree first, as far as they can be read."""
+    path: list[Ancestor] = []
+    above = meta.parent_run_id
+    for _ in range(meta.depth):
+        if above is None:
+            break
+        try:
+            parent = service.store.read(above)
+        except SubagentError:
+            break
+        path.insert(0, Ancestor(run_id=parent.run_id, agent=parent.agent_name))
+        above = parent.parent_run_id
+    return path
+
+
+def _prompt(service: Service, run_id: str) -> str | None:
+    with suppress(SubagentError):
+        line = service.store.read_request(run_id).prompt.strip().split("\n", 1)[0]
+        return line[:MAX_PROMPT_CHARACTERS]
+    return None

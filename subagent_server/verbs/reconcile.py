@@ -1,0 +1,457 @@
+"""Reconciliation: make the state of a run agree with the machine. Every reader of a run does this first.
+
+Tested in `tests/service/test_run_case.py`, `tests/faults/` and `tests/end_to_end/test_worker_deaths.py`.
+"""
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from subagent_server.process import marks
+from subagent_server.run import durable, locks, processes, transitions
+from subagent_server.run import store as store_module
+from subagent_server.run.control_groups import GROUPS, group_of_run
+from subagent_server.run.errors import StorageFailed, SubagentError, UnknownRun, UnreadableMeta
+from subagent_server.run.files import Entry
+from subagent_server.run.journal import RunJournal, recorded_usage
+from subagent_server.run.locks import exclusive
+from subagent_server.run.paths import RECORD_BYTES, RunPaths
+from subagent_server.run.processes import now
+from subagent_server.run.records import Failure, RunMeta, Usage
+from subagent_server.run.states import SCHEMA_VERSION, Status
+from subagent_server.run.stderr import failpoint
+from subagent_server.run.store import RunStore
+from subagent_server.verbs.access import USER, Caller, check_open
+from subagent_server.verbs.context import Service
+from subagent_server.verbs.left_behind import is_settled, left_behind, settle_if_possible
+
+# -- Reading the records of a run's shim.
+
+
+def read_exit(run: RunPaths) -> dict[str, Any] | None:
+    """Return how the worker ended, as recorded by the shim, or None without a record."""
+    return _read_object(run.exit)
+
+
+def read_shim(run: RunPaths) -> dict[str, Any]:
+    """Return the identities of shim and worker; empty if no shim ever recorded itself."""
+    return _read_object(run.shim) or {}
+
+
+def tree_is_gone(run: RunPaths) -> bool:
+    """Whether the record says that no process of a run is left."""
+    return (read_exit(run) or {}).get("treeGone") is True
+
+
+def _read_object(file: Entry) -> dict[str, Any] | None:
+    try:
+        data = json.loads(file.read(RECORD_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+# -- The tree of runs below a run, children and their children: walking the tree, and its cost.
+#
+# A state on disk holds the cost of a tree at its last transition (`withDescendants`); live figures come
+# from the journals of the runs still working (SPEC section 4).
+
+
+def record_tree_usage(store: RunStore, run_id: str) -> None:
+    """Write the cost of all runs below into an ended run, and into all ended runs above.
+
+    A live run adds up the cost itself at its end. The run writes its end first and looks at its children
+    second, a child the other way round: so at least one of the two sees the other.
+
+    Raises:
+        SubagentError: a state cannot be read or written. The next call for the tree writes the cost.
+    """
+    above: str | None = run_id
+    seen: set[str] = set()
+    while above is not None and above not in seen:
+        seen.add(above)
+        meta = store.read(above)
+        if not meta.status.is_terminal:
+            return
+        usage = meta.usage.merged(recorded_usage(store.paths.run(above)) if above == run_id else None)
+        below = meta.with_descendants.less(meta.usage).caught_up(store.usage_below(above))
+        if (usage, usage.plus(below)) != (meta.usage, meta.with_descendants):
+            store.update(above, transitions.UsageSettled(usage=usage), now())
+        above = meta.parent_run_id
+
+
+def children(store: RunStore, meta: RunMeta) -> Iterator[RunMeta]:
+    """Yield the states of the runs started by this run, oldest first; unreadable states are left out.
+
+    Marks and states are data: a run that does not name this run as its parent is not its child.
+    """
+    for run_id in store.children_of(meta.run_id):
+        with suppress(SubagentError):  # a start that never was, or one that the doctor lists
+            child = store.read(run_id)
+            if child.parent_run_id == meta.run_id and child.depth > meta.depth:
+                yield child
+
+
+def subtree(store: RunStore, meta: RunMeta) -> Iterator[RunMeta]:
+    """Yield the state of a run and of all below it, a parent before its children."""
+    yield meta
+    for child in children(store, meta):
+        yield from subtree(store, child)
+
+
+def usage_now(store: RunStore, meta: RunMeta) -> Usage:
+    """Return the cost of a run up to now, alone: by its journal while working."""
+    if meta.status.is_terminal:
+        return meta.usage
+    return meta.usage.merged(recorded_usage(store.paths.run(meta.run_id)))
+
+
+def tree_usage(store: RunStore, meta: RunMeta) -> Usage:
+    """Return the cost of a run and all runs below up to now.
+
+    The state of an ended run gives the figure; only working runs are walked.
+    """
+    if meta.status.is_terminal:
+        return meta.with_descendants
+    below = Usage()
+    for child in children(store, meta):
+        below = below.plus(tree_usage(store, child))
+    return usage_now(store, meta).plus(meta.with_descendants.less(meta.usage).caught_up(below))
+
+
+def tree_cost(store: RunStore, root: str) -> Decimal:
+    """Return the cost of a run and all runs below up to now, in USD; models without a price cost nothing.
+
+    Raises:
+        InvalidRunId, UnknownRun, UnreadableMeta: of `root`.
+    """
+    return tree_usage(store, store.read(root)).cost_usd or Decimal(0)
+
+
+# -- The consequences of every end of a run: its shim gets a signal, and the runs it started end too.
+
+
+def stop_run(store: RunStore, run_id: str, reason: str | None) -> RunMeta:
+    """Write the end of a run, signal its shim, and stop the runs it started."""
+    usage = recorded_usage(store.paths.run(run_id))
+    meta = store.update(run_id, transitions.StopRequested(reason=reason, usage=usage), now())
+    signal_shim(store, run_id)
+    stop_children(store, run_id)
+    with suppress(SubagentError):  # its shim settles it again once all of it is gone
+        record_tree_usage(store, run_id)
+    return meta
+
+
+def signal_shim(store: RunStore, run_id: str) -> None:
+    """Send TERM to the shim of an ended run. A shim not recorded yet reads the status itself."""
+    shim = marks.recorded_shim(store.paths.run(run_id))
+    if shim is not None:
+        processes.send_signal(shim, signal.SIGTERM)
+
+
+def stop_children(store: RunStore, run_id: str) -> None:
+    """Stop all live runs that this run started: however a run ends, its children end too."""
+    for child in store.children_of(run_id):
+        try:
+            if not store.read(child).status.is_terminal:
+                stop_run(store, child, f"run {run_id}, which started it, has ended")
+        except SubagentError:
+            continue  # unreadable or never a run: the doctor lists it, and the others are still stopped
+
+
+OVERDUE_SECONDS = 5.0
+EXIT_STORAGE = 74
+"""The exit code of a worker that could not write its end: that of sysexits.h for faults of files."""
+_EXIT_SECONDS = 5.0
+"""How long a killed worker may take to give back its locks, such as that of its worktree."""
+_HINT_LOGS = "Its log shows how far it came; continue it, or start it again."
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A run as it is: its state, and whether its processes live.
+
+    `live` is None if unknown on this host: the run is another host's, or in a foreign root.
+    """
+
+    meta: RunMeta
+    live: bool | None
+
+
+def observe(store: RunStore, run_id: str, caller: Caller = USER) -> Observed:
+    """Return the run after reconciling; in a foreign root, return the state as recorded.
+
+    A caller without access to the run is refused first, because a look at a run may write its end.
+
+    Raises:
+        InvalidRunId, UnknownRun, UnreadableMeta: the run cannot be read.
+        NotAllowed: the caller may not open the run.
+        StorageFailed, LockTimeout: a necessary write failed.
+    """
+    run = store.paths.run(run_id)
+    try:
+        meta = store.read_state(run)
+        check_open(caller, meta)
+        return _reconciled(store, run, meta)
+    except (OSError, StorageFailed) as error:
+        if not run.directory.exists():  # it was removed while it was looked at
+            raise UnknownRun(run_id, store.paths.root) from error
+        if isinstance(error, StorageFailed):
+            raise
+        reason = error.strerror or str(error)
+        raise UnreadableMeta(run_id, Path(error.filename or run.directory), reason) from error
+
+
+def _reconciled(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
+    """Compare the record of a run with its processes. The first case that fits decides."""
+    host = None if meta.launch is None else meta.launch.host
+    is_here = host is None or host == processes.host_name()
+    # Looked at before the lock: the shim lets go of the lock first and takes the mark away second.
+    is_marked = run.root.change_mark(run.run_id).exists()
+    # 1. The root is not ours: the state is all that is known.
+    if run.files.forbidden is not None:
+        return Observed(meta, None)
+    # 2. A newer version wrote the state: it is read and never changed.
+    if meta.schema_version > SCHEMA_VERSION:
+        return Observed(meta, locks.is_held(run.live_lock) if is_here else None)
+    # 3. Another host started the run: nobody can look at its processes here.
+    if not is_here:
+        return Observed(_expire_questions(store, meta), None)
+    # 4. The result counts before the processes do, or a run that finished could be called lost.
+    meta = _roll_forward(store, run, meta)
+    # 5. The run has ended: only its processes are in question.
+    if meta.status.is_terminal:
+        return Observed(meta, _end_tree(store, run, meta))
+    # 6. The end of the worker is recorded, or nobody holds the run: it is dead.
+    if read_exit(run) is not None or not locks.is_held(run.live_lock):
+        return _declare_dead(store, run)
+    # 7. It lives.
+    if not is_marked:
+        store_module.restore(run)
+    return Observed(_expire_questions(store, meta), True)
+
+
+def is_over(run: RunPaths, status: Status, *, is_marked: bool) -> bool:
+    """Whether nothing of a run is left to reconcile, in any case: the run has ended, and its tree is gone.
+
+    `is_marked` says that the run still has its change mark, which a reader has to remove.
+    """
+    return status.is_terminal and not is_marked and tree_is_gone(run)
+
+
+def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] | None = None) -> RunMeta:
+    """Write the end of a run whose worker the shim has just collected (`worker --reconcile`).
+
+    `ended` is the content of `exit.json`, which a full disk may have refused.
+    """
+    run = store.paths.run(run_id)
+    meta = _roll_forward(store, run, store.read(run_id))
+    if not meta.status.is_terminal:
+        meta = _fail(store, run, _verdict(run, read_exit(run) or ended))
+    failpoint("reconcile.judged")
+    settle_if_possible(store, meta)
+    _close_journal(store, run, meta, at_once=True)
+    stop_children(store, run_id)
+    record_tree_usage(store, run_id)
+    return meta
+
+
+def _roll_forward(store: RunStore, run: RunPaths, meta: RunMeta) -> RunMeta:
+    if not meta.status.is_terminal and run.result.exists():
+        return store.roll_forward(run.run_id, now())
+    return meta
+
+
+def _declare_dead(store: RunStore, run: RunPaths) -> Observed:
+    """Judge a run whose worker has ended, or that nobody holds."""
+    # 1. Look again: the worker may have written its end after it was looked at.
+    meta, ended = _roll_forward(store, run, store.read(run.run_id)), read_exit(run)
+    # 2. Without a record of its end, end what lives; then nothing can write any more, so look once more.
+    if not meta.status.is_terminal and ended is None:
+        sweep_orphans(run)
+        meta, ended = _roll_forward(store, run, store.read(run.run_id)), read_exit(run)
+    # 3. Judge.
+    if not meta.status.is_terminal:
+        meta = _fail(store, run, _verdict(run, ended))
+    return Observed(meta, _end_tree(store, run, meta))
+
+
+def _verdict(run: RunPaths, ended: dict[str, Any] | None) -> Failure:
+    """Return the failure of a run that left no result."""
+    if ended is not None and ended.get("workerStarted"):
+        return _crashed(run, ended)
+    if ended is not None or "worker" not in read_shim(run):
+        return Failure(
+            code="launch_failed",
+            message="The run's worker never started: its process ended before.",
+            hint=f"Start it again; {run.worker_out.name} in its directory holds what was printed.",
+        )
+    return Failure(
+        code="lost",
+        message="The worker and the shim of the run are gone, and neither recorded how it ended.",
+        hint=_HINT_LOGS,
+    )
+
+
+def _crashed(run: RunPaths, ended: dict[str, Any]) -> Failure:
+    if ended.get("late") is True:
+        return Failure(
+            code="timeout",
+            message="The time of the run was over, and its worker no longer answered: it was ended.",
+            hint=f"{_HINT_LOGS} {run.worker_out.name} in its directory holds what the worker printed.",
+        )
+    number, code = ended.get("signal"), ended.get("exitCode")
+    if code == EXIT_STORAGE:
+        return Failure(
+            code="storage",
+            message=f"The worker could not write how the run ended: {run.worker_out.name} says why.",
+            hint=f"Mend that. {_HINT_LOGS}",
+        )
+    if isinstance(number, int):
+        how = f"was killed by {_signal_name(number)}"
+    else:
+        how = f"ended with exit code {code if isinstance(code, int) else 'that nobody can read'}"
+    return Failure(
+        code="crashed",
+        message=f"The worker {how} without a result.",
+        hint=f"{run.worker_out.name} in its directory holds what it printed. {_HINT_LOGS}",
+    )
+
+
+def _fail(store: RunStore, run: RunPaths, failure: Failure) -> RunMeta:
+    usage = recorded_usage(run)
+    return store.update(run.run_id, transitions.RunFailed(failure=failure, usage=usage), now())
+
+
+def _end_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
+    """Return whether the processes of an ended run still live; without a shim, end them."""
+    held = locks.is_held(
+        run.live_lock
+    )  # looked at first: the shim records that the tree is gone, then lets go
+    ended = read_exit(run)
+    if held:
+        if ended is None and _is_overdue(meta):
+            signal_shim(store, run.run_id)
+        return True
+    if ended is not None and ended.get("treeGone"):
+        durable.remove_leftovers(run.files)  # of a reader, or of the process that stopped the run
+        if is_settled(store, meta):
+            store_module.retire(run)  # its shim may have been killed just before it did so
+        else:
+            store_module.restore(run)  # so that a list looks at it again, too
+        return False
+    sweep_orphans(run)
+    failpoint("reconcile.swept")
+    settled = settle_if_possible(store, meta)
+    _close_journal(store, run, meta, at_once=False)
+    stop_children(store, run.run_id)
+    record_tree_usage(store, run.run_id)
+    durable.remove_leftovers(run.files)
+    durable.discard(run.spare)
+    if _record_gone(run) and not isinstance(settled, SubagentError):
+        store_module.retire(run)
+    return False
+
+
+def _record_gone(run: RunPaths) -> bool:
+    """Record that nothing of the run lives; False if the disk refuses, and the next reader records it."""
+    with exclusive(run.meta_lock):  # the record that the shim wrote before it died says more
+        record = {"workerStarted": "worker" in read_shim(run), **(read_exit(run) or {}), "treeGone": True}
+        try:
+            run.sync_journal()
+            durable.write_durably(run.exit, (json.dumps(record, indent=1) + "\n").encode())
+        except (OSError, StorageFailed):
+            return False
+    return True
+
+
+def _is_overdue(meta: RunMeta) -> bool:
+    """Whether its worker should have exited long ago: the process that ended the run may have died."""
+    if meta.ended_at is None:
+        return False
+    return abs((now() - meta.ended_at).total_seconds()) > OVERDUE_SECONDS  # a clock may have been set back
+
+
+def sweep_orphans(run: RunPaths) -> None:
+    """Kill the processes of a run whose shim is gone: worker, processes with its mark, all descendants.
+
+    Other runs' shims and their trees are spared. Two looks that find nothing end the sweep. The processes of
+    a copied run directory belong to the original, and recorded processes are checked too (`marks.py`).
+    """
+    if not marks.is_original(run):
+        return
+    is_spared = marks.shims_on_record(run.root)
+    quiet = 0
+    while quiet < 2:
+        worker = marks.recorded_worker(run)
+        left = [*marks.processes_of(run.run_id), *([] if worker is None else [worker])]
+        left += processes.descendants([identity.pid for identity in left], spare=is_spared)
+        sent = [processes.send_signal(identity, signal.SIGKILL) for identity in dict.fromkeys(left)]
+        quiet = 0 if any(sent) else quiet + 1  # what another user owns cannot be ended, and is not waited for
+    GROUPS.remove(group_of_run(run.run_id))
+    worker = marks.dying_worker(run)
+    if worker is not None:
+        processes.wait_for_exit(worker, _EXIT_SECONDS)
+
+
+def _close_journal(store: RunStore, run: RunPaths, meta: RunMeta, *, at_once: bool) -> None:
+    """Write the end of the run into the journal if the worker did not: it is provably gone."""
+    if run.journal_has_ended():
+        return
+    warnings: list[dict[str, Any]] = []
+    with suppress(UnreadableMeta, OSError):
+        left_behind(store, meta, warnings.append, at_once=at_once)
+    with exclusive(run.meta_lock):
+        if not run.journal_has_ended():
+            journal = RunJournal(run)
+            for warning in warnings:
+                journal.append("warning", now(), warning)
+            journal.append("run_ended", now(), ending_facts(meta))
+
+
+def ending_facts(meta: RunMeta) -> dict[str, Any]:
+    """Return the fields of the journal's last event."""
+    facts: dict[str, Any] = {
+        "status": meta.status.value,
+        "usage": meta.usage.model_dump(mode="json", exclude_none=True),
+    }
+    if meta.error is not None:
+        facts["error"] = meta.error.model_dump(mode="json", exclude_none=True)
+    if meta.summary:
+        facts["summary"] = meta.summary
+    return facts
+
+
+def _expire_questions(store: RunStore, meta: RunMeta) -> RunMeta:
+    """Write the expiry of questions whose time is over. The worker does so too; the first one counts."""
+    moment = now()
+    for message in meta.pending:
+        if message.expires_at is not None and message.expires_at <= moment:
+            meta = store.update(
+                meta.run_id, transitions.QuestionExpired(message_id=message.message_id), moment
+            )
+    return meta
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+# -- Opening a run for a caller: a single read of its state, the check of the caller, then reconciliation.
+
+
+def open_run(service: Service, run_id: str, caller: Caller = USER) -> Observed:
+    """Return a run, reconciled, if it is open to the caller.
+
+    Raises:
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, StorageFailed, LockTimeout.
+    """
+    return observe(service.store, run_id, caller)

@@ -1,0 +1,289 @@
+"""Removing runs that are over. A run is there with all its files, or is gone: the directory is renamed first.
+
+Only runs without any further use are removed: not a live run, not the parent or child of a live run, and not
+a directory that may be a start in the making. Children of a removed run stay: each is removed by its own
+name, or by its own age.
+
+Tested in `tests/cli/test_rm.py` and `tests/cli/test_prune.py`.
+"""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from subagent_server.process import marks
+from subagent_server.run import locks
+from subagent_server.run import store as store_module
+from subagent_server.run.errors import (
+    CallerError,
+    NewerSchema,
+    StorageFailed,
+    SubagentError,
+    UnknownRun,
+    UnreadableMeta,
+    shorten,
+)
+from subagent_server.run.files import NotPlain, remove_tree
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.processes import now
+from subagent_server.run.states import SCHEMA_VERSION, is_run_id
+from subagent_server.run.store import RunStore, newer_version, read_request
+from subagent_server.verbs.left_behind import drop
+from subagent_server.verbs.reconcile import is_over, observe, tree_is_gone
+
+START_SECONDS = 3_600.0
+"""A directory without a state that nobody has touched for so long, and nobody holds, is no start any more."""
+
+
+class StillNeeded(CallerError):
+    """The run lives, or its parent or a child lives."""
+
+    code = "still_needed"
+
+
+class StillEnding(StillNeeded):
+    """The run has ended, and its processes live: most are gone a moment later."""
+
+
+class NotARun(CallerError):
+    """A directory that is not a run by its state and holds files of somebody else."""
+
+    code = "not_a_run"
+
+    def __init__(self, run: RunPaths, name: str) -> None:
+        super().__init__(
+            f"{run.directory} holds {shorten(name)} and is not a run, so it stays: "
+            "move it out of the runs directory."
+        )
+
+
+@dataclass(frozen=True)
+class Age:
+    """Which runs are old: ended before `older_than` ago, and not among the newest `keep` that have ended."""
+
+    older_than: timedelta = timedelta()
+    keep: int = 0
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A run that was (or would be) removed; `why` gives the reason if an old run stays."""
+
+    run_id: str
+    why: str | None = None
+
+
+def remove(store: RunStore, run_id: str, *, drop_unmerged: bool = False) -> None:
+    """Remove a finished run with its worktree and branch, or a run with an unreadable state.
+
+    `drop_unmerged` says that changes in its worktree that were not merged may go too.
+
+    Raises:
+        UnmergedWork: changes would be lost.
+        NotARun: the directory has no readable state of this run, and a file that no run has.
+        StillNeeded: the run lives, or its parent or a child lives, or the directory may be a start in the
+            making.
+        NewerSchema: a later version wrote it.
+        InvalidRunId, UnknownRun: there is no such run.
+        ForeignRoot: the root is not ours.
+        StorageFailed: the run could not be renamed, and is whole; or the run is gone, and some of its files
+            are left.
+    """
+    store.paths.check_ours()
+    parent = _check_removable(store, run_id)
+    _drop_worktree(store, run_id, drop_unmerged=drop_unmerged)
+    _take_away(store, run_id, parent)
+
+
+def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Pruned]:
+    """Remove old runs, and starts that never were, the newest first; yield each.
+
+    A kill in between leaves the rest for the next time, and no run by halves. With `dry_run` nothing changes.
+
+    Raises:
+        ForeignRoot: the root is not ours.
+    """
+    store.paths.check_ours()
+    if not dry_run:
+        sweep(store)
+    for run_id in _old(store, age):
+        try:
+            parent = _check_removable(store, run_id)
+            _drop_worktree(store, run_id, only_look=dry_run)
+            if not dry_run:
+                _take_away(store, run_id, parent)
+        except UnknownRun:
+            continue  # somebody else was quicker
+        except SubagentError as error:
+            yield Pruned(run_id, error.sentence)
+        else:
+            yield Pruned(run_id)
+
+
+def sweep(store: RunStore) -> None:
+    """Delete the remains of earlier, killed removals, and the marks of runs that no longer exist."""
+    removed = store.paths.removed
+    with suppress(OSError):
+        remove_tree(store.paths.open().entry(".index"))  # a cache of an earlier version
+    with suppress(OSError):
+        for name in removed.names():
+            remove_tree(removed.entry(name))
+    for name in filter(is_run_id, store.paths.marks()):
+        store_module.drop_vain(store.paths.run(name))
+
+
+# -- which
+
+
+def _old(store: RunStore, age: Age) -> Iterator[str]:
+    moment, ended = now(), 0
+    for run_id in store.newest_first():
+        run = store.paths.run(run_id)
+        try:
+            end = store.read_state(run).ended_at or observe(store, run_id).meta.ended_at
+        except UnknownRun:
+            if _never_was(run, moment):
+                yield run_id
+            continue
+        except SubagentError:
+            continue  # nobody knows how old it is: `rm` removes it, and `doctor --runs` names it
+        if end is None:
+            continue
+        ended += 1
+        if ended > age.keep and moment - end >= age.older_than:
+            yield run_id
+
+
+def _never_was(run: RunPaths, moment: datetime) -> bool:
+    """Whether a directory without a state is a failed start: it is old, its lock free, its files a run's."""
+    try:
+        if run.other_names():
+            return False
+        touched = max(run.files.entry(name).stat().st_mtime for name in (".", *run.files.names()))
+        return moment.timestamp() - touched > START_SECONDS and not locks.is_held(run.live_lock)
+    except OSError:
+        return False
+
+
+# -- whether
+
+
+def _check_removable(store: RunStore, run_id: str) -> str | None:
+    """Check that a run may be removed, and return its parent, if any.
+
+    Raises:
+        NotARun, StillNeeded, NewerSchema, InvalidRunId, UnknownRun, StorageFailed, LockTimeout.
+    """
+    run = store.paths.run(run_id)
+    # 1. Nobody here knows what belongs to a run of a newer version.
+    if (version := newer_version(run)) is not None:
+        raise NewerSchema(run_id, version, SCHEMA_VERSION)
+    # 2. The run itself: ended, and nothing of it lives. Of an unreadable one only the machine can tell.
+    marked = set(store.live_ids())
+    try:
+        parent = _parent_of_settled(store, run, is_marked=run_id in marked)
+    except UnreadableMeta:
+        _check_is_run(run)
+        if _is_held(run) or marks.processes_of(run_id):  # its state says nothing of them
+            raise StillNeeded(
+                f"The state of run {run_id} cannot be read, but its processes live: end them."
+            ) from None
+        return None
+    # 3. Those who read it: a live child reads its parent, a live parent its children.
+    for relative in (*([] if parent is None else [parent]), *store.children_of(run_id)):
+        if relative in marked and _lives(store, relative):
+            raise StillNeeded(f"Run {run_id} stays while run {relative} of its tree lives: stop that first.")
+    return parent
+
+
+def _parent_of_settled(store: RunStore, run: RunPaths, *, is_marked: bool) -> str | None:
+    try:
+        meta = store.read_state(run)
+        if is_over(run, meta.status, is_marked=is_marked):
+            return meta.parent_run_id
+        observed = observe(store, run.run_id)
+    except UnknownRun:
+        _check_never_was(run)
+        with suppress(UnreadableMeta):  # it may have a mark in its parent's directory
+            return read_request(run).parent_run_id
+        return None
+    meta = observed.meta
+    if observed.live or not meta.status.is_terminal:
+        raise (StillEnding if meta.status.is_terminal else StillNeeded)(
+            f"Run {run.run_id} is {meta.status.value}{' and its processes live' if observed.live else ''}: "
+            f"`subagent stop {run.run_id}` ends it, then it can be removed."
+        )
+    if observed.live is None and not tree_is_gone(run):
+        host = "another host" if meta.launch is None else meta.launch.host
+        raise StillNeeded(f"Run {run.run_id} may have processes on {host}: remove it there.")
+    return meta.parent_run_id
+
+
+def _lives(store: RunStore, run_id: str) -> bool:
+    try:
+        observed = observe(store, run_id)
+    except UnknownRun:
+        return False
+    except UnreadableMeta:
+        return _is_held(store.paths.run(run_id))
+    return observed.live is not False or not observed.meta.status.is_terminal
+
+
+def _check_is_run(run: RunPaths) -> None:
+    """Refuse a directory with a file that no run has, and without a state that proves a run."""
+    other = run.other_names()
+    if other:
+        raise NotARun(run, other[0])
+
+
+def _check_never_was(run: RunPaths) -> None:
+    """Refuse a directory without a state that may be a start in the making."""
+    if not run.files.exists():
+        raise UnknownRun(run.run_id, run.directory.parent)
+    _check_is_run(run)
+    if not _never_was(run, now()):
+        raise StillNeeded(f"Run {run.run_id} may be about to start: try again in an hour.")
+
+
+def _is_held(run: RunPaths) -> bool:
+    """Whether a process keeps a run; an entry in the place of its lock that is not a file has no holder."""
+    try:
+        return locks.is_held(run.live_lock)
+    except NotPlain:
+        return False
+
+
+# -- how
+
+
+def _drop_worktree(
+    store: RunStore, run_id: str, *, drop_unmerged: bool = False, only_look: bool = False
+) -> None:
+    """Delete the worktree of a run before the record of it goes. Raises as `drop` does."""
+    run = store.paths.run(run_id)
+    if run.worktree.exists():  # most runs have none, and this spares the reading of their state
+        with suppress(UnreadableMeta):  # nobody knows where its worktree is: that stays
+            drop(store, store.read(run_id), drop_unmerged=drop_unmerged, only_look=only_look)
+
+
+def _take_away(store: RunStore, run_id: str, parent: str | None) -> None:
+    run, removed = store.paths.run(run_id), store.paths.removed
+    taken = removed.entry(f"{run_id}.{secrets.token_hex(4)}")
+    try:
+        removed.make()
+        store.paths.open().entry(run_id).rename(taken)
+    except FileNotFoundError as error:
+        raise UnknownRun(run_id, store.paths.root) from error
+    except OSError as error:
+        raise StorageFailed(run.directory, error.strerror or str(error)) from error
+    with suppress(OSError):
+        store.paths.change_mark(run_id).unlink()
+    store_module.unmark(run)
+    with suppress(OSError):
+        if parent is not None and is_run_id(parent):
+            store.paths.run(parent).children.entry(run_id).unlink()
+    remove_tree(taken)
+    if taken.exists():
+        raise StorageFailed(taken.path, "not all of it could be deleted, though the run is gone")

@@ -1,0 +1,196 @@
+"""Find names in an agent's `tools` and `agents` that nothing offers, and conditions that cannot be kept.
+
+`verbs/check_agent.py` asks for all doors. The view and the log of a run show these sentences.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+
+from subagent_server.agents.agent_file import resolve_model, unknown_model
+from subagent_server.run.agent_definition import (
+    CODE_TOOL_NAME,
+    NAMES,
+    AgentDefinition,
+    Verdict,
+    select,
+    tool_name,
+    web_offer,
+)
+from subagent_server.run.errors import shorten
+
+_MOST_NAMED = 10
+_MOST_COMPARED = 80
+_ALWAYS = frozenset({"ask_parent", "askuserquestion", "final_answer", "structuredoutput"})
+"""Names that mean what every run has without naming it."""
+_STARTS_AGENTS = frozenset(
+    {"task", "agent", "check_status", "wait_for_runs", "list_runs", "get_logs", "reply_subagent", "stop_run"}
+    | {"continue_run"}
+)
+"""Names of tools that an agent has which may start others."""
+_ELSEWHERE = {
+    "bashoutput": "Bash",
+    "killbash": "Bash",
+    "killshell": "Bash",
+    "exitplanmode": None,
+    "lsp": None,
+    "notebookedit": "Edit",
+    "notebookread": "Read",
+    "skill": None,
+    "list": "LS",
+    "slashcommand": None,
+    "todoread": "TaskList",
+    "task": "the key `agents`",
+    "agent": "the key `agents`",
+}
+"""Tools of Claude Code that are not here, and the nearest thing that is."""
+
+
+@dataclass(frozen=True)
+class MissingName:
+    """A name in `tools` or `agents` that nothing here has, with the nearest available name or means."""
+
+    name: str
+    nearest: str | None = None
+
+    @property
+    def told(self) -> str:
+        """The name as it is shown."""
+        near = f" (nearest: {self.nearest})" if self.nearest else ""
+        return f"{shorten(self.name)}{near}"
+
+
+def verdict_of(agent: AgentDefinition) -> Verdict:
+    """Return what the worker of a run needs to know about the tools and the model of its agent."""
+    return Verdict(
+        selection=agent.selection,
+        web=web_offer(agent),
+        model=resolve_model(agent.model),
+        is_model_known=unknown_model(agent) is None,
+        missing_tools=[missing.name for missing in missing_tools(agent)],
+    )
+
+
+def missing_tools(agent: AgentDefinition) -> list[MissingName]:
+    """Return the names in `tools` that no tool of a run has.
+
+    A name may belong to a tool of an MCP server, whose tools are known only after a run has connected. So a
+    name counts as missing only if the agent has no server, or if it is a tool of Claude Code not offered
+    here.
+    """
+    if agent.runner != "messages" or agent.tools is None:
+        return []
+    selection = select(agent.tools, [])
+    servers = [_plain(name) for name in (*agent.mcp_servers, *agent.named_servers)]
+    missing = [_missing(name) for name in selection.unknown if not _is_offered(name, agent, bool(servers))]
+    return missing + _missing_servers(selection.mcp or [], servers)
+
+
+def _missing_servers(names: Sequence[str], servers: Sequence[str]) -> list[MissingName]:
+    """Return the `mcp__` names of servers that the agent has not."""
+    missing: list[MissingName] = []
+    for name in names:
+        server = _plain(name).removeprefix("mcp__")
+        if (
+            not any(server == known or server.startswith(f"{known}__") for known in servers)
+            and "*" not in server
+        ):
+            near = get_close_matches(server.partition("__")[0], servers, 1)
+            missing.append(MissingName(name, f"mcp__{near[0]}" if near else None))
+    return missing
+
+
+def missing_disallowed(agent: AgentDefinition) -> list[MissingName]:
+    """Return the names in `disallowedTools` that no tool of a run has, as far as this can be known before it.
+
+    A tool of Claude Code that is not here is taken away as its author wants.
+    """
+    if agent.runner != "messages":
+        return []
+    selection = select([], agent.disallowed_tools)
+    servers = [_plain(name) for name in (*agent.mcp_servers, *agent.named_servers)]
+    known = {*_ALWAYS, *_STARTS_AGENTS, *_ELSEWHERE, CODE_TOOL_NAME, *map(tool_name, agent.agents)}
+    missing = [
+        _missing(name)
+        for name in selection.unknown_disallowed
+        if not servers and name.partition("(")[0].strip().lower() not in known
+    ]
+    return missing + [name for name in _missing_servers(selection.mcp_disallowed, servers) if name.nearest]
+
+
+def missing_agents(agent: AgentDefinition, known: Collection[str] | None) -> list[MissingName]:
+    """Return the names in `agents` of agents that are not there; nothing is missing if `known` is None."""
+    if known is None:
+        return []
+    return [MissingName(name, _near_agent(name, known)) for name in agent.agents if name not in known]
+
+
+def missing_sentence(key: str, missing: Sequence[MissingName]) -> str | None:
+    """Return in a sentence what a key names in vain, at most ten names; None if there are none."""
+    if not missing:
+        return None
+    return f"{key} names what is not here, and the agent runs without: {_named(missing)}."
+
+
+def _named(missing: Sequence[MissingName]) -> str:
+    more = f", and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    return ", ".join(name.told for name in missing[:_MOST_NAMED]) + more
+
+
+def tool_refusals(agent: AgentDefinition) -> Iterator[tuple[str, str]]:
+    """Yield why a run cannot have the tools that its agent's file asks for: the key, and a sentence.
+
+    A name in `disallowedTools` that is probably misspelt leaves a tool that its author meant to take away.
+    """
+    if agent.runner != "messages":
+        return
+    for key, selection in (
+        ("tools", select(agent.tools, [])),
+        ("disallowedTools", select([], agent.disallowed_tools)),
+    ):
+        if selection.restricted:
+            named = ", ".join(name[:80] for name in selection.restricted[:_MOST_NAMED])
+            yield (
+                key,
+                f"{key}: {named} asks for a restriction that the built-in loop cannot keep: name the tool "
+                "without the part in parentheses, leave it out, or choose `runner: claude`, which keeps it.",
+            )
+    if misspelt := [name for name in missing_disallowed(agent) if name.nearest]:
+        told = f"disallowedTools names what is not here: {_named(misspelt)}"
+        yield "disallowedTools", f"{told}. Name a tool that is here, or leave it out."
+    if problem := web_offer(agent).problem:
+        yield "tools", problem
+
+
+def _is_offered(name: str, agent: AgentDefinition, has_servers: bool) -> bool:
+    plain = name.partition("(")[0].strip().lower()
+    if plain in _ALWAYS:
+        return True
+    if agent.agents and (plain in _STARTS_AGENTS or plain in map(tool_name, agent.agents)):
+        return True
+    # Tools of servers are known only after a run has connected, so any name may be one of them.
+    return has_servers and plain not in _ELSEWHERE
+
+
+def _missing(name: str) -> MissingName:
+    plain = name.partition("(")[0].strip().lower()
+    if plain in _ELSEWHERE:
+        return MissingName(name, _ELSEWHERE[plain])
+    return MissingName(name, _nearest(plain[:_MOST_COMPARED]))
+
+
+def _near_agent(name: str, known: Collection[str]) -> str | None:
+    near = get_close_matches(name[:_MOST_COMPARED], list(known)[:_MOST_COMPARED], 1)
+    return near[0] if near else None
+
+
+@lru_cache(maxsize=1_000)
+def _nearest(plain: str) -> str | None:
+    by_name = {known.lower(): known for known in NAMES}
+    near = get_close_matches(plain, by_name, 1)
+    return by_name[near[0]] if near else None
+
+
+def _plain(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "_*-" else "_" for c in name.lower())

@@ -1,0 +1,200 @@
+"""Runs that start runs: which agents, how deep, and how many of one tree (SPEC section 6, "Recursion")."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+
+from subagent_server.run.errors import RunRefused, SubagentError
+from subagent_server.run.locks import exclusive
+from subagent_server.run.records import RunMeta
+from subagent_server.run.states import dollars
+from subagent_server.run.store import RunStore
+from subagent_server.verbs.access import Caller, NotAllowed
+from subagent_server.verbs.context import Service
+from subagent_server.verbs.reconcile import observe, tree_cost
+
+# -- The budgets that bound a run: its own and the budgets of the runs above, each over a whole tree.
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The budget of a run, in USD: the most that the run and all runs below may cost together."""
+
+    run_id: str
+    usd: Decimal
+
+
+def budgets_of(store: RunStore, meta: RunMeta) -> list[Budget]:
+    """Return the budgets that bound a run, its own first, then the budgets of the runs above.
+
+    Budgets stand in `request.json`, which never changes, so they are looked up once. An unreadable run above
+    bounds nothing: its end has ended this run, or is about to.
+    """
+    found: list[Budget] = []
+    above: str | None = meta.run_id
+    for _ in range(meta.depth + 1):
+        try:
+            request = store.read_request(above or "")
+        except SubagentError:
+            break
+        usd = _budget_of(request.agent)
+        if usd is not None:
+            found.append(Budget(request.run_id, usd))
+        above = request.parent_run_id
+        if above is None:
+            break
+    return found
+
+
+def exhausted(store: RunStore, budgets: list[Budget]) -> str | None:
+    """Return a sentence naming the budget used up by its tree, or None if all budgets have money left."""
+    for budget in budgets:
+        with suppress(SubagentError):
+            why = _used_up(budget, tree_cost(store, budget.run_id))
+            if why is not None:
+                return why
+    return None
+
+
+def check_budgets(store: RunStore, budgets: list[Budget]) -> None:
+    """Called before a model is called, with all budgets that bound the run.
+
+    Raises:
+        RunRefused: `budget`.
+    """
+    _refuse(exhausted(store, budgets))
+
+
+def check_cost(budget: Budget, cost: Decimal) -> None:
+    """Called with what the tree of a budget has cost, before a model is called.
+
+    Raises:
+        RunRefused: `budget`.
+    """
+    _refuse(_used_up(budget, cost))
+
+
+def _used_up(budget: Budget, cost: Decimal) -> str | None:
+    if cost < budget.usd:
+        return None
+    return (
+        f"Run {budget.run_id} and those below it have used {dollars(cost)} of its budget of "
+        f"{dollars(budget.usd)}."
+    )
+
+
+def _refuse(why: str | None) -> None:
+    if why is not None:
+        raise RunRefused("budget", why, "Raise `budgetUsd` in its agent file, or give it a smaller task.")
+
+
+def _budget_of(agent: dict[str, object]) -> Decimal | None:
+    limits = agent.get("limits")
+    usd = limits.get("budgetUsd") if isinstance(limits, dict) else None
+    try:
+        return None if usd is None else Decimal(str(usd))
+    except ArithmeticError:
+        return None
+
+
+def agents_of(service: Service, run_id: str) -> set[str]:
+    """Return the names of the agents that a run may start: its own agent file lists them.
+
+    Raises:
+        UnreadableMeta: the request of the run cannot be read.
+    """
+    named = service.store.read_request(run_id).agent.get("agents")
+    return {str(name) for name in named} if isinstance(named, list) else set()
+
+
+def check_may_delegate(service: Service, caller: Caller) -> None:
+    """Refuse the parent tools to a child whose agent may not start others.
+
+    Raises:
+        NotAllowed.
+    """
+    if caller.run_id is not None and not agents_of(service, caller.run_id):
+        raise NotAllowed(
+            f"The agent of run {caller.run_id} may start no other agents, so the tools for them are "
+            "not open to it: do the work here, or ask your parent with ask_parent."
+        )
+
+
+def check_may_start(service: Service, caller: Caller, agent: str) -> RunMeta | None:
+    """Return the run that wants to start `agent`, or None if the user's side does.
+
+    Raises:
+        NotAllowed: the file of the caller's agent does not name `agent`, or the tree of runs has reached its
+            depth, its size or its budget.
+    """
+    if caller.run_id is None:
+        return None
+    allowed = agents_of(service, caller.run_id)
+    if agent not in allowed:
+        raise NotAllowed(
+            f"The agent of run {caller.run_id} may not start {agent}: its file names "
+            f"{', '.join(sorted(allowed)) or 'none'} under `agents`."
+        )
+    parent = service.store.read(caller.run_id)
+    if parent.status.is_terminal:
+        raise NotAllowed(f"Run {parent.run_id} is {parent.status.value}, so it can start nothing more.")
+    _check_depth(service, parent)
+    if len(_live_below(service, parent.root_run_id)) >= service.settings.max_descendants:
+        _reconcile(service, parent.root_run_id)  # who died without a reader counts no more
+        _check_number(service, parent.root_run_id)
+    if (why := exhausted(service.store, budgets_of(service.store, parent))) is not None:
+        raise NotAllowed(f"{why} No other agent is started for it: end with what there is.")
+    return parent
+
+
+def publish_counted(service: Service, meta: RunMeta) -> None:
+    """Publish a run; a child is counted in the same hold of its tree's lock.
+
+    So runs started at the same moment, anywhere in the tree and by any run, never become too many.
+
+    Raises:
+        NotAllowed: the tree has reached its size.
+        StorageFailed, LockTimeout: the machine refused. In each case there is no run.
+    """
+    if meta.parent_run_id is None:
+        service.store.publish(meta)
+        return
+    with exclusive(service.store.paths.run(meta.root_run_id).tree_lock):
+        _check_number(service, meta.root_run_id)
+        service.store.publish(meta)
+
+
+def _check_depth(service: Service, parent: RunMeta) -> None:
+    depth, limit = parent.depth, service.settings.max_depth
+    if depth >= limit:
+        raise NotAllowed(
+            f"Run {parent.run_id} is {depth} level{'' if depth == 1 else 's'} below the first run, "
+            f"and {limit} is the limit: "
+            "do the work here instead of starting another agent (SUBAGENT_MAX_DEPTH sets the limit)."
+        )
+
+
+def _check_number(service: Service, root_run_id: str) -> None:
+    alive, limit = len(_live_below(service, root_run_id)), service.settings.max_descendants
+    if alive >= limit:
+        raise NotAllowed(
+            f"{alive} run{' is' if alive == 1 else 's are'} at work below {root_run_id}, and {limit} is the "
+            "limit: wait for some to end, or do the work here (SUBAGENT_MAX_DESCENDANTS sets the limit)."
+        )
+
+
+def _live_below(service: Service, root_run_id: str) -> list[str]:
+    """Return the live runs of a tree, without its first run."""
+    found: list[str] = []
+    for run_id in service.store.live_ids():
+        with suppress(SubagentError):  # it cannot be counted; the doctor lists it
+            meta = service.store.read(run_id)
+            if meta.root_run_id == root_run_id != run_id and not meta.status.is_terminal:
+                found.append(run_id)
+    return found
+
+
+def _reconcile(service: Service, root_run_id: str) -> None:
+    for run_id in _live_below(service, root_run_id):
+        with suppress(SubagentError):
+            observe(service.store, run_id)

@@ -1,0 +1,657 @@
+"""The view of a run, as its parent sees it: small, with the next call to make."""
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from types import UnionType
+from typing import Any, Protocol, TypeVar, get_args, get_type_hints
+
+from pydantic import Field
+
+from subagent_server.process import slots
+from subagent_server.run import durable
+from subagent_server.run.errors import UnreadableMeta
+from subagent_server.run.executed_files import can_run_code
+from subagent_server.run.journal import latest_words, recorded_can_run_code, recorded_usage
+from subagent_server.run.paths import RootPaths, RunPaths
+from subagent_server.run.records import (
+    Failure,
+    Message,
+    Moment,
+    Record,
+    RunMeta,
+    RunResult,
+    Usage,
+    worktree_view,
+)
+from subagent_server.run.states import (
+    MAX_ANSWER_CHARACTERS,
+    MAX_LABEL_CHARACTERS,
+    MAX_OPTION_CHARACTERS,
+    MAX_OPTIONS,
+    MAX_QUESTION_CHARACTERS,
+    MessageStatus,
+    Status,
+    cut,
+    maybe_cut,
+    timestamp,
+)
+from subagent_server.run.store import RunStore, read_worktree
+from subagent_server.verbs.access import USER, Caller, OtherParents
+from subagent_server.verbs.left_behind import quarantined
+from subagent_server.verbs.reconcile import Observed, read_shim, tree_usage
+
+# -- The next step of a view, fitted to the state of the run, and said as its reader takes it.
+#
+# A model reads tool calls, a person reads commands: the two implementations of `NextCalls`.
+
+
+class NextCalls(Protocol):
+    """How a reader makes the calls that a view names."""
+
+    def wait(self, run_id: str) -> str:
+        """Return the call that waits for the run."""
+
+    def wait_for_several(self) -> str:
+        """Return the call that waits for several runs."""
+
+    def answer(self, run_id: str, message_id: str) -> str:
+        """Return the call that answers a question."""
+
+    def take_answer(self, run_id: str, message_id: str, *, is_there: bool) -> str:
+        """Return the call by which the asker takes an answer, waiting unless it is there."""
+
+    def logs(self, run_id: str) -> str:
+        """Return the call that shows the log."""
+
+    def whole_result(self, run_id: str) -> str:
+        """Return the call that shows the whole result."""
+
+    def carry_on(self, run_id: str, prompt: str | None = None) -> str:
+        """Return the call that continues the run."""
+
+    def merge(self, run_id: str) -> str:
+        """Return the call that merges what the run has changed."""
+
+
+class ToolCalls:
+    """Next calls for a model, with waits up to the timeout of its client."""
+
+    def __init__(self, wait_seconds: float) -> None:
+        self._wait = f"waitSeconds={wait_seconds:g}"
+
+    def wait(self, run_id: str) -> str:
+        """Return the call that waits for the run."""
+        return f'check_status(runId="{run_id}", {self._wait})'
+
+    def wait_for_several(self) -> str:
+        """Return the call that waits for several runs."""
+        return f"wait_for_runs({self._wait})"
+
+    def answer(self, run_id: str, message_id: str) -> str:
+        """Return the call that answers a question."""
+        return f'reply_subagent(runId="{run_id}", messageId="{message_id}", answer="...", {self._wait})'
+
+    def take_answer(self, run_id: str, message_id: str, *, is_there: bool) -> str:
+        """Return the call by which the asker takes an answer, waiting unless it is there."""
+        waiting = "" if is_there else f", {self._wait}"
+        return f'check_status(runId="{run_id}", messageId="{message_id}"{waiting})'
+
+    def logs(self, run_id: str) -> str:
+        """Return the call that shows the log."""
+        return f'get_logs(runId="{run_id}")'
+
+    def whole_result(self, run_id: str) -> str:
+        """Return the call that shows the whole result."""
+        return f'get_logs(runId="{run_id}", stream="result")'
+
+    def carry_on(self, run_id: str, prompt: str | None = None) -> str:
+        """Return the call that continues the run."""
+        with_prompt = "" if prompt is None else f', prompt="{prompt}"'
+        return f'continue_run(runId="{run_id}"{with_prompt})'
+
+    def merge(self, run_id: str) -> str:
+        """Return the call that merges what the run has changed."""
+        return f'merge_run(runId="{run_id}")'
+
+
+AS_TOOLS = ToolCalls(45)
+"""Next calls for a model whose client is not known."""
+
+
+class Commands:
+    """Next calls for a person: commands, as `command` makes them of their words."""
+
+    def __init__(self, command: Callable[..., str]) -> None:
+        self._command = command
+
+    def wait(self, run_id: str) -> str:
+        """Return the command that waits for the run."""
+        return self._said("wait", run_id)
+
+    def wait_for_several(self) -> str:
+        """Return the command that shows all runs as they change."""
+        return self._said("ls", "--watch")
+
+    def answer(self, run_id: str, message_id: str) -> str:
+        """Return the command that answers a question."""
+        return self._said("reply", run_id, message_id, "ANSWER")
+
+    def take_answer(self, run_id: str, message_id: str, *, is_there: bool) -> str:
+        """Return the command by which the asker sees an answer."""
+        return self._said("show", run_id)
+
+    def logs(self, run_id: str) -> str:
+        """Return the command that shows the log."""
+        return self._said("logs", run_id)
+
+    def whole_result(self, run_id: str) -> str:
+        """Return the command that shows the whole result."""
+        return self._said("show", run_id)
+
+    def carry_on(self, run_id: str, prompt: str | None = None) -> str:
+        """Return the command that continues the run."""
+        return self._said("continue", run_id, *([] if prompt is None else [prompt]))
+
+    def merge(self, run_id: str) -> str:
+        """Return the command that merges what the run has changed."""
+        return self._said("merge", run_id)
+
+    def _said(self, *words: str) -> str:
+        return f"`{self._command(*words)}`"
+
+
+_MEND = "Mend what the error names"
+_AFTER_FAILURE = {
+    "config": f"{_MEND} (the agent file or a variable), then start it again.",
+    "launch_failed": f"{_MEND}, then start it again: it had not begun.",
+    "storage": f"{_MEND}; then {{on}} carries it on.",
+    "model_error": f"{_MEND}; then {{on}} carries it on.",
+    "max_turns": "{on} carries it on with as many turns again.",
+    "timeout": "{on} carries it on with as much time again.",
+    "budget": "{on} carries it on with as much money again, if it is worth that.",
+    "ask_timeout": "{on_with_answer} carries it on with your answer.",
+    "invalid_output": "{on_with_result} lets it try once more; {result} shows its text.",
+    "agent_error": "{logs} shows why; {on} carries it on, or start it again with a task that avoids that.",
+    "crashed": "{logs} shows how far it came; {on} carries it on from there.",
+    "lost": "{logs} shows how far it came; {on} carries it on from there.",
+}
+"""What helps after a failure, by its code; `docs/meta-file.md` says what each means."""
+
+
+def for_parent(meta: RunMeta, calls: NextCalls) -> str:
+    """Return the next step of the parent of a run."""
+    run_id = meta.run_id
+    if meta.pending:
+        return f"The agent needs your answer. Next: {calls.answer(run_id, meta.pending[0].message_id)}."
+    if not meta.status.is_terminal:
+        return f"Not done yet. Next: {calls.wait(run_id)}, or {calls.wait_for_several()} for several."
+    if meta.status is Status.COMPLETED:
+        return f"Done. {calls.whole_result(run_id)} has the whole result."
+    if meta.status is Status.STOPPED:
+        return (
+            f"Stopped: nothing is left to do. {calls.logs(run_id)} shows how far it came, and "
+            f"{calls.carry_on(run_id)} would take it up again."
+        )
+    code = meta.error.code if meta.error is not None else "lost"
+    return "Failed. " + _AFTER_FAILURE.get(code, _AFTER_FAILURE["lost"]).format(
+        logs=calls.logs(run_id),
+        result=calls.whole_result(run_id),
+        on=calls.carry_on(run_id),
+        on_with_answer=calls.carry_on(run_id, "YOUR ANSWER"),
+        on_with_result=calls.carry_on(run_id, "Give the result by final_answer."),
+    )
+
+
+def for_itself(meta: RunMeta, waiting: Message | None, calls: NextCalls) -> str:
+    """Return the next step of the run itself; `waiting` is its first question that it has not closed."""
+    if meta.status.is_terminal:
+        return f"Your run is {meta.status.value}: nothing more can be done in it."
+    if waiting is None:
+        return "Your run goes on. update_status says how far it is, or ends it."
+    is_there = waiting.message_status is not MessageStatus.PENDING
+    return (
+        f"Your question {waiting.message_id} {'has' if is_there else 'waits for'} an answer. Next: "
+        f"{calls.take_answer(meta.run_id, waiting.message_id, is_there=is_there)}."
+    )
+
+
+def for_asker(meta: RunMeta, message: Message, calls: NextCalls) -> str:
+    """Return the next step of the asker of a question that it has named."""
+    if message.answer_content is not None:
+        return "Your question is answered: go on with the answer."
+    if message.message_status is MessageStatus.PENDING:
+        return f"No answer yet. Next: {calls.take_answer(meta.run_id, message.message_id, is_there=False)}."
+    return "No answer came and none will: go on without one."
+
+
+# -- Where the programs of a run work, as its journal says.
+
+
+_FIRST_EVENTS = 20
+_UNSANDBOXED = "unsandboxed"
+
+
+def sandbox_mark(run: RunPaths) -> str | None:
+    """Return the sandbox that the start of a run names; None before the start, or if nobody can read it."""
+    try:
+        for event in islice(durable.records(run.events), _FIRST_EVENTS):
+            if event.get("type") == "run_started":
+                return str(event.get("sandbox") or "") or None
+    except OSError:
+        pass  # a journal is data: one that is damaged keeps nobody from seeing the run
+    return None
+
+
+def lack_of_sandbox(run: RunPaths) -> str | None:
+    """Return the mark of a run whose programs have all rights of the user; None for every other."""
+    mark = sandbox_mark(run)
+    return mark if mark is not None and _UNSANDBOXED in mark else None
+
+
+# -- A row of a run, for every list: its facts, its JSON and the schema of that.
+
+
+MAX_ROW_SUMMARY_CHARACTERS = 300
+_FOR_PEOPLE = {"only": "lists of the command line"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run in a list. A run whose state cannot be read has only its id and `unreadable`."""
+
+    run_id: str
+    agent: str | None = None
+    label: str | None = None
+    started_by: str | None = None
+    status: Status | None = None
+    pending_questions: int = 0
+    live: bool | None = None
+    elapsed_seconds: float | None = None
+    waiting_for_slot: bool | None = None
+    summary: str | None = None
+    unreadable: str | None = None
+    created: datetime | None = field(default=None, metadata=_FOR_PEOPLE)
+    ended: datetime | None = field(default=None, metadata=_FOR_PEOPLE)
+    parent_run_id: str | None = field(default=None, metadata=_FOR_PEOPLE)
+    tokens: int | None = field(default=None, metadata=_FOR_PEOPLE)
+    cost_usd: str | None = field(default=None, metadata=_FOR_PEOPLE)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is going on in the run, or nobody can say."""
+        return self.status is None or (self.status.is_terminal and not self.live)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the JSON object of the row for models, without missing facts."""
+        found = ((wire, getattr(self, name)) for name, wire in _WIRE_NAMES)
+        return {
+            wire: value.value if isinstance(value, Status) else value
+            for wire, value in found
+            if value is not None
+        }
+
+    def to_full_wire(self) -> dict[str, Any]:
+        """Return the JSON object of the row with the facts that a model would only pay for."""
+        more = {
+            "createdAt": None if self.created is None else timestamp(self.created),
+            "endedAt": None if self.ended is None else timestamp(self.ended),
+            "parentRunId": self.parent_run_id,
+            "tokens": self.tokens or None,
+            "costUsd": self.cost_usd,
+        }
+        return self.to_wire() | {name: value for name, value in more.items() if value is not None}
+
+
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+_WIRE_NAMES = [(each.name, _camel_case(each.name)) for each in fields(RunRow) if not each.metadata]
+_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
+
+
+def row_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a row. Required is what every row has."""
+    kinds = get_type_hints(RunRow)
+    return {
+        "type": "object",
+        "properties": {wire: _schema_of(kinds[name]) for name, wire in _WIRE_NAMES},
+        "required": [wire for name, wire in _WIRE_NAMES if not isinstance(kinds[name], UnionType)],
+    }
+
+
+def _schema_of(kind: Any) -> dict[str, Any]:
+    plain = next((each for each in get_args(kind) if each is not type(None)), kind)
+    if plain is Status:
+        return {"enum": [status.value for status in Status]}
+    return {"type": _JSON_TYPES[plain]}
+
+
+def row_of(root: RootPaths, meta: RunMeta, live: bool | None, *, started_by: str | None = None) -> RunRow:
+    """Return the row of a run by its state."""
+    return RunRow(
+        run_id=meta.run_id,
+        agent=cut(meta.agent_name, MAX_LABEL_CHARACTERS),
+        label=maybe_cut(meta.label, MAX_LABEL_CHARACTERS),
+        started_by=started_by,
+        status=meta.status,
+        pending_questions=meta.pending_questions,
+        live=live,
+        elapsed_seconds=elapsed_seconds(meta.created_at, meta.ended_at),
+        waiting_for_slot=waits_for_slot(root, meta.run_id, meta.status) or None,
+        summary=maybe_cut(meta.error.message if meta.error else meta.summary, MAX_ROW_SUMMARY_CHARACTERS),
+        created=meta.created_at,
+        ended=meta.ended_at,
+        parent_run_id=meta.parent_run_id,
+        tokens=meta.usage.tokens,
+        cost_usd=None if meta.usage.cost_usd is None else str(meta.usage.cost_usd),
+    )
+
+
+def elapsed_seconds(created: datetime, ended: datetime | None) -> float:
+    """Return how long a run has been there, until its end, in seconds; 0 if a clock was set back."""
+    return round(max(0.0, ((ended or datetime.now(UTC)) - created).total_seconds()), 1)
+
+
+def waits_for_slot(root: RootPaths, run_id: str, status: Status) -> bool:
+    """Whether a run waits until others have ended."""
+    return status is Status.READY and slots.is_waiting(root.slots, run_id)
+
+
+MAX_RESULT_CHARACTERS = 8_000
+MAX_OUTPUT_BYTES = 32_000
+MAX_PREVIEW_CHARACTERS = 300
+MAX_SOURCES = 20
+MAX_SOURCE_CHARACTERS = 500
+MAX_WARNINGS = 10
+MAX_QUARANTINED = 20
+MAX_WARNING_CHARACTERS = 1_000
+MAX_MESSAGES_CHARACTERS = 40_000
+"""Of all questions of a view together; the first is there in any case."""
+MAX_NAME_CHARACTERS = 64
+"""Of ids and other words that are short unless somebody has written into the files of the run."""
+
+
+class MessageView(Record):
+    """A question that is open, or that the asker asked about."""
+
+    message_id: str
+    question: str
+    options: list[str] | None = None
+    status: MessageStatus
+    answer: str | None = None
+    answered_by: str | None = None
+    asked_at: Moment
+    expires_at: Moment | None = None
+
+
+class RunView(Record):
+    """What every tool answers about a run. Fields that say nothing are left out."""
+
+    run_id: str
+    agent: str
+    label: str | None = None
+    started_by: str | None = Field(default=None, description="Another parent, if it is not yours")
+    status: Status
+    revision: int
+    live: bool | None = Field(default=None, description="Whether its processes live; absent where unknown")
+    sandbox: str | None = Field(default=None, description="There if its programs have all rights of the user")
+    waiting_for_slot: bool | None = None
+    waiting_for_run: str | None = Field(default=None, description="The run it continues, which still ends")
+    continues_run_id: str | None = None
+    elapsed_seconds: float
+    usage: dict[str, Any] = Field(default_factory=dict)
+    with_descendants: dict[str, Any] | None = Field(default=None, description="Usage with all runs below")
+    worktree: dict[str, Any] | None = Field(
+        default=None, description="Its git worktree, and the call to merge"
+    )
+    preview: str | None = None
+    messages: list[MessageView] | None = None
+    messages_omitted: int | None = Field(
+        default=None, description="Further questions: they follow when these are settled"
+    )
+    instructions: str = ""
+    summary: str | None = None
+    result: str | None = None
+    result_truncated: bool | None = None
+    sources: list[dict[str, str]] | None = None
+    output: Any = None
+    output_omitted: bool | None = None
+    error: Failure | None = None
+    wait_note: str | None = None
+    quarantined: list[str] | None = Field(
+        default=None, description="Moved out of its directory; a person restores"
+    )
+    warnings: list[str] | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the JSON object of the view; an output of null is kept if present."""
+        wire = self.model_dump(mode="json", exclude_none=True)
+        if "output" in self.model_fields_set:
+            wire["output"] = self.output
+        return wire
+
+
+def run_view(
+    store: RunStore,
+    observed: Observed,
+    calls: NextCalls,
+    caller: Caller = USER,
+    named: str | None = None,
+    *,
+    to_asker: bool = False,
+) -> RunView:
+    """Return the view that a caller has of a run; `named` is a question to show in any case.
+
+    `to_asker`: the asker of that question reads the view. In a view of itself a run also sees answers not
+    taken yet, so a run whose program died during a wait finds them again.
+
+    Raises:
+        UnreadableMeta: its result cannot be read.
+    """
+    meta, run = observed.meta, store.paths.run(observed.meta.run_id)
+    own = caller.run_id == meta.run_id and named is None
+    ended = meta.status.is_terminal
+    messages, omitted = _shown(meta, named, own)
+    result = store.read_result(meta.run_id) if ended else None
+    has_output = result is not None and result.has_output
+    text = "" if result is None or has_output else result.text
+    is_large = result is not None and has_output and len(result.to_json()) > MAX_OUTPUT_BYTES
+    view = RunView(
+        run_id=meta.run_id,
+        agent=cut(meta.agent_name, MAX_LABEL_CHARACTERS),
+        label=maybe_cut(meta.label, MAX_LABEL_CHARACTERS),
+        started_by=_other_parent(meta, caller),
+        status=meta.status,
+        revision=meta.revision,
+        live=observed.live,
+        sandbox=maybe_cut(lack_of_sandbox(run), MAX_LABEL_CHARACTERS),
+        waiting_for_slot=waits_for_slot(store.paths, meta.run_id, meta.status) or None,
+        waiting_for_run=_awaited(run, meta),
+        continues_run_id=maybe_cut(meta.continues_run_id, MAX_NAME_CHARACTERS),
+        elapsed_seconds=elapsed_seconds(meta.created_at, meta.ended_at),
+        usage=_usage(meta.usage if observed.live is False else meta.usage.merged(recorded_usage(run))),
+        with_descendants=_usage(tree_usage(store, meta)) if store.children_of(meta.run_id) else None,
+        worktree=_worktree(run, meta, calls),
+        preview=None if ended else (latest_words(run) or "")[:MAX_PREVIEW_CHARACTERS] or None,
+        messages=messages or None,
+        messages_omitted=omitted or None,
+        instructions=_instructions(meta, named if to_asker else None, calls, own=own),
+        summary=maybe_cut(meta.summary),
+        result=text[:MAX_RESULT_CHARACTERS] or None,
+        result_truncated=len(text) > MAX_RESULT_CHARACTERS or None,
+        sources=_sources(result),
+        output_omitted=is_large or None,
+        error=_error(meta.error),
+        quarantined=_quarantined(store, meta),
+        warnings=_warnings(store, meta, result),
+    )
+    if result is None or not has_output or is_large:
+        return view
+    return view.model_copy(update={"output": result.output})  # it is there even if it is null
+
+
+def message_view(message: Message) -> MessageView:
+    """Return a question as it is shown."""
+    return MessageView(
+        message_id=cut(message.message_id, MAX_NAME_CHARACTERS),
+        question=cut(message.question_content, MAX_QUESTION_CHARACTERS),
+        options=_options(message.options),
+        status=message.message_status,
+        answer=maybe_cut(message.answer_content, MAX_ANSWER_CHARACTERS),
+        answered_by=maybe_cut(message.answered_by, MAX_NAME_CHARACTERS),
+        asked_at=message.question_timestamp,
+        expires_at=message.expires_at,
+    )
+
+
+def _options(options: list[str] | None) -> list[str] | None:
+    if options is None:
+        return None
+    return [cut(option, MAX_OPTION_CHARACTERS) for option in options[:MAX_OPTIONS]]
+
+
+def _error(failure: Failure | None) -> Failure | None:
+    if failure is None:
+        return None
+    code = cut(failure.code, MAX_LABEL_CHARACTERS)
+    return Failure(code=code, message=cut(failure.message), hint=maybe_cut(failure.hint))
+
+
+def _wanted(meta: RunMeta, named: str | None, own: bool) -> list[Message]:
+    """Return the questions of a view, the oldest first."""
+    wanted = {MessageStatus.PENDING, MessageStatus.REPLIED} if own else {MessageStatus.PENDING}
+    return [m for m in meta.messages if m.message_status in wanted or m.message_id == named]
+
+
+def _shown(meta: RunMeta, named: str | None, own: bool) -> tuple[list[MessageView], int]:
+    """Return the questions that fit into a view, the oldest first, and how many more there are.
+
+    The question that the caller has named comes before all others, whatever its size.
+    """
+    wanted = _wanted(meta, named, own)
+    room = MAX_MESSAGES_CHARACTERS
+    fitting: set[str] = set()
+    for message in sorted(wanted, key=lambda m: m.message_id != named):
+        view = message_view(message)
+        room -= len(view.question) + len(view.answer or "") + sum(map(len, view.options or ()))
+        if fitting and room < 0:
+            break
+        fitting.add(message.message_id)
+    return [message_view(m) for m in wanted if m.message_id in fitting], len(wanted) - len(fitting)
+
+
+def _warnings(store: RunStore, meta: RunMeta, result: RunResult | None) -> list[str] | None:
+    """Return the warnings of the end (files that can run code) and of the start (missing tools)."""
+    found = _can_run_code(store, meta, result)
+    try:
+        warnings = store.read_request(meta.run_id).warnings
+    except UnreadableMeta:
+        warnings = []  # the state is all that is needed for a view
+    return [cut(warning, MAX_WARNING_CHARACTERS) for warning in [*found, *warnings][:MAX_WARNINGS]] or None
+
+
+def _quarantined(store: RunStore, meta: RunMeta) -> list[str] | None:
+    run = store.paths.run(meta.run_id)
+    if not run.quarantine.exists():
+        return None
+    try:
+        cwd = Path(os.path.realpath(store.read_request(meta.run_id).cwd))
+    except UnreadableMeta:
+        cwd = Path("/")
+    found = [cut(kept, MAX_LABEL_CHARACTERS * 4) for kept in quarantined(run, cwd)]
+    return found[-MAX_QUARANTINED:] or None
+
+
+def _can_run_code(store: RunStore, meta: RunMeta, result: RunResult | None) -> list[str]:
+    if not meta.status.is_terminal:
+        return []
+    recorded = recorded_can_run_code(store.paths.run(meta.run_id)) if result is None else result.can_run_code
+    return [can_run_code(recorded)] if recorded else []
+
+
+def _worktree(run: RunPaths, meta: RunMeta, calls: NextCalls) -> dict[str, Any] | None:
+    """Return the worktree of a run, and how it is merged if there is something to merge."""
+    if meta.worktree is None:
+        return None
+    try:
+        state = read_worktree(run)
+    except UnreadableMeta:
+        state = None
+    shown = worktree_view(meta.worktree, state)
+    if meta.status.is_terminal and shown.get("merged") is False and "takenOverBy" not in shown:
+        shown["next"] = calls.merge(meta.run_id)
+    return {
+        key: cut(value, MAX_LABEL_CHARACTERS * 4) if isinstance(value, str) else value
+        for key, value in shown.items()
+    }
+
+
+def _sources(result: RunResult | None) -> list[dict[str, str]] | None:
+    """Return the pages that the result holds, with little weight in the schema that every tool carries."""
+    sources = (result.sources if result is not None else None) or []
+    shown = [source.model_dump(exclude_none=True) for source in sources[:MAX_SOURCES]]
+    return [{key: cut(text, MAX_SOURCE_CHARACTERS) for key, text in each.items()} for each in shown] or None
+
+
+def _awaited(run: RunPaths, meta: RunMeta) -> str | None:
+    """Return the run whose processes have to be gone before this run begins, if still waiting."""
+    if meta.status is not Status.READY or meta.continues_run_id is None:
+        return None
+    awaited = read_shim(run).get("waitingForRun")
+    return cut(awaited, MAX_NAME_CHARACTERS) if isinstance(awaited, str) else None
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    """Return the figures without zeros, with null for an unknown one: a view is small."""
+    return {
+        name: value for name, value in usage.model_dump(mode="json", exclude_none=True).items() if value != 0
+    }
+
+
+def _instructions(meta: RunMeta, asked: str | None, calls: NextCalls, *, own: bool) -> str:
+    message = meta.message(asked) if asked else None
+    if message is not None:
+        return for_asker(meta, message, calls)
+    if own:
+        return for_itself(meta, next(iter(_wanted(meta, None, own=True)), None), calls)
+    return for_parent(meta, calls)
+
+
+def _other_parent(meta: RunMeta, caller: Caller) -> str | None:
+    """Return the words for the parent of a run if it is another than the caller, and there."""
+    starter, others = meta.started_by, OtherParents(caller)
+    if caller.process is None or not others.own(starter):
+        return None
+    return others.name(starter)
+
+
+# -- The bound of a tool's whole answer: the rest is counted in the answer, and comes with a later call.
+#
+# Standard library only, as the lists are.
+
+
+T = TypeVar("T")
+
+ANSWER_SIZE_MAX_ANSWER_CHARACTERS = 60_000
+"""Of an answer about many runs, as JSON. The first run is in it in any case."""
+MAX_IDS = 200
+"""Of a list of ids; a sentence counts all of them."""
+
+
+def those_that_fit(items: Iterable[T], wire: Callable[[T], dict[str, Any]]) -> list[T]:
+    """Return as many of the first `items` as fit into one answer; at most one more is looked at."""
+    fitting: list[T] = []
+    room = ANSWER_SIZE_MAX_ANSWER_CHARACTERS
+    for item in items:
+        room -= len(json.dumps(wire(item), ensure_ascii=False))
+        if fitting and room < 0:
+            break
+        fitting.append(item)
+    return fitting

@@ -1,0 +1,378 @@
+"""Where the programs of a run work: in a box of bubblewrap, or with all rights of the user.
+
+If there can be no box, `bwrap` is refused, and `auto` goes on without a box and says so. `network: false` and
+`sandboxLimits` hold in a box alone, so an agent with one of them never runs without a box.
+
+If bubblewrap is known to work here, the box is built beside the first model call; else the start waits until
+the box is found closed. An agent that insists on a box is refused before that call if something in its
+directory that programs of the host execute cannot be protected.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from subagent_server.run import durable
+from subagent_server.run.agent_definition import AgentDefinition, SandboxLimits, Selection
+from subagent_server.run.confined_path import printable
+from subagent_server.run.control_groups import group_of_run
+from subagent_server.run.errors import RunRefused
+from subagent_server.sandbox.box import Box, Held, Rules, build_box, find_box_program, hold
+from subagent_server.sandbox.box_limits import limits_as_text
+from subagent_server.sandbox.git_places import (
+    GitSettings,
+    common_directory,
+    config_without_credentials,
+    git_settings,
+)
+from subagent_server.sandbox.readable import BoxRefused, PlaceRefused, tried_twice
+from subagent_server.sandbox.server_places import ServerPlace, place_of
+from subagent_server.sandbox.verify import is_proven, try_box
+from subagent_server.toolbox.bash import BashTool
+from subagent_server.toolbox.tool import Tool
+from subagent_server.toolbox.workspace import off_loop
+from subagent_server.verbs.check_agent import asked_by_servers, asked_of_box
+from subagent_server.worker.runners import RunnerSetup
+from subagent_server.worktrees.store_of_run import worktree_mounts
+
+# -- The box of a run: what its programs may read and write, and what is read-only in its working directory.
+
+
+class RunBox:
+    """Builds boxes for the programs of a run, each by what is in the working directory at that moment.
+
+    `program` is the bubblewrap. A box takes some milliseconds, so it is for a thread beside the first model
+    call. With `protects=False`, for programs that write nothing, the working directory is read-only.
+    `adding` adds to its rules.
+    """
+
+    def __init__(
+        self, setup: RunnerSetup, *, protects: bool, adding: Callable[[Rules], Rules] = lambda rules: rules
+    ) -> None:
+        """Raise BoxRefused if there can be no box, and PlaceRefused."""
+        self._setup = setup
+        self.protects = protects
+        self._lock = threading.Lock()
+        self._rules = adding(_unprotected(setup))
+        self._git: GitSettings | None = None
+        self.program = find_box_program(self._rules)
+
+    @property
+    def network(self) -> bool:
+        """Whether there is a network in it."""
+        return self._rules.network
+
+    @property
+    def commits(self) -> bool:
+        """Whether its programs have a repository of their own."""
+        return self._setup.run.meta().worktree is not None
+
+    @property
+    def limits(self) -> SandboxLimits:
+        """What its programs may use."""
+        return self._rules.limits
+
+    @property
+    def write_elsewhere(self) -> Sequence[Path]:
+        """The places outside the working directory that its programs may write."""
+        return self._rules.write
+
+    def open(self) -> list[str]:
+        """Return what programs of the host execute and a box cannot protect, each with the reason. Blocking.
+
+        Raises:
+            OSError: the working directory cannot be read.
+        """
+        if not self.protects:
+            return []
+        places = [printable(str(link)) for link in self._setup.places.links]
+        return [*self._held().open, *(f"{link}: it is a link that leads to agents" for link in places)]
+
+    def built(self) -> Box:
+        """Return a box. Blocking, for any thread.
+
+        Raises:
+            BoxRefused: there can be none.
+            OSError: the working directory cannot be read.
+        """
+        return build_box(self._protected())
+
+    def built_for(self, changed: Callable[[Rules], Rules]) -> Box:
+        """Return a box by the rules of this one, changed, as for an MCP server.
+
+        Raises as `built` does; PlaceRefused.
+        """
+        rules = changed(self._protected())
+        return build_box(replace(rules, over=[*rules.over, *_read_only(self._setup, rules.write)]))
+
+    def _protected(self) -> Rules:
+        if not self.protects:
+            return self._rules
+        self._setup.run.paths.outputs.make()
+        worktree = self._setup.run.meta().worktree
+        mounts = [] if worktree is None else worktree_mounts(worktree)
+        return replace(
+            self._rules,
+            own={**self._settings().identity, **self._rules.own},
+            read=[_outputs(self._setup), *self._rules.read],
+            over=[*self._rules.over, *mounts, *self._held().mounts],
+            shown_as=self._config_as_shown(),
+            cwd_read_only=False,
+        )
+
+    def _config_as_shown(self) -> dict[Path, Path]:
+        """Return the configuration of the repository, if it has secrets, and the file in its place."""
+        cwd, copy = self._rules.cwd, self._setup.run.paths.git_config
+        config = (common_directory(cwd) or cwd / ".git") / "config"
+        if config.is_symlink() or not config.is_file():
+            return {}
+        if (shown := config_without_credentials(config)) is None:
+            return {}
+        durable.write_durably(copy, shown)
+        return {config: _root(self._setup) / self._setup.run.run_id / copy.path.name}
+
+    def _held(self) -> Held:
+        return hold(self._rules.cwd, self._settings().executed, self._setup.agent.lifted)
+
+    def _settings(self) -> GitSettings:
+        """Return what git of the host reads here. It is asked once: `.git` is read-only for the run."""
+        if self.commits:  # git of the host reads nothing that a run writes, and its store has the author
+            return GitSettings()
+        with self._lock:
+            if self._git is None:
+                self._git = git_settings(self._setup.environment, self._rules.cwd)
+            return self._git
+
+
+def _unprotected(setup: RunnerSetup) -> Rules:
+    """Return the rules of a box in which the working directory cannot be written."""
+    agent, cwd = setup.agent, Path.cwd()
+    write = _places(agent.write_elsewhere)
+    return Rules(
+        cwd=cwd,
+        environment=showing(_interpreters(agent), setup.environment),
+        own=agent.env,
+        network=agent.network,
+        limits=agent.sandbox_limits or SandboxLimits(),
+        read=_places(agent.sandbox_read),
+        write=write,
+        over=_read_only(setup, [cwd, *write]),
+        hidden=[*setup.places.roots, *_runtime_directory(setup.environment, cwd)],
+        cwd_read_only=True,
+        group=group_of_run(setup.run.run_id),
+    )
+
+
+def _read_only(setup: RunnerSetup, written: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Return the mounts for the places of all runs that lie where the programs of a box write."""
+    places = (path for path in setup.places.read_only if path.is_dir())
+    return [("--ro-bind", path) for path in places if any(map(path.is_relative_to, written))]
+
+
+def showing(programs: Sequence[Path], environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment with the directories of programs in PATH, which a box shows."""
+    directories = [path.parent for path in programs if path.is_absolute()]
+    directories += [Path(os.path.realpath(path)).parent for path in programs if path.is_absolute()]
+    if not directories:
+        return environment
+    return {
+        **environment,
+        "PATH": os.pathsep.join([environment.get("PATH", os.defpath), *map(str, directories)]),
+    }
+
+
+def _root(setup: RunnerSetup) -> Path:
+    return Path(os.path.realpath(setup.run.store.paths.root))
+
+
+def _outputs(setup: RunnerSetup) -> Path:
+    return _root(setup) / setup.run.run_id / setup.run.paths.outputs.path.name
+
+
+def _interpreters(agent: AgentDefinition) -> list[Path]:
+    """Return the interpreter of the agent's programs, if it has programs."""
+    code_mode = agent.enabled_code_mode
+    return [] if code_mode is None else [Path(code_mode.python or sys.executable)]
+
+
+def _places(named: Sequence[str]) -> list[Path]:
+    """Return the places elsewhere that the agent names and that are there, links resolved."""
+    real = (Path(os.path.realpath(Path(name).expanduser())) for name in named)
+    return [path for path in real if path.exists()]
+
+
+def _runtime_directory(environment: Mapping[str, str], cwd: Path) -> list[Path]:
+    """Return the directory of the zygote if the environment names one: its socket is not for programs."""
+    named = environment.get("SUBAGENT_RUNTIME_DIR")
+    return [Path(os.path.realpath(cwd / named))] if named else []
+
+
+NO_PROGRAMS = "not needed (the agent has no tool that starts programs)"
+NO_GROUP = (
+    "systemd has given no control group for the programs of this run, so only the private memory of each "
+    "process is bounded."
+)
+_SAYS_NONE = "the agent file says `sandbox: none`"
+_UNSANDBOXED = "none (unsandboxed: programs run with all rights of the user"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where programs work: a box, or None for no box; `mark` says so to people, `words` to the model.
+
+    `servers` builds the boxes of MCP servers, None if none works in a box: as a rule it is `box` itself.
+    """
+
+    box: RunBox | None
+    mark: str
+    words: str = ""
+    servers: RunBox | None = None
+
+    def open(self) -> Sequence[str]:
+        """Return what programs of the host execute and a box leaves open, each with the reason. Blocking."""
+        held = self.box or self.servers
+        return held.open() if held is not None else ()
+
+
+def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
+    """Return the place that the agent asks for; whether the box works shows when it is entered. Blocking.
+
+    Raises:
+        RunRefused: `config`, if the agent insists on a box and there can be none.
+    """
+    agent = setup.agent
+    writes = selection.bash or agent.enabled_code_mode is not None
+    tools = writes or selection.grep or selection.glob or selection.ls
+    servers = "box" in _places_of_servers(agent)
+    is_boxed = tools and agent.sandbox != "none"
+    if not is_boxed and not servers:
+        return _tools_without_box(agent)
+    try:
+        box = RunBox(setup, protects=writes or servers)
+    except BoxRefused as refusal:
+        return without_box(agent, refusal.reason)
+    except PlaceRefused as refusal:
+        raise place_refused(refusal) from refusal
+    if agent.sandbox == "bwrap" and (opened := box.open()):
+        raise unprotected(opened)
+    if not is_boxed:
+        return replace(_tools_without_box(agent), servers=box)
+    mark = f"{mark_of(box)}{_mark_of_servers(agent)}"
+    return Place(box, mark, words_of(box) if writes else "", box if servers else None)
+
+
+def _tools_without_box(agent: AgentDefinition) -> Place:
+    """Return the place of an agent whose tools have no box by its file, or start no program."""
+    if agent.sandbox == "none":
+        return without_box(agent, _SAYS_NONE)
+    return Place(None, f"{NO_PROGRAMS}{_mark_of_servers(agent)}")
+
+
+async def entered(place: Place, tools: Sequence[Tool]) -> None:
+    """Start the shell in the box, or try the box if there is no shell, unless such boxes are known to work.
+
+    Raises:
+        BoxRefused: there is no such box here. Nothing is left running.
+    """
+    wanted = place.box or place.servers
+    if wanted is None or is_proven(wanted.program):
+        return
+    shell = _shell_of(tools)
+    if place.box is not None and shell is not None:
+        await shell.begin(wait=True)
+    else:
+        await off_loop(lambda: tried_twice(lambda: try_box(wanted.built())))
+
+
+async def get_ready(place: Place, tools: Sequence[Tool]) -> None:
+    """Start the shell in the box if it was not started to enter it: beside the first model call."""
+    shell = _shell_of(tools)
+    with suppress(BoxRefused, OSError):  # the first command meets it again, and says it
+        if place.box is not None and shell is not None:
+            await shell.begin(wait=False)
+
+
+def _shell_of(tools: Sequence[Tool]) -> BashTool | None:
+    return next((tool for tool in tools if isinstance(tool, BashTool)), None)
+
+
+def without_box(agent: AgentDefinition, reason: str) -> Place:
+    """Return the place of programs without a box.
+
+    Raises:
+        RunRefused: `config`, if the agent asks for something that only a box can give.
+    """
+    no_box = None if reason == _SAYS_NONE else reason  # which is about the agent, and not about its servers
+    asked = [*asked_of_box(agent).values(), *(asked_by_servers(agent) if no_box is not None else {})]
+    if asked:
+        raise refused(asked[0], reason)
+    return Place(None, f"{_UNSANDBOXED}; {reason}){_mark_of_servers(agent, no_box)}")
+
+
+def refused(asked: str, reason: str) -> RunRefused:
+    """Return the refusal of a run whose agent asks for something that only a box can give."""
+    return RunRefused(
+        "config",
+        f"{asked} cannot be kept: {reason}.",
+        "Put that right (`subagent doctor` tries the sandbox), or take the key out of the agent file.",
+    )
+
+
+def _mark_of_servers(agent: AgentDefinition, no_box: str | None = None) -> str:
+    """Return the end of a mark: where the MCP servers of the agent work."""
+    places = _places_of_servers(agent, no_box).values()
+    said = "; ".join(f"{place.where}: {', '.join(names)}" for place, names in places)
+    return f"; MCP servers {said}" if said else ""
+
+
+def _places_of_servers(
+    agent: AgentDefinition, no_box: str | None = None
+) -> dict[str, tuple[ServerPlace, list[str]]]:
+    """Return the places of the agent's MCP servers, with their names there, by the kind of place."""
+    found: dict[str, tuple[ServerPlace, list[str]]] = {}
+    for name, server in agent.mcp_servers.items():
+        if (place := place_of(agent, server, no_box)) is not None:
+            found.setdefault(place.works, (place, []))[1].append(name)
+    return found
+
+
+def place_refused(refusal: PlaceRefused) -> RunRefused:
+    """Return the refusal of a run that may not work at a place."""
+    return RunRefused("config", f"{refusal.reason}.", refusal.hint)
+
+
+def unprotected(names: Sequence[str]) -> RunRefused:
+    """Return the refusal of a run in whose box these names would be open."""
+    return RunRefused(
+        "config",
+        f"sandbox: bwrap cannot be kept: a name that other programs execute stays open ({names[0]}).",
+        "Put that right, or name the path in `sandboxWrite`, which lifts its protection.",
+    )
+
+
+def mark_of(box: RunBox) -> str:
+    """Return the mark of a box, which people read."""
+    return f"bwrap ({'network' if box.network else 'no network'}; {limits_as_text(box.limits)})"
+
+
+def words_of(box: RunBox) -> str:
+    """Return what a model has to know, to take the walls of the box for rules and not for faults."""
+    elsewhere = "".join(f", {path}" for path in box.write_elsewhere)
+    no_commit = (
+        " So is .git: leave your changes uncommitted (an agent that has to commit needs "
+        "`isolation: worktree`, or `sandbox: none`)."
+    )
+    network = (
+        " There is no network in it, so nothing can be downloaded or installed from elsewhere: a package "
+        "that pip or npm cannot find may well exist."
+    )
+    return (
+        f"What you start works in a sandbox. It can write the working directory{elsewhere} and /tmp; "
+        "everything else is read-only or not there, on purpose, and so are files that other programs "
+        "execute (.mcp.json, .envrc and their kind)."
+        f"{'' if box.commits else no_commit}{'' if box.network else network}"
+    )

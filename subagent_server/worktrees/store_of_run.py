@@ -1,0 +1,345 @@
+"""The store of a worktree: a git directory of the run's own, which borrows the objects of the repository.
+
+    ~/.local/state/subagent/worktrees/RUN        the files; `.git` in it is a file that names the store
+    ~/.local/state/subagent/worktrees/RUN.git    the store
+
+Hooks, configuration and the list of borrowed objects are written here, from the repository's own as far as
+they execute nothing. In the repository itself a worktree leaves one reference, which keeps its base. Once a
+run works in it, a store is data: git outside of a box is never called with it (`reading.py`).
+"""
+
+import os
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from subagent_server.run.errors import CallerError, HostError, shorten
+from subagent_server.run.records import Worktree
+from subagent_server.sandbox.git_places import common_directory
+from subagent_server.worktrees.git import GIT_SECONDS, Git, GitFailed, harmless_git
+
+BRANCHES = "subagent"
+"""The first part of the name of every branch made for a run."""
+_PINS = "refs/subagent/base"
+_STALE_SECONDS = 5.0
+"""The age at which the lock of a reference of ours is that of a git that was killed."""
+_MOST_BORROWED = 64
+_MOST_TEXT = 1 << 20
+_COPIED = (
+    *("user.name", "user.email", "core.filemode", "core.ignorecase", "core.symlinks", "core.autocrlf"),
+    *("core.eol", "core.safecrlf", "core.precomposeunicode", "core.protecthfs", "core.protectntfs"),
+    *("core.quotepath", "i18n.commitencoding", "extensions.objectformat"),
+)
+"""The settings of the user that a store has too: none names a program or a place."""
+_OURS = {"core.bare": "false", "core.fsync": "committed,reference,index", "gc.auto": "0"}
+_HELD = ("config", "hooks", "info", "commondir", "objects/info/alternates")
+"""What decides what git executes and where it reads. `commondir` could name another configuration."""
+
+
+class NotOurs(HostError):
+    """A record that names a place or a branch that no run is ever given."""
+
+    code = "not_our_worktree"
+
+    def __init__(self, worktree: Worktree) -> None:
+        super().__init__(
+            f"{shorten(worktree.path, 200)} with the branch {shorten(worktree.branch)} is not a worktree "
+            "that was made for a run, so nothing is changed there."
+        )
+
+
+def store_of(worktree: Worktree) -> Path:
+    """Return the git directory of a worktree; those of earlier versions have none of their own."""
+    return Path(f"{worktree.path}.git")
+
+
+def own_directory(worktree: Worktree) -> Path:
+    """Return what the repository keeps for a worktree of an earlier version, which git knows by its name."""
+    return Path(worktree.repository, "worktrees", Path(worktree.path).name)
+
+
+def is_of_run(place: str | Path, worktree: Worktree) -> bool:
+    """Whether a directory is the worktree of another run: it lies beside this one."""
+    return Path(place).parent == Path(worktree.path).parent
+
+
+def worktree_mounts(worktree: Worktree) -> list[tuple[str, Path]]:
+    """Return what a box of the run shows of its worktree, as arguments of bubblewrap with their places.
+
+    The files and the store are written; what git executes by, and the borrowed objects, are read-only.
+    """
+    store, files = store_of(worktree), Path(worktree.path)
+    if not store.is_dir():
+        return []
+    mounts = [("--bind", files), ("--ro-bind", files / ".git"), ("--bind", store)]
+    mounts += [("--ro-bind", store / name) for name in _HELD]
+    mounts += [("--ro-bind", place) for place in borrowed_objects(Path(worktree.repository))]
+    return [(how, place) for how, place in mounts if os.path.lexists(place)]
+
+
+def repository_of(worktree: Worktree, environment: Mapping[str, str], *, seconds: float = GIT_SECONDS) -> Git:
+    """Return git for the repository of a worktree; `seconds` bounds each command.
+
+    Raises:
+        GitFailed: it is gone, or git is.
+        NotOurs: the record names something else than a worktree of a run.
+    """
+    path, common = Path(worktree.path), Path(worktree.repository)
+    is_plausible = (
+        path.is_absolute()
+        and path.parts[-3:-1] == ("subagent", "worktrees")
+        and ".." not in path.parts
+        and worktree.branch.startswith(f"{BRANCHES}/")
+        and ".." not in worktree.branch
+    )
+    if not is_plausible:
+        raise NotOurs(worktree)
+    return harmless_git(environment, common, seconds=seconds).at(common, GIT_DIR=str(common))
+
+
+def borrowed_objects(repository: Path) -> list[Path]:
+    """Return the directories of the objects of a repository, its own and what it borrows, by real paths."""
+    found: list[Path] = []
+    waiting = [repository / "objects"]
+    while waiting and len(found) < _MOST_BORROWED:
+        place = Path(os.path.realpath(waiting.pop(0)))
+        if place not in found and place.is_dir():
+            found.append(place)
+            lines = small_file(place / "info" / "alternates").splitlines()
+            waiting += [place / line for line in lines if line and line[0] not in '#"']
+    return found
+
+
+def small_file(path: Path) -> str:
+    """Return the beginning of a plain file, or nothing."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return os.fsdecode(os.read(descriptor, _MOST_TEXT))
+        finally:
+            os.close(descriptor)
+    return ""
+
+
+def write_store(store: Path, git: Git, worktree: Worktree, tip: str, borrowed: Sequence[Path]) -> None:
+    """Make a git directory at `store`, whose branch is at `tip`. Raises OSError; GitFailed for odd names."""
+    common = Path(worktree.repository)
+    if any("\n" in str(place) for place in borrowed):
+        raise GitFailed("borrow the objects of the repository", "its path has a line break")
+    branch = store / "refs" / "heads" / worktree.branch
+    for directory in (branch.parent, store / "objects" / "info", store / "objects" / "pack"):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in ("hooks", "info"):
+        (store / name).mkdir(mode=0o700, exist_ok=True)
+    _write(store / "objects" / "info" / "alternates", "".join(f"{place}\n" for place in borrowed))
+    _write(store / "config", _configuration(git))
+    _write(store / "info" / "exclude", ignored_everywhere(git, common))
+    _write(store / "commondir", ".\n")
+    if shallow := small_file(common / "shallow"):
+        _write(store / "shallow", shallow)
+    _write(branch, f"{tip}\n")
+    _write(store / "HEAD", f"ref: refs/heads/{worktree.branch}\n")
+
+
+def write_known_references(store: Path, git: Git) -> None:
+    """Let a store know the branches and tags of the repository. Raises OSError, GitFailed."""
+    words = ("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/remotes", "refs/tags")
+    lines = os.fsdecode(git.run("list the branches", *words)).splitlines()
+    known = (line for line in lines if f" refs/heads/{BRANCHES}/" not in line)
+    _write(store / "packed-refs", "# pack-refs with: sorted \n" + "".join(f"{line}\n" for line in known))
+
+
+def write_pointer(worktree: Worktree) -> None:
+    """Let the files name their store; the place is changed at once. Raises OSError."""
+    new = Path(f"{worktree.path}.git") / "pointer"
+    _write(new, f"gitdir: {store_of(worktree)}\n")
+    new.replace(Path(worktree.path, ".git"))
+
+
+def ignored_everywhere(git: Git, common: Path) -> str:
+    """Return the patterns of ignored files of the repository and of the user."""
+    home = git.variables.get("HOME", "/")
+    configured = Path(git.variables.get("XDG_CONFIG_HOME") or f"{home}/.config", "git", "ignore")
+    if named := git.settings.get("core.excludesfile"):
+        configured = Path(named.replace("~", home, 1) if named.startswith("~/") else named)
+    return f"{small_file(common / 'info' / 'exclude')}\n{small_file(configured)}\n"
+
+
+def pin_base(git: Git, worktree: Worktree) -> None:
+    """Keep the base of a worktree in its repository, whatever is deleted there. Raises GitFailed."""
+    set_reference(git, f"{_PINS}/{Path(worktree.path).name}", worktree.base)
+
+
+def set_reference(git: Git, name: str, commit: str | None) -> None:
+    """Let a reference of ours name a commit, or be gone; durable, and without a log. Raises GitFailed.
+
+    Git holds the lock of one reference for milliseconds, so an old one is that of a git that was killed.
+    """
+    lock = Path(git.variables["GIT_DIR"], f"{name}.lock")
+    with suppress(OSError):
+        if time.time() - lock.lstat().st_mtime > _STALE_SECONDS:
+            lock.unlink()
+    words = ("-d", name) if commit is None else (name, commit)
+    git.run("write a reference", "-c", "core.logAllRefUpdates=false", "update-ref", "--no-deref", *words)
+    sync_directories(Path(git.variables["GIT_DIR"], name).parent)
+
+
+def drop_references(git: Git, worktree: Worktree) -> None:
+    """Delete the branch of a worktree and what keeps its base. Raises GitFailed."""
+    for name in (f"refs/heads/{worktree.branch}", f"{_PINS}/{Path(worktree.path).name}"):
+        set_reference(git, name, None)
+
+
+def sync_directories(directory: Path) -> None:
+    """Make the names in a directory and in those above it, up to the git directory, durable."""
+    for place in (directory, *directory.parents[:4]):
+        with suppress(OSError):
+            descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _configuration(git: Git) -> str:
+    settings = {key: git.settings[key] for key in _COPIED if key in git.settings} | _OURS
+    has_extension = any(key.startswith("extensions.") for key in settings)
+    settings["core.repositoryformatversion"] = "1" if has_extension else "0"
+    lines = []
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+        lines.append(f'[{section}]\n\t{name} = "{escaped}"\n')
+    return "".join(lines)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_bytes(os.fsencode(text))
+
+
+# -- The repository of a directory, and whether a run may be given a worktree of it.
+
+
+class NoWorktree(CallerError):
+    """No worktree can be made from a directory."""
+
+    code = "no_worktree"
+
+
+@dataclass(frozen=True)
+class FoundRepository:
+    """The repository of a directory: its common directory, and the commit that `HEAD` names.
+
+    `top` is the working copy, or the directory of a bare repository; `prefix` leads from there to the
+    directory.
+    """
+
+    top: Path
+    prefix: str
+    common: Path
+    head: str
+
+
+def find_repository(
+    environment: Mapping[str, str], directory: Path, *, within: Path | None = None
+) -> FoundRepository:
+    """Return the repository of a directory, given by its real path.
+
+    `within` is the directory of a run that could have written what is there: a repository below it is not
+    looked at, and one at its top must not lead to another one, whose files the run may not read.
+
+    Raises:
+        NoWorktree: there is none, or none that worktrees can be made from.
+    """
+    if within is not None and (made := _made_by_run(directory, within)) is not None:
+        raise NoWorktree(_refused(directory, f"{made.name} is a repository within the directory of a run"))
+    try:
+        git = harmless_git(environment, directory)
+        is_bare, is_in_copy, common = os.fsdecode(
+            git.run(
+                "find a repository",
+                *("rev-parse", "--path-format=absolute"),
+                *("--is-bare-repository", "--is-inside-work-tree", "--git-common-dir"),
+            )
+        ).splitlines()
+        top, prefix = Path(common), ""
+        if is_in_copy == "true":
+            top = Path(git.line("find the working copy", "rev-parse", "--show-toplevel"))
+            prefix = git.line("find the working copy", "rev-parse", "--show-prefix").rstrip("/")
+        elif is_bare != "true":
+            raise NoWorktree(_refused(directory, "it lies inside the directory of a repository"))
+        head = git.commit("HEAD")
+        lacking = None if head is None else _lacking(git, head)
+    except (GitFailed, ValueError) as error:
+        why = error.sentence if isinstance(error, GitFailed) else "its name has a line break"
+        raise NoWorktree(_refused(directory, why)) from error
+    if head is None:
+        raise NoWorktree(_refused(directory, "its repository has no commit yet"))
+    found = FoundRepository(Path(os.path.realpath(top)), prefix, Path(os.path.realpath(common)), head)
+    if lacking is not None:
+        raise NoWorktree(_refused(directory, lacking))
+    if within is not None:
+        _check_leads_nowhere(found, directory)
+    return found
+
+
+def _refused(directory: Path, why: str) -> str:
+    return (
+        f"isolation: worktree cannot be kept in {shorten(str(directory), 200)}: {why.rstrip('.')}. Start it "
+        "in a repository that has a commit, or remove `isolation` from the agent file."
+    )
+
+
+def _made_by_run(directory: Path, within: Path) -> Path | None:
+    """Return the directory below that of a run in which there is a repository that has this directory."""
+    below = [
+        place for place in (directory, *directory.parents) if place != within and within in place.parents
+    ]
+    return next((place for place in below if os.path.lexists(place / ".git")), None)
+
+
+def _lacking(git: Git, head: str) -> str | None:
+    """Return why no worktree can be made from a commit, or None."""
+    if git.commit(f"refs/heads/{BRANCHES}") is not None:
+        return f"a branch is called {BRANCHES}, which leaves no room for those of runs: rename it"
+    is_partial = any(key.startswith("remote.") and key.endswith(".promisor") for key in git.settings)
+    if is_partial or "extensions.partialclone" in git.settings:
+        words = ("rev-list", "--objects", "--missing=print", "--no-walk", head)
+        if any(line.startswith(b"?") for line in git.run("list the files", *words).splitlines()):
+            return "its partial clone lacks files of HEAD, which `git fetch --refetch` brings"
+    return None
+
+
+def _check_leads_nowhere(found: FoundRepository, directory: Path) -> None:
+    """Refuse a repository that could show files of another one. Raises NoWorktree."""
+    entry = found.top / ".git"
+    is_own = common_directory(found.top) == found.common
+    with suppress(OSError):
+        is_own = is_own or (stat.S_ISDIR(entry.lstat().st_mode) and found.common == entry)
+    borrows = any(os.path.lexists(found.common / "objects" / "info" / name) for name in _BORROWED)
+    if not is_own or borrows or _has_links(found.common):
+        raise NoWorktree(_refused(directory, "its repository leads to another one"))
+
+
+_BORROWED = ("alternates", "http-alternates")
+
+
+def _has_links(common: Path) -> bool:
+    """Whether a link could give objects or names of another repository out as those of this one."""
+    objects = common / "objects"
+    places = [common / "HEAD", common / "refs", objects, *_below(objects, 1), *_below(common / "refs", 8)]
+    return any(place.is_symlink() for place in places)
+
+
+def _below(directory: Path, depth: int) -> list[Path]:
+    found: list[Path] = []
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            found.append(Path(entry.path))
+            if depth > 1 and entry.is_dir(follow_symlinks=False):
+                found += _below(Path(entry.path), depth - 1)
+    return found
