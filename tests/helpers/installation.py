@@ -20,7 +20,7 @@ from tests.helpers.processes import REPOSITORY
 
 _NAME = "subagent_server"
 _VERSION = re.compile(rb'^__version__ = ".*"$', re.MULTILINE)
-_UNMARKED = re.compile(r"launch/shim\.py|sandbox/landlock\.py|extensions/code_mode/inside\.py")
+_UNMARKED = re.compile(r"process/shim\.py|sandbox/landlock\.py|extensions/code_mode/inside\.py")
 """Run by its path, or as a text in the programs of code mode: there the package may not be found."""
 _MARK = """from subagent_server import __version__ as _whole
 if _whole != "{version}":
