@@ -15,7 +15,7 @@ from tests.helpers.runs import ASKED, LATER, STARTED, start_run
 pytestmark = pytest.mark.skipif(STRACE is None, reason="strace is not installed: it is what spoils the calls")
 
 END = Program("""
-    from subagent_server.domain import events
+    from subagent_server.run import transitions
     from subagent_server.run.errors import StorageFailed
     from subagent_server.run.records import RunResult
     from subagent_server.run.states import Status
@@ -25,7 +25,7 @@ END = Program("""
     def attempt(path):
         result = RunResult(outcome=Status.COMPLETED, text="All done.")
         try:
-            RunStore(path.parent).update(path.name, events.Finished(), LATER, result=result)
+            RunStore(path.parent).update(path.name, transitions.Finished(), LATER, result=result)
         except StorageFailed as error:
             return error.sentence
         return ""
