@@ -15,7 +15,7 @@ from tests.helpers.runs import ASKED, LATER, STARTED, start_run
 pytestmark = pytest.mark.skipif(STRACE is None, reason="strace is not installed: it is what spoils the calls")
 
 END = Program("""
-    from subagent_server.domain import events
+    from subagent_server.run import transitions
     from subagent_server.run.errors import StorageFailed
     from subagent_server.run.records import RunResult
     from subagent_server.run.states import Status
@@ -25,7 +25,7 @@ END = Program("""
     def attempt(path):
         result = RunResult(outcome=Status.COMPLETED, text="All done.")
         try:
-            RunStore(path.parent).update(path.name, events.Finished(), LATER, result=result)
+            RunStore(path.parent).update(path.name, transitions.Finished(), LATER, result=result)
         except StorageFailed as error:
             return error.sentence
         return ""
@@ -46,9 +46,9 @@ BEGIN = Program("""
 """)
 KNOWN = {"request.json", "run.meta.json", "run.meta.lock", "result.json"}
 FAULTS = ("error=EIO", "error=ENOSPC")
-WRITES = {"openat": 3, "write": 2, "fsync": 4, "renameat": 2}
-"""How often a run's end does what: a lock, and twice (result, state) a file, its
-name, and its directory."""
+WRITES = {"openat": 4, "write": 2, "fsync": 4, "renameat": 2}
+"""How often a run's end does what: a lock, opened once to be checked and once to be held, and twice (result,
+state) a file, its name, and its directory."""
 
 
 def new_run(store: RunStore, run_id: str) -> RunPaths:

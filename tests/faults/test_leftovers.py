@@ -16,8 +16,8 @@ WRITER = """
     import sys
     from pathlib import Path
     from subagent_server.run.files import Entry
-    from subagent_server.host import atomic
-    print(atomic.prepare(Entry.at(Path(sys.argv[1])), b"half a state").name, flush=True)
+    from subagent_server.run import durable
+    print(durable.prepare(Entry.at(Path(sys.argv[1])), b"half a state").name, flush=True)
     sys.stdin.readline()
 """
 

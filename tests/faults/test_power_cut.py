@@ -22,7 +22,7 @@ REFUSALS = ("could not be written", "does not confirm", "cannot be read")
 WRITER = """
     import sys
     from pathlib import Path
-    from subagent_server.domain import events
+    from subagent_server.run import transitions
     from subagent_server.run.errors import StorageFailed, UnreadableMeta
     from subagent_server.run.records import RunResult
     from subagent_server.run.states import Status
@@ -33,10 +33,10 @@ WRITER = """
     store, run_id, count = RunStore(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
     try:
         for number in range(count):
-            meta = store.update(run_id, events.ProgressReported(summary="x" * 100 * number), at(number))
+            meta = store.update(run_id, transitions.ProgressReported(summary="x" * 100 * number), at(number))
             print(meta.revision, flush=True)
         result = RunResult(outcome=Status.COMPLETED, text="Paid for.")
-        print(store.update(run_id, events.Finished(), LATER, result=result).revision, flush=True)
+        print(store.update(run_id, transitions.Finished(), LATER, result=result).revision, flush=True)
         sys.stdin.readline()
     except (StorageFailed, UnreadableMeta) as error:
         print(error.sentence, flush=True)

@@ -23,7 +23,7 @@ RACES = times(60, 200)
 PRELUDE = """
     import sys
     from pathlib import Path
-    from subagent_server.domain import events
+    from subagent_server.run import transitions
     from subagent_server.run.records import RunResult
     from subagent_server.run.states import Status
     from subagent_server.run.processes import now
@@ -36,13 +36,13 @@ FINISHER = (
     PRELUDE
     + """
         result = RunResult(outcome=Status.COMPLETED, text="Done.")
-        print(store.update(line.strip(), events.Finished(), now(), result=result).status, flush=True)
+        print(store.update(line.strip(), transitions.Finished(), now(), result=result).status, flush=True)
 """
 )
 STOPPER = (
     PRELUDE
     + """
-        print(store.update(line.strip(), events.StopRequested(reason="enough"), now()).status, flush=True)
+        print(store.update(line.strip(), transitions.StopRequested(reason="enough"), now()).status, flush=True)
 """
 )
 

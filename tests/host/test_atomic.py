@@ -15,11 +15,11 @@ FULL_DISK = """
     from pathlib import Path
     from subagent_server.run.files import Entry
     from subagent_server.run.errors import StorageFailed
-    from subagent_server.host import atomic
+    from subagent_server.run import durable
     path = Path(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
     try:
-        atomic.write_durably(Entry.at(path), b"x" * 5000)
+        durable.write_durably(Entry.at(path), b"x" * 5000)
     except StorageFailed as error:
         print(error.sentence)
 """
@@ -27,11 +27,11 @@ REWRITE = """
     import sys
     from pathlib import Path
     from subagent_server.run.files import Entry
-    from subagent_server.host import atomic
+    from subagent_server.run import durable
     print("ready", flush=True)
     number = 0
     while True:
-        atomic.write_durably(Entry.at(Path(sys.argv[1])), b"%d" % (number % 10) * 20000)
+        durable.write_durably(Entry.at(Path(sys.argv[1])), b"%d" % (number % 10) * 20000)
         number += 1
 """
 

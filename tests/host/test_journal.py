@@ -134,12 +134,12 @@ def test_a_line_that_the_disk_takes_in_part_is_taken_back(path: Path) -> None:
     code = """
         import errno, resource, signal, sys
         from pathlib import Path
-        from subagent_server.host import journal
+        from subagent_server.run import durable
         from subagent_server.run.files import Entry
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         try:
-            journal.append_line(Entry.at(Path(sys.argv[1])), {"n": "x" * 5000})
+            durable.append_line(Entry.at(Path(sys.argv[1])), {"n": "x" * 5000})
         except OSError as error:
             print(errno.errorcode[error.errno])
     """

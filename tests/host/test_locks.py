@@ -19,7 +19,7 @@ HOLD = """
     import sys
     from pathlib import Path
     from subagent_server.run.files import Entry
-    from subagent_server.host import locks
+    from subagent_server.run import locks
     descriptor = locks.take(Entry.at(Path(sys.argv[1])))
     print("held" if descriptor is not None else "refused", flush=True)
     sys.stdin.readline()
@@ -36,7 +36,7 @@ PROBE = """
     import sys
     from pathlib import Path
     from subagent_server.run.files import Entry
-    from subagent_server.host import locks
+    from subagent_server.run import locks
     path, seen = Path(sys.argv[1]), set()
     print("ready", flush=True)
     while not seen or not Path(sys.argv[2]).exists():
@@ -189,7 +189,7 @@ def test_who_waits_for_a_lock_goes_on_when_it_falls(lock: Path) -> None:
     code = """
         import sys
         from pathlib import Path
-        from subagent_server.host import locks
+        from subagent_server.run import locks
         from subagent_server.run.files import Entry
         print("waiting", flush=True)
         locks.wait_until_free(Entry.at(Path(sys.argv[1])))

@@ -34,8 +34,8 @@ def test_an_error_for_want_of_room_has_a_sentence_with_its_cure(error: Exception
 
 HOOKED = """
     import os
-    from subagent_server.host import no_room
-    no_room.exit_in_one_sentence(71)
+    from subagent_server.run import stderr
+    stderr.exit_in_one_sentence(71)
     {act}
 """
 

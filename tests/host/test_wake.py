@@ -16,7 +16,7 @@ POKE = """
     import sys
     from pathlib import Path
     from subagent_server.run.files import Entry
-    from subagent_server.host import wake
+    from subagent_server.run import wake
     wake.poke(Entry.at(Path(sys.argv[1])))
     print("poked", flush=True)
 """
@@ -24,7 +24,7 @@ SLEEP = """
     import select, sys
     from pathlib import Path
     from subagent_server.run.files import Entry
-    from subagent_server.host import wake
+    from subagent_server.run import wake
     descriptor = wake.open_fifo(Entry.at(Path(sys.argv[1])))
     print("asleep", flush=True)
     print("woken" if select.select([descriptor], [], [], 15)[0] else "nobody came", flush=True)

@@ -17,7 +17,7 @@ from tests.helpers.runs import LATER, RUN_ID, STARTED, start_run
 PRELUDE = """
 import os, resource, sys
 from pathlib import Path
-from subagent_server.domain import events
+from subagent_server.run import transitions
 from subagent_server.run.errors import StorageFailed
 from subagent_server.run.records import RunResult
 from subagent_server.run.states import Status
@@ -51,7 +51,7 @@ def test_a_state_that_cannot_be_written_leaves_the_old_one_and_no_other_file(sto
     before = start_run(store, RUN_ID, STARTED)
     run = store.paths.run(RUN_ID)
     written, content = run.meta.path.read_bytes(), names(run.directory)
-    said = on_a_small_disk(store, f"room(5000); attempt(events.ProgressReported(summary={LONG!r}))")
+    said = on_a_small_disk(store, f"room(5000); attempt(transitions.ProgressReported(summary={LONG!r}))")
     assert said.startswith(f"storage {run.meta} could not be written (File too large)")
     assert (run.meta.path.read_bytes(), names(run.directory)) == (written, content)
     assert store.read(RUN_ID) == before
@@ -65,7 +65,7 @@ def test_a_result_that_cannot_be_written_changes_nothing_and_leaves_no_other_fil
     run = store.paths.run(RUN_ID)
     written, content = run.meta.path.read_bytes(), names(run.directory)
     said = on_a_small_disk(
-        store, f"room(5000); attempt(events.Finished(), payload={payload}, result={LONG_RESULT})"
+        store, f"room(5000); attempt(transitions.Finished(), payload={payload}, result={LONG_RESULT})"
     )
     assert said.startswith(f"storage {run.result} could not be written")
     assert (run.meta.path.read_bytes(), names(run.directory)) == (written, content)
@@ -77,7 +77,7 @@ def test_a_result_whose_state_cannot_be_written_is_applied_by_the_next_writer(st
         store,
         f"""
 room(5000)
-attempt(events.Finished(summary={LONG!r}), result=RunResult(outcome=Status.COMPLETED, text="paid"))
+attempt(transitions.Finished(summary={LONG!r}), result=RunResult(outcome=Status.COMPLETED, text="paid"))
 """,
     )
     assert said.startswith("storage")

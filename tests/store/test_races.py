@@ -16,7 +16,7 @@ PRELUDE = """
     import sys
     from datetime import UTC, datetime
     from pathlib import Path
-    from subagent_server.domain import events
+    from subagent_server.run import transitions
     from subagent_server.run.errors import CallerError
     from subagent_server.run.records import Failure, RunResult
     from subagent_server.run.states import Status
@@ -30,10 +30,10 @@ END = (
     + """
     failure = Failure(code="agent_error", message=f"by {number}")
     kinds = [
-        (events.Finished(summary=f"by {number}"), Status.COMPLETED),
-        (events.RunFailed(failure=failure), Status.FAILED),
-        (events.StopRequested(reason=f"by {number}"), None),
-        (events.Finished(summary=f"by {number}"), Status.COMPLETED),
+        (transitions.Finished(summary=f"by {number}"), Status.COMPLETED),
+        (transitions.RunFailed(failure=failure), Status.FAILED),
+        (transitions.StopRequested(reason=f"by {number}"), None),
+        (transitions.Finished(summary=f"by {number}"), Status.COMPLETED),
     ]
     for turn, run_id in enumerate(run_ids):
         event, outcome = kinds[(number + turn) % len(kinds)]
@@ -49,7 +49,7 @@ ANSWER = (
     PRELUDE
     + """
     for run_id in run_ids:
-        event = events.ReplyGiven(message_id="q1", answer=f"by {number}")
+        event = transitions.ReplyGiven(message_id="q1", answer=f"by {number}")
         try:
             store.update(run_id, event, datetime.now(UTC))
             print("accepted", flush=True)
@@ -61,9 +61,9 @@ ASK = (
     PRELUDE
     + """
     for _ in range(10):
-        event = events.QuestionAsked(question=f"by {number}", expires_at=datetime.now(UTC))
+        event = transitions.QuestionAsked(question=f"by {number}", expires_at=datetime.now(UTC))
         asked = store.update(run_ids[0], event, datetime.now(UTC)).messages[-1]
-        over = events.QuestionExpired(message_id=asked.message_id)
+        over = transitions.QuestionExpired(message_id=asked.message_id)
         store.update(run_ids[0], over, datetime.now(UTC))
     print("done", flush=True)
     """

@@ -29,20 +29,20 @@ ENDS: list[RunEvent] = [
 FINISH = """
     import sys
     from pathlib import Path
-    from subagent_server.domain import events
+    from subagent_server.run import transitions
     from subagent_server.run.records import RunResult
     from subagent_server.run.states import Status
     from subagent_server.run.store import RunStore
     from tests.helpers.runs import LATER
     result = RunResult(outcome=Status.COMPLETED, text="All done.", summary="done")
     RunStore(Path(sys.argv[1])).update(
-        sys.argv[2], events.Finished(summary="done"), LATER, result=result, payload=b"paid for"
+        sys.argv[2], transitions.Finished(summary="done"), LATER, result=result, payload=b"paid for"
     )
 """
 SLEEPER = """
     import select, sys
     from pathlib import Path
-    from subagent_server.host import wake
+    from subagent_server.run import wake
     from subagent_server.run.store import RunStore
     store, run_id = RunStore(Path(sys.argv[1])), sys.argv[2]
     fifo = wake.open_fifo(store.paths.run(run_id).wake(1))

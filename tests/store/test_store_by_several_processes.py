@@ -21,12 +21,12 @@ from tests.store.test_store_agrees_with_model import OUTCOMES, StoreAgreesWithMo
 NURSERY = """
     import base64, os, pickle, sys
     from subagent_server.run.errors import CallerError
-    from subagent_server.host import failpoints
+    from subagent_server.run import stderr
     from subagent_server.run.store import RunStore
 
     def live(root, run_id, event, now, result, point):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        os.environ[failpoints.VARIABLE] = point
+        os.environ[stderr.VARIABLE] = point
         try:
             said = str(RunStore(root).update(run_id, event, now, result=result).revision)
         except CallerError:

@@ -6,9 +6,9 @@ from tests.helpers.processes import run_python
 
 LOAD = """
     import json, logging, os, signal, threading
-    from subagent_server.warm import zygote
+    from subagent_server.worker import zygote_main
     before = dict(os.environ)
-    zygote.load()
+    zygote_main.load()
     print(json.dumps({
         "handlers": [type(handler).__name__ for handler in logging.getLogger().handlers],
         "level": logging.getLevelName(logging.getLogger().level),

@@ -8,12 +8,12 @@ from tests.helpers.processes import run_python
 REHEARSE = """
     import os, sys, threading
     from pathlib import Path
-    from subagent_server.warm import rehearsal
+    from subagent_server.worker import zygote_main
     descriptors = lambda: len(os.listdir("/proc/self/fd"))
     home, began = Path(sys.argv[1]), os.getcwd()
-    rehearsal.rehearse(home)
+    zygote_main.rehearse(home)
     before = descriptors()
-    rehearsal.rehearse(home)
+    zygote_main.rehearse(home)
     print(descriptors() - before, threading.active_count(), os.getcwd() == began)
 """
 
