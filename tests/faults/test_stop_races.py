@@ -42,7 +42,8 @@ FINISHER = (
 STOPPER = (
     PRELUDE
     + """
-        print(store.update(line.strip(), transitions.StopRequested(reason="enough"), now()).status, flush=True)
+        stopped = store.update(line.strip(), transitions.StopRequested(reason="enough"), now())
+        print(stopped.status, flush=True)
 """
 )
 
