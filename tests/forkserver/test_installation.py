@@ -27,7 +27,7 @@ def test_the_key_changes_with_every_source(tmp_path: Path) -> None:
         return run_python(code, environment=only(tmp_path)).stdout.strip()
 
     seen = [installation_key(), key()]
-    (copy / "domain" / "ids.py").write_bytes((copy / "domain" / "ids.py").read_bytes() + b"\n")
+    (copy / "run" / "states.py").write_bytes((copy / "run" / "states.py").read_bytes() + b"\n")
     seen.append(key())
     (copy / "domain" / "new.py").touch()
     seen.append(key())
