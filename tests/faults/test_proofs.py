@@ -23,7 +23,7 @@ SLEEP = "import os, sys, time; open(sys.argv[-1], 'w').write(str(os.getpid())); 
 HIDING = {
     "says that it is a shim": f"env -i SUBAGENT_SHIM=x setsid {sys.executable} -c {shlex.quote(SLEEP)} pid &",
     "looks like a shim": (
-        f"mkdir launch; echo {shlex.quote(SLEEP)} > process/shim.py;"
+        f"mkdir process; echo {shlex.quote(SLEEP)} > process/shim.py;"
         f"env -i setsid {sys.executable} -I -S process/shim.py /runs/no-record 3 4 pid &"
     ),
 }

@@ -29,9 +29,9 @@ def test_the_key_changes_with_every_source(tmp_path: Path) -> None:
     seen = [installation_key(), key()]
     (copy / "run" / "states.py").write_bytes((copy / "run" / "states.py").read_bytes() + b"\n")
     seen.append(key())
-    (copy / "domain" / "new.py").touch()
+    (copy / "run" / "new.py").touch()
     seen.append(key())
-    (copy / "domain" / "new.py").unlink()
+    (copy / "run" / "new.py").unlink()
     assert len({*seen}) == 4 and seen[2] == key()
 
 
