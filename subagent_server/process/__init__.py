@@ -1,9 +1,9 @@
 """A fork server: one process that has loaded everything forks the shims of runs for whoever starts a run.
 
-The **zygote** (`server.py`) is the fork server's process. There is one for each installation and each set of
-attributes that a child cannot take over from its starter: rights, limits, control group, namespaces
-(`protocol.py: zygote_name`). A user has at most three. A **starter** is a process that starts a run
-(`client.py`). A **child** is a fork of the zygote that becomes the program of an order.
+The **zygote** (`zygote_server.py`) is the fork server's process. There is one for each installation and each
+set of attributes that a child cannot take over from its starter: rights, limits, control group, namespaces
+(`zygote_protocol.py: zygote_name`). An installation has at most three. A **starter** is a process that starts
+a run (`zygote_client.py`). A **child** is a fork of the zygote that becomes the program of an order.
 
 One connection is one order. The zygote accepts it and forks; it reads nothing itself:
 
@@ -37,5 +37,5 @@ Who may die when:
 Nothing depends on the zygote: every failure here ends in the plain start, within a bound. While it loads, its
 socket has another name. Starters do not see that one; a shim that was started plainly does, and waits there,
 which costs less than its own start and lets the zygote have the processor (`process/shim.py`).
-Only Linux. Imports `host`, `domain` and the standard library.
+Only Linux. Standard library and `run` alone.
 """

@@ -1,13 +1,15 @@
 """The process at the other end of a connection (unix(7)).
 
-Standard library only, and little of it: the front of a command imports this module.
+Standard library only: a shim imports this module.
 """
 
-import _socket
 import errno
 import os
 import select
+import socket
 import sys
+
+from subagent_server.run import processes
 
 _INT = 4
 _SO_PEERPIDFD = 77
@@ -23,7 +25,7 @@ class Peer:
         OSError: it has ended.
     """
 
-    def __init__(self, connection: _socket.socket) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self.pid = credentials(connection)[0]
         self._pidfd = _pidfd_of(connection, self.pid)
 
@@ -34,17 +36,17 @@ class Peer:
         return bool(poll.poll(0))
 
 
-def credentials(connection: _socket.socket) -> tuple[int, int]:
+def credentials(connection: socket.socket) -> tuple[int, int]:
     """Return pid and user of the process at the other end.
 
     For a client that is the process that listened. Raises OSError.
     """
-    raw = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 3 * _INT)
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 3 * _INT)
     pid, uid = (int.from_bytes(raw[at : at + _INT], sys.byteorder, signed=True) for at in (0, _INT))
     return pid, uid
 
 
-def is_user_outside_boxes(connection: _socket.socket) -> bool:
+def is_user_outside_boxes(connection: socket.socket) -> bool:
     """Whether a process of this user has made the connection, and lies in no pid namespace below this one.
 
     A run's box has its own, and there the user of a process says nothing of whom it works for.
@@ -64,11 +66,11 @@ def is_user_outside_boxes(connection: _socket.socket) -> bool:
 
 def can_answer(pid: int) -> bool:
     """Whether there is a process of this pid that is neither stopped nor dead."""
-    fields = _stat(pid)
-    return fields is not None and fields[0] not in _NOT_ANSWERING
+    stat = processes.stat_of(pid)
+    return stat is not None and stat.state not in _NOT_ANSWERING
 
 
-def _pidfd_of(connection: _socket.socket, pid: int) -> int:
+def _pidfd_of(connection: socket.socket, pid: int) -> int:
     """Return a pidfd of the process that has made the connection, never of another one that has its pid now.
 
     A kernel before 6.5 does not know this process by descriptor. There it is the process that has the pid,
@@ -76,29 +78,14 @@ def _pidfd_of(connection: _socket.socket, pid: int) -> int:
     pid may still have come again, which is a window of milliseconds behind a secret.
     """
     try:
-        raw = connection.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD, _INT)
+        raw = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, _INT)
         return int.from_bytes(raw, sys.byteorder)
     except OSError as error:
         if error.errno != errno.ENOPROTOOPT:
             raise
-    before = _start_time(pid)
+    before = processes.identify(pid)
     descriptor = os.pidfd_open(pid)
-    if before is None or _start_time(pid) != before:
+    if before is None or processes.identify(pid) != before:
         os.close(descriptor)
         raise ProcessLookupError("the starter has exited")
     return descriptor
-
-
-def _start_time(pid: int) -> str | None:
-    fields = _stat(pid)
-    return None if fields is None else fields[19]
-
-
-def _stat(pid: int) -> list[str] | None:
-    """Return the fields of a process from its state on (proc_pid_stat(5)); None if it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:  # noqa: PTH123
-            text = file.read()
-    except OSError:
-        return None
-    return text[text.rindex(")") + 2 :].split()

@@ -1,6 +1,6 @@
 """The worker's program, started by a shim in a fresh interpreter: the plain way, which always works.
 
-A shim forked from the zygote has another way, which does the same sooner (`forked_worker.py`). Standard
+A shim forked from the zygote has another way, which does the same sooner (`ForkedWorker`). Standard
 library only: the shim imports this module.
 """
 
@@ -121,8 +121,7 @@ class WorkerProgram:
 
 # -- Start the worker as a fork of its shim, without an exec, if the shim is a fork of the zygote.
 #
-# This way does the same as the plain way (`program.py`), sooner and with shared memory. Standard library
-# only.
+# This way does the same as the plain way, sooner and with shared memory.
 
 
 THREAD_SECONDS = 0.2

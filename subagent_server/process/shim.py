@@ -3,11 +3,10 @@
 Started as `python -I -S shim.py RUN_DIRECTORY LOCK_FD MEMORY_FD [ZYGOTES NAME]` in a session of its own, with
 the run's `live.lock` already held for the shim, or forked from the zygote with the first three arguments.
 Standard library only, because a shim lives as long as its run does. The order of the steps makes every kill
-harmless (SPEC section 4, "The process"). They are numbered as in docs/architecture.md; `aftermath.py` has
+harmless (SPEC section 4, "The process"). They are numbered as in docs/architecture.md; `cleanup.py` has
 those after the worker.
 """
 
-import ctypes
 import json
 import os
 import signal
@@ -41,8 +40,6 @@ EXIT_SECOND_SHIM = 75
 HEAD_POLL_SECONDS = 0.03
 _FORK_LOCK, _FORK_MEMORY = 3, 4
 """The descriptors of a forked shim."""
-_prctl = getattr(ctypes.CDLL(None), "prctl", None)
-_PR_SET_CHILD_SUBREAPER = 36
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _WATCHED = _STOPPING | {signal.SIGCHLD, signal.SIGUSR1}
 
@@ -169,7 +166,7 @@ class Shim:
         """Start the worker behind its gate, record it, and open the gate. Return its pid."""
         failpoint("shim.has_slots")
         # 6. Become subreaper: orphans of the run come to this process, and cannot hide from the sweep.
-        _become_subreaper()
+        processes.adopt_orphans()
         # 7. Fork the worker. It waits at the gate, and exits if this process ends before the gate opens.
         environment = {**self.package["environment"], "SUBAGENT_RUN_ID": self.run.run_id}
         kept = (self.memory, *self.slots)
@@ -230,12 +227,6 @@ def _read_package(memory: int) -> dict[str, Any]:
         data += os.pread(memory, size - len(data), len(data))
     package: dict[str, Any] = json.loads(data.decode("utf-8", "surrogateescape"))
     return package
-
-
-def _become_subreaper() -> None:
-    """Adopt the orphans of the run's tree (prctl(2)); elsewhere than on Linux, do without."""
-    if _prctl is not None:
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def shim_command(directory: str, lock: int, memory: int) -> list[str]:

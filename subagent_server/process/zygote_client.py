@@ -16,7 +16,7 @@ from pathlib import Path
 
 from subagent_server.process import zygote_protocol
 from subagent_server.process.peer import can_answer, credentials
-from subagent_server.process.zygote_protocol import Order, OrderRefused
+from subagent_server.process.zygote_protocol import Order, OrderRefused, interpreter_variables, zygote_name
 from subagent_server.run import locks, processes, stderr
 from subagent_server.run.files import Entry, beneath, is_mine, open_private, read_secret
 
@@ -77,21 +77,18 @@ class ForkConnection:
             try:
                 secret = read_secret(folder, f"{name}.secret")
                 self._socket.settimeout(SILENT_SECONDS)
-                if not (while_loading and self._connects(beneath(folder, f"{name}.loading"))):
-                    self._socket.connect(beneath(folder, f"{name}.sock"))
+                try:
+                    self._socket.connect(beneath(folder, f"{name}.{'loading' if while_loading else 'sock'}"))
+                except FileNotFoundError:
+                    if not while_loading:
+                        raise
+                    self._socket.connect(beneath(folder, f"{name}.sock"))  # it has loaded
             finally:
                 os.close(folder)
             self._socket.send(secret)
         except BaseException:
             self._socket.close()
             raise
-
-    def _connects(self, path: str) -> bool:
-        try:
-            self._socket.connect(path)
-        except FileNotFoundError:  # it has loaded: the socket has its other name
-            return False
-        return True
 
     def order(
         self,
@@ -172,7 +169,7 @@ class WarmStart:
         if time.monotonic() < self._silent_until or sys.platform != "linux":
             return None
         try:
-            self._name = self._name or zygote_protocol.zygote_name()
+            self._name = self._name or zygote_name()
             return ForkConnection(self.directory, self._name)
         except TimeoutError:
             self._is_silent()
@@ -199,7 +196,7 @@ class WarmStart:
         """
 
         def checked() -> None:
-            self._name = zygote_protocol.zygote_name()  # while the other side gets ready
+            self._name = zygote_name()  # while the other side gets ready
             if self._name != connection.name:
                 raise OrderRefused("a zygote of other files")
             connection.go()
@@ -226,31 +223,28 @@ class WarmStart:
         if sys.platform != "linux" or not self._may_spawn:
             return None
         try:
-            name = zygote_protocol.zygote_name()
+            name = zygote_name()
             with _opened(self.directory) as folder:
                 held = [lock.stem for lock in folder.glob("*.lock") if locks.is_held(Entry.at(lock))]
                 of_this_installation = [each for each in held if each.split("-")[0] == name.split("-")[0]]
                 if name in held or len(of_this_installation) >= MOST_ZYGOTES:
                     return None
+                arguments = [str(self.directory.absolute()), name, str(self._idle), _COMMAND_ROOM]
+                passed_on = {each: os.environ[each] for each in _PASSED_ON if each in os.environ}
                 with (folder / f"{name}.log").open("ab") as output:
-                    process = self._spawned(name, output.fileno())
+                    process = subprocess.Popen(
+                        [sys.executable, "-E", "-P", "-m", ZYGOTE_MODULE, *arguments],
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=output,
+                        env={**passed_on, **interpreter_variables(os.environ), **_ENVIRONMENT_ROOM},
+                        cwd="/",
+                        start_new_session=True,
+                    )
                 self._has_spawned = True
                 return process
         except (OSError, ValueError):
             return None
-
-    def _spawned(self, name: str, output: int) -> "subprocess.Popen[bytes]":
-        directory, idle = str(self.directory.absolute()), str(self._idle)
-        passed_on = {each: os.environ[each] for each in _PASSED_ON if each in os.environ}
-        return subprocess.Popen(
-            [sys.executable, "-E", "-P", "-m", ZYGOTE_MODULE, directory, name, idle, _COMMAND_ROOM],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env={**passed_on, **zygote_protocol.interpreter_variables(os.environ), **_ENVIRONMENT_ROOM},
-            cwd="/",
-            start_new_session=True,
-        )
 
     def address_of_loading(self) -> list[str]:
         """Return directory and name of a zygote that was begun, for a shim that finds it loading.
@@ -260,7 +254,7 @@ class WarmStart:
         if not (self._has_spawned or self.zygote()):
             return []
         try:
-            return [str(self.directory.absolute()), zygote_protocol.zygote_name()]
+            return [str(self.directory.absolute()), zygote_name()]
         except OSError:
             return []
 
@@ -279,7 +273,7 @@ class WarmStart:
         if zygote is None:
             return _NOT_YET
         try:
-            with closing(ForkConnection(self.directory, zygote_protocol.zygote_name())) as connection:
+            with closing(ForkConnection(self.directory, zygote_name())) as connection:
                 connection.wait_until_here()
         except FAILURES as error:
             why = str(error).removeprefix("OrderRefused: ")
@@ -290,7 +284,7 @@ class WarmStart:
         """Return the zygote for this process, or None."""
         try:
             with _opened(self.directory) as folder:
-                lock = folder / f"{zygote_protocol.zygote_name()}.lock"
+                lock = folder / f"{zygote_name()}.lock"
                 pid = int(lock.read_text(encoding="ascii") or "0") if locks.is_held(Entry.at(lock)) else 0
         except (OSError, ValueError):
             return None

@@ -16,7 +16,6 @@ READY = b"ready"
 GO = b"go"
 EXIT_NEVER_BEGUN = 71
 """The exit code of a child whose program has not begun."""
-LONGEST_SECRET = 64
 _LONGEST_ORDER = 256 << 10
 _MAX_DESCRIPTORS = 32
 
@@ -134,18 +133,8 @@ def place() -> list[str]:
     return [_place_of(os.stat(path)) for path in _place_paths()]  # noqa: PTH116
 
 
-def open_place(opened: list[int]) -> None:
-    """Append descriptors of the namespaces and the root directory of this process, which prove its place.
-
-    A process elsewhere cannot open them. They are not looked up by pid, because only root may do that for a
-    process that is not dumpable. Raises OSError: there is no descriptor left.
-    """
-    for path in _place_paths():
-        opened.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-
-
 def is_place(descriptors: Sequence[int]) -> bool:
-    """Whether `open_place` opened these in a process that is in the same place as this one."""
+    """Whether a process that opened these, for `send_order`, is in the same place as this one."""
     return [_place_of(os.fstat(descriptor)) for descriptor in descriptors] == place()
 
 
@@ -180,10 +169,15 @@ def new_socket() -> socket.socket:
 
 
 def send_order(connection: socket.socket, order: Order, descriptors: Sequence[int]) -> None:
-    """Send an order, with the place of the starter and the program's descriptors. Raises OSError."""
+    """Send an order, with the place of the starter and the program's descriptors. Raises OSError.
+
+    Descriptors of the namespaces and the root directory prove the place: a process elsewhere cannot open
+    them. By the starter's pid, only root may look them up for a process that is not dumpable.
+    """
     own: list[int] = []
     try:
-        open_place(own)
+        for path in _place_paths():
+            own.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         socket.send_fds(connection, [json.dumps(order).encode("ascii")], [*own, *descriptors])
     finally:
         for descriptor in own:

@@ -251,7 +251,7 @@ def _serve_starter(
 def _prepared(connection: socket.socket, title: Title, secret: bytes) -> Order:
     """Take over everything from the starter; nothing is done yet."""
     # 1. Only a starter that can read the secret goes on.
-    if not hmac.compare_digest(connection.recv(zygote_protocol.LONGEST_SECRET), secret):
+    if not hmac.compare_digest(connection.recv(SECRET_BYTES + 1), secret):
         raise OrderRefused("a starter that does not know the secret")
     # 2. It has to be as this process, whatever name it has come by: nothing of this is taken over.
     starter = Peer(connection)

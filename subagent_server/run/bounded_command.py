@@ -5,7 +5,6 @@ asked to end, every process that it has left is killed. This process exits with 
 with 124 if its time was over. Standard library only: it starts for every event.
 """
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -23,8 +22,6 @@ from subagent_server.run import processes
 EXIT_LATE = 124
 EXIT_NOT_STARTED = 127
 _KILL_SECONDS = 5.0
-_prctl = getattr(ctypes.CDLL(None), "prctl", None)
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
@@ -60,11 +57,9 @@ def start(
 def main(arguments: Sequence[str]) -> int:
     """Run the command of the arguments within its bound, and return the exit code."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING | {signal.SIGCHLD})
-    if _prctl is not None:
-        # Orphans of the command come to this process, so none of them outlives the bound.
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        if not arguments[0].startswith("+"):
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    processes.adopt_orphans()  # so that none of the command's outlives the bound
+    if not arguments[0].startswith("+"):
+        processes.end_with_parent(signal.SIGTERM)
     deadline = time.monotonic() + float(arguments[0])
     try:
         child = subprocess.Popen(arguments[1:], preexec_fn=_unblock)

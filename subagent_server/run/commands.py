@@ -5,7 +5,6 @@ thread lives on in the copy: the work must be pure computation without any waiti
 """
 
 import asyncio
-import ctypes
 import gc
 import json
 import math
@@ -18,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from subagent_server.run import processes
 from subagent_server.run.schemas import NEWEST, validator_name
 
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ MOST_BYTES = 60_000
 """How long an answer may be as JSON: a pipe takes that much at once, whether or not anybody reads."""
 _MORE_MEMORY = 1 << 30
 """How much memory the work may take beyond what this process has."""
-_PR_SET_PDEATHSIG = 1
 _MOST_DESCRIPTORS = 1 << 20
-
-_prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
 
 class WorkDied(Exception):
@@ -87,8 +84,7 @@ def _forked(work: Callable[[], Any], into: int, seconds: float) -> int:
 def _do(work: Callable[[], Any], into: int, seconds: float, parent: int) -> NoReturn:
     """Be the process of the work. The process leaves without cleaning up: all its data are copies."""
     try:
-        if _prctl is not None:
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        processes.end_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)  # it died before it could be watched
         gc.disable()  # a finalizer could write into connections that are the parent's

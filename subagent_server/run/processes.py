@@ -15,7 +15,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -36,12 +36,11 @@ class Identity:
 
     def to_json(self) -> dict[str, Any]:
         """Return the camelCase mapping that is stored."""
-        facts = asdict(self)
         return {
-            "host": facts["host"],
-            "pid": facts["pid"],
-            "startTime": facts["start_time"],
-            "bootId": facts["boot_id"],
+            "host": self.host,
+            "pid": self.pid,
+            "startTime": self.start_time,
+            "bootId": self.boot_id,
         }
 
     @classmethod
@@ -108,16 +107,22 @@ def this_process() -> Identity:
 
 def is_alive(identity: Identity) -> bool:
     """Whether that very process lives on this host; a zombie does not."""
-    if identity.boot_id != boot_id() or identity.host != host_name():
-        return False
-    stat = stat_of(identity.pid)
-    return stat is not None and stat.start_time == identity.start_time and not stat.is_dead
+    stat = _stat_of(identity)
+    return stat is not None and not stat.is_dead
 
 
 def is_stopped(identity: Identity) -> bool:
     """Whether that very process is stopped (SIGSTOP)."""
+    stat = _stat_of(identity)
+    return stat is not None and stat.state == "T"
+
+
+def _stat_of(identity: Identity) -> Stat | None:
+    """Return that very process as the kernel shows it, a zombie too; None if it is not on this host."""
+    if identity.boot_id != boot_id() or identity.host != host_name():
+        return None
     stat = stat_of(identity.pid)
-    return stat is not None and stat.start_time == identity.start_time and stat.state == "T"
+    return stat if stat is not None and stat.start_time == identity.start_time else None
 
 
 def send_signal(identity: Identity, number: int) -> bool:
@@ -144,27 +149,19 @@ def wait_for_exit(identity: Identity, seconds: float) -> None:
 
     A killed process loses its memory first and its files later, and a zombie may have threads that live.
     """
-    if not _is_there(identity):
+    if _stat_of(identity) is None:
         return
     try:
         descriptor = os.pidfd_open(identity.pid)
     except (ProcessLookupError, PermissionError):
         return
     try:
-        if _is_there(identity):  # else the pid has come again
+        if _stat_of(identity) is not None:  # else the pid has come again
             poller = select.poll()
             poller.register(descriptor, select.POLLIN)
             poller.poll(seconds * 1000)
     finally:
         os.close(descriptor)
-
-
-def _is_there(identity: Identity) -> bool:
-    """Whether it lives or is a zombie."""
-    if identity.boot_id != boot_id() or identity.host != host_name():
-        return False
-    stat = stat_of(identity.pid)
-    return stat is not None and stat.start_time == identity.start_time
 
 
 def reap_children() -> dict[int, int]:
@@ -180,14 +177,11 @@ def reap_children() -> dict[int, int]:
 
 
 # -- Find processes of this machine that belong together: by a common mark, or by their parents.
-#
-# Standard library only: the shim imports this module. Everything here reads `/proc` (proc(5)).
 
 
 Command = list[bytes]
 """The words of a command line, as `/proc` shows them to everybody."""
 
-_process_scan_PROC = Path("/proc")
 _DIGITS = frozenset("123456789")
 _PART = 8 << 10
 _EMPTY_ROOM = bytes(1 << 10)
@@ -273,7 +267,7 @@ def _is_of_this_user(pid: int) -> bool:
 
 
 def _pids() -> set[int]:
-    return {int(name) for name in os.listdir(_process_scan_PROC) if name[0] in _DIGITS}  # noqa: PTH208 - of thousands
+    return {int(name) for name in os.listdir(_PROC) if name[0] in _DIGITS}  # noqa: PTH208 - of thousands
 
 
 def descendants(roots: Iterable[int], *, spare: Callable[[Identity], bool] = _never) -> list[Identity]:
@@ -325,7 +319,7 @@ def _by_parent() -> dict[int, list[int]]:
 # -- The deadline of a process, as reported to its supervisor: a pipe of moments.
 #
 # A process ends by its own limits. An unresponsive process (a blocked event loop, a stopped process)
-# cannot, so its supervisor has to know the deadline. Standard library only: the shim imports this module.
+# cannot, so its supervisor has to know the deadline.
 
 
 LATE_SECONDS = 15.0
@@ -391,8 +385,7 @@ class DeadlineReader:
 # -- The signal dispositions of a process, restored after a starter that ignored some signals.
 #
 # An ignored signal stays ignored across fork and execve(2). A supervisor ignoring SIGCHLD never collects
-# its children, and a supervisor ignoring SIGTERM cannot be asked to end. Standard library only: the shim
-# imports this module.
+# its children, and a supervisor ignoring SIGTERM cannot be asked to end.
 
 
 _PYTHON_IGNORES = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
@@ -412,18 +405,32 @@ def restore_defaults() -> None:
 # Only root can look into a process that is not dumpable (PR_SET_DUMPABLE of prctl(2)), not the other
 # processes of its user; it leaves no core dump. Its forks are not dumpable either; a program that it
 # executes is again. Some files about itself below `/proc/self` are closed to the process too: `environ`,
-# `mem` and `pagemap` belong to root then. Linux only; elsewhere nothing happens. Standard library only: the
-# shim imports this module.
+# `mem` and `pagemap` belong to root then.
 
 
-_prctl = getattr(ctypes.CDLL(None), "prctl", None)
-_PR_SET_DUMPABLE = 4
+_libc_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
+
+
+def _prctl(option: int, value: int) -> None:
+    """Set an attribute of this process (prctl(2)); elsewhere than on Linux, do without."""
+    if _libc_prctl is not None:
+        _libc_prctl(option, value, 0, 0, 0)
 
 
 def keep_others_out() -> None:
     """Make this process, and its forks, not dumpable."""
-    if _prctl is not None:
-        _prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def adopt_orphans() -> None:
+    """Have the orphans among the descendants of this process come to this process: be a subreaper."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent(number: signal.Signals) -> None:
+    """Get signal `number` when the thread that made this process ends."""
+    _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def forbid_core_dumps() -> None:

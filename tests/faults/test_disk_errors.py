@@ -46,9 +46,9 @@ BEGIN = Program("""
 """)
 KNOWN = {"request.json", "run.meta.json", "run.meta.lock", "result.json"}
 FAULTS = ("error=EIO", "error=ENOSPC")
-WRITES = {"openat": 3, "write": 2, "fsync": 4, "renameat": 2}
-"""How often a run's end does what: a lock, and twice (result, state) a file, its
-name, and its directory."""
+WRITES = {"openat": 4, "write": 2, "fsync": 4, "renameat": 2}
+"""How often a run's end does what: a lock, opened once to be checked and once to be held, and twice (result,
+state) a file, its name, and its directory."""
 
 
 def new_run(store: RunStore, run_id: str) -> RunPaths:

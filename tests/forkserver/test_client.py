@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.run import processes
+from subagent_server.process.zygote_client import MOST_ZYGOTES, WarmStart
+from subagent_server.process.zygote_protocol import zygote_name
+from subagent_server.run import locks, processes
+from subagent_server.run.files import Entry
 from tests.forkserver.tiny import TinyPlace
 from tests.helpers import warm
 from tests.helpers.wait import wait_for
@@ -88,3 +91,20 @@ def test_the_private_directory_lies_where_no_other_user_can_take_the_name_first(
     assert not (home / ".cache").exists(), "a look makes nothing"
     home.chmod(0o777)
     assert place(HOME=home) == Path(f"/tmp/subagent-{os.getuid()}")
+
+
+def test_an_installation_has_at_most_three_zygotes(tmp_path: Path) -> None:
+    assert MOST_ZYGOTES == 3
+    directory, installation = tmp_path / "place", zygote_name().split("-")[0]
+    directory.mkdir(mode=0o700)
+    names = [f"{installation}-other{number}" for number in range(MOST_ZYGOTES)]
+    held = [locks.take(Entry.at(directory / f"{name}.lock")) for name in names]
+    assert WarmStart(directory, 0.1).spawn() is None
+    assert held[0] is not None
+    os.close(held[0])
+    starting = WarmStart(directory, 0.1).spawn()
+    assert starting is not None and starting.wait(BOUND) == 0
+    try:
+        wait_for(lambda: list(warm.zygotes(directory)), BOUND, "the third zygote")
+    finally:
+        warm.end(directory)

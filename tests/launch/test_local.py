@@ -13,7 +13,7 @@ from tests.helpers import warm
 from tests.helpers.runs import RUN_ID, make_meta, make_request
 from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
-from tests.helpers.warm_place import WarmPlace, forks_of, is_fork
+from tests.helpers.warm_place import WarmPlace, forks_of, is_fork, warm_place
 from tests.helpers.world import BOUND, World
 
 
@@ -37,6 +37,23 @@ def test_a_run_starts_plainly_if_the_zygote_is_stopped_or_dead_or_refuses(
             wait_for(lambda: not processes.is_alive(zygote), BOUND, "the end of a zygote that is in the way")
     world.reply(run_id, "yes")
     assert world.completed(run_id) == "Done."
+
+
+def test_a_run_that_finds_the_zygote_loading_waits_for_its_fork(world: World) -> None:
+    world.agent()
+    world.play(asks("Go on?"))
+    with warm_place(world) as place:
+        place.spawn()
+        wait_for(lambda: list(place.directory.glob("*.loading")), BOUND, "a zygote that loads")
+        (zygote,) = warm.zygotes(place.directory)
+        processes.send_signal(zygote, signal.SIGSTOP)  # it cannot be ready before the start
+        run_id = world.start()
+        assert list(place.directory.glob("*.loading"))
+        processes.send_signal(zygote, signal.SIGCONT)
+        world.asking(run_id)
+        assert is_fork(world.worker(run_id))
+        world.stop(run_id)
+        world.gone(run_id)
 
 
 def test_a_start_that_is_refused_after_it_has_connected_leaves_no_process_and_no_lock(
