@@ -25,7 +25,7 @@ from subagent_server.agents.agent_file import (
     resolve_model,
     unknown_model,
 )
-from subagent_server.agents.expand import REFERENCE, MissingVariable, expand_as_far_as_set
+from subagent_server.agents.expand import REFERENCE, expand_as_far_as_set
 from subagent_server.agents.mcp_json import UnknownServer
 from subagent_server.agents.yaml_reader import AgentFileError
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
@@ -272,7 +272,10 @@ class AgentChecker:
         except AgentFileError as error:
             refusals.append(Refusal(error.sentence, "mcpServers", in_file=False))
         expanded = expand_as_far_as_set(equipped, self._service.settings.environment)
-        refusals += map(_unset, expanded.missing)
+        refusals += (
+            Refusal(error.sentence, ".".join(error.where.split(".")[:2]), in_file=False)
+            for error in expanded.missing
+        )
         ready = expanded.definition
         # 3. What it relies on here, by the values that a run would have.
         refusals += self._of_surroundings(ready)
@@ -310,7 +313,8 @@ class AgentChecker:
         """Return the refusals that follow from the file alone."""
         checks = _runner_checks(agent)
         return [
-            *(Refusal(_sentence(fault)) for fault in agent.faults),
+            # a fault is noted without its full stop
+            *(Refusal(fault if fault.endswith((".", "!", "?")) else f"{fault}.") for fault in agent.faults),
             *_of_extensions(agent),
             *(Refusal(text, key) for key, text in (checks.unkept_keys(agent) if checks else {}).items()),
             *(Refusal(sentence, key) for key, sentence in tool_refusals(agent)),
@@ -368,7 +372,10 @@ class AgentChecker:
                 yield Refusal(told, key, in_file=works_without_box(agent))
 
     def _of_servers(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
-        yield from self._of_server_boxes(agent, cwd)
+        asked = asked_by_servers(agent)
+        reason = self._no_box_for_servers(agent, cwd) if asked else None
+        for key, name in asked.items() if reason is not None else ():
+            yield Refusal(f"{key} cannot be kept: {reason}.", f"mcpServers.{name}", in_file=False)
         for name, server in agent.mcp_servers.items():
             key = f"mcpServers.{name}"
             if server.type == "stdio":
@@ -378,13 +385,6 @@ class AgentChecker:
                 told = f"{key}.url must begin with http:// or https:// and name a host."
                 if not any(fault.startswith(f"{key}.url ") for fault in agent.faults):
                     yield Refusal(told, key, in_file=False)
-
-    def _of_server_boxes(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
-        """Yield the refusals of keys of servers that only a box can keep, and none can be had."""
-        asked = asked_by_servers(agent)
-        reason = self._no_box_for_servers(agent, cwd) if asked else None
-        for key, name in asked.items() if reason is not None else ():
-            yield Refusal(f"{key} cannot be kept: {reason}.", f"mcpServers.{name}", in_file=False)
 
     def _no_box_for_servers(self, agent: AgentDefinition, cwd: Path | None) -> str | None:
         """Return why the servers of an agent surely have no box, as a part of a sentence."""
@@ -504,14 +504,5 @@ def _refused_call(doubt: NotTrusted) -> str:
     return f"{_REFUSED_CALL}, because {doubt.remark}"
 
 
-def _unset(error: MissingVariable) -> Refusal:
-    return Refusal(error.sentence, ".".join(error.where.split(".")[:2]), in_file=False)
-
-
 def _has_unset(text: str) -> bool:
     return REFERENCE.search(text) is not None
-
-
-def _sentence(fault: str) -> str:
-    """Return a fault, which is noted without one, with its full stop."""
-    return fault if fault.endswith((".", "!", "?")) else f"{fault}."

@@ -92,21 +92,17 @@ class AgentRegistry:
             UnknownAgent: none loaded; the sentence says why if a file of that name was refused.
             AgentFileError: the file has just become unreadable.
         """
-        if self._only is None:
-            return _whole(self.catalog().require(name))
-        if name in (self._only.name, self._only.tool_name):
-            return self._only
-        raise UnknownAgent(name, [self._only.name])
-
-
-def _whole(listed: AgentDefinition) -> AgentDefinition:
-    """Return an agent of a catalog with its prompt."""
-    if listed.source is None:
-        return listed
-    whole = load_agent_file(listed.source)
-    if whole.name != listed.name:
-        raise UnknownAgent(listed.name, [whole.name], f"{shown(listed.source)} has just changed")
-    return whole.model_copy(update={"distinct_tool": listed.distinct_tool})
+        if self._only is not None:
+            if name in (self._only.name, self._only.tool_name):
+                return self._only
+            raise UnknownAgent(name, [self._only.name])
+        listed = self.catalog().require(name)
+        if listed.source is None:
+            return listed
+        whole = load_agent_file(listed.source)  # a catalog keeps no prompts
+        if whole.name != listed.name:
+            raise UnknownAgent(listed.name, [whole.name], f"{shown(listed.source)} has just changed")
+        return whole.model_copy(update={"distinct_tool": listed.distinct_tool})
 
 
 def _fingerprint(directories: Sequence[Path]) -> Fingerprint:

@@ -5,7 +5,7 @@ Tested in `tests/end_to_end/test_continuing.py`.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -16,14 +16,15 @@ from subagent_server.run.errors import BadArgument, CallerError, NewerSchema, Un
 from subagent_server.run.records import RunMeta, RunRequest
 from subagent_server.run.secrets import MASK
 from subagent_server.run.states import SCHEMA_VERSION, Status
+from subagent_server.run.store import read_worktree
 from subagent_server.verbs.access import USER, Caller, NotAllowed
 from subagent_server.verbs.context import Service
 from subagent_server.verbs.contract_agent import contract_agent
 from subagent_server.verbs.inputs import cwd_of_agent
-from subagent_server.verbs.left_behind import hand_over
+from subagent_server.verbs.left_behind import check_not_handed_over, hand_over
 from subagent_server.verbs.reconcile import Observed, open_run, read_exit
 from subagent_server.verbs.scripts import check_not_scripted
-from subagent_server.verbs.start import Continuation, StartOrder, check_can_take_over, place_of, start_agent
+from subagent_server.verbs.start import StartOrder, directory_before_worktree, start_agent
 
 
 class AgentGone(CallerError):
@@ -88,30 +89,40 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
     service.store.paths.check_ours()
     observed = open_run(service, order.run_id, caller)
     prompt = order.prompt if order.prompt and order.prompt.strip() else ""
-    _check_can_go_on(service, observed, prompt, order.inputs)
+    _check_can_be_continued(service, observed, prompt, order.inputs)
     request = service.store.read_request(order.run_id)
     check_not_scripted(service, order.run_id)
-    agent, continuation = _agent_now(service, request, order, caller)
-    _check_runner(request, agent)
-    check_can_take_over(service, observed.meta)
-    place = place_of(observed.meta, request)
-    _check_place(place, order.run_id)
+    agent, stored = _agent_now(service, request, order, caller)
+    before = request.agent.get("runner", agent.runner)
+    if before != agent.runner:
+        raise BadArgument(
+            f"Run {request.run_id} was carried out by the runner {before}, and agent {agent.name} has "
+            f"{agent.runner} now, which cannot take its conversation over: start a new run instead."
+        )
+    if observed.meta.worktree is not None:
+        check_not_handed_over(order.run_id, read_worktree(service.store.paths.run(order.run_id)))
+    directory = directory_before_worktree(observed.meta, request)
+    if not Path(directory).is_dir():
+        raise BadArgument(
+            f"The directory {shorten(directory)} in which run {order.run_id} worked is gone: "
+            "make it again, or start a new run."
+        )
     wanted = StartOrder(
         agent=agent.name,
         prompt=prompt,
         inputs=order.inputs,
-        cwd=None if caller.is_child and _author_put_it_there(service, agent, place) else place,
+        cwd=None if caller.is_child and _is_of_agent_file(service, agent, directory) else directory,
         label=order.label or observed.meta.label,
         client=order.client,
         overrides=order.overrides,
     )
-    meta = start_agent(service, agent, wanted, caller, replace(continuation, before=observed.meta))
+    meta = start_agent(service, agent, wanted, caller, observed.meta, stored)
     if meta.worktree is not None and meta.worktree.taken_from is not None and not meta.status.is_terminal:
         hand_over(service.store, observed.meta, meta.run_id)
     return meta
 
 
-def _check_can_go_on(service: Service, observed: Observed, prompt: str, inputs: list[str]) -> None:
+def _check_can_be_continued(service: Service, observed: Observed, prompt: str, inputs: list[str]) -> None:
     meta = observed.meta
     if meta.schema_version > SCHEMA_VERSION:
         raise NewerSchema(meta.run_id, meta.schema_version, SCHEMA_VERSION)
@@ -130,10 +141,10 @@ def _check_can_go_on(service: Service, observed: Observed, prompt: str, inputs: 
 
 def _agent_now(
     service: Service, request: RunRequest, order: ContinueOrder, caller: Caller
-) -> tuple[AgentDefinition, Continuation]:
+) -> tuple[AgentDefinition, str | None]:
     """Return the agent as its file is now; without a file, and only on request, as stored in the old run.
 
-    The agent of a contract has no file and is known here.
+    In that case a warning comes with it. The agent of a contract has no file and is known here.
 
     A definition stored in a run directory decides nothing by itself. A run may not ask for the stored
     definition: its agents come from the same place as all agents of its tree.
@@ -145,9 +156,9 @@ def _agent_now(
     """
     name = str(request.agent.get("name", ""))
     if request.agent.get("byContract") is True:
-        return contract_agent(service.settings.contract_model), Continuation(request.run_id)
+        return contract_agent(service.settings.contract_model), None
     try:
-        return service.registry.get(name), Continuation(request.run_id)
+        return service.registry.get(name), None
     except UnknownAgent as error:
         if error.reason is not None:
             raise
@@ -171,31 +182,16 @@ def _agent_now(
     )
     if MASK in stored.model_dump_json():
         warning += f" What was secret in it is {MASK} now, so what needs that may fail."
-    return stored, Continuation(request.run_id, [warning], stored_agent=True)
+    return stored, warning
 
 
-def _check_place(place: str, run_id: str) -> None:
-    if not Path(place).is_dir():
-        raise BadArgument(
-            f"The directory {shorten(place)} in which run {run_id} worked is gone: "
-            "make it again, or start a new run."
-        )
-
-
-def _author_put_it_there(service: Service, agent: AgentDefinition, place: str) -> bool:
+def _is_of_agent_file(service: Service, agent: AgentDefinition, directory: str) -> bool:
     """Whether the agent file chose the run's directory: a continuation by a run then works there too."""
     with suppress(BadArgument, MissingVariable):  # the directory of the file is gone, or not known
-        return cwd_of_agent(service, expand_definition(agent, service.settings.environment)) == Path(place)
-    return False
-
-
-def _check_runner(request: RunRequest, agent: AgentDefinition) -> None:
-    before = request.agent.get("runner", agent.runner)
-    if before != agent.runner:
-        raise BadArgument(
-            f"Run {request.run_id} was carried out by the runner {before}, and agent {agent.name} has "
-            f"{agent.runner} now, which cannot take its conversation over: start a new run instead."
+        return cwd_of_agent(service, expand_definition(agent, service.settings.environment)) == Path(
+            directory
         )
+    return False
 
 
 # -- The order to start the task of a run once more, as a new run.

@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import SubagentError
 from subagent_server.run.journal import latest_words
-from subagent_server.run.records import Failure, Moment, Record, RunMeta
+from subagent_server.run.records import Moment, Record, RunMeta
 from subagent_server.run.states import MAX_SUMMARY_CHARACTERS, Status, cut, maybe_cut
 from subagent_server.verbs.access import USER, Caller
 from subagent_server.verbs.context import Service
@@ -107,7 +107,9 @@ def _looked_at(service: Service, agent_id: str, caller: Caller, room: int, url: 
 def status_of(meta: RunMeta, url: str | None = None) -> AgentStatus:
     """Return the status of an agent by its state alone. A failed one is `stopped`, with its error."""
     is_completed, has_ended = meta.status is Status.COMPLETED, meta.status.is_terminal
-    payload = meta.payload
+    payload, failure, error = meta.payload, meta.error, None
+    if failure is not None:
+        error = cut(" ".join(filter(None, (f"{failure.code}: {failure.message}", failure.hint))))
     return AgentStatus(
         agent_id=meta.run_id,
         status=_LIFECYCLE[meta.status],
@@ -117,9 +119,5 @@ def status_of(meta: RunMeta, url: str | None = None) -> AgentStatus:
         summary=(meta.summary or "") if is_completed else meta.summary if meta.error is not None else None,
         payload_size=None if payload is None else payload.size,
         payload_url=f"{url}api/agents/{meta.run_id}/payload" if payload is not None and url else None,
-        error=None if meta.error is None else _sentence(meta.error),
+        error=error,
     )
-
-
-def _sentence(failure: Failure) -> str:
-    return cut(" ".join(part for part in (f"{failure.code}: {failure.message}", failure.hint) if part))

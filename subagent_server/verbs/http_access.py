@@ -112,7 +112,8 @@ class PageAccess:
         with self._open() as directory:
             for name in _records(directory):
                 if _server(directory, name) is None:
-                    _remove(directory, name)
+                    with suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=directory)
             write_secret(directory, f"{_SERVER}{process.pid}", json.dumps(facts).encode())
 
     def servers(self) -> list[PageServer]:
@@ -153,11 +154,6 @@ def _forget_old_codes(directory: int) -> None:
                 made = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime
                 if time.time() - made > CODE_SECONDS:
                     os.unlink(name, dir_fd=directory)
-
-
-def _remove(directory: int, name: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=directory)
 
 
 def _records(directory: int) -> list[str]:
@@ -214,7 +210,11 @@ class ParentTokens:
         Raises:
             TokensNotUsable.
         """
-        seen = _signature(self.file)
+        try:
+            facts = self.file.stat()
+            seen = (facts.st_ino, facts.st_ctime_ns, facts.st_size)
+        except OSError:
+            seen = None
         if seen != self._seen:
             names = {sha256(known.encode()).digest(): name for name, known in read_tokens(self.file).items()}
             self._names, self._seen = names, seen
@@ -312,14 +312,6 @@ def _parsed(text: str, file: Path) -> dict[str, str]:
     if len(tokens) > MAX_PARENTS:
         raise _not_usable(file, f"it names more than {MAX_PARENTS} parents")
     return tokens
-
-
-def _signature(file: Path) -> tuple[int, int, int] | None:
-    try:
-        facts = file.stat()
-    except OSError:
-        return None
-    return facts.st_ino, facts.st_ctime_ns, facts.st_size
 
 
 def _not_usable(file: Path, why: str) -> TokensNotUsable:

@@ -4,14 +4,14 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from subagent_server.agents.expand import MissingVariable, expand_definition
 from subagent_server.agents.redact import hidden_values
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.confined_path import LeadsOutside, PathInside, inside, is_text, open_real
+from subagent_server.run.confined_path import LeadsOutside, inside, is_text, open_real
 from subagent_server.run.errors import BadArgument, StorageFailed, SubagentError, shorten
 from subagent_server.run.executed_files import executed_by
 from subagent_server.run.files import Entry
@@ -27,7 +27,7 @@ from subagent_server.verbs.context import Service
 
 
 @dataclass(frozen=True)
-class ParentPlaces:
+class ParentDirectories:
     """The directories that a run may hand on to its children, by real paths.
 
     Children may work in `cwd`, and their inputs may lie there. `kept` are the run's own `inputs/` and
@@ -39,7 +39,7 @@ class ParentPlaces:
     kept: tuple[Path, ...] = ()
 
 
-def places_of(service: Service, parent: RunMeta) -> ParentPlaces:
+def directories_of(service: Service, parent: RunMeta) -> ParentDirectories:
     """Return the directories that `parent` may hand on.
 
     The `cwd` of a nested run is on record as a real path; the `cwd` of a root run is as its user named it.
@@ -52,7 +52,7 @@ def places_of(service: Service, parent: RunMeta) -> ParentPlaces:
     run = service.store.paths.run(parent.run_id)
     own = Path(os.path.realpath(run.directory.parent), run.run_id)
     kept = [own / place.path.name for place in (run.inputs, run.outputs)]
-    return ParentPlaces(parent.run_id, cwd, tuple(kept))
+    return ParentDirectories(parent.run_id, cwd, tuple(kept))
 
 
 def cwd_of_user(service: Service, named: str | None) -> Path:
@@ -71,7 +71,7 @@ def cwd_of_user(service: Service, named: str | None) -> Path:
     return Path(os.path.normpath(cwd))
 
 
-def cwd_of_child(service: Service, named: str | None, places: ParentPlaces) -> Path:
+def cwd_of_child(service: Service, named: str | None, parent: ParentDirectories) -> Path:
     """Return the real path of the directory a run named for its child, or of the caller's directory.
 
     Raises:
@@ -81,12 +81,16 @@ def cwd_of_child(service: Service, named: str | None, places: ParentPlaces) -> P
     asked = str(_absolute(service, named))
     shown = shorten(named or asked, 200)
     try:
-        with inside(places.cwd, asked) as place:
-            _check_directory(place, shown)
+        with inside(parent.cwd, asked) as place:
+            status = place.status()
+            if status is None or not stat.S_ISDIR(status.st_mode):
+                raise BadArgument(f"cwd {shown} is not a directory: name one that exists.")
+            if not all(map(is_text, place.parts)):
+                raise BadArgument(f"cwd {shown} has a name that is not UTF-8: name another.")
             parts = place.parts
     except LeadsOutside as error:
         raise BadArgument(
-            f"cwd {shown} leads outside {shorten(str(places.cwd), 200)}, where run {places.run_id} works and "
+            f"cwd {shown} leads outside {shorten(str(parent.cwd), 200)}, where run {parent.run_id} works and "
             "all that it starts: name a directory in it."
         ) from error
     except OSError as error:
@@ -97,7 +101,7 @@ def cwd_of_child(service: Service, named: str | None, places: ParentPlaces) -> P
             f"cwd {shown} is not a place to work in, because files in it are executed by {by.by}: name a "
             "directory above it."
         )
-    return places.cwd.joinpath(*parts)
+    return parent.cwd.joinpath(*parts)
 
 
 def cwd_of_agent(service: Service, agent: AgentDefinition) -> Path | None:
@@ -131,14 +135,6 @@ def _not_to_enter(named: str | None, why: str | None) -> BadArgument:
     return BadArgument(f"cwd {shorten(named or '')} cannot be entered ({why}): name another.")
 
 
-def _check_directory(place: PathInside, shown: str) -> None:
-    status = place.status()
-    if status is None or not stat.S_ISDIR(status.st_mode):
-        raise BadArgument(f"cwd {shown} is not a directory: name one that exists.")
-    if not all(map(is_text, place.parts)):
-        raise BadArgument(f"cwd {shown} has a name that is not UTF-8: name another.")
-
-
 # -- Input files: checked and copied at the start, so that a run reads the files as they were then.
 
 
@@ -164,12 +160,18 @@ class InputFile:
         size = len(self.data)
         return size if self.media_type == "text/plain" else (size + 2) // 3 * 4
 
+    def masked(self, masker: Masker) -> "InputFile":
+        """Return the file without secrets; images and PDFs stay as they are."""
+        if self.media_type != "text/plain":
+            return self
+        return replace(self, data=masker.text(self.data.decode("utf-8")).encode("utf-8"))
 
-def check_inputs(paths: list[str], cwd: Path, places: ParentPlaces | None = None) -> list[InputFile]:
+
+def check_inputs(paths: list[str], cwd: Path, parent: ParentDirectories | None = None) -> list[InputFile]:
     """Return the files that `paths` name, relative to `cwd`, with their media types and contents.
 
     Each file is opened once, so the checked bytes are the copied bytes. For a run, the files have to lie in
-    `places`; for a user links are followed.
+    the directories of its parent; for a user links are followed.
 
     Raises:
         BadArgument: a file cannot be read, is neither text, PDF nor image, or is too big, alone or with the
@@ -181,7 +183,7 @@ def check_inputs(paths: list[str], cwd: Path, places: ParentPlaces | None = None
         )
     files: list[InputFile] = []
     for name in paths:
-        files.append(_checked(name, cwd, places))
+        files.append(_checked(name, cwd, parent))
         total = sum(file.sent_bytes for file in files)
         if total > MAX_TOTAL_BYTES:
             raise BadArgument(
@@ -215,8 +217,12 @@ def copied_inputs(run: RunPaths) -> tuple[tuple[Entry, str], ...]:
     inputs = run.inputs
     if not inputs.exists():
         return ()
-    copies = [inputs.entry(name) for name in sorted(inputs.names())[:MAX_FILES]]
-    return tuple((copy, _kind(copy)) for copy in copies)
+    copies: list[tuple[Entry, str]] = []
+    for name in sorted(inputs.names())[:MAX_FILES]:
+        with inputs.entry(name).reader() as file:
+            kind = media_type(file.read(8192)) or "text/plain"
+        copies.append((inputs.entry(name), kind))
+    return tuple(copies)
 
 
 def media_type(head: bytes) -> str | None:
@@ -237,24 +243,22 @@ def _copy_name(path: Path) -> str:
     return path.name if len(stem) <= room else stem[:room].decode("utf-8", "ignore") + suffix
 
 
-def _kind(copy: Entry) -> str:
-    with copy.reader() as file:
-        return media_type(file.read(8192)) or "text/plain"
-
-
-def _checked(name: str, cwd: Path, places: ParentPlaces | None) -> InputFile:
+def _checked(name: str, cwd: Path, parent: ParentDirectories | None) -> InputFile:
     if "\0" in name or not name:
         raise BadArgument("An input path is empty or holds a NUL byte: name a file.")
     path, shown = cwd / name, shorten(name, 200)
     if not is_text(name):
         raise BadArgument(f"Input {shown} has a name that is not UTF-8: rename it.")
     try:
-        with os.fdopen(_opened(path, shown, places), "rb") as file:
+        with os.fdopen(_opened(path, shown, parent), "rb") as file:
             kind, data = _read(file, shown)
     except OSError as error:
         raise BadArgument(f"Input {shown} cannot be read ({error.strerror}): check the path.") from error
-    if kind == "text/plain" and not _is_utf8(data):
-        raise _unreadable(shown)
+    if kind == "text/plain":
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError:
+            raise _unreadable(shown) from None
     return InputFile(path, kind, data)
 
 
@@ -280,13 +284,17 @@ def _read(file: BinaryIO, shown: str) -> tuple[str, bytes]:
     return kind, data
 
 
-def _opened(path: Path, shown: str, places: ParentPlaces | None) -> int:
+def _opened(path: Path, shown: str, parent: ParentDirectories | None) -> int:
     """Open a regular file once, never waiting for the other end of a FIFO. Raises OSError, BadArgument."""
-    if places is None:
-        _check_regular(_status(path), path, shown)  # before it is opened: opening a device can do things
+    if parent is None:
+        try:
+            status = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            status = None
+        _check_regular(status, path, shown)  # before it is opened: opening a device can do things
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     else:
-        descriptor = _opened_inside(path, shown, places)
+        descriptor = _opened_inside(path, shown, parent)
     try:
         _check_regular(os.fstat(descriptor), path, shown)
     except BaseException:
@@ -295,22 +303,15 @@ def _opened(path: Path, shown: str, places: ParentPlaces | None) -> int:
     return descriptor
 
 
-def _opened_inside(path: Path, shown: str, places: ParentPlaces) -> int:
-    for root in (places.cwd, *places.kept):
+def _opened_inside(path: Path, shown: str, parent: ParentDirectories) -> int:
+    for root in (parent.cwd, *parent.kept):
         with suppress(LeadsOutside, FileNotFoundError), inside(root, str(path)) as place:
             _check_regular(place.status(), path, shown)
             return place.open(os.O_RDONLY)
     raise BadArgument(
-        f"Input {shown} leads outside {shorten(str(places.cwd), 200)}, where run {places.run_id} works, and "
+        f"Input {shown} leads outside {shorten(str(parent.cwd), 200)}, where run {parent.run_id} works, and "
         "is not in its inputs/ or outputs/ either: give a file of these."
     )
-
-
-def _status(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 def _check_regular(status: os.stat_result | None, path: Path, shown: str) -> None:
@@ -322,14 +323,6 @@ def _check_regular(status: os.stat_result | None, path: Path, shown: str) -> Non
 
 def _unreadable(shown: str) -> BadArgument:
     return BadArgument(f"Input {shown} is neither UTF-8 text, PDF nor image: give one of these.")
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 # -- Masking: every door removes the secrets known to its process from all text before writing.
@@ -356,85 +349,32 @@ def masker_at_door(service: Service, run_id: str) -> Masker:
         stored = AgentDefinition.model_validate(service.store.read_request(run_id).agent)
     except (SubagentError, ValueError):
         return masker_of(None, environment)  # its request is damaged: the run can be stopped all the same
-    return masker_with_variables(stored, environment)
+    with suppress(MissingVariable):
+        stored = expand_definition(stored, environment)
+    return masker_of(stored, environment)
 
 
-def masker_with_variables(agent: AgentDefinition, environment: Mapping[str, str]) -> Masker:
-    """Return the masker of `environment` and of an agent whose variables are not expanded yet."""
-    try:
-        return masker_of(expand_definition(agent, environment), environment)
-    except MissingVariable:
-        return masker_of(agent, environment)
+def masker_at_start(service: Service, agent: AgentDefinition, caller: Caller) -> Masker:
+    """Return the masker of what a start writes; the worker gets the prompt itself.
+
+    Secrets are those of the starter's environment, those of the agent (its variables are replaced), and
+    whatever has the shape of a token. If a run is the starter, its own count too.
+    """
+    own = [] if caller.run_id is None else masker_at_door(service, caller.run_id).values
+    return masker_of(agent, service.settings.environment, own)
 
 
-_NAMES = ("name", "agents")
+NAMES_ON_DISK = ("name", "agents")
 """By these names the definition on disk is found and asked, so they stay whole."""
-_OF_PROMPT = (
+MASKED_PROMPT = (
     f"A secret in the prompt stands as {MASK} in the records of the run, for no secret is written to disk: "
     "the run has read the prompt itself, but cannot be started anew from its records."
 )
 
 
-@dataclass(frozen=True)
-class Given:
-    """The words and files of a start, and the agent's redacted definition.
-
-    `warnings` say what of them was masked, and `secrets` are the values that were looked for.
-    """
-
-    prompt: str
-    label: str | None
-    files: list[InputFile]
-    agent: dict[str, Any]
-    secrets: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-
-def masked_for_disk(service: Service, agent: AgentDefinition, caller: Caller, given: Given) -> Given:
-    """Return what was given without secrets, for the run directory; the worker gets the prompt itself.
-
-    Secrets are those of the starter's environment, those of the agent (its variables are replaced), and
-    whatever has the shape of a token.
-    If a run is the starter, its own count too. Images and PDFs stay as they are, and so do names of agents.
-    """
-    maskers = [masker_of(agent, service.settings.environment)]
-    if caller.run_id is not None:
-        maskers.append(masker_at_door(service, caller.run_id))
-    prompt = _masked(maskers, given.prompt)
-    files = [_masked_file(maskers, file) for file in given.files]
-    inputs = [new.path.name for new, old in zip(files, given.files, strict=True) if new != old]
-    kept = {key: given.agent[key] for key in _NAMES if key in given.agent}
-    return Given(
-        prompt=prompt,
-        label=None if given.label is None else _masked(maskers, given.label),
-        files=files,
-        agent=_masked_data(maskers, given.agent) | kept,
-        secrets=sorted({value for masker in maskers for value in masker.values}),
-        warnings=[*([_OF_PROMPT] if prompt != given.prompt else []), *map(_of_input, inputs)],
-    )
-
-
-def _masked_file(maskers: list[Masker], file: InputFile) -> InputFile:
-    if file.media_type != "text/plain":
-        return file
-    return replace(file, data=_masked(maskers, file.data.decode("utf-8")).encode("utf-8"))
-
-
-def _masked(maskers: list[Masker], text: str) -> str:
-    for masker in maskers:
-        text = masker.text(text)
-    return text
-
-
-def _masked_data(maskers: list[Masker], data: dict[str, Any]) -> dict[str, Any]:
-    masked: dict[str, Any] = data
-    for masker in maskers:
-        masked = masker.data(masked)
-    return masked
-
-
-def _of_input(name: str) -> str:
+def masked_input(file: InputFile) -> str:
+    """Return the warning about an input file with a secret in it."""
     return (
-        f"A secret in input {shorten(name)} was replaced by {MASK}, for no secret is written to disk: "
-        "give it in a variable of the environment, and name that."
+        f"A secret in input {shorten(file.path.name)} was replaced by {MASK}, for no secret is written to "
+        "disk: give it in a variable of the environment, and name that."
     )

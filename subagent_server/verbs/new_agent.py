@@ -38,24 +38,34 @@ def new_agent(service: Service, name: str, source: str | None) -> NewAgent:
         BadArgument: the name cannot be used or is in use, or the file cannot be made.
         UnknownAgent, AgentFileError: there is nothing to copy.
     """
-    _check_name(service, name)
-    text = template(name) if source is None else copied(_find(service, source), name)
-    settings = service.settings
-    before = _coverage(settings)
-    path = _directory(settings) / f"{name}.md"
-    with OwnWrites(settings.state_directory).writing(path):
-        _make(path, text)
-    is_trusted = before is not None and _holds_nothing_new(before) and _trust(settings, before, name)
-    return NewAgent(path, is_trusted)
-
-
-def _check_name(service: Service, name: str) -> None:
+    # 1. Whether there can be such an agent.
     if not _NAME.fullmatch(name):
         raise BadArgument(f"{shorten(name)} is no name for an agent: take 1 to 48 of a-z, 0-9, '-' and '_'.")
     present = service.registry.catalog().find(name)
     if present is not None:
         where = "" if present.source is None else f" in {shown(present.source)}"
         raise BadArgument(f"There is an agent {name} already{where}: edit that file, or take another name.")
+    text = template(name) if source is None else copied(_find(service, source), name)
+    # 2. What is trusted now: after the file is made, nobody can tell it from what has come meanwhile.
+    settings = service.settings
+    before = _coverage(settings)
+    # 3. The file.
+    directory = settings.agent_directories[0]
+    if settings.agents_by_default and not real_path(directory).is_relative_to(real_path(settings.cwd)):
+        raise BadArgument(
+            f"{shown(directory)} is a link out of this directory: name the place with --agents."
+        )
+    path = directory / f"{name}.md"
+    with OwnWrites(settings.state_directory).writing(path):
+        _make(path, text)
+    # 4. The trust, unless something else would be trusted with it.
+    if before is None or before.changes or not (before.is_trusted or not (before.agents or before.pins)):
+        return NewAgent(path, is_trusted=False)
+    after = coverage(settings, settings.cwd)
+    if not after.is_new or {*after.agents} - {*before.agents} != {name}:
+        return NewAgent(path, is_trusted=False)
+    trust(settings, after)
+    return NewAgent(path, is_trusted=True)
 
 
 def _find(service: Service, name: str) -> AgentDefinition:
@@ -65,20 +75,6 @@ def _find(service: Service, name: str) -> AgentDefinition:
     if agent is None:
         raise UnknownAgent(name, sorted({*present.agents, *ours.agents}), present.why_missing(name))
     return agent
-
-
-def _directory(settings: Settings) -> Path:
-    """Return where the file belongs.
-
-    Raises:
-        BadArgument: a link in the project leads out of it.
-    """
-    directory = settings.agent_directories[0]
-    if settings.agents_by_default and not real_path(directory).is_relative_to(real_path(settings.cwd)):
-        raise BadArgument(
-            f"{shown(directory)} is a link out of this directory: name the place with --agents."
-        )
-    return directory
 
 
 def _make(path: Path, text: str) -> None:
@@ -108,16 +104,3 @@ def _coverage(settings: Settings) -> Coverage | None:
         return coverage(settings, settings.cwd)
     except SubagentError:
         return None  # nothing can be trusted here, and the first run says why
-
-
-def _holds_nothing_new(before: Coverage) -> bool:
-    return not before.changes and (before.is_trusted or not (before.agents or before.pins))
-
-
-def _trust(settings: Settings, before: Coverage, name: str) -> bool:
-    """Trust the directory with the new agent; not if something else has come meanwhile."""
-    after = coverage(settings, settings.cwd)
-    if not after.is_new or {*after.agents} - {*before.agents} != {name}:
-        return False
-    trust(settings, after)
-    return True

@@ -6,6 +6,7 @@ Tested in `tests/cli/test_compare.py`.
 import secrets
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, SubagentError
 from subagent_server.run.journal import recorded_usage
 from subagent_server.run.paths import RunPaths
-from subagent_server.run.records import Failure, Money, Record, Usage
+from subagent_server.run.records import Failure, Money, Record
 from subagent_server.run.states import Status
 from subagent_server.verbs.context import Service
 from subagent_server.verbs.reconcile import Observed, tree_usage
@@ -24,6 +25,7 @@ from subagent_server.verbs.views import elapsed_seconds
 
 _OWN = ("turns", "toolCalls")
 """Figures that are those of the run alone."""
+_TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 _MOST_NAMES = 200
 _NAME_CHARACTERS = 200
 
@@ -70,32 +72,28 @@ def run_figures(service: Service, observed: Observed) -> RunFigures:
     own = meta.usage if meta.ended_at is not None else meta.usage.merged(recorded_usage(run))
     tree = tree_usage(service.store, meta) if service.store.children_of(meta.run_id) else own
     model, tools = _from_journal(run)
+    tokens: dict[str, int | None] = {name: getattr(tree, name) for name in _TOKENS}
     result = service.store.read_result(meta.run_id) if meta.ended_at is not None else None
+    scripted = None
+    with suppress(SubagentError):
+        scripted = service.store.read_request(meta.run_id).scripted
     return RunFigures(
         run_id=meta.run_id,
         agent=meta.agent_name,
         label=meta.label,
         status=meta.status,
         model=model,
-        scripted=_is_scripted(service, meta.run_id),
+        scripted=scripted,
         seconds=elapsed_seconds(meta.started_at or meta.created_at, meta.ended_at),
         turns=own.turns,
         tool_calls=own.tool_calls,
         tools=tools,
-        **_tokens(tree),
+        **(tokens if any(tokens.values()) else {}),
         cost_usd=tree.cost_usd,
         at_least=tuple(name for name in tree.at_least if name not in _OWN) or None,
         error=meta.error,
         result=None if result is None else (result.output if result.has_output else result.text or None),
     )
-
-
-def _tokens(usage: Usage) -> dict[str, int | None]:
-    counts = {
-        name: getattr(usage, name)
-        for name in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
-    }
-    return counts if any(counts.values()) else {}
 
 
 def _from_journal(run: RunPaths) -> tuple[str | None, dict[str, int]]:
@@ -108,13 +106,6 @@ def _from_journal(run: RunPaths) -> tuple[str | None, dict[str, int]]:
         elif event.get("type") == "tool_call":
             tools[str(event.get("toolName"))[:_NAME_CHARACTERS]] += 1
     return model, dict(tools.most_common(_MOST_NAMES))
-
-
-def _is_scripted(service: Service, run_id: str) -> bool | None:
-    try:
-        return service.store.read_request(run_id).scripted
-    except SubagentError:
-        return None
 
 
 # -- Runs whose model is a script: played by the worker itself, without a key, and never billed.

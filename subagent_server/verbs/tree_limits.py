@@ -62,7 +62,8 @@ def check_budgets(store: RunStore, budgets: list[Budget]) -> None:
     Raises:
         RunRefused: `budget`.
     """
-    _refuse(exhausted(store, budgets))
+    if (why := exhausted(store, budgets)) is not None:
+        raise _budget_spent(why)
 
 
 def check_cost(budget: Budget, cost: Decimal) -> None:
@@ -71,7 +72,8 @@ def check_cost(budget: Budget, cost: Decimal) -> None:
     Raises:
         RunRefused: `budget`.
     """
-    _refuse(_used_up(budget, cost))
+    if (why := _used_up(budget, cost)) is not None:
+        raise _budget_spent(why)
 
 
 def _used_up(budget: Budget, cost: Decimal) -> str | None:
@@ -83,9 +85,8 @@ def _used_up(budget: Budget, cost: Decimal) -> str | None:
     )
 
 
-def _refuse(why: str | None) -> None:
-    if why is not None:
-        raise RunRefused("budget", why, "Raise `budgetUsd` in its agent file, or give it a smaller task.")
+def _budget_spent(why: str) -> RunRefused:
+    return RunRefused("budget", why, "Raise `budgetUsd` in its agent file, or give it a smaller task.")
 
 
 def _budget_of(agent: dict[str, object]) -> Decimal | None:
@@ -138,9 +139,18 @@ def check_may_start(service: Service, caller: Caller, agent: str) -> RunMeta | N
     parent = service.store.read(caller.run_id)
     if parent.status.is_terminal:
         raise NotAllowed(f"Run {parent.run_id} is {parent.status.value}, so it can start nothing more.")
-    _check_depth(service, parent)
-    if len(_live_below(service, parent.root_run_id)) >= service.settings.max_descendants:
-        _reconcile(service, parent.root_run_id)  # who died without a reader counts no more
+    depth, limit = parent.depth, service.settings.max_depth
+    if depth >= limit:
+        raise NotAllowed(
+            f"Run {parent.run_id} is {depth} level{'' if depth == 1 else 's'} below the first run, "
+            f"and {limit} is the limit: "
+            "do the work here instead of starting another agent (SUBAGENT_MAX_DEPTH sets the limit)."
+        )
+    live = _live_below(service, parent.root_run_id)
+    if len(live) >= service.settings.max_descendants:
+        for run_id in live:  # who died without a reader counts no more
+            with suppress(SubagentError):
+                observe(service.store, run_id)
         _check_number(service, parent.root_run_id)
     if (why := exhausted(service.store, budgets_of(service.store, parent))) is not None:
         raise NotAllowed(f"{why} No other agent is started for it: end with what there is.")
@@ -164,16 +174,6 @@ def publish_counted(service: Service, meta: RunMeta) -> None:
         service.store.publish(meta)
 
 
-def _check_depth(service: Service, parent: RunMeta) -> None:
-    depth, limit = parent.depth, service.settings.max_depth
-    if depth >= limit:
-        raise NotAllowed(
-            f"Run {parent.run_id} is {depth} level{'' if depth == 1 else 's'} below the first run, "
-            f"and {limit} is the limit: "
-            "do the work here instead of starting another agent (SUBAGENT_MAX_DEPTH sets the limit)."
-        )
-
-
 def _check_number(service: Service, root_run_id: str) -> None:
     alive, limit = len(_live_below(service, root_run_id)), service.settings.max_descendants
     if alive >= limit:
@@ -192,9 +192,3 @@ def _live_below(service: Service, root_run_id: str) -> list[str]:
             if meta.root_run_id == root_run_id != run_id and not meta.status.is_terminal:
                 found.append(run_id)
     return found
-
-
-def _reconcile(service: Service, root_run_id: str) -> None:
-    for run_id in _live_below(service, root_run_id):
-        with suppress(SubagentError):
-            observe(service.store, run_id)

@@ -16,7 +16,7 @@ from subagent_server.run.states import Status
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from subagent_server.verbs.reconcile import read_exit, read_shim
-from subagent_server.verbs.start import Continuation, StartOrder, start_agent
+from subagent_server.verbs.start import StartOrder, start_agent
 from subagent_server.verbs.views import AS_TOOLS, run_view
 from tests.helpers.truth import processes_of
 from tests.helpers.turns import Turn, asks, call, says, shell, tool_results
@@ -180,7 +180,7 @@ def test_where_nobody_keeps_the_old_run_any_more_the_new_one_ends_what_is_left_o
     assert raw.status is Status.RUNNING and processes_of(world.paths(first)), "nobody has looked yet"
     request = StartOrder("worker", "", cwd=str(world.work))
     agent = world.service.registry.get("worker")
-    second = start_agent(world.service, agent, request, USER, Continuation(first)).run_id
+    second = start_agent(world.service, agent, request, USER, world.meta(first)).run_id
     assert world.completed(second) == "Done."
     (before, after) = tool_results_of(world, second)[-1].split()
     assert before == after and (read_exit(world.paths(first)) or {})["treeGone"]

@@ -20,7 +20,7 @@ from subagent_server.settings import read_settings
 from subagent_server.verbs.access import USER, Caller
 from subagent_server.verbs.context import Service, open_service
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
-from subagent_server.verbs.inputs import ParentPlaces, check_inputs, cwd_of_child, enter
+from subagent_server.verbs.inputs import ParentDirectories, check_inputs, cwd_of_child, enter
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers.wait import wait_for
 from tests.service.test_nesting import HoldingLauncher, Kept
@@ -217,7 +217,7 @@ def test_copies_of_inputs_are_for_their_owner_alone_whatever_the_umask(service: 
 def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(service: Service, tmp_path: Path) -> None:
     here = tmp_path / "cwd"
     (here / "sub/secret.txt").write_text("inner\n", encoding="utf-8")
-    places = ParentPlaces("20260101-000000-000-aaaaaa", here)
+    places = ParentDirectories("20260101-000000-000-aaaaaa", here)
     done = threading.Event()
 
     def swap() -> None:

@@ -35,7 +35,7 @@ from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.questions import reply
 from subagent_server.verbs.reconcile import open_run, tree_usage
 from subagent_server.verbs.scripts import PlayedScript
-from subagent_server.verbs.start import StartOrder, place_of, start
+from subagent_server.verbs.start import StartOrder, directory_before_worktree, start
 from subagent_server.verbs.wait_for_runs import Changes, Wait, wait_until
 
 PATTERN_SECONDS = 5.0
@@ -252,7 +252,7 @@ class Evaluation:
         request = self.service.store.read_request(meta.run_id)
         cwd = Path(request.cwd)
         if not cwd.is_dir():  # a worktree in which nothing was changed is gone: it was as its origin is
-            cwd = Path(place_of(meta, request))
+            cwd = Path(directory_before_worktree(meta, request))
         name = shorten(" ".join(command))
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as printed:
             given.write(text.encode("utf-8", "replace"))
