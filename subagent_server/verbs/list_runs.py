@@ -171,7 +171,7 @@ class ListedRuns:
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object of the list. Rows beyond the size of an answer are counted."""
         others = {} if self.other_parents is None else {"otherParents": self.other_parents}
-        rows = those_that_fit(self.rows, RunRow.to_wire)
+        rows = those_that_fit(self.rows)
         left = len(self.rows) - len(rows)
         more = f"{left} more did not fit: ask by status or agent." if left else None
         omitted = " ".join(filter(None, (more, self.behind)))
