@@ -15,9 +15,9 @@ from subagent_server.verbs.access import USER, Caller
 from subagent_server.verbs.context import Service
 from subagent_server.verbs.reconcile import open_run
 from subagent_server.verbs.views import (
-    MAX_TOOL_ANSWER_CHARACTERS,
     MAX_NAME_CHARACTERS,
     MAX_PREVIEW_CHARACTERS,
+    MAX_TOOL_ANSWER_CHARACTERS,
 )
 
 CONTRACT_AGENT = "contract"

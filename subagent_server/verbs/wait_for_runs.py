@@ -191,18 +191,18 @@ class Watchlist:
         store, others = self._service.store, OtherParents(self._caller)
         noted = dict.fromkeys([*self._shown.unfinished, *self._remembered.unfinished, *store.live_ids()])
         unseen_ends = [] if self._caller.is_child else store_module.newest(store.paths, now())
-        heard, self._others = [], []
+        own, self._others = [], []
         for run_id in dict.fromkeys([*noted, *unseen_ends]):
             try:
                 parent_run_id, starter = self._origin(run_id)
             except UnknownRun:
                 continue
             except SubagentError:
-                heard += [run_id] if run_id in noted else []  # shown as unreadable rather than left out
+                own += [run_id] if run_id in noted else []  # shown as unreadable rather than left out
                 continue
             if parent_run_id == self._caller.run_id:
-                (self._others if others.own(starter) else heard).append(run_id)
-        return heard
+                (self._others if others.own(starter) else own).append(run_id)
+        return own
 
     def _origin(self, run_id: str) -> tuple[str | None, StartedBy | None]:
         """Return the parent run and the starter of a run, which never change.
@@ -382,11 +382,11 @@ def progress_words(store: RunStore, run_ids: Iterable[str]) -> str:
     metas = [meta for run_id in sorted(run_ids) if (meta := _at_work(store, run_id)) is not None]
     if not metas:
         return "still waiting"
-    told = [_words(store, meta) for meta in metas[:MAX_SHOWN_RUNS]]
+    words = [_words(store, meta) for meta in metas[:MAX_SHOWN_RUNS]]
     if len(metas) == 1:
-        return told[0]
-    more = [f"and {len(metas) - len(told)} more"] if len(metas) > len(told) else []
-    return f"{len(metas)} at work: {'; '.join([*told, *more])}"
+        return words[0]
+    more = [f"and {len(metas) - len(words)} more"] if len(metas) > len(words) else []
+    return f"{len(metas)} at work: {'; '.join([*words, *more])}"
 
 
 def _at_work(store: RunStore, run_id: str) -> RunMeta | None:

@@ -1,4 +1,4 @@
-"""Each verb is a file of its name, and its first lines name the tests of it."""
+"""The first lines of a file of verbs name the tests of them."""
 
 import ast
 import re
@@ -7,26 +7,15 @@ import pytest
 
 from tests.helpers.processes import REPOSITORY
 
-SERVICE = REPOSITORY / "subagent_server" / "service"
 VERBS = (
-    *(
-        "start",
-        "continue_run",
-        "merge_run",
-        "stop",
-        "reply",
-        "ask",
-        "check_status",
-        "list_runs",
-        "wait_for_runs",
-    ),
-    *("get_logs", "update_status", "remove", "stats", "inbox", "trees", "doctor", "trusting"),
+    *("start", "continue_run", "merge_run", "end_run", "questions", "check_status", "list_runs"),
+    *("wait_for_runs", "get_logs", "remove", "doctor", "trust"),
 )
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_names_its_tests_and_they_exist(verb: str) -> None:
-    module = ast.parse((SERVICE / f"{verb}.py").read_text(encoding="utf-8"))
+    module = ast.parse((REPOSITORY / "subagent_server" / "verbs" / f"{verb}.py").read_text(encoding="utf-8"))
     _, _, named = (ast.get_docstring(module) or "").partition("Tested in ")
     tests = re.findall(r"`(tests/[\w/]+(?:\.py)?)", named)
     assert tests, f"{verb}.py does not say where it is tested"
