@@ -305,7 +305,7 @@ def _show_code(session: Session, run_id: str, as_json: bool) -> None:
 
 def _program(program: KeptProgram) -> str:
     words, colour = _OUTCOMES.get(program.outcome, _CUT_OFF)
-    parts = [f"program {program.number}  {coloured(words, colour)}", _highlighted(program.code)]
+    parts = [f"program {program.program}  {coloured(words, colour)}", _highlighted(program.code)]
     ends = {call.get("call"): call for call in program.calls if "isError" in call}
     begun = [call for call in program.calls if "function" in call and "isError" not in call]
     parts += [_call_text(call, ends.get(call.get("call"))) for call in begun]

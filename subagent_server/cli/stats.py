@@ -53,8 +53,9 @@ def _rows(found: Stats) -> Iterable[tuple[str, ...]]:
 
 def _row(name: str, one: Sum) -> tuple[str, ...]:
     counts = (one.runs, *one.outcomes.values(), one.active)
-    cost = "" if one.cost_usd is None else f"{least_mark(one.at_least, 'costUsd')}${one.cost_usd:.2f}"
-    tokens = UNKNOWN if one.tokens is None else least_mark(one.at_least, *TOKENS) + _short(one.tokens)
+    usage = one.usage
+    cost = "" if usage.cost_usd is None else f"{least_mark(usage.at_least, 'costUsd')}${usage.cost_usd:.2f}"
+    tokens = UNKNOWN if usage.tokens is None else least_mark(usage.at_least, *TOKENS) + _short(usage.tokens)
     return (name, *(f"{count:,}" for count in counts), tokens, cost, duration(one.seconds))
 
 

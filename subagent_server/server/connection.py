@@ -88,11 +88,11 @@ class ToolHandlers:
         if table is None:
             table = await asyncio.to_thread(self._dispatcher.table)
         try:
-            page = page_of(table.tools, table.digest, PAGE_TOOLS, cursor)
+            page, next_cursor = page_of(table.tools, table.digest, PAGE_TOOLS, cursor)
         except SubagentError as error:
             raise refusal(error) from error
-        tools = [_tool(tool) for tool in page.items]
-        return types.ListToolsResult(tools=tools, next_cursor=page.next_cursor), table.digest
+        tools = [_tool(tool) for tool in page]
+        return types.ListToolsResult(tools=tools, next_cursor=next_cursor), table.digest
 
     def digest(self) -> str:
         """Return a text that differs as soon as a client would be listed other tools. Looks at files."""

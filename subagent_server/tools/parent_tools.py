@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 
 from subagent_server.run.agent_definition import RUN_AGENT_NAME, AgentDefinition
-from subagent_server.run.states import MAX_ANSWER_CHARACTERS, Status
+from subagent_server.run.states import MAX_ANSWER_CHARACTERS, Status, cut
 from subagent_server.tools.spec import (
     MAX_WAIT_SECONDS,
     RUN_ID,
@@ -14,7 +14,6 @@ from subagent_server.tools.spec import (
     Call,
     ToolContext,
     ToolHints,
-    ToolRole,
     ToolSpec,
     agents_answer,
     arguments,
@@ -38,11 +37,10 @@ from subagent_server.verbs.merge_run import merge_run
 from subagent_server.verbs.questions import masked_note, reply
 from subagent_server.verbs.reconcile import open_run
 from subagent_server.verbs.start import StartOrder, start
-from subagent_server.verbs.views import RunView, run_view
+from subagent_server.verbs.views import RunView
 from subagent_server.verbs.wait_for_runs import Wait, WaitResult, Watchlist
 from subagent_server.worktrees.merging import MERGE_WAYS
 
-_PARENT: frozenset[ToolRole] = frozenset({"parent"})
 _READ_ONLY = ToolHints(read_only=True, idempotent=True)
 
 
@@ -111,7 +109,6 @@ WAIT_FOR_RUNS = ToolSpec(
     ),
     answer=partial(record_answer, WaitResult),
     handler=_wait_for_runs,
-    roles=_PARENT,
     hints=_READ_ONLY,
     in_sight=True,
 )
@@ -143,7 +140,6 @@ LIST_RUNS = ToolSpec(
     ),
     answer=rows_answer,
     handler=_list_runs,
-    roles=_PARENT,
     hints=_READ_ONLY,
 )
 
@@ -174,7 +170,6 @@ GET_LOGS = ToolSpec(
     ),
     answer=partial(record_answer, LogPage),
     handler=_get_logs,
-    roles=_PARENT,
     hints=_READ_ONLY,
 )
 
@@ -202,7 +197,6 @@ REPLY_SUBAGENT = ToolSpec(
     ),
     answer=reply_answer,
     handler=_reply,
-    roles=_PARENT,
     in_sight=True,
 )
 
@@ -210,7 +204,7 @@ REPLY_SUBAGENT = ToolSpec(
 async def _stop(context: ToolContext, call: Call) -> Answer:
     def stopped() -> RunView:
         observed = stop(context.service, call.arguments["runId"], call.get("reason"), context.caller)
-        return run_view(context.service.store, observed, call.next_calls, context.caller)
+        return context.view(observed, call)
 
     view = await asyncio.to_thread(stopped)
     await context.note(view)
@@ -224,7 +218,6 @@ STOP_RUN = ToolSpec(
     arguments=arguments(["runId"], runId=RUN_ID, reason=SUMMARY | {"description": "Why"}),
     answer=run_answer,
     handler=_stop,
-    roles=_PARENT,
     hints=ToolHints(destructive=True, idempotent=True),
 )
 
@@ -255,7 +248,6 @@ CONTINUE_RUN = ToolSpec(
     ),
     answer=run_answer,
     handler=_continue,
-    roles=_PARENT,
 )
 
 
@@ -264,8 +256,8 @@ async def _merge(context: ToolContext, call: Call) -> Answer:
         run_id = call.arguments["runId"]
         done = merge_run(context.service, run_id, call.get("how", "merge"), context.caller)
         observed = open_run(context.service, done.run_id, context.caller)
-        view = run_view(context.service.store, observed, call.next_calls, context.caller)
-        return {"success": True, "message": done.sentence, "updatedMetadata": view.to_wire()}
+        view = context.view(observed, call).to_wire()
+        return {"success": True, "message": done.sentence, "updatedMetadata": view}
 
     return await asyncio.to_thread(merged)
 
@@ -283,7 +275,6 @@ MERGE_RUN = ToolSpec(
     ),
     answer=reply_answer,
     handler=_merge,
-    roles=_PARENT,
 )
 
 
@@ -310,7 +301,6 @@ def run_tool(agent: AgentDefinition, *, in_sight: bool = True) -> ToolSpec:
         arguments=RUN_ARGUMENTS,
         answer=None if agent.output_schema is None else partial(output_answer, agent.output_schema),
         handler=partial(run_agent, agent.name),
-        roles=frozenset({"parent"}),
         hints=ToolHints(destructive=None, idempotent=None, open_world=True),
         in_sight=in_sight,
     )
@@ -351,35 +341,27 @@ RUN_AGENT = ToolSpec(
     arguments=arguments(["agent", "prompt"], agent=text("Its name"), **RUN_ARGUMENTS["properties"]),
     answer=run_answer,
     handler=_run_agent,
-    roles=frozenset({"parent"}),
     hints=ToolHints(destructive=None, idempotent=None, open_world=True),
     in_sight=True,
 )
 
 
 async def _list_agents(context: ToolContext, call: Call) -> Answer:
-    return await asyncio.to_thread(_found, context, call.get("query", ""), call.get("cursor"))
-
-
-def _found(context: ToolContext, query: str, cursor: str | None) -> Answer:
-    agents = context.offer.now().matching(query)
-    page = page_of(agents, digest_of([agent.name for agent in agents]), PAGE_AGENTS, cursor)
+    offered = await asyncio.to_thread(context.offer.now)
+    agents = await asyncio.to_thread(offered.matching, call.get("query", ""))
+    digest = digest_of([agent.name for agent in agents])
+    page, next_cursor = page_of(agents, digest, PAGE_AGENTS, call.get("cursor"))
     answer: Answer = {
         "agents": [
-            {"agent": agent.name, "description": _shortened(agent.description)} for agent in page.items
+            {"agent": agent.name, "description": cut(agent.description, MAX_DESCRIPTION_CHARACTERS)}
+            for agent in page
         ],
         "total": len(agents),
         "instructions": "Next: run_agent(agent=..., prompt=...)."
         if agents
         else "No agent has a word of the query: ask for others, or for all without a query.",
     }
-    return answer if page.next_cursor is None else {**answer, "nextCursor": page.next_cursor}
-
-
-def _shortened(description: str) -> str:
-    if len(description) <= MAX_DESCRIPTION_CHARACTERS:
-        return description
-    return description[: MAX_DESCRIPTION_CHARACTERS - 1] + "…"
+    return answer if next_cursor is None else {**answer, "nextCursor": next_cursor}
 
 
 LIST_AGENTS = ToolSpec(
@@ -393,8 +375,7 @@ LIST_AGENTS = ToolSpec(
     ),
     answer=agents_answer,
     handler=_list_agents,
-    roles=frozenset({"parent"}),
-    hints=ToolHints(read_only=True, idempotent=True),
+    hints=_READ_ONLY,
     in_sight=True,
 )
 

@@ -6,13 +6,12 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence, Sized
 from contextlib import AbstractAsyncContextManager, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from hashlib import blake2b
 from operator import is_
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from subagent_server.agents.trust_list import TrustFile
 from subagent_server.run import store
@@ -28,7 +27,7 @@ from subagent_server.verbs.context import Service
 from subagent_server.verbs.reconcile import Observed, observe, open_run
 from subagent_server.verbs.tree_limits import agents_of
 from subagent_server.verbs.trust import TrustCheck
-from subagent_server.verbs.views import RunView, ToolCalls, row_schema
+from subagent_server.verbs.views import RunView, ToolCalls, row_schema, run_view
 from subagent_server.verbs.wait_for_runs import Changes, Wait, has_ended_or_asks, wait_until
 
 if TYPE_CHECKING:
@@ -69,16 +68,6 @@ def wait(default: int, use: str = "Until it ends or asks") -> Schema:
 
 
 _NOT_SHOWN = frozenset({"additionalProperties", "minimum", "maximum", "maxLength", "maxItems"})
-
-
-def brief(schema: Schema) -> Schema:
-    """Return an input schema as a model sees it. Bounds are checked at the call, whose refusal names them."""
-    properties = {
-        name: {key: value for key, value in each.items() if key not in _NOT_SHOWN}
-        for name, each in schema["properties"].items()
-    }
-    shown = {key: value for key, value in schema.items() if key not in _NOT_SHOWN and value != []}
-    return shown | {"properties": properties}
 
 
 RUN_ID = text("Its id")
@@ -193,7 +182,7 @@ def _fault(error: "ValidationError") -> str:
 
 
 RECHECK_SECONDS = 10.0
-"""How long a description may say that a call is refused after the reason has gone."""
+"""Seconds for which a description may still announce a refusal that no longer applies."""
 
 
 class OfferedAgents:
@@ -248,38 +237,31 @@ class OfferedAgents:
         return [agent for rating, agent in rated if rating or not words]
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """The last offer, and the state of the files that it was made from."""
-
-    agents: Sequence[AgentDefinition]
-    trusted: TrustFile
-    offered: OfferedAgents
-
-
 class Offer:
     """Finds the agents that a caller is offered, anew only when something has changed."""
 
     def __init__(self, service: Service, caller: Caller) -> None:
         self._service = service
         self._caller = caller
-        self._kept: _Kept | None = None
+        self._made_from: tuple[Sequence[AgentDefinition], TrustFile] | None = None
+        self._offered: OfferedAgents | None = None
 
     def now(self) -> OfferedAgents:
         """Return the agents as their files and the trust are now: the same object if nothing has changed.
 
         Looks at the files: call it off the event loop.
         """
-        agents, trust_check, kept = self._service.registry.agents(), TrustCheck(self._service), self._kept
+        agents, trusted = self._service.registry.agents(), TrustCheck(self._service).trusted
         if (
-            kept is None
-            or kept.trusted != trust_check.trusted
-            or not _are_same(kept.agents, agents)
-            or kept.offered.is_outdated()
+            self._offered is None
+            or self._made_from is None
+            or self._made_from[1] != trusted
+            or not _are_same(self._made_from[0], agents)
+            or self._offered.is_outdated()
         ):
-            offered = OfferedAgents(list(filter(self._is_offered, agents)), self._service)
-            self._kept = kept = _Kept(agents, trust_check.trusted, offered)
-        return kept.offered
+            self._offered = OfferedAgents(list(filter(self._is_offered, agents)), self._service)
+            self._made_from = agents, trusted
+        return self._offered
 
     def _is_offered(self, agent: AgentDefinition) -> bool:
         patterns = self._service.settings.agent_patterns
@@ -302,8 +284,7 @@ def _rating(agent: AgentDefinition, words: set[str]) -> int:
     return sum(3 * (word in name) + (word in description) for word in words)
 
 
-# -- The common context of a caller's tool calls: the service, the runs shown so far, and the way of
-# waiting.
+# -- What the tool calls of a caller have in common: the service, the runs shown so far, the way of waiting.
 
 
 T = TypeVar("T")
@@ -360,10 +341,15 @@ class ToolContext:
             async with call.waiting_for([run_id]):
                 wait = Wait(seconds, progress=call.progress)
                 observed = await self._when(observed, lambda run: has_ended_or_asks(run.meta), wait)
-        calls = call.next_calls
-        view = await asyncio.to_thread(view_for, self.service, observed, calls, message_id, self.caller)
+        view = await asyncio.to_thread(
+            view_for, self.service, observed, call.next_calls, message_id, self.caller
+        )
         await self.note(view)
         return view if has_ended_or_asks(observed.meta) else with_note(view, call.wait_note())
+
+    def view(self, observed: Observed, call: Call) -> RunView:
+        """Return the view of a run as it is. Reads files: call it off the event loop."""
+        return run_view(self.service.store, observed, call.next_calls, self.caller)
 
     async def note_start(self, run_id: str) -> None:
         """Note that the caller has started a run: its end is news until the caller is shown it."""
@@ -389,9 +375,8 @@ class ToolContext:
 
         wait = Wait(call.wait_seconds(default), progress=call.progress)
         observed = await self._when(observed, is_closed, wait)
-        calls, caller = call.next_calls, self.caller
         view = await asyncio.to_thread(
-            view_for, self.service, observed, calls, message_id, caller, is_asker=True
+            view_for, self.service, observed, call.next_calls, message_id, self.caller, is_asker=True
         )
         return view if is_closed(observed) else with_note(view, call.wait_note(default))
 
@@ -448,27 +433,31 @@ class ToolSpec:
     answer: Callable[[], Schema] | None
     """Returns the schema of the answer when somebody lists the tools; None if the tool shows none."""
     handler: Handler
-    roles: frozenset[ToolRole]
+    roles: frozenset[ToolRole] = frozenset({"parent"})
     hints: ToolHints = ToolHints()
     in_sight: bool = False
     """Whether a client that hides tools shall show this one: a view may name it as the next call."""
 
     @property
     def shown_arguments(self) -> Schema:
-        """The schema of the arguments as a model sees it: every parent pays for each byte."""
-        return brief(self.arguments)
+        """The schema of the arguments as a model sees it: every parent pays for each byte.
+
+        Bounds are checked at the call, whose refusal names them.
+        """
+        properties = {
+            name: {key: value for key, value in each.items() if key not in _NOT_SHOWN}
+            for name, each in self.arguments["properties"].items()
+        }
+        shown = {key: value for key, value in self.arguments.items() if key not in _NOT_SHOWN and value != []}
+        return shown | {"properties": properties}
 
 
 # -- JSON Schemas of the answers of tools.
 
 
-def record_answer(record: type[Record]) -> Schema:
-    """Return the schema of a record, without the titles that pydantic adds, as a copy to change."""
-    return deepcopy(_record_schema(record))
-
-
 @cache
-def _record_schema(record: type[Record]) -> Schema:
+def record_answer(record: type[Record]) -> Schema:
+    """Return the schema of a record, without the titles that pydantic adds."""
     schema: Schema = _untitled(record.model_json_schema(by_alias=True))
     return schema
 
@@ -476,6 +465,11 @@ def _record_schema(record: type[Record]) -> Schema:
 def run_answer() -> Schema:
     """Return the schema of a run view."""
     return record_answer(RunView)
+
+
+def answer(required: list[str], **properties: Schema) -> Schema:
+    """Return the schema of an answer that is no record."""
+    return {"type": "object", "properties": properties, "required": required}
 
 
 def output_answer(schema: JsonSchema) -> Schema:
@@ -489,54 +483,36 @@ def output_answer(schema: JsonSchema) -> Schema:
 
 def agents_answer() -> Schema:
     """Return the schema of a page of agents."""
-    row = {
-        "type": "object",
-        "properties": {"agent": {"type": "string"}, "description": {"type": "string"}},
-        "required": ["agent", "description"],
-    }
-    return {
-        "type": "object",
-        "properties": {
-            "agents": {"type": "array", "items": row},
-            "total": {"type": "integer"},
-            "nextCursor": {"type": "string"},
-            "instructions": {"type": "string"},
-        },
-        "required": ["agents", "total", "instructions"],
-    }
+    row = answer(["agent", "description"], agent=text(), description=text())
+    return answer(
+        ["agents", "total", "instructions"],
+        agents={"type": "array", "items": row},
+        total={"type": "integer"},
+        nextCursor=text(),
+        instructions=text(),
+    )
 
 
 def rows_answer() -> Schema:
     """Return the schema of a list of runs."""
-    runs = {"type": "array", "items": row_schema()}
-    properties = {"runs": runs, "otherParents": {"type": "string"}, "omitted": {"type": "string"}}
-    return {"type": "object", "properties": properties, "required": ["runs"]}
+    return answer(
+        ["runs"], runs={"type": "array", "items": row_schema()}, otherParents=text(), omitted=text()
+    )
 
 
 def reply_answer() -> Schema:
     """Return the schema of what `reply_subagent` answers."""
-    return {
-        "type": "object",
-        "properties": {
-            "success": {"type": "boolean"},
-            "message": {"type": "string"},
-            "updatedMetadata": {"type": "object"},
-        },
-        "required": ["success", "message", "updatedMetadata"],
-    }
+    return answer(
+        ["success", "message", "updatedMetadata"],
+        success={"type": "boolean"},
+        message=text(),
+        updatedMetadata={"type": "object"},
+    )
 
 
 def ask_answer() -> Schema:
     """Return the schema of what `ask_parent` answers."""
-    return {
-        "type": "object",
-        "properties": {
-            "messageId": {"type": "string"},
-            "answer": {"type": "string"},
-            "instructions": {"type": "string"},
-        },
-        "required": ["messageId"],
-    }
+    return answer(["messageId"], messageId=text(), answer=text(), instructions=text())
 
 
 def _untitled(schema: Any) -> Any:
@@ -552,27 +528,27 @@ def _untitled(schema: Any) -> Any:
 # -- Pages of a list, by cursors that say of which list they are.
 
 
-PAGES_T = TypeVar("PAGES_T")
 _CURSOR = re.compile(r"([0-9a-f]{16})-([0-9]{1,9})", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Page(Generic[PAGES_T]):
-    """A part of a list, and the cursor of the next part if there is one."""
+def page_of(items: Sequence[T], digest: str, size: int, cursor: str | None) -> tuple[Sequence[T], str | None]:
+    """Return the page that a cursor names, or the first, and the cursor of the next page if there is one.
 
-    items: Sequence[PAGES_T]
-    next_cursor: str | None
-
-
-def page_of(items: Sequence[PAGES_T], digest: str, size: int, cursor: str | None) -> Page[PAGES_T]:
-    """Return the page that a cursor names, or the first; `digest` stands for the whole list.
+    `digest` stands for the whole list.
 
     Raises:
         BadArgument: the cursor is not of this list, which may have changed since.
     """
-    start = 0 if cursor is None else _start(cursor, digest, len(items))
+    start = 0
+    if cursor is not None:
+        found = _CURSOR.fullmatch(cursor)
+        if found is None or found[1] != digest or int(found[2]) >= len(items):
+            raise BadArgument(
+                "The cursor is not of this list, or the list has changed: begin without a cursor."
+            )
+        start = int(found[2])
     end = start + size
-    return Page(items[start:end], f"{digest}-{end}" if end < len(items) else None)
+    return items[start:end], f"{digest}-{end}" if end < len(items) else None
 
 
 def digest_of(texts: Sequence[str]) -> str:
@@ -581,10 +557,3 @@ def digest_of(texts: Sequence[str]) -> str:
     for text in texts:
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
     return digest.hexdigest()
-
-
-def _start(cursor: str, digest: str, count: int) -> int:
-    found = _CURSOR.fullmatch(cursor)
-    if found is None or found[1] != digest or int(found[2]) >= count:
-        raise BadArgument("The cursor is not of this list, or the list has changed: begin without a cursor.")
-    return int(found[2])

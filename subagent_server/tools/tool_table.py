@@ -1,4 +1,7 @@
-"""The tools of a caller in the order of their list."""
+"""From the call of a tool to its handler: the tools of a run itself, those of the lifecycle, and the table.
+
+`ToolDispatcher` is what the doors for models use; `parent_tools.py` has the tools of a parent.
+"""
 
 import asyncio
 import json
@@ -8,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, NoRoom, choices
 from subagent_server.run.records import RunMeta
 from subagent_server.run.schemas import OPTIONS_SCHEMA, QUESTION_SCHEMA
@@ -39,6 +41,7 @@ from subagent_server.tools.spec import (
     ToolHints,
     ToolRole,
     ToolSpec,
+    answer,
     arguments,
     ask_answer,
     check_arguments,
@@ -55,7 +58,6 @@ from subagent_server.verbs.end_run import stop, structured_result, update_status
 from subagent_server.verbs.questions import ask_as_child
 from subagent_server.verbs.start import StartOrder, start_agent
 from subagent_server.verbs.tree_limits import agents_of
-from subagent_server.verbs.views import run_view
 from subagent_server.verbs.wait_for_runs import Changes
 
 # -- The tools of a run itself: asking its parent, and saying how far it is.
@@ -73,10 +75,10 @@ async def _ask(context: ToolContext, call: Call) -> Answer:
     context.asked.add((run_id, message_id))
     view = await context.view_after_answer(observed, message_id, call, 45)
     asked = next((m for m in view.messages or [] if m.message_id == message_id), None)
-    answer: Answer = {"messageId": message_id, "instructions": view.instructions}
+    found: Answer = {"messageId": message_id, "instructions": view.instructions}
     if asked is not None and asked.answer is not None:
-        answer["answer"] = asked.answer
-    return answer
+        found["answer"] = asked.answer
+    return found
 
 
 ASK_PARENT = ToolSpec(
@@ -106,7 +108,7 @@ async def _update_status(context: ToolContext, call: Call) -> Answer:
 
     def updated() -> Answer:
         observed = update_status(context.service, run_id, status, summary, payload, context.caller, output)
-        return run_view(context.service.store, observed, call.next_calls, context.caller).to_wire()
+        return context.view(observed, call).to_wire()
 
     return await asyncio.to_thread(updated)
 
@@ -137,7 +139,6 @@ UPDATE_STATUS = ToolSpec(
 # tools.
 
 
-_PARENT: frozenset[ToolRole] = frozenset({"parent"})
 _BOTH: frozenset[ToolRole] = frozenset({"parent", "child"})
 _AGENT_ID = text("Id of the agent, as agent_start gave it")
 _STARTED = ("agent_id", "status", "started_at", "stopped_at", "error")
@@ -193,14 +194,12 @@ def _wire(status: AgentStatus) -> Answer:
 
 
 def _answer_with(fields: tuple[str, ...]) -> Schema:
-    properties: dict[str, Any] = record_answer(AgentStatus)["properties"]
-    wanted = {field: properties[field] for field in fields}
-    return {"type": "object", "properties": wanted, "required": ["status", "started_at"]}
+    properties = record_answer(AgentStatus)["properties"]
+    return answer(["status", "started_at"], **{field: properties[field] for field in fields})
 
 
 def _answer_of_many() -> Schema:
-    each = record_answer(AgentStatus)
-    return {"type": "object", "properties": {LIST: {"type": "array", "items": each}}, "required": [LIST]}
+    return answer([LIST], **{LIST: {"type": "array", "items": record_answer(AgentStatus)}})
 
 
 LIFECYCLE_TOOLS: tuple[ToolSpec, ...] = (
@@ -220,7 +219,6 @@ LIFECYCLE_TOOLS: tuple[ToolSpec, ...] = (
         ),
         answer=partial(_answer_with, _STARTED),
         handler=_start,
-        roles=_PARENT,
         hints=ToolHints(destructive=None, idempotent=None, open_world=True),
         in_sight=True,
     ),
@@ -262,7 +260,6 @@ LIFECYCLE_TOOLS: tuple[ToolSpec, ...] = (
         arguments=arguments(["agent_id"], agent_id=_AGENT_ID),
         answer=partial(_answer_with, _ENDED),
         handler=_stop,
-        roles=_PARENT,
         hints=ToolHints(destructive=True, idempotent=True),
     ),
 )
@@ -301,6 +298,13 @@ class ToolTable:
         return digest_of([_as_seen(tool) for tool in self.tools])
 
 
+def _as_seen(tool: ToolSpec) -> str:
+    answer_schema = None if tool.answer is None else tool.answer()
+    return json.dumps(
+        [tool.name, tool.title, tool.description, tool.in_sight, tool.shown_arguments, answer_schema]
+    )
+
+
 def table_of(offered: OfferedAgents, generic: Sequence[ToolSpec], max_tools: int) -> ToolTable:
     """Return the table: a tool for each agent, or two for all of them if there are more than `max_tools`.
 
@@ -309,7 +313,7 @@ def table_of(offered: OfferedAgents, generic: Sequence[ToolSpec], max_tools: int
     """
     if len(offered.agents) > max_tools:
         return ToolTable(offered, (*MANY_AGENTS, *generic))
-    in_sight = _are_few(offered.shown)
+    in_sight = sum(len(agent.description.encode()) + 350 for agent in offered.shown) <= IN_VIEW_BYTES
     starting = [run_tool(agent, in_sight=in_sight) for agent in offered.shown]
     if len(starting) + len(generic) > PAGE_TOOLS:
         return ToolTable(offered, (*MANY_AGENTS, *generic, *starting))
@@ -358,18 +362,8 @@ def tools_of(service: Service, role: Role, caller: Caller) -> tuple[ToolSpec, ..
     return (*TOOLS, *lifecycle)
 
 
-def _as_seen(tool: ToolSpec) -> str:
-    answer = None if tool.answer is None else tool.answer()
-    return json.dumps([tool.name, tool.title, tool.description, tool.in_sight, tool.shown_arguments, answer])
-
-
 def _is_for_children(tool: ToolSpec) -> bool:
     return "child" in tool.roles
-
-
-def _are_few(agents: Sequence[AgentDefinition]) -> bool:
-    """Whether the tools of these agents are small enough together to be in every parent's sight."""
-    return sum(len(agent.description.encode()) + 350 for agent in agents) <= IN_VIEW_BYTES
 
 
 # -- The dispatcher of tool calls: finds the tool, checks the arguments, calls its handler.

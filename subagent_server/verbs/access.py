@@ -9,7 +9,7 @@ import hmac
 import re
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -159,10 +159,6 @@ class OtherParents:
             return False
         return self._is_alive(starter)
 
-    def name_of_parent(self, starter: StartedBy | None, parent_run_id: str | None) -> str | None:
-        """Return the words of a list for the parent of a run, or None if no parent is on record."""
-        return self.name(starter) if parent_run_id is None else f"run {parent_run_id}"
-
     def name(self, starter: StartedBy | None) -> str | None:
         """Return the words for the process through which a tree was started, and its client."""
         if starter is None:
@@ -277,16 +273,9 @@ def _named(names: Iterable[str], run_ids: Iterable[str]) -> dict[str, list[str]]
     wanted = set(names)
     found: dict[str, list[str]] = {}
     for run_id in dict.fromkeys(run_ids):
-        for name in _names(run_id):
-            if name in wanted:
-                found.setdefault(name, []).append(run_id)
+        for name in wanted & {run_id, _tail(run_id)}:
+            found.setdefault(name, []).append(run_id)
     return found
-
-
-def _names(run_id: str) -> Iterator[str]:
-    yield run_id
-    if _tail(run_id) != run_id:
-        yield _tail(run_id)
 
 
 def _tail(run_id: str) -> str:

@@ -15,9 +15,9 @@ from subagent_server.verbs.access import USER, Caller
 from subagent_server.verbs.context import Service
 from subagent_server.verbs.reconcile import open_run
 from subagent_server.verbs.views import (
-    ANSWER_SIZE_MAX_ANSWER_CHARACTERS,
     MAX_NAME_CHARACTERS,
     MAX_PREVIEW_CHARACTERS,
+    MAX_TOOL_ANSWER_CHARACTERS,
 )
 
 CONTRACT_AGENT = "contract"
@@ -86,7 +86,7 @@ def agent_statuses(
 
     The texts of many are shorter: an answer keeps its size.
     """
-    room = min(MAX_SUMMARY_CHARACTERS, ANSWER_SIZE_MAX_ANSWER_CHARACTERS // max(1, len(agent_ids)))
+    room = min(MAX_SUMMARY_CHARACTERS, MAX_TOOL_ANSWER_CHARACTERS // max(1, len(agent_ids)))
     return [_looked_at(service, agent_id, caller, room, url) for agent_id in agent_ids]
 
 

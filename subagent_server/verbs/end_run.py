@@ -1,6 +1,8 @@
-"""The verb `update_status`: a program says from outside the built-in loop how its run goes on, or ends it.
+"""Ending a run from outside of its worker: `stop_run`, `update_status`, and the payload that an end leaves.
 
-Tested in `tests/end_to_end/test_children.py` and `tests/end_to_end/test_child_programs.py`.
+Tested in `tests/end_to_end/test_stops.py`, `tests/faults/test_stop_races.py`, `tests/cli/test_stop.py`,
+`tests/end_to_end/test_children.py`, `tests/end_to_end/test_child_programs.py` and
+`tests/lifecycle/test_payload.py`.
 """
 
 import asyncio
@@ -30,6 +32,36 @@ from subagent_server.verbs.access import USER, Caller
 from subagent_server.verbs.context import Service
 from subagent_server.verbs.inputs import masker_at_door
 from subagent_server.verbs.reconcile import Observed, observe, open_run, signal_shim, stop_children, stop_run
+
+# -- The verb `stop_run`: the status is written first, then the processes get their signals.
+
+
+def stop(service: Service, run_id: str, reason: str | None = None, caller: Caller = USER) -> Observed:
+    """End a run and its children. An ended run is returned unchanged.
+
+    Its processes get TERM and, 10 s later, KILL; `live` says truthfully whether they are gone.
+
+    Raises:
+        BadArgument: the reason is too long.
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, ForeignRoot, StorageFailed, LockTimeout.
+    """
+    check_reason(reason)
+    service.store.paths.check_ours()
+    observed = open_run(service, run_id, caller)
+    if observed.meta.status.is_terminal:
+        return observed
+    stop_run(service.store, run_id, reason and masker_at_door(service, run_id).text(reason))
+    return observe(service.store, run_id)  # its processes may be gone, and the runs below it added their cost
+
+
+def suspended_shim(service: Service, run_id: str) -> int | None:
+    """Return the pid of the shim of a run if that process is suspended: until it goes on, it ends nothing."""
+    shim = marks.recorded_shim(service.store.paths.run(run_id))
+    return shim.pid if shim is not None and processes.is_stopped(shim) else None
+
+
+# -- The verb `update_status`: a program says from outside the built-in loop how its run goes on, or ends it.
+
 
 Reported = Literal["running", "completed", "failed"]
 
@@ -121,8 +153,6 @@ def _promised(service: Service, run_id: str, caller: Caller) -> Any:
 
 
 # -- Open the payload of a run as it is stored, gzip-compressed, for a door that passes it on unchanged.
-#
-# Tested in `tests/lifecycle/test_payload.py`.
 
 
 MAX_STORED_BYTES = MAX_PAYLOAD_BYTES + (1 << 20)
@@ -169,33 +199,3 @@ def open_payload(service: Service, run_id: str, caller: Caller = USER) -> Stored
 
 def _damaged(run_id: str, why: str) -> NoPayload:
     return NoPayload(f"The payload of run {run_id} cannot be read ({why}): its summary is in agent_status.")
-
-
-# -- The verb `stop_run`: the status is written first, then the processes get their signals.
-#
-# Tested in `tests/end_to_end/test_stops.py`, `tests/faults/test_stop_races.py` and
-# `tests/cli/test_stop.py`.
-
-
-def stop(service: Service, run_id: str, reason: str | None = None, caller: Caller = USER) -> Observed:
-    """End a run and its children. An ended run is returned unchanged.
-
-    Its processes get TERM and, 10 s later, KILL; `live` says truthfully whether they are gone.
-
-    Raises:
-        BadArgument: the reason is too long.
-        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, ForeignRoot, StorageFailed, LockTimeout.
-    """
-    check_reason(reason)
-    service.store.paths.check_ours()
-    observed = open_run(service, run_id, caller)
-    if observed.meta.status.is_terminal:
-        return observed
-    stop_run(service.store, run_id, reason and masker_at_door(service, run_id).text(reason))
-    return observe(service.store, run_id)  # its processes may be gone, and the runs below it added their cost
-
-
-def suspended_shim(service: Service, run_id: str) -> int | None:
-    """Return the pid of the shim of a run if that process is suspended: until it goes on, it ends nothing."""
-    shim = marks.recorded_shim(service.store.paths.run(run_id))
-    return shim.pid if shim is not None and processes.is_stopped(shim) else None

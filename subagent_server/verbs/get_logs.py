@@ -59,8 +59,18 @@ def get_logs(
     if stream in ("log", "events"):
         found = page(run.log if stream == "log" else run.events, offset, lines)
         return _bounded(run_id, stream, found, offset)
-    part = _slice(run_id, stream, _whole(service, run_id, stream), offset or 0)
-    return part if part.total_characters else part.model_copy(update={"note": _why(meta, stream)})
+    text, start = _whole(service, run_id, stream), offset or 0
+    part = text[start : start + PAGE_CHARACTERS]
+    end = start + len(part)
+    return LogPage(
+        run_id=run_id,
+        stream=stream,
+        text=part,
+        cursor=str(end),
+        at_end=end >= len(text),
+        total_characters=len(text),
+        note=None if text else _why(meta, stream),
+    )
 
 
 def _why(meta: RunMeta, stream: str) -> str:
@@ -113,19 +123,6 @@ def _whole(service: Service, run_id: str, stream: str) -> str:
     return result.to_json().decode() if result.has_output else result.text
 
 
-def _slice(run_id: str, stream: str, text: str, offset: int) -> LogPage:
-    part = text[offset : offset + PAGE_CHARACTERS]
-    end = offset + len(part)
-    return LogPage(
-        run_id=run_id,
-        stream=stream,
-        text=part,
-        cursor=str(end),
-        at_end=end >= len(text),
-        total_characters=len(text),
-    )
-
-
 # -- Following the journal of a run: a look reads only the new lines, and a bounded part of them.
 
 
@@ -169,7 +166,11 @@ class JournalFollower:
         left_out = start > self.place.cursor
         lines = page.lines[1:] if left_out else page.lines  # the first of them is cut
         events = [event for line in lines if (event := durable.parse(line)) is not None]
-        return JournalNews(self._unreported(page.cursor, events), left_out)
+        ends = [event for event in events if event.get("type") == "run_ended"]
+        if self.place.ended:  # an end already reported is left out
+            events = [event for event in events if event not in ends]
+        self.place = JournalPlace(page.cursor, self.place.ended or bool(ends))
+        return JournalNews(events, left_out)
 
     def ending(self, meta: RunMeta) -> Event | None:
         """Return the last event of an ended run's journal, if not read yet.
@@ -180,13 +181,6 @@ class JournalFollower:
             return None
         self.place = JournalPlace(self.place.cursor, ended=True)
         return {"at": timestamp(meta.ended_at), "type": "run_ended", **ending_facts(meta)}
-
-    def _unreported(self, cursor: int, events: list[Event]) -> list[Event]:
-        """Remember how far the reader has come; leave out an end already reported."""
-        ended = self.place.ended
-        ends = [event for event in events if event.get("type") == "run_ended"]
-        self.place = JournalPlace(cursor, ended or bool(ends))
-        return [event for event in events if event not in ends] if ended else events
 
 
 def _end(run: RunPaths) -> JournalPlace:

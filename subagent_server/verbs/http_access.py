@@ -127,18 +127,13 @@ class PageAccess:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory = open_private(str(self._path))
+            try:
+                yield directory
+            finally:
+                os.close(directory)
         except OSError as error:
-            raise self._not_usable(error) from error
-        try:
-            yield directory
-        except OSError as error:
-            raise self._not_usable(error) from error
-        finally:
-            os.close(directory)
-
-    def _not_usable(self, error: OSError) -> PageNotUsable:
-        place, why = shorten(str(self._path), 200), error.strerror or error
-        return PageNotUsable(f"{place} cannot be used ({why}): mend that, then try again.")
+            place, why = shorten(str(self._path), 200), error.strerror or error
+            raise PageNotUsable(f"{place} cannot be used ({why}): mend that, then try again.") from error
 
 
 def _code_file(code: str, process: Identity) -> str:
@@ -248,21 +243,19 @@ def token_of(file: Path | None, parent: str) -> str:
     try:
         file.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory = open_private(str(file.parent))
-    except OSError as error:
-        raise _not_usable(file, error.strerror or str(error)) from error
-    try:
-        lock = locks.open_lock(Entry.at(Path(beneath(directory, _LOCK))))
         try:
-            locks.lock(lock)
-            return _kept_or_made(Path(beneath(directory, file.name)), file, parent)
+            lock = locks.open_lock(Entry.at(Path(beneath(directory, _LOCK))))
+            try:
+                locks.lock(lock)
+                return _kept_or_made(Path(beneath(directory, file.name)), file, parent)
+            finally:
+                os.close(lock)
         finally:
-            os.close(lock)
+            os.close(directory)
     except OSError as error:
         raise _not_usable(file, error.strerror or str(error)) from error
     except StorageFailed as error:
         raise _not_usable(file, str(error.__cause__ or error)) from error
-    finally:
-        os.close(directory)
 
 
 def _kept_or_made(path: Path, file: Path, parent: str) -> str:

@@ -9,14 +9,13 @@ Tested in `tests/cli/test_ls.py` and `tests/service/test_run_case.py`.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from decimal import Decimal
 from heapq import merge
 from itertools import islice
 from typing import Any
 
 from subagent_server.run.errors import SubagentError, UnknownRun
 from subagent_server.run.records import RunMeta, StartedBy, Usage
-from subagent_server.run.states import TOKENS, Status, added, known_sum
+from subagent_server.run.states import TOKENS, Status
 from subagent_server.run.store import RunStore, drop_vain
 from subagent_server.verbs.access import USER, Caller, NotAllowed, OtherParents, others_sentence
 from subagent_server.verbs.context import Service
@@ -78,7 +77,8 @@ class RowReader:
             return (row, None) if wanted.fits(None, None) else None
         if not wanted.fits(meta.status, meta.agent_name):
             return None
-        started_by = self.others.name_of_parent(meta.started_by, meta.parent_run_id)
+        parent = meta.parent_run_id
+        started_by = self.others.name(meta.started_by) if parent is None else f"run {parent}"
         return row_of(self._store.paths, meta, live, started_by=started_by), meta.started_by
 
 
@@ -171,7 +171,7 @@ class ListedRuns:
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object of the list. Rows beyond the size of an answer are counted."""
         others = {} if self.other_parents is None else {"otherParents": self.other_parents}
-        rows = those_that_fit(self.rows, RunRow.to_wire)
+        rows = those_that_fit(self.rows)
         left = len(self.rows) - len(rows)
         more = f"{left} more did not fit: ask by status or agent." if left else None
         omitted = " ".join(filter(None, (more, self.behind)))
@@ -224,15 +224,7 @@ class Sum:
     outcomes: dict[str, int] = field(default_factory=lambda: {"completed": 0, "failed": 0, "stopped": 0})
     active: int = 0
     seconds: float = 0.0
-    tokens_of: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(TOKENS, 0))
-    cost_usd: Decimal | None = None
-    at_least: set[str] = field(default_factory=set)
-    _has_spent: bool = False
-
-    @property
-    def tokens(self) -> int | None:
-        """Tokens of every kind, as far as they are known."""
-        return known_sum(*self.tokens_of.values())
+    usage: Usage = field(default_factory=Usage)
 
     def add(self, run: RunMeta) -> None:
         """Count one run."""
@@ -242,37 +234,19 @@ class Sum:
         else:
             self.outcomes[run.status.value] += 1
             self.seconds += max(0.0, (run.ended_at - run.created_at).total_seconds())
-        if run.usage != Usage():
-            self._spend(run.usage)
-
-    def _spend(self, usage: Usage) -> None:
-        counts = (
-            usage.input_tokens,
-            usage.output_tokens,
-            usage.cache_read_tokens,
-            usage.cache_write_tokens,
-        )
-        for name, tokens in zip(TOKENS, counts, strict=True):
-            self.tokens_of[name], lacks = added(self.tokens_of[name], tokens)
-            if lacks:
-                self.at_least.add(name)
-        before = self.cost_usd if self._has_spent else Decimal(0)
-        self.cost_usd, lacks = added(before, usage.cost_usd)
-        if lacks:
-            self.at_least.add("costUsd")
-        self._has_spent = True
+        self.usage = self.usage.plus(run.usage.model_copy(update={"at_least": ()}))
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object of the sum. `atLeast` names the figures of which a part is not known."""
-        known = {**self.tokens_of, "costUsd": self.cost_usd}
-        least = [name for name in known if name in self.at_least and known[name] is not None]
+        usage = self.usage.model_dump(mode="json", exclude_none=True)
+        known = {name: usage[name] for name in (*TOKENS, "costUsd") if name in usage}
+        least = [name for name in self.usage.at_least if known.get(name) is not None]
         return {
             "runs": self.runs,
             **self.outcomes,
             "active": self.active,
             "seconds": round(self.seconds, 1),
-            **self.tokens_of,
-            **({} if self.cost_usd is None else {"costUsd": f"{self.cost_usd:f}"}),
+            **known,
             **({"atLeast": least} if least else {}),
         }
 
@@ -289,12 +263,9 @@ class Stats:
     def add(self, run: RunMeta) -> None:
         """Count one run everywhere."""
         day = f"{run.created_at.astimezone(UTC):%Y-%m-%d}"
-        for one in (
-            self.total,
-            self.by_agent.setdefault(run.agent_name, Sum()),
-            self.by_day.setdefault(day, Sum()),
-        ):
-            one.add(run)
+        self.total.add(run)
+        self.by_agent.setdefault(run.agent_name, Sum()).add(run)
+        self.by_day.setdefault(day, Sum()).add(run)
 
 
 def stats(store: RunStore, *, since: datetime | None = None, agent: str | None = None) -> Stats:

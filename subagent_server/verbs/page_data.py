@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -120,13 +120,12 @@ class RunTable:
     def _doing(self, run: RunPaths) -> Row:
         """Return the present step of a working run, and its cost so far, by its journal."""
         doing, usage = latest_doing(run), recorded_usage(run)
-        told: Row = {} if doing is None else {"doing": doing[:MAX_DOING_CHARACTERS]}
-        if usage is not None:
-            if usage.tokens is not None:
-                told["tokens"] = usage.tokens
-            if usage.cost_usd is not None:
-                told["costUsd"] = str(usage.cost_usd)
-        return told
+        facts: Row = {} if doing is None else {"doing": doing[:MAX_DOING_CHARACTERS]}
+        if usage is not None and usage.tokens is not None:
+            facts["tokens"] = usage.tokens
+        if usage is not None and usage.cost_usd is not None:
+            facts["costUsd"] = str(usage.cost_usd)
+        return facts
 
 
 def wire_row(row: RunRow) -> Row:
@@ -246,7 +245,7 @@ _MOST_LINES = 2_500
 class KeptProgram:
     """One program. `calls` are the lines about its calls; `outcome` is None if its end is not known."""
 
-    number: int
+    program: int
     code: str
     calls: list[dict[str, Any]] = field(default_factory=list)
     output: str = ""
@@ -254,13 +253,7 @@ class KeptProgram:
 
     def to_wire(self) -> dict[str, Any]:
         """Return it for `--json`."""
-        return {
-            "program": self.number,
-            "code": self.code,
-            "calls": self.calls,
-            "output": self.output,
-            "outcome": self.outcome,
-        }
+        return asdict(self)
 
 
 def kept_programs(run: RunPaths) -> Iterator[KeptProgram]:
@@ -269,7 +262,7 @@ def kept_programs(run: RunPaths) -> Iterator[KeptProgram]:
     for name in sorted((name for name in names if name.isascii() and name.isdigit()), key=int):
         directory = run.code.below(name)
         yield KeptProgram(
-            number=int(name),
+            program=int(name),
             code=_text(directory, PROGRAM_FILE),
             calls=_calls(directory),
             output=_text(directory, OUTPUT_FILE),

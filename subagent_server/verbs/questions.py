@@ -1,9 +1,10 @@
-"""Asking: a run records a question. The parent need not be connected at the time.
+"""Questions: a run asks, its parent or a person replies, and a person lists what is open.
 
-Tested in `tests/service/test_reply.py` and `tests/end_to_end/test_child_programs.py`.
+Nobody need be connected when a question or an answer is recorded. Tested in `tests/service/test_reply.py`,
+`tests/end_to_end/test_child_programs.py` and `tests/cli/test_inbox.py`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -15,7 +16,7 @@ from subagent_server.run import transitions
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, MessageClosed, SubagentError, UnreadableMeta
 from subagent_server.run.processes import now
-from subagent_server.run.records import Message, Record, RunMeta
+from subagent_server.run.records import Record, RunMeta
 from subagent_server.run.secrets import MASK
 from subagent_server.run.states import check_answer, check_question
 from subagent_server.run.store import RunStore
@@ -32,18 +33,28 @@ def ask(
     question: str,
     options: list[str] | None,
     timeout_seconds: float,
-    told: str | None = None,
-) -> Message:
-    """Record a question and return it. `timeout_seconds` is how long the question waits for an answer.
+    hooks: str | None = None,
+) -> RunMeta:
+    """Record a question, and return the run with the question as its last message.
 
-    `told` are the hooks to start (`hooks_of`).
+    `timeout_seconds` is how long the question waits for an answer, `hooks` are those to start (`hooks_of`).
 
     Raises:
         BadArgument: the question is empty or too long, or has too many options.
         TooManyQuestions: the run has reached its limit.
         IllegalTransition: the run has ended or has not begun.
     """
-    return _with_question(store, run_id, question, options, timeout_seconds, told).messages[-1]
+    check_question(question, options or ())
+    moment = now()
+    event = transitions.QuestionAsked(
+        question=question,
+        options=tuple(options or ()),
+        expires_at=moment + timedelta(seconds=timeout_seconds),
+    )
+    meta = store.update(run_id, event, moment)
+    facts = {"runId": run_id, "agent": meta.agent_name, "messageId": meta.messages[-1].message_id}
+    cleanup.fire(hooks, "onQuestion", {**facts, "question": question, "options": options or []})
+    return meta
 
 
 def ask_as_child(
@@ -60,50 +71,19 @@ def ask_as_child(
     observed = open_run(service, run_id, caller)
     masker = masker_at_door(service, run_id)
     question, masked = masker.text(question), masker.data(options)
-    seconds = _ask_timeout_seconds(service.store, run_id)
-    told = hooks_of(service.settings.environment)
-    return Observed(_with_question(service.store, run_id, question, masked, seconds, told), observed.live)
-
-
-def _with_question(
-    store: RunStore,
-    run_id: str,
-    question: str,
-    options: list[str] | None,
-    timeout_seconds: float,
-    told: str | None,
-) -> RunMeta:
-    check_question(question, options or ())
-    moment = now()
-    event = transitions.QuestionAsked(
-        question=question,
-        options=tuple(options or ()),
-        expires_at=moment + timedelta(seconds=timeout_seconds),
-    )
-    meta = store.update(run_id, event, moment)
-    facts = {"runId": run_id, "agent": meta.agent_name, "messageId": meta.messages[-1].message_id}
-    cleanup.fire(told, "onQuestion", {**facts, "question": question, "options": options or []})
-    return meta
+    try:
+        agent = AgentDefinition.model_validate(service.store.read_request(run_id).agent)
+    except ValidationError as error:
+        path = service.store.paths.run(run_id).request.path
+        raise UnreadableMeta(run_id, path, "the agent in it is none") from error
+    seconds = agent.limits.ask_timeout_seconds
+    hooks = hooks_of(service.settings.environment)
+    return Observed(ask(service.store, run_id, question, masked, seconds, hooks), observed.live)
 
 
 def hooks_of(environment: Mapping[str, str]) -> str | None:
     """Return the hooks that a run was given in its environment."""
     return environment.get(cleanup.VARIABLE)
-
-
-def _ask_timeout_seconds(store: RunStore, run_id: str) -> float:
-    """Return how long a question of a run waits for its answer."""
-    try:
-        agent = AgentDefinition.model_validate(store.read_request(run_id).agent)
-    except ValidationError as error:
-        path = store.paths.run(run_id).request.path
-        raise UnreadableMeta(run_id, path, "the agent in it is none") from error
-    return agent.limits.ask_timeout_seconds
-
-
-# -- The verb `reply_subagent`: an answer is recorded, whether or not its run is there to take it.
-#
-# Tested in `tests/service/test_reply.py`.
 
 
 def reply(
@@ -152,11 +132,6 @@ def _the_only_open_one(meta: RunMeta) -> str:
     return meta.pending[0].message_id
 
 
-# -- The open questions of every tree, each with the asking run and its task.
-#
-# Tested in `tests/cli/test_inbox.py`.
-
-
 MAX_PROMPT_CHARACTERS = 200
 
 
@@ -186,22 +161,17 @@ def open_questions(service: Service, caller: Caller = USER) -> list[OpenQuestion
     found: list[OpenQuestion] = []
     for run_id in service.store.live_ids():
         with suppress(SubagentError):
-            found += _questions(service, open_run(service, run_id, caller).meta)
+            meta = open_run(service, run_id, caller).meta
+            if meta.pending:
+                about: dict[str, Any] = {
+                    "run_id": meta.run_id,
+                    "agent": meta.agent_name,
+                    "label": meta.label,
+                    "path": _path(service, meta) or None,
+                    "prompt": _prompt(service, meta.run_id),
+                }
+                found += [OpenQuestion(**message_view(m).model_dump(), **about) for m in meta.pending]
     return sorted(found, key=lambda question: (question.asked_at, question.run_id))
-
-
-def _questions(service: Service, meta: RunMeta) -> Iterator[OpenQuestion]:
-    if not meta.pending:
-        return
-    about: dict[str, Any] = {
-        "run_id": meta.run_id,
-        "agent": meta.agent_name,
-        "label": meta.label,
-        "path": _path(service, meta) or None,
-        "prompt": _prompt(service, meta.run_id),
-    }
-    for message in meta.pending:
-        yield OpenQuestion(**message_view(message).model_dump(), **about)
 
 
 def _path(service: Service, meta: RunMeta) -> list[Ancestor]:

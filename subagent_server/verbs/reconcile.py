@@ -104,13 +104,6 @@ def subtree(store: RunStore, meta: RunMeta) -> Iterator[RunMeta]:
         yield from subtree(store, child)
 
 
-def usage_now(store: RunStore, meta: RunMeta) -> Usage:
-    """Return the cost of a run up to now, alone: by its journal while working."""
-    if meta.status.is_terminal:
-        return meta.usage
-    return meta.usage.merged(recorded_usage(store.paths.run(meta.run_id)))
-
-
 def tree_usage(store: RunStore, meta: RunMeta) -> Usage:
     """Return the cost of a run and all runs below up to now.
 
@@ -121,7 +114,8 @@ def tree_usage(store: RunStore, meta: RunMeta) -> Usage:
     below = Usage()
     for child in children(store, meta):
         below = below.plus(tree_usage(store, child))
-    return usage_now(store, meta).plus(meta.with_descendants.less(meta.usage).caught_up(below))
+    own = meta.usage.merged(recorded_usage(store.paths.run(meta.run_id)))
+    return own.plus(meta.with_descendants.less(meta.usage).caught_up(below))
 
 
 def tree_cost(store: RunStore, root: str) -> Decimal:
@@ -330,12 +324,14 @@ def _fail(store: RunStore, run: RunPaths, failure: Failure) -> RunMeta:
 
 def _end_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
     """Return whether the processes of an ended run still live; without a shim, end them."""
-    held = locks.is_held(
-        run.live_lock
-    )  # looked at first: the shim records that the tree is gone, then lets go
+    # Looked at first: the shim records that the tree is gone, then lets go of the lock.
+    held = locks.is_held(run.live_lock)
     ended = read_exit(run)
     if held:
-        if ended is None and _is_overdue(meta):
+        # Its worker should have exited long ago: the process that ended the run may have died before it
+        # could send the signal. The difference counts either way: a clock may have been set back.
+        since_end = 0.0 if meta.ended_at is None else abs((now() - meta.ended_at).total_seconds())
+        if ended is None and since_end > OVERDUE_SECONDS:
             signal_shim(store, run.run_id)
         return True
     if ended is not None and ended.get("treeGone"):
@@ -368,13 +364,6 @@ def _record_gone(run: RunPaths) -> bool:
         except (OSError, StorageFailed):
             return False
     return True
-
-
-def _is_overdue(meta: RunMeta) -> bool:
-    """Whether its worker should have exited long ago: the process that ended the run may have died."""
-    if meta.ended_at is None:
-        return False
-    return abs((now() - meta.ended_at).total_seconds()) > OVERDUE_SECONDS  # a clock may have been set back
 
 
 def sweep_orphans(run: RunPaths) -> None:

@@ -3,12 +3,11 @@
 import json
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from types import UnionType
-from typing import Any, Protocol, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args
 
 from pydantic import Field
 
@@ -38,44 +37,13 @@ from subagent_server.run.states import (
     Status,
     cut,
     maybe_cut,
-    timestamp,
 )
 from subagent_server.run.store import RunStore, read_worktree
 from subagent_server.verbs.access import USER, Caller, OtherParents
 from subagent_server.verbs.left_behind import quarantined
 from subagent_server.verbs.reconcile import Observed, read_shim, tree_usage
 
-# -- The next step of a view, fitted to the state of the run, and said as its reader takes it.
-#
-# A model reads tool calls, a person reads commands: the two implementations of `NextCalls`.
-
-
-class NextCalls(Protocol):
-    """How a reader makes the calls that a view names."""
-
-    def wait(self, run_id: str) -> str:
-        """Return the call that waits for the run."""
-
-    def wait_for_several(self) -> str:
-        """Return the call that waits for several runs."""
-
-    def answer(self, run_id: str, message_id: str) -> str:
-        """Return the call that answers a question."""
-
-    def take_answer(self, run_id: str, message_id: str, *, is_there: bool) -> str:
-        """Return the call by which the asker takes an answer, waiting unless it is there."""
-
-    def logs(self, run_id: str) -> str:
-        """Return the call that shows the log."""
-
-    def whole_result(self, run_id: str) -> str:
-        """Return the call that shows the whole result."""
-
-    def carry_on(self, run_id: str, prompt: str | None = None) -> str:
-        """Return the call that continues the run."""
-
-    def merge(self, run_id: str) -> str:
-        """Return the call that merges what the run has changed."""
+# -- The next step of a view, fitted to the state of the run. A model reads tool calls, a person commands.
 
 
 class ToolCalls:
@@ -131,39 +99,42 @@ class Commands:
 
     def wait(self, run_id: str) -> str:
         """Return the command that waits for the run."""
-        return self._said("wait", run_id)
+        return self._words("wait", run_id)
 
     def wait_for_several(self) -> str:
         """Return the command that shows all runs as they change."""
-        return self._said("ls", "--watch")
+        return self._words("ls", "--watch")
 
     def answer(self, run_id: str, message_id: str) -> str:
         """Return the command that answers a question."""
-        return self._said("reply", run_id, message_id, "ANSWER")
+        return self._words("reply", run_id, message_id, "ANSWER")
 
     def take_answer(self, run_id: str, message_id: str, *, is_there: bool) -> str:
         """Return the command by which the asker sees an answer."""
-        return self._said("show", run_id)
+        return self._words("show", run_id)
 
     def logs(self, run_id: str) -> str:
         """Return the command that shows the log."""
-        return self._said("logs", run_id)
+        return self._words("logs", run_id)
 
     def whole_result(self, run_id: str) -> str:
         """Return the command that shows the whole result."""
-        return self._said("show", run_id)
+        return self._words("show", run_id)
 
     def carry_on(self, run_id: str, prompt: str | None = None) -> str:
         """Return the command that continues the run."""
-        return self._said("continue", run_id, *([] if prompt is None else [prompt]))
+        return self._words("continue", run_id, *([] if prompt is None else [prompt]))
 
     def merge(self, run_id: str) -> str:
         """Return the command that merges what the run has changed."""
-        return self._said("merge", run_id)
+        return self._words("merge", run_id)
 
-    def _said(self, *words: str) -> str:
+    def _words(self, *words: str) -> str:
         return f"`{self._command(*words)}`"
 
+
+NextCalls = ToolCalls | Commands
+"""How a reader makes the calls that a view names."""
 
 _MEND = "Mend what the error names"
 _AFTER_FAILURE = {
@@ -229,11 +200,7 @@ def for_asker(meta: RunMeta, message: Message, calls: NextCalls) -> str:
     return "No answer came and none will: go on without one."
 
 
-# -- Where the programs of a run work, as its journal says.
-
-
 _FIRST_EVENTS = 20
-_UNSANDBOXED = "unsandboxed"
 
 
 def sandbox_mark(run: RunPaths) -> str | None:
@@ -247,21 +214,14 @@ def sandbox_mark(run: RunPaths) -> str | None:
     return None
 
 
-def lack_of_sandbox(run: RunPaths) -> str | None:
-    """Return the mark of a run whose programs have all rights of the user; None for every other."""
-    mark = sandbox_mark(run)
-    return mark if mark is not None and _UNSANDBOXED in mark else None
-
-
 # -- A row of a run, for every list: its facts, its JSON and the schema of that.
 
 
 MAX_ROW_SUMMARY_CHARACTERS = 300
-_FOR_PEOPLE = {"only": "lists of the command line"}
+_FOR_PEOPLE = {"created_at", "ended_at", "parent_run_id", "tokens", "cost_usd"}
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
+class RunRow(Record):
     """A run in a list. A run whose state cannot be read has only its id and `unreadable`."""
 
     run_id: str
@@ -275,62 +235,43 @@ class RunRow:
     waiting_for_slot: bool | None = None
     summary: str | None = None
     unreadable: str | None = None
-    created: datetime | None = field(default=None, metadata=_FOR_PEOPLE)
-    ended: datetime | None = field(default=None, metadata=_FOR_PEOPLE)
-    parent_run_id: str | None = field(default=None, metadata=_FOR_PEOPLE)
-    tokens: int | None = field(default=None, metadata=_FOR_PEOPLE)
-    cost_usd: str | None = field(default=None, metadata=_FOR_PEOPLE)
+    created_at: Moment | None = None
+    ended_at: Moment | None = None
+    parent_run_id: str | None = None
+    tokens: int | None = None
+    cost_usd: str | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is going on in the run, or nobody can say."""
+        """True if the run has ended or cannot be read."""
         return self.status is None or (self.status.is_terminal and not self.live)
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object of the row for models, without missing facts."""
-        found = ((wire, getattr(self, name)) for name, wire in _WIRE_NAMES)
-        return {
-            wire: value.value if isinstance(value, Status) else value
-            for wire, value in found
-            if value is not None
-        }
+        return self.model_dump(mode="json", exclude_none=True, exclude=_FOR_PEOPLE)
 
     def to_full_wire(self) -> dict[str, Any]:
         """Return the JSON object of the row with the facts that a model would only pay for."""
-        more = {
-            "createdAt": None if self.created is None else timestamp(self.created),
-            "endedAt": None if self.ended is None else timestamp(self.ended),
-            "parentRunId": self.parent_run_id,
-            "tokens": self.tokens or None,
-            "costUsd": self.cost_usd,
-        }
-        return self.to_wire() | {name: value for name, value in more.items() if value is not None}
-
-
-def _camel_case(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
-
-
-_WIRE_NAMES = [(each.name, _camel_case(each.name)) for each in fields(RunRow) if not each.metadata]
-_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number"}
+        return self.model_dump(mode="json", exclude_none=True)
 
 
 def row_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a row. Required is what every row has."""
-    kinds = get_type_hints(RunRow)
-    return {
-        "type": "object",
-        "properties": {wire: _schema_of(kinds[name]) for name, wire in _WIRE_NAMES},
-        "required": [wire for name, wire in _WIRE_NAMES if not isinstance(kinds[name], UnionType)],
-    }
+    """Return the JSON Schema of a row as short as can be, for every parent pays for it."""
+    properties: dict[str, Any] = {}
+    for name, field in RunRow.model_fields.items():
+        if name not in _FOR_PEOPLE:
+            kind = next(
+                (each for each in get_args(field.annotation) if each is not type(None)), field.annotation
+            )
+            properties[str(field.alias)] = (
+                {"enum": [status.value for status in Status]}
+                if kind is Status
+                else {"type": _JSON_TYPES[kind]}
+            )
+    return {"type": "object", "properties": properties, "required": ["runId", "pendingQuestions"]}
 
 
-def _schema_of(kind: Any) -> dict[str, Any]:
-    plain = next((each for each in get_args(kind) if each is not type(None)), kind)
-    if plain is Status:
-        return {"enum": [status.value for status in Status]}
-    return {"type": _JSON_TYPES[plain]}
+_JSON_TYPES: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
 
 def row_of(root: RootPaths, meta: RunMeta, live: bool | None, *, started_by: str | None = None) -> RunRow:
@@ -346,10 +287,10 @@ def row_of(root: RootPaths, meta: RunMeta, live: bool | None, *, started_by: str
         elapsed_seconds=elapsed_seconds(meta.created_at, meta.ended_at),
         waiting_for_slot=waits_for_slot(root, meta.run_id, meta.status) or None,
         summary=maybe_cut(meta.error.message if meta.error else meta.summary, MAX_ROW_SUMMARY_CHARACTERS),
-        created=meta.created_at,
-        ended=meta.ended_at,
+        created_at=meta.created_at,
+        ended_at=meta.ended_at,
         parent_run_id=meta.parent_run_id,
-        tokens=meta.usage.tokens,
+        tokens=meta.usage.tokens or None,
         cost_usd=None if meta.usage.cost_usd is None else str(meta.usage.cost_usd),
     )
 
@@ -458,11 +399,20 @@ def run_view(
     meta, run = observed.meta, store.paths.run(observed.meta.run_id)
     own = caller.run_id == meta.run_id and named is None
     ended = meta.status.is_terminal
-    messages, omitted = _shown(meta, named, own)
+    wanted = _wanted(meta, named, own)
+    messages, omitted = _shown(wanted, named)
+    asked = meta.message(named) if named and to_asker else None
+    if asked is not None:
+        instructions = for_asker(meta, asked, calls)
+    elif own:
+        instructions = for_itself(meta, next(iter(wanted), None), calls)
+    else:
+        instructions = for_parent(meta, calls)
     result = store.read_result(meta.run_id) if ended else None
     has_output = result is not None and result.has_output
     text = "" if result is None or has_output else result.text
     is_large = result is not None and has_output and len(result.to_json()) > MAX_OUTPUT_BYTES
+    mark = sandbox_mark(run)
     view = RunView(
         run_id=meta.run_id,
         agent=cut(meta.agent_name, MAX_LABEL_CHARACTERS),
@@ -471,7 +421,7 @@ def run_view(
         status=meta.status,
         revision=meta.revision,
         live=observed.live,
-        sandbox=maybe_cut(lack_of_sandbox(run), MAX_LABEL_CHARACTERS),
+        sandbox=cut(mark, MAX_LABEL_CHARACTERS) if mark and "unsandboxed" in mark else None,
         waiting_for_slot=waits_for_slot(store.paths, meta.run_id, meta.status) or None,
         waiting_for_run=_awaited(run, meta),
         continues_run_id=maybe_cut(meta.continues_run_id, MAX_NAME_CHARACTERS),
@@ -482,7 +432,7 @@ def run_view(
         preview=None if ended else (latest_words(run) or "")[:MAX_PREVIEW_CHARACTERS] or None,
         messages=messages or None,
         messages_omitted=omitted or None,
-        instructions=_instructions(meta, named if to_asker else None, calls, own=own),
+        instructions=instructions,
         summary=maybe_cut(meta.summary),
         result=text[:MAX_RESULT_CHARACTERS] or None,
         result_truncated=len(text) > MAX_RESULT_CHARACTERS or None,
@@ -499,22 +449,17 @@ def run_view(
 
 def message_view(message: Message) -> MessageView:
     """Return a question as it is shown."""
+    options = message.options
     return MessageView(
         message_id=cut(message.message_id, MAX_NAME_CHARACTERS),
         question=cut(message.question_content, MAX_QUESTION_CHARACTERS),
-        options=_options(message.options),
+        options=options and [cut(option, MAX_OPTION_CHARACTERS) for option in options[:MAX_OPTIONS]],
         status=message.message_status,
         answer=maybe_cut(message.answer_content, MAX_ANSWER_CHARACTERS),
         answered_by=maybe_cut(message.answered_by, MAX_NAME_CHARACTERS),
         asked_at=message.question_timestamp,
         expires_at=message.expires_at,
     )
-
-
-def _options(options: list[str] | None) -> list[str] | None:
-    if options is None:
-        return None
-    return [cut(option, MAX_OPTION_CHARACTERS) for option in options[:MAX_OPTIONS]]
 
 
 def _error(failure: Failure | None) -> Failure | None:
@@ -530,12 +475,11 @@ def _wanted(meta: RunMeta, named: str | None, own: bool) -> list[Message]:
     return [m for m in meta.messages if m.message_status in wanted or m.message_id == named]
 
 
-def _shown(meta: RunMeta, named: str | None, own: bool) -> tuple[list[MessageView], int]:
-    """Return the questions that fit into a view, the oldest first, and how many more there are.
+def _shown(wanted: list[Message], named: str | None) -> tuple[list[MessageView], int]:
+    """Return those of the wanted questions that fit into a view, and how many more there are.
 
     The question that the caller has named comes before all others, whatever its size.
     """
-    wanted = _wanted(meta, named, own)
     room = MAX_MESSAGES_CHARACTERS
     fitting: set[str] = set()
     for message in sorted(wanted, key=lambda m: m.message_id != named):
@@ -549,12 +493,16 @@ def _shown(meta: RunMeta, named: str | None, own: bool) -> tuple[list[MessageVie
 
 def _warnings(store: RunStore, meta: RunMeta, result: RunResult | None) -> list[str] | None:
     """Return the warnings of the end (files that can run code) and of the start (missing tools)."""
-    found = _can_run_code(store, meta, result)
-    try:
-        warnings = store.read_request(meta.run_id).warnings
-    except UnreadableMeta:
-        warnings = []  # the state is all that is needed for a view
-    return [cut(warning, MAX_WARNING_CHARACTERS) for warning in [*found, *warnings][:MAX_WARNINGS]] or None
+    warnings: list[str] = []
+    if result is not None:
+        left = result.can_run_code
+    else:
+        left = recorded_can_run_code(store.paths.run(meta.run_id)) if meta.status.is_terminal else None
+    if left:
+        warnings.append(can_run_code(left))
+    with suppress(UnreadableMeta):  # the state is all that is needed for a view
+        warnings += store.read_request(meta.run_id).warnings
+    return [cut(warning, MAX_WARNING_CHARACTERS) for warning in warnings[:MAX_WARNINGS]] or None
 
 
 def _quarantined(store: RunStore, meta: RunMeta) -> list[str] | None:
@@ -567,13 +515,6 @@ def _quarantined(store: RunStore, meta: RunMeta) -> list[str] | None:
         cwd = Path("/")
     found = [cut(kept, MAX_LABEL_CHARACTERS * 4) for kept in quarantined(run, cwd)]
     return found[-MAX_QUARANTINED:] or None
-
-
-def _can_run_code(store: RunStore, meta: RunMeta, result: RunResult | None) -> list[str]:
-    if not meta.status.is_terminal:
-        return []
-    recorded = recorded_can_run_code(store.paths.run(meta.run_id)) if result is None else result.can_run_code
-    return [can_run_code(recorded)] if recorded else []
 
 
 def _worktree(run: RunPaths, meta: RunMeta, calls: NextCalls) -> dict[str, Any] | None:
@@ -615,15 +556,6 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _instructions(meta: RunMeta, asked: str | None, calls: NextCalls, *, own: bool) -> str:
-    message = meta.message(asked) if asked else None
-    if message is not None:
-        return for_asker(meta, message, calls)
-    if own:
-        return for_itself(meta, next(iter(_wanted(meta, None, own=True)), None), calls)
-    return for_parent(meta, calls)
-
-
 def _other_parent(meta: RunMeta, caller: Caller) -> str | None:
     """Return the words for the parent of a run if it is another than the caller, and there."""
     starter, others = meta.started_by, OtherParents(caller)
@@ -632,25 +564,22 @@ def _other_parent(meta: RunMeta, caller: Caller) -> str | None:
     return others.name(starter)
 
 
-# -- The bound of a tool's whole answer: the rest is counted in the answer, and comes with a later call.
-#
-# Standard library only, as the lists are.
-
-
-T = TypeVar("T")
-
-ANSWER_SIZE_MAX_ANSWER_CHARACTERS = 60_000
+MAX_TOOL_ANSWER_CHARACTERS = 60_000
 """Of an answer about many runs, as JSON. The first run is in it in any case."""
 MAX_IDS = 200
 """Of a list of ids; a sentence counts all of them."""
+T = TypeVar("T", RunRow, RunView)
 
 
-def those_that_fit(items: Iterable[T], wire: Callable[[T], dict[str, Any]]) -> list[T]:
-    """Return as many of the first `items` as fit into one answer; at most one more is looked at."""
+def those_that_fit(items: Iterable[T]) -> list[T]:
+    """Return as many of the first `items` as fit into one answer; at most one more is looked at.
+
+    The rest is counted in the answer, and comes with a later call.
+    """
     fitting: list[T] = []
-    room = ANSWER_SIZE_MAX_ANSWER_CHARACTERS
+    room = MAX_TOOL_ANSWER_CHARACTERS
     for item in items:
-        room -= len(json.dumps(wire(item), ensure_ascii=False))
+        room -= len(json.dumps(item.to_wire(), ensure_ascii=False))
         if fitting and room < 0:
             break
         fitting.append(item)

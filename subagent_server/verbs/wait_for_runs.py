@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -76,8 +76,9 @@ def has_ended_or_asks(meta: RunMeta) -> bool:
 
 
 class Watchlist:
-    """The runs of one `wait_for_runs`: those named, else those that the parent hears and that live, or whose
-    end nobody was shown.
+    """The runs of one `wait_for_runs`.
+
+    They are the named runs, or else the caller's live runs and its ended runs that no view has reported.
 
     `remembered` is what its connection was shown; a cursor takes the place of that.
     """
@@ -98,7 +99,9 @@ class Watchlist:
         self._origins: dict[str, tuple[str | None, StartedBy | None]] = {}
         self._others: list[str] = []
         self._shown = remembered
-        self._named = self._checked(run_ids) if run_ids else None
+        for run_id in run_ids or ():
+            check_open(caller, service.store.read(run_id))
+        self._named = list(dict.fromkeys(run_ids)) if run_ids else None
         if cursor:
             known = [*(self._named or []), *service.store.live_ids(), *remembered.unfinished]
             self._shown = read_cursor(cursor, service.store, known)
@@ -107,31 +110,35 @@ class Watchlist:
     def look(self, wait_for: WaitFor) -> WaitResult | None:
         """Return the result of the wait now, or None while there is nothing to report."""
         self.run_ids = self._which()
-        found = self._observe_all()
-        runs = [item for item in found if isinstance(item, Observed)]
+        runs, unreadable = self._observe_all()
         news = [r for r in runs if self._is_news(r.meta)]
         asking = any(needs_parent(r.meta, self._shown.revision(r.meta.run_id)) for r in news)
         working = [r for r in runs if not r.meta.status.is_terminal]
         if working and not asking and not (news and wait_for == "any"):
             return None
-        return self._result(found)
+        return self._result(runs, unreadable)
 
     def now(self) -> WaitResult:
         """Return the result of the wait when the time is over."""
-        return self._result(self._observe_all())
+        return self._result(*self._observe_all())
 
-    def _observe_all(self) -> list[Observed | SubagentError]:
-        return [self._observed(run_id) for run_id in self.run_ids]
+    def _observe_all(self) -> tuple[list[Observed], list[str]]:
+        runs, unreadable = [], []
+        for run_id in self.run_ids:
+            try:
+                runs.append(observe(self._service.store, run_id))
+            except SubagentError as error:
+                unreadable.append(error.sentence)
+        return runs, unreadable
 
-    def _result(self, found: list[Observed | SubagentError]) -> WaitResult:
-        runs = [item for item in found if isinstance(item, Observed)]
+    def _result(self, runs: list[Observed], unreadable: list[str]) -> WaitResult:
         news = [r for r in runs if self._is_news(r.meta)]
         is_again = False
         if not news and self._named is not None and self._shown is self._remembered:
             is_again = all(r.meta.status.is_terminal for r in runs)  # there is no more to wait for
         news = runs if is_again else sorted(news, key=lambda r: not r.meta.pending)
         made = (run_view(self._service.store, each, self._next_calls, self._caller) for each in news)
-        views = those_that_fit(made, RunView.to_wire)
+        views = those_that_fit(made)
         later = [] if is_again else [each.meta.run_id for each in news[len(views) :]]
         shown = self._shown.of(
             r.meta.run_id for r in runs if self._may_come_again(r) or r.meta.run_id in later
@@ -144,8 +151,8 @@ class Watchlist:
             working=[r.meta.run_id for r in runs if not r.meta.status.is_terminal],
             later=later or None,
             cursor=shown.cursor(),
-            other_parents=self._others_sentence(),
-            unreadable=[each.sentence for each in found if isinstance(each, SubagentError)] or None,
+            other_parents=others_sentence(*self._count_others()),
+            unreadable=unreadable or None,
             instructions=self._instructions(runs, news[: len(views)], len(news) - len(views), is_again),
         )
 
@@ -177,13 +184,6 @@ class Watchlist:
         count = "1 asks" if len(asking) == 1 else f"{len(asking)} ask"
         return f"Still working: {working}, of which {count} what you were shown: {answer}. {again}"
 
-    # -- which runs
-
-    def _checked(self, run_ids: list[str]) -> list[str]:
-        for run_id in run_ids:
-            check_open(self._caller, self._service.store.read(run_id))
-        return list(dict.fromkeys(run_ids))
-
     def _which(self) -> list[str]:
         """Return the runs to look at; those of a parent that goes during the wait join them."""
         if self._named is not None:
@@ -191,18 +191,18 @@ class Watchlist:
         store, others = self._service.store, OtherParents(self._caller)
         noted = dict.fromkeys([*self._shown.unfinished, *self._remembered.unfinished, *store.live_ids()])
         unseen_ends = [] if self._caller.is_child else store_module.newest(store.paths, now())
-        heard, self._others = [], []
+        own, self._others = [], []
         for run_id in dict.fromkeys([*noted, *unseen_ends]):
             try:
                 parent_run_id, starter = self._origin(run_id)
             except UnknownRun:
                 continue
             except SubagentError:
-                heard += [run_id] if run_id in noted else []  # shown as unreadable rather than left out
+                own += [run_id] if run_id in noted else []  # shown as unreadable rather than left out
                 continue
             if parent_run_id == self._caller.run_id:
-                (self._others if others.own(starter) else heard).append(run_id)
-        return heard
+                (self._others if others.own(starter) else own).append(run_id)
+        return own
 
     def _origin(self, run_id: str) -> tuple[str | None, StartedBy | None]:
         """Return the parent run and the starter of a run, which never change.
@@ -216,20 +216,16 @@ class Watchlist:
             self._origins[run_id] = (meta.parent_run_id, meta.started_by)
         return self._origins[run_id]
 
-    def _others_sentence(self) -> str | None:
-        """Return the count of other parents' runs, as far as they can be read."""
-        working = []
+    def _count_others(self) -> tuple[int, int]:
+        """Return how many runs of other parents work, and how many of these ask."""
+        working = asking = 0
         for run_id in self._others:
             with suppress(SubagentError):
                 meta = self._service.store.read(run_id)
-                working += [] if meta.status.is_terminal else [meta]
-        return others_sentence(len(working), sum(each.pending_questions > 0 for each in working))
-
-    def _observed(self, run_id: str) -> Observed | SubagentError:
-        try:
-            return observe(self._service.store, run_id)
-        except SubagentError as error:
-            return error
+                if not meta.status.is_terminal:
+                    working += 1
+                    asking += meta.pending_questions > 0
+        return working, asking
 
 
 # -- Changes of runs, and waiting for them: subscribe, read, then wait. Nothing is lost in between.
@@ -241,49 +237,86 @@ T = TypeVar("T")
 PROGRESS_SECONDS = 10.0
 
 
-class ChangeSource(Protocol):
+class ChangeSource:
     """Something whose changes can be waited for."""
 
+    def __init__(self) -> None:
+        self._listeners: dict[object, Callable[[str], None]] = {}
+        self._lock = threading.Lock()
+
     def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Call `listener(name)` at each change, from another thread; returns the unsubscribe function."""
+        """Call `listener(name)` at each change, from another thread; returns the unsubscribe function.
+
+        Reads directories: call it off the event loop.
+        """
+        key = object()
+        with self._lock:
+            self._listeners[key] = listener
+            self._watch()
+
+        def unsubscribe() -> None:
+            self._listeners.pop(key, None)
+
+        return unsubscribe
+
+    def _watch(self) -> None:
+        """Watch what is not watched yet."""
+        raise NotImplementedError
+
+    def _notify(self, name: str) -> None:
+        for listener in list(self._listeners.values()):  # no lock: `subscribe` holds it while it walks trees
+            listener(name)
 
 
-class Changes:
-    """Reports every change of a live run under a root; all waiting callers share a single watch."""
+class Changes(ChangeSource):
+    """Reports every change of a live run under a root, by its id. All who wait share one watch."""
 
     def __init__(self, store: RunStore) -> None:
+        super().__init__()
         self._store = store
         self.watcher = Watcher()
         """The one observer of the process: it also watches the agents directories."""
-        self._waiters: dict[object, Callable[[str], None]] = {}
-        self._lock = threading.Lock()
         self._watching = False
-
-    def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Call `listener(run_id)` at each change, from another thread; returns the unsubscribe function."""
-        key = object()
-        with self._lock:
-            self._waiters[key] = listener
-            if not self._watching and not self._store.paths.is_foreign:
-                self._store.make_root()
-                self.watcher.watch(self._store.paths.changes.path, self._notify)
-                self._watching = True
-
-        def unsubscribe() -> None:
-            with self._lock:
-                self._waiters.pop(key, None)
-
-        return unsubscribe
 
     def close(self) -> None:
         """Stop listening."""
         self.watcher.close()
 
-    def _notify(self, run_id: str) -> None:
-        with self._lock:
-            listeners = list(self._waiters.values())
-        for listener in listeners:
-            listener(run_id)
+    def _watch(self) -> None:
+        if not self._watching and not self._store.paths.is_foreign:
+            self._store.make_root()
+            self.watcher.watch(self._store.paths.changes.path, self._notify)
+            self._watching = True
+
+
+class AgentChanges(ChangeSource):
+    """Reports changes in some agents directories and below them.
+
+    A missing or replaced directory is watched from the first subscription after the directory is there.
+    """
+
+    def __init__(self, directories: Sequence[Path], watcher: Watcher) -> None:
+        super().__init__()
+        self._directories = tuple(dict.fromkeys(directories))
+        self._watcher = watcher
+        self._watched: dict[Path, tuple[tuple[int, int], Callable[[], None]]] = {}
+        """The directories by their paths: device and inode, and how to end the watch."""
+
+    def _watch(self) -> None:
+        for directory in self._directories:
+            identity = None
+            with suppress(OSError):
+                facts = directory.stat()
+                identity = facts.st_dev, facts.st_ino
+            known, unwatch = self._watched.get(directory, (None, None))
+            if identity == known:
+                continue
+            if unwatch is not None:  # another directory of the same name was watched
+                unwatch()
+                del self._watched[directory]
+            if identity is not None:
+                unwatch = self._watcher.watch(directory, self._notify, recursive=True)
+                self._watched[directory] = (identity, unwatch)
 
 
 @dataclass
@@ -326,7 +359,9 @@ async def wait_until(changes: ChangeSource, check: Callable[[], T | None], wait:
             remaining = began + wait.seconds - loop.time()
             if found is not None or remaining <= 0:
                 return found
-            await _sleep(changed, min(remaining, wait.poll_seconds))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(remaining, wait.poll_seconds)):
+                    await changed.wait()
             if wait.progress is not None and loop.time() - reported >= PROGRESS_SECONDS - wait.poll_seconds:
                 reported = loop.time()
                 await wait.progress(reported - began, wait.run_ids or ())
@@ -334,80 +369,7 @@ async def wait_until(changes: ChangeSource, check: Callable[[], T | None], wait:
         unsubscribe()
 
 
-async def _sleep(changed: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await changed.wait()
-    except TimeoutError:
-        return
-
-
-# -- Changes of agent files: the observer of the runs also watches the agents directories.
-
-
-Identity = tuple[int, int]
-"""Device and inode."""
-
-
-class AgentChanges:
-    """Reports changes in some directories and below them: a `ChangeSource` of `changes.py`.
-
-    A missing or replaced directory is watched from the first subscription after the directory is there.
-    """
-
-    def __init__(self, directories: Sequence[Path], watcher: Watcher) -> None:
-        self._directories = tuple(dict.fromkeys(directories))
-        self._watcher = watcher
-        self._watched: dict[Path, tuple[Identity, Callable[[], None]]] = {}
-        self._listeners: dict[object, Callable[[str], None]] = {}
-        self._lock = threading.Lock()
-
-    def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Call `listener(file_name)` at each change, from another thread; returns the unsubscribe function.
-
-        Reads directories: call it off the event loop.
-        """
-        key = object()
-        with self._lock:
-            self._listeners[key] = listener
-            for directory in self._directories:
-                self._look_after(directory)
-
-        def unsubscribe() -> None:
-            with self._lock:
-                self._listeners.pop(key, None)
-
-        return unsubscribe
-
-    def _look_after(self, directory: Path) -> None:
-        """Watch an existing directory, once; stop watching a removed directory of the same name."""
-        identity = _identity(directory)
-        known, unwatch = self._watched.get(directory, (None, None))
-        if identity == known:
-            return
-        if unwatch is not None:
-            unwatch()
-            del self._watched[directory]
-        if identity is not None:
-            unwatch = self._watcher.watch(directory, self._notify, recursive=True)
-            self._watched[directory] = (identity, unwatch)
-
-    def _notify(self, name: str) -> None:
-        for listener in list(self._listeners.values()):  # no lock: `subscribe` holds it while it walks trees
-            listener(name)
-
-
-def _identity(directory: Path) -> Identity | None:
-    try:
-        status = directory.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 # -- The words of a progress notification: what the awaited runs do now, on one line.
-#
-# Tested in `tests/server/test_wait_for_runs.py`.
 
 
 MAX_SHOWN_RUNS = 3
@@ -420,11 +382,11 @@ def progress_words(store: RunStore, run_ids: Iterable[str]) -> str:
     metas = [meta for run_id in sorted(run_ids) if (meta := _at_work(store, run_id)) is not None]
     if not metas:
         return "still waiting"
-    told = [_words(store, meta) for meta in metas[:MAX_SHOWN_RUNS]]
+    words = [_words(store, meta) for meta in metas[:MAX_SHOWN_RUNS]]
     if len(metas) == 1:
-        return told[0]
-    more = [f"and {len(metas) - len(told)} more"] if len(metas) > len(told) else []
-    return f"{len(metas)} at work: {'; '.join([*told, *more])}"
+        return words[0]
+    more = [f"and {len(metas) - len(words)} more"] if len(metas) > len(words) else []
+    return f"{len(metas)} at work: {'; '.join([*words, *more])}"
 
 
 def _at_work(store: RunStore, run_id: str) -> RunMeta | None:

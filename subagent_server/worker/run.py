@@ -539,9 +539,8 @@ class WorkerRun:
         text, seconds = self.masker.text(question), self._limits.ask_timeout_seconds
         self._asking += 1
         try:
-            message = await asyncio.to_thread(
-                ask, self.store, self.run_id, text, masked, seconds, self._hooks
-            )
+            meta = await asyncio.to_thread(ask, self.store, self.run_id, text, masked, seconds, self._hooks)
+            message = meta.messages[-1]
             self._own_questions.add(message.message_id)
         except IllegalTransition as error:
             raise RunOver from error

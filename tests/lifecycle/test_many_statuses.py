@@ -10,7 +10,7 @@ from subagent_server.run.states import Status, make_run_id
 from subagent_server.settings import read_settings
 from subagent_server.verbs.context import open_service
 from subagent_server.verbs.contract_agent import agent_statuses
-from subagent_server.verbs.views import ANSWER_SIZE_MAX_ANSWER_CHARACTERS
+from subagent_server.verbs.views import MAX_TOOL_ANSWER_CHARACTERS
 from tests.helpers.runs import STARTED, T0, start_run
 
 
@@ -26,4 +26,4 @@ def test_the_summaries_of_many_agents_are_shorter_and_those_of_a_few_whole(tmp_p
     many = agent_statuses(service, [*agent_ids, *("\ud800" * 1_000 for _ in range(970))])
     assert [shown.status.agent_id for shown in many[:30]] == agent_ids
     size = len(json.dumps([shown.status.model_dump(mode="json", exclude_none=True) for shown in many]))
-    assert size < 3 * ANSWER_SIZE_MAX_ANSWER_CHARACTERS
+    assert size < 3 * MAX_TOOL_ANSWER_CHARACTERS

@@ -20,7 +20,7 @@ from subagent_server.tools.tool_table import TOOLS, ToolDispatcher
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.context import Service, open_service
 from subagent_server.verbs.list_runs import ListedRuns
-from subagent_server.verbs.views import ANSWER_SIZE_MAX_ANSWER_CHARACTERS, RunRow
+from subagent_server.verbs.views import MAX_TOOL_ANSWER_CHARACTERS, RunRow
 from subagent_server.verbs.wait_for_runs import Changes
 from tests.helpers.runs import STARTED, T0, start_run
 
@@ -63,7 +63,7 @@ def test_the_ends_of_many_runs_come_in_pages_each_once_on_one_connection_and_by_
     with connection(service) as call:
         for _ in range(2):
             page = call("wait_for_runs", waitSeconds=5)
-            assert len(json.dumps(page)) < ANSWER_SIZE_MAX_ANSWER_CHARACTERS + 5_000
+            assert len(json.dumps(page)) < MAX_TOOL_ANSWER_CHARACTERS + 5_000
             seen += [view["runId"] for view in page["runs"]]
             left = NUMBER - len(seen)
             assert len(page["later"]) == left and f"{left} more did not fit" in page["instructions"]
@@ -97,7 +97,7 @@ def test_rows_have_short_summaries_and_a_list_says_how_many_rows_it_leaves_out(s
     assert len(whole["runs"]) == NUMBER and {len(row["summary"]) for row in whole["runs"]} == {300}
     many = ListedRuns([RunRow(run_id=f"r{number}", summary="s" * 300) for number in range(500)]).to_wire()
     left = 500 - len(many["runs"])
-    assert len(json.dumps(many)) < ANSWER_SIZE_MAX_ANSWER_CHARACTERS + 5_000
+    assert len(json.dumps(many)) < MAX_TOOL_ANSWER_CHARACTERS + 5_000
     assert 0 < left < 500 and many["omitted"] == f"{left} more did not fit: ask by status or agent."
 
 
@@ -114,7 +114,7 @@ def test_a_run_directory_full_of_long_texts_makes_no_long_answer(service: Servic
     request = json.loads(run.request.path.read_bytes()) | {"warnings": [long] * 50}
     run.request.path.write_text(json.dumps(request), encoding="utf-8")
     with connection(service) as call:
-        assert len(json.dumps(call("check_status", runId=run_id))) < 2 * ANSWER_SIZE_MAX_ANSWER_CHARACTERS
+        assert len(json.dumps(call("check_status", runId=run_id))) < 2 * MAX_TOOL_ANSWER_CHARACTERS
         assert len(json.dumps(call("list_runs", limit=1))) < 3_000
     state["usage"]["costUsd"] = "1E+999999"
     run.meta.path.write_text(json.dumps(state), encoding="utf-8")

@@ -8,12 +8,12 @@ from tests.helpers.processes import run_python
 REHEARSE = """
     import os, sys, threading
     from pathlib import Path
-    from subagent_server.worker import zygote_main
+    from subagent_server.worker import rehearsal
     descriptors = lambda: len(os.listdir("/proc/self/fd"))
     home, began = Path(sys.argv[1]), os.getcwd()
-    zygote_main.rehearse(home)
+    rehearsal.rehearse(home)
     before = descriptors()
-    zygote_main.rehearse(home)
+    rehearsal.rehearse(home)
     print(descriptors() - before, threading.active_count(), os.getcwd() == began)
 """
 

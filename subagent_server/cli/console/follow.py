@@ -336,7 +336,7 @@ class TreeScreen:
     def show(self, trees: list[Node]) -> None:
         """Show the trees as they are now."""
         lasting = [
-            replace(row, run=replace(row.run, elapsed_seconds=None))
+            replace(row, run=row.run.model_copy(update={"elapsed_seconds": None}))
             for tree in trees
             for _, row in tree.walk()
         ]

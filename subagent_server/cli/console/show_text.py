@@ -138,9 +138,9 @@ def run_cell(run_id: str) -> str:
 
 def age_cell(row: RunRow) -> str:
     """Return how long ago the run was made, in one unit: `41s`, `3m`, `2d`."""
-    if row.created is None:
+    if row.created_at is None:
         return ""
-    words = duration((datetime.now(UTC) - row.created).total_seconds())
+    words = duration((datetime.now(UTC) - row.created_at).total_seconds())
     return words[: next(place + 1 for place, c in enumerate(words) if c.isalpha())]
 
 
