@@ -1,5 +1,6 @@
 """`subagent serve`: the MCP server, on stdin and stdout or over HTTP."""
 
+import asyncio
 import fnmatch
 import gc
 import os
@@ -8,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import click
 
@@ -25,9 +26,6 @@ from subagent_server.verbs.check_agent import AgentChecker
 from subagent_server.verbs.context import AgentRegistry, Service, may_serve, open_service
 from subagent_server.verbs.contract_agent import DEFAULT_CONTRACT_MODEL
 from subagent_server.verbs.http_access import PageAccess, PageNotUsable
-
-if TYPE_CHECKING:
-    from subagent_server.server.page.page_app import Page
 
 
 @click.command()
@@ -119,7 +117,7 @@ def serve(
         _serve_http(session, service, _role(role, caller), http)
         return ExitCode.OK
     app = _imported("subagent_server.server.stdio")
-    app.serve_stdio(service, _role(role, caller), caller)
+    asyncio.run(app.serve_stdio(service, _role(role, caller), caller))
     return ExitCode.OK
 
 
@@ -127,22 +125,14 @@ def _serve_http(session: Session, service: Service, role: Role, options: HttpOpt
     door = opened(options, service.settings)
     http = _imported("subagent_server.server.http")
     announce(door)
-    browsers = _page_access(service, door)
-    access = http.Access(
-        door.hosts,
-        None if door.tokens is None else door.tokens.parent_of,
-        None if browsers is None else browsers.knows,
-        door.is_welcome,
-    )
-    page: Page | None = None
-    if browsers is not None:
-        page = _imported("subagent_server.server.page.page_app").Page(service, session.caller, browsers)
+    parent_of = None if door.tokens is None else door.tokens.parent_of
+    access = http.Access(door.hosts, parent_of, _page_access(service, door), door.is_welcome)
 
     def leave() -> NoReturn:
         door.close()
         os._exit(0)  # a thread that still waits would hold the leave up
 
-    http.serve_http(service, role, session.caller, door.listener, access, page, leave)
+    asyncio.run(http.serve_http(service, role, session.caller, door.listener, access, leave))
 
 
 def _page_access(service: Service, door: HttpDoor) -> PageAccess | None:

@@ -2,15 +2,17 @@
 
 import asyncio
 import json
+import signal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
 import mcp_types as types
 from mcp.server.caching import CacheHint
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.models import InitializationOptions
@@ -29,7 +31,7 @@ from subagent_server.server.notifications import (
     ToolWatch,
     is_modern,
 )
-from subagent_server.server.resources import ResourceHandlers, refusal
+from subagent_server.server.resources import Context, ResourceHandlers, refusal
 from subagent_server.settings import Role
 from subagent_server.tools.spec import LIST, Answer, Call, ToolSpec, page_of
 from subagent_server.tools.tool_table import PAGE_TOOLS, PARENT_TOOLS, ToolDispatcher, ToolTables, tools_of
@@ -37,33 +39,91 @@ from subagent_server.verbs.access import Caller
 from subagent_server.verbs.context import Service
 from subagent_server.verbs.wait_for_runs import AgentChanges, Changes, progress_words
 
-# -- The handlers of `tools/list` and `tools/call`: they present the specs and the answers of the service.
+Params = TypeVar("Params")
+Result = TypeVar("Result")
 
-
-ToolsContext = ServerRequestContext[Any, Any]
+PARENT_INSTRUCTIONS = (
+    "Hand focused work to subagents: run_<agent> (of many: run_agent, with a name from list_agents) "
+    "starts one and returns a runId at once, or its result with waitSeconds (default 0; cut to your "
+    "client's timeout). It sees only prompt and inputs (file paths, relative to cwd), and works in cwd if "
+    "that is given. For several at once start all in one turn, each with a label, then wait_for_runs. When a "
+    "view shows an open question, "
+    "answer it with reply_subagent. Wait with waitSeconds or wait_for_runs instead of polling. Runs go on"
+    " whatever happens to this server or to a call: after a call that timed out, look with list_runs "
+    "before you start it again."
+)
+CHILD_INSTRUCTIONS = (
+    "You are a subagent. Ask your parent with ask_parent what only it can decide; update_status says how far "
+    "you are."
+)
+LIFECYCLE_INSTRUCTIONS = (
+    "agent_start(contract) starts an agent without a file and returns its agent_id, which is a runId too; "
+    "agent_status looks at several."
+)
+LEFT = (
+    "The server left before this call was answered. Runs go on: look with list_runs before you call again, "
+    "or start anything again."
+)
 DEFAULT_WAIT_SECONDS = 50.0
 WAIT_SECONDS = {"claude-code": 1500.0, "codex": 280.0, "gemini-cli": 570.0}
 """How long a call of a client may take before the client gives it up (measured; see `docs/tools.md`)."""
 ADDED_BY_CLIENTS = frozenset({"wait_for_previous"})
 """Arguments that a client adds to every tool's schema for itself and passes on all the same: Gemini CLI's."""
+THREADS = 32
+WARM_UP_SECONDS = 0.5
+"""When the zygote is started: its imports would slow down the first answers, for which clients wait least."""
+MAX_AT_WORK = 128
+"""How many requests may have no answer, or one that nobody has read, beside those that wait for runs."""
+MAX_FAULTS = 5
+MAX_NAME_CHARACTERS = 80
+_ENVELOPE = ("params", "_meta")
+"""Checked before the parameters are; the model of a newer request asks for it once more."""
+_NOT_YET_INITIALIZED = ""
+"""The data of the error that the SDK has for a request before the handshake."""
+FIXED_TTL_MS = 3_600_000
+"""The server's description of itself stays; lists change at any time, so they go stale at once."""
 
 
-class ToolHandlers:
-    """Lists and calls the tools for one connection."""
+def prepare_loop(service: Service) -> None:
+    """Prepare the running loop for a server: threads for verbs, children that end, and a late zygote."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="verb"))
+    loop.add_signal_handler(signal.SIGCHLD, service.launcher.reap)
+    loop.call_later(WARM_UP_SECONDS, service.launcher.warm_up)
 
-    def __init__(
-        self,
-        service: Service,
-        changes: Changes,
-        role: Role,
-        caller: Caller,
-        log_notifier: LogNotifier,
-        tables: ToolTables,
-    ) -> None:
-        self._settings = service.settings
+
+class SharedByClients:
+    """What the connections of a process share: a watch on runs and agent files, and the tables of tools."""
+
+    def __init__(self, service: Service, caller: Caller) -> None:
+        self.tables = ToolTables(service, caller)
+        self.runs = Changes(service.store)
+        self.agents = AgentChanges(service.registry.directories, self.runs.watcher)
+
+
+class ClientConnection:
+    """The connection of one client: its handlers, and the requests that have no answer yet."""
+
+    def __init__(self, service: Service, role: Role, caller: Caller, shared: SharedByClients) -> None:
+        background, notices, changes = Background(), ClientNotices(), shared.runs
+        self._background = background
         self._store = service.store
-        self._log_notifier = log_notifier
-        self._dispatcher = ToolDispatcher(service, changes, caller, tools_of(service, role, caller), tables)
+        self._max_wait_seconds = service.settings.max_wait_seconds
+        self._dispatcher = ToolDispatcher(
+            service, changes, caller, tools_of(service, role, caller), shared.tables
+        )
+        self.count_unanswered: Callable[[], int] = lambda: 0
+        """How many requests have no answer, or not all of it: set by what reads and writes them."""
+        self.log_notifier = LogNotifier(service, changes, caller, background)
+        self.resources = ResourceHandlers(service, caller)
+        self.subscriptions = SubscriptionHandlers(
+            ResourceWatch(service, changes, caller, notices, background),
+            ToolWatch(service.registry, shared.agents, self._digest, notices, background),
+            notices,
+        )
+        may_delegate = set(PARENT_TOOLS) <= set(self._dispatcher.generic)
+        self.instructions = _instructions(service, role, may_delegate=may_delegate)
+        self.tools_may_change = bool(service.registry.directories)
 
     @property
     def waiting(self) -> int:
@@ -71,19 +131,39 @@ class ToolHandlers:
         return self._dispatcher.waiting
 
     @property
-    def may_delegate(self) -> bool:
-        """Whether the tools of a parent are among those of this role."""
-        return set(PARENT_TOOLS) <= set(self._dispatcher.generic)
+    def busy(self) -> bool:
+        """Whether a request is being worked on: more have no answer than wait for runs or for changes."""
+        return self._at_work > 0
 
-    async def page(self, cursor: str | None) -> tuple[types.ListToolsResult, str]:
-        """Return a page of the tools, and the digest of all of them.
+    @property
+    def is_full(self) -> bool:
+        """Whether no further request is taken before one of those being worked on is answered and read."""
+        return self._at_work >= MAX_AT_WORK
 
-        The first page is of the tools as they are now, and the others go on with it: files are not looked at
+    @property
+    def _at_work(self) -> int:
+        return self.count_unanswered() - self.waiting - self.subscriptions.listening
+
+    def read_ahead(self) -> None:
+        """Begin to read the agent files: the first list of the tools finds them read, or being read."""
+        self._background.start(asyncio.to_thread(self._digest))
+
+    def _digest(self) -> str:
+        """Return a text that differs as soon as a client would be listed other tools. Looks at files."""
+        return self._dispatcher.table().digest
+
+    async def list_tools(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        """Return a page of the tools.
+
+        The first page is of the tools as they are now, and the others continue it: files are not looked at
         for each page. When the table has been made anew meanwhile, a cursor of the old one is refused.
 
         Raises:
             MCPError: the cursor is not of these tools.
         """
+        cursor = None if params is None else params.cursor
         table = None if cursor is None else self._dispatcher.kept_table
         if table is None:
             table = await asyncio.to_thread(self._dispatcher.table)
@@ -92,15 +172,10 @@ class ToolHandlers:
         except SubagentError as error:
             raise refusal(error) from error
         tools = [_tool(tool) for tool in page]
-        return types.ListToolsResult(tools=tools, next_cursor=next_cursor), table.digest
+        await self.subscriptions.listed_tools(context, table.digest)
+        return types.ListToolsResult(tools=tools, next_cursor=next_cursor)
 
-    def digest(self) -> str:
-        """Return a text that differs as soon as a client would be listed other tools. Looks at files."""
-        return self._dispatcher.table().digest
-
-    async def call_tool(
-        self, context: ToolsContext, params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
+    async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         """Call a tool. Whatever is wrong becomes a tool error in one sentence."""
         try:
             return _presented(await self._dispatcher.call(params.name, self._call(context, params)))
@@ -113,20 +188,40 @@ class ToolHandlers:
                 "its stderr has the details: please report it."
             )
 
-    def _call(self, context: ToolsContext, params: types.CallToolRequestParams) -> Call:
+    def _call(self, context: Context, params: types.CallToolRequestParams) -> Call:
+        arguments = {
+            name: value for name, value in (params.arguments or {}).items() if name not in ADDED_BY_CLIENTS
+        }
         client = context.session.client_params
-        name = client.client_info.name if client is not None and client.client_info is not None else None
-        longest = longest_wait_seconds(name, self._settings.max_wait_seconds)
+        client_name = (
+            client.client_info.name if client is not None and client.client_info is not None else None
+        )
 
         async def progress(elapsed: float, run_ids: Collection[str]) -> None:
             words = await asyncio.to_thread(progress_words, self._store, run_ids)
             await context.session.report_progress(elapsed, None, words)
 
-        beside = partial(self._log_notifier.beside, context)
-        call = Call(_arguments(params), longest, progress, beside, name)
+        call = Call(
+            arguments,
+            longest_wait_seconds(client_name, self._max_wait_seconds),
+            progress,
+            partial(self.log_notifier.beside, context),
+            client_name,
+        )
         if isinstance(request := context.request, Request):
             call.http_url = str(request.base_url)
         return call
+
+    async def list_resources(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        """Return the resources as they are now."""
+        await self.subscriptions.listed_resources(context)
+        return await self.resources.list_resources(context, params)
+
+    def close(self) -> None:
+        """End the work in the background: the client has gone."""
+        self._background.close()
 
 
 def _tool(spec: ToolSpec) -> types.Tool:
@@ -163,10 +258,6 @@ def longest_wait_seconds(client_name: str | None, maximum: float | None) -> floa
     return DEFAULT_WAIT_SECONDS
 
 
-def _arguments(params: types.CallToolRequestParams) -> dict[str, Any]:
-    return {name: value for name, value in (params.arguments or {}).items() if name not in ADDED_BY_CLIENTS}
-
-
 def _presented(answer: Answer) -> types.CallToolResult:
     shown = answer[LIST] if answer.keys() == {LIST} else answer
     text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
@@ -177,110 +268,6 @@ def _presented(answer: Answer) -> types.CallToolResult:
 
 def _refused(sentence: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=sentence)], is_error=True)
-
-
-Context = ServerRequestContext[Any, Any]
-Params = TypeVar("Params")
-Result = TypeVar("Result")
-
-PARENT_INSTRUCTIONS = (
-    "Hand focused work to subagents: run_<agent> (of many: run_agent, with a name from list_agents) "
-    "starts one and returns a runId at once, or its result with waitSeconds (default 0; cut to your "
-    "client's timeout). It sees only prompt and inputs (file paths, relative to cwd), and works in cwd if "
-    "that is given. For several at once start all in one turn, each with a label, then wait_for_runs. When a "
-    "view shows an open question, "
-    "answer it with reply_subagent. Wait with waitSeconds or wait_for_runs instead of polling. Runs go on"
-    " whatever happens to this server or to a call: after a call that timed out, look with list_runs "
-    "before you start it again."
-)
-CHILD_INSTRUCTIONS = (
-    "You are a subagent. Ask your parent with ask_parent what only it can decide; update_status says how far "
-    "you are."
-)
-LIFECYCLE_INSTRUCTIONS = (
-    "agent_start(contract) starts an agent without a file and returns its agent_id, which is a runId too; "
-    "agent_status looks at several."
-)
-LEFT = (
-    "The server left before this call was answered. Runs go on: look with list_runs before you call again, "
-    "or start anything again."
-)
-MAX_AT_WORK = 128
-"""How many requests may have no answer, or one that nobody has read, beside those that wait for runs."""
-MAX_FAULTS = 5
-MAX_NAME_CHARACTERS = 80
-_ENVELOPE = ("params", "_meta")
-"""Checked before the parameters are; the model of a newer request asks for it once more."""
-_NOT_YET_INITIALIZED = ""
-"""The data of the error that the SDK has for a request before the handshake."""
-FIXED_TTL_MS = 3_600_000
-"""The server's description of itself stays; lists change at any time, so they go stale at once."""
-
-
-class SharedByClients:
-    """What the connections of a process share: a watch on runs and agent files, and the tables of tools."""
-
-    def __init__(self, service: Service, caller: Caller) -> None:
-        self.tables = ToolTables(service, caller)
-        self.runs = Changes(service.store)
-        self.agents = AgentChanges(service.registry.directories, self.runs.watcher)
-
-
-class ClientConnection:
-    """The connection of one client: its handlers, and the requests that have no answer yet."""
-
-    def __init__(self, service: Service, role: Role, caller: Caller, shared: SharedByClients) -> None:
-        background, notices, changes = Background(), ClientNotices(), shared.runs
-        self._background = background
-        self.count_unanswered: Callable[[], int] = lambda: 0
-        """How many requests have no answer, or not all of it: set by what reads and writes them."""
-        self.log_notifier = LogNotifier(service, changes, caller, background)
-        self.tools = ToolHandlers(service, changes, role, caller, self.log_notifier, shared.tables)
-        self.resources = ResourceHandlers(service, caller)
-        self.subscriptions = SubscriptionHandlers(
-            ResourceWatch(service, changes, caller, notices, background),
-            ToolWatch(service.registry, shared.agents, self.tools.digest, notices, background),
-            notices,
-        )
-        self.instructions = _instructions(service, role, may_delegate=self.tools.may_delegate)
-        self.tools_may_change = bool(service.registry.directories)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a request is being worked on: more have no answer than wait for runs or for changes."""
-        return self._at_work > 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no further request is taken before one of those being worked on is answered and read."""
-        return self._at_work >= MAX_AT_WORK
-
-    @property
-    def _at_work(self) -> int:
-        return self.count_unanswered() - self.tools.waiting - self.subscriptions.listening
-
-    def read_ahead(self) -> None:
-        """Begin to read the agent files: the first list of the tools finds them read, or being read."""
-        self._background.start(asyncio.to_thread(self.tools.digest))
-
-    async def list_tools(
-        self, context: Context, params: types.PaginatedRequestParams | None
-    ) -> types.ListToolsResult:
-        """Return a page of the tools as they are now."""
-        result, digest = await self.tools.page(None if params is None else params.cursor)
-        await self.subscriptions.listed_tools(context, digest)
-        return result
-
-    async def list_resources(
-        self, context: Context, params: types.PaginatedRequestParams | None
-    ) -> types.ListResourcesResult:
-        """Return the resources as they are now."""
-        await self.subscriptions.listed_resources(context)
-        return await self.resources.list_resources(context, params)
-
-    def close(self) -> None:
-        """End what goes on beside its calls: the client has gone."""
-        self._background.close()
 
 
 def _instructions(service: Service, role: Role, *, may_delegate: bool) -> str:
@@ -305,8 +292,8 @@ class ProtocolServer(Server[Any]):
         return super().create_initialization_options(notification_options or self.changing, *args, **kwargs)
 
 
-def build_server(find: Callable[[Context], ClientConnection], alike: ClientConnection) -> ProtocolServer:
-    """Return the protocol server. `find` gives the connection of a request; all of them are like `alike`."""
+def build_server(find: Callable[[Context], ClientConnection], sample: ClientConnection) -> ProtocolServer:
+    """Return the protocol server. `find` gives the connection of a request; all of them are like `sample`."""
 
     def of(
         pick: Callable[[ClientConnection], Callable[[Context, Params], Awaitable[Result]]],
@@ -320,10 +307,10 @@ def build_server(find: Callable[[Context], ClientConnection], alike: ClientConne
         "subagent-server",
         version=__version__,
         title="Subagents",
-        instructions=alike.instructions,
+        instructions=sample.instructions,
         cache_hints={"server/discover": CacheHint(FIXED_TTL_MS, "private")},
         on_list_tools=of(lambda client: client.list_tools),
-        on_call_tool=of(lambda client: client.tools.call_tool),
+        on_call_tool=of(lambda client: client.call_tool),
         on_list_resources=of(lambda client: client.list_resources),
         on_list_resource_templates=of(lambda client: client.resources.list_templates),
         on_read_resource=of(lambda client: client.resources.read),
@@ -331,16 +318,13 @@ def build_server(find: Callable[[Context], ClientConnection], alike: ClientConne
         on_unsubscribe_resource=of(lambda client: client.subscriptions.unsubscribe),
         on_subscriptions_listen=of(lambda client: client.subscriptions.listen),
     )
-    server.changing = NotificationOptions(tools_changed=alike.tools_may_change, resources_changed=True)
+    server.changing = NotificationOptions(tools_changed=sample.tools_may_change, resources_changed=True)
     server.middleware += [explain_bad_parameters, refuse_second_initialize]
     # Not by the constructor, which warns on stderr of what only newer clients do without.
     server.add_request_handler(
         "logging/setLevel", types.SetLevelRequestParams, of(lambda client: client.log_notifier.set_level)
     )
     return server
-
-
-# -- requests that the protocol refuses: the error says which parameter to mend, or which order to keep
 
 
 async def explain_bad_parameters(ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -376,11 +360,12 @@ def _explained(method: str, error: ValidationError) -> MCPError:
     """Return the error of the protocol. It repeats no value: a value may be long, or a secret."""
     every = error.errors(include_url=False, include_input=False, include_context=False)
     faults = [
-        {"parameter": _name(each["loc"]), "fault": each["msg"]} for each in every if each["loc"] != _ENVELOPE
+        {
+            "parameter": visible(".".join(map(str, each["loc"])))[:MAX_NAME_CHARACTERS],
+            "fault": each["msg"],
+        }
+        for each in every
+        if each["loc"] != _ENVELOPE
     ][:MAX_FAULTS]
-    said = "; ".join(f"{each['parameter']}: {each['fault']}" for each in faults)
-    return MCPError(types.INVALID_PARAMS, f"{method}: {said}: mend this, and send it again.", faults)
-
-
-def _name(place: tuple[int | str, ...]) -> str:
-    return visible(".".join(map(str, place)))[:MAX_NAME_CHARACTERS]
+    named = "; ".join(f"{each['parameter']}: {each['fault']}" for each in faults)
+    return MCPError(types.INVALID_PARAMS, f"{method}: {named}: mend this, and send it again.", faults)

@@ -11,18 +11,17 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, cast
 
 import anyio
 import mcp_types as types
 import uvicorn
 from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http import (
     GET_STREAM_KEY,
@@ -41,7 +40,13 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from subagent_server.run.errors import CallerError, SubagentError, UnknownRun
-from subagent_server.server.connection import LEFT, ClientConnection, SharedByClients, build_server
+from subagent_server.server.connection import (
+    LEFT,
+    ClientConnection,
+    SharedByClients,
+    build_server,
+    prepare_loop,
+)
 from subagent_server.server.http_access import (
     ACCEPTED_AT_ONCE,
     MAX_BODY_BYTES,
@@ -50,21 +55,32 @@ from subagent_server.server.http_access import (
     BoundedProtocol,
     HostGate,
     IsWelcome,
-    KnowsBrowser,
     ParentOf,
     TokenGate,
     parent_of,
 )
 from subagent_server.server.notifications import is_modern
-from subagent_server.server.stdio import WARM_UP_SECONDS
+from subagent_server.server.page.page_app import Page
+from subagent_server.server.resources import Context
+from subagent_server.server.sockets import BACKLOG
 from subagent_server.settings import Role
 from subagent_server.verbs.access import Caller
 from subagent_server.verbs.context import Service
 from subagent_server.verbs.end_run import StoredPayload, open_payload
+from subagent_server.verbs.http_access import PageAccess
 
-# -- The sessions of the older era, each with events of its own: a client whose stream broke resumes it.
-
-
+MAX_OPEN = 2_000
+"""How many requests may have no answer at once."""
+FINISH_SECONDS = 1.0
+"""How long calls that do not wait may still be answered when the server leaves."""
+CLOSE_SECONDS = 2.5
+"""How long clients may take to read their last answers before their connections are cut."""
+KEEP_ALIVE_SECONDS = 65
+_POLL_SECONDS = 0.02
+_REPEAT_SECONDS = 60.0
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+AGENTS_SECONDS = 1.0
+"""How long the agent files are taken to be as they were: hundreds of sessions ask for them."""
 MAX_SESSIONS = 512
 MAX_SESSIONS_OF_ONE = 256
 """How many sessions there may be, and how many of them one parent may have."""
@@ -76,6 +92,289 @@ MAX_EVENTS = 256
 MAX_EVENT_BYTES = 256 << 10
 MAX_EVENT_SECONDS = 600.0
 """How many events of a session are kept, how large they may be together, and for how long."""
+CHUNK_BYTES = 256 << 10
+_CODING = re.compile(r"\s*([^\s;,]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Access:
+    """The access rules: allowed hosts, who knows tokens (`parent_of` None: parents need none), and peers.
+
+    `browsers` are those that may open the page; None: there is no page.
+    """
+
+    hosts: Iterable[str]
+    parent_of: ParentOf | None
+    browsers: PageAccess | None = None
+    is_welcome: IsWelcome | None = None
+
+
+async def serve_http(
+    service: Service,
+    role: Role,
+    caller: Caller,
+    listener: socket.socket,
+    access: Access,
+    leave: Callable[[], NoReturn],
+) -> None:
+    """Serve clients on a socket until SIGINT or SIGTERM, then `leave`, within 5 s of that.
+
+    Nothing of a run lives here, so nobody waits for threads that are still in the middle of a verb.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", force=True)
+    prepare_loop(service)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_Complaints())
+    leaving = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, leaving.set)
+    clients = HttpClients(service, role, caller)
+    sample = clients.made(None)
+    sample.read_ahead()
+    server = build_server(clients.of, sample)
+    sessions = McpSessions(server, clients.end_session)
+    calls = OpenCalls()
+    server.middleware.insert(0, calls)
+    server.get_tool_input_schema = lambda _: None  # no tool takes arguments from headers: nothing to compare
+    page = None if access.browsers is None else Page(service, caller, access.browsers)
+    routes = [payload_route(service, clients.caller_of), *([] if page is None else page.routes)]
+    http = HttpServer(assemble(sessions, access, routes), access.is_welcome)
+    async with sessions.run():
+        serving = asyncio.create_task(http.serve([listener]))
+        left = asyncio.create_task(leaving.wait())
+        await asyncio.wait([serving, left], return_when=asyncio.FIRST_COMPLETED)
+        # 1. Nobody new comes in, and the streams of changes end, as the protocol has it.
+        http.accept_no_more()
+        clients.end_streams()
+        if page is not None:
+            page.end()
+        # 2. Calls that do not wait for runs are still answered; then all others, with an error.
+        with anyio.move_on_after(FINISH_SECONDS):
+            while calls.count > clients.waiting:
+                await anyio.sleep(_POLL_SECONDS)
+        calls.end_all()
+        with anyio.move_on_after(FINISH_SECONDS):
+            while calls.count:
+                await anyio.sleep(_POLL_SECONDS)
+        # 3. The sessions end with their streams, and connections when their last answers are read.
+        await sessions.end_all()
+        await http.close(CLOSE_SECONDS)
+        await serving
+    leave()
+
+
+def assemble(sessions: "McpSessions", access: Access, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
+    """Return the application: MCP at `/mcp`, the routes, and the layers that look at each request first."""
+    app: ASGIApp = Starlette(
+        routes=[
+            Route("/mcp", StreamableHTTPASGIApp(sessions)),
+            Route("/healthz", _health, methods=["GET"]),
+            *routes,
+        ],
+        exception_handlers={SubagentError: _refused},
+    )
+    return HostGate(TokenGate(BodyBounds(app), access.parent_of, access.browsers), access.hosts)
+
+
+async def _refused(_: Request, error: Exception) -> JSONResponse:
+    """Answer with the sentence of what a verb refuses."""
+    status = 404 if isinstance(error, UnknownRun) else 400 if isinstance(error, CallerError) else 500
+    sentence = error.sentence if isinstance(error, SubagentError) else str(error)
+    return JSONResponse({"error": sentence}, status, headers={"cache-control": "no-store"})
+
+
+async def _health(_: Request) -> JSONResponse:
+    return JSONResponse({"status": "ok"})
+
+
+class HttpServer(uvicorn.Server):
+    """The HTTP server, without handlers of signals: `close` ends it. It hears peers that are welcome."""
+
+    def __init__(self, app: ASGIApp, is_welcome: IsWelcome | None = None) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=cast(Any, partial(BoundedProtocol, is_welcome=is_welcome)),
+                backlog=ACCEPTED_AT_ONCE,
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+                loop="asyncio",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to the caller."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; the queue gets longer when the loop has taken from it how many it may accept at once."""
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(BACKLOG)
+
+    def accept_no_more(self) -> None:
+        """Close the listeners; connections stay."""
+        for server in self.servers:
+            server.close()
+
+    async def close(self, seconds: float) -> None:
+        """Let the open answers end, for at most this long, then cut what is left."""
+        self.should_exit = True
+        with anyio.move_on_after(seconds):
+            while self.server_state.tasks:
+                await anyio.sleep(_POLL_SECONDS)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+
+class _Complaints:
+    """Says what the event loop complains of; of connections that find no room it says so once a minute."""
+
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in _NO_ROOM:
+            return loop.default_exception_handler(context)
+        if loop.time() >= self._quiet_until:
+            self._quiet_until = loop.time() + _REPEAT_SECONDS
+            sentence = f"Connections wait, as there is no room: {error.strerror}."
+            print(sentence, file=sys.stderr, flush=True)
+        return None
+
+
+class OpenCalls:
+    """Counts the requests without an answer, and answers them with an error when the server leaves."""
+
+    def __init__(self) -> None:
+        self._open: set[anyio.CancelScope] = set()
+        self._leaving = False
+
+    @property
+    def count(self) -> int:
+        """How many requests have no answer."""
+        return len(self._open)
+
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Answer a message, unless the server leaves. Raises MCPError."""
+        if ctx.request_id is None:
+            return await call_next(ctx)
+        if self._leaving or len(self._open) >= MAX_OPEN:
+            raise MCPError(types.INTERNAL_ERROR, "The server has too much to do, or leaves: try again soon.")
+        with anyio.CancelScope() as scope:
+            self._open.add(scope)
+            try:
+                return await call_next(ctx)
+            finally:
+                self._open.discard(scope)
+        raise MCPError(types.CONNECTION_CLOSED, LEFT)
+
+    def end_all(self) -> None:
+        """Answer every open request with the error that says that the server leaves."""
+        self._leaving = True
+        for scope in list(self._open):
+            scope.cancel()
+
+
+class HttpClients:
+    """Finds the connection that a request belongs to, made with the first request of its client.
+
+    Each session of the older era has a connection, and of the newer era each parent.
+    """
+
+    def __init__(self, service: Service, role: Role, caller: Caller) -> None:
+        service.registry.keep_for(AGENTS_SECONDS)
+        self._service = service
+        self._role = role
+        self._caller = caller
+        self._shared = SharedByClients(service, caller)
+        self._by_session: dict[str, ClientConnection] = {}
+        self._by_parent: dict[str | None, ClientConnection] = {}
+
+    def of(self, context: Context) -> ClientConnection:
+        """Return the connection of a request."""
+        request = context.request
+        assert isinstance(request, Request)
+        parent = parent_of(request.scope)
+        if is_modern(context):
+            return self._by_parent.get(parent) or self._by_parent.setdefault(parent, self.made(parent))
+        session = request.headers[MCP_SESSION_ID_HEADER]
+        return self._by_session.get(session) or self._by_session.setdefault(session, self.made(parent))
+
+    def made(self, parent: str | None) -> ClientConnection:
+        """Return a new connection of a parent."""
+        return ClientConnection(self._service, self._role, self._as(parent), self._shared)
+
+    def caller_of(self, request: Request) -> Caller:
+        """Return the caller of a request."""
+        return self._as(parent_of(request.scope))
+
+    def end_session(self, session: str) -> None:
+        """Forget the connection of a session that has ended."""
+        connection = self._by_session.pop(session, None)
+        if connection is not None:
+            connection.close()
+
+    def _as(self, parent: str | None) -> Caller:
+        return replace(self._caller, parent=parent)
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for runs."""
+        return sum(connection.waiting for connection in self._all())
+
+    def end_streams(self) -> None:
+        """End the streams of changes of all clients, as the protocol does it."""
+        for connection in self._all():
+            connection.subscriptions.end_streams()
+
+    def _all(self) -> Iterator[ClientConnection]:
+        return chain(self._by_parent.values(), self._by_session.values())
+
+
+class McpSessions(StreamableHTTPSessionManager):
+    """Serves MCP of both eras. `ended` is called with the id of each session that has ended."""
+
+    def __init__(self, server: Server, ended: Callable[[str], None] = lambda _: None) -> None:
+        super().__init__(
+            server,
+            retry_interval=RETRY_MS,
+            session_idle_timeout=IDLE_SECONDS,
+            max_request_body_size=MAX_BODY_BYTES,
+            max_sessions=MAX_SESSIONS,
+        )
+        self._ended = ended
+        self._events: dict[str, SessionEvents] = {}
+
+    async def end_all(self) -> None:
+        """End all sessions, with their streams."""
+        for session, transport in list(self._server_instances.items()):
+            await self._discard_session(session, transport)
+
+    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
+        """Return the transport of a new session, or None if there are too many, or too many of one parent."""
+        if sum(owner == requestor for owner in self._session_owners.values()) >= MAX_SESSIONS_OF_ONE:
+            return None
+        # A store for each session: the streams of all sessions have the same names.
+        self.event_store = events = SessionEvents()
+        transport = super()._admit_session(requestor)
+        if transport is not None and transport.mcp_session_id is not None:
+            self._events[transport.mcp_session_id] = events
+        return transport
+
+    async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
+        if (events := self._events.pop(session_id, None)) is not None:
+            events.end()
+        await super()._discard_session(session_id, transport)
+        self._ended(session_id)
 
 
 @dataclass(frozen=True)
@@ -154,48 +453,7 @@ class SessionEvents(EventStore):
             self._bytes -= len(first.text)
 
 
-class McpSessions(StreamableHTTPSessionManager):
-    """Serves MCP of both eras. `ended` is called with the id of each session that has ended."""
-
-    def __init__(self, server: Server, ended: Callable[[str], None] = lambda _: None) -> None:
-        super().__init__(
-            server,
-            retry_interval=RETRY_MS,
-            session_idle_timeout=IDLE_SECONDS,
-            max_request_body_size=MAX_BODY_BYTES,
-            max_sessions=MAX_SESSIONS,
-        )
-        self._ended = ended
-        self._events: dict[str, SessionEvents] = {}
-
-    async def end_all(self) -> None:
-        """End all sessions, with their streams."""
-        for session, transport in list(self._server_instances.items()):
-            await self._discard_session(session, transport)
-
-    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
-        """Return the transport of a new session, or None if there are too many, or too many of one parent."""
-        if sum(owner == requestor for owner in self._session_owners.values()) >= MAX_SESSIONS_OF_ONE:
-            return None
-        # A store for each session: the streams of all sessions have the same names.
-        self.event_store = events = SessionEvents()
-        transport = super()._admit_session(requestor)
-        if transport is not None and transport.mcp_session_id is not None:
-            self._events[transport.mcp_session_id] = events
-        return transport
-
-    async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
-        if (events := self._events.pop(session_id, None)) is not None:
-            events.end()
-        await super()._discard_session(session_id, transport)
-        self._ended(session_id)
-
-
 # -- `GET /api/agents/{agent_id}/payload`: the payload of an agent, passed on as it is stored, compressed.
-
-
-CHUNK_BYTES = 256 << 10
-_CODING = re.compile(r"\s*([^\s;,]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?", re.ASCII)
 
 
 def payload_route(service: Service, caller_of: Callable[[Request], Caller]) -> Route:
@@ -242,12 +500,12 @@ def _headers(stored: StoredPayload) -> dict[str, str]:
 
 def takes_gzip(headers: list[str]) -> bool:
     """Whether a client that sends these `Accept-Encoding` says that it takes gzip."""
-    said: dict[str, bool] = {}
+    taken: dict[str, bool] = {}
     for part in ",".join(headers).split(","):
         found = _CODING.fullmatch(part)
         if found is not None:
-            said[found[1].lower()] = found[2] is None or found[2].strip("0.") != ""
-    return said.get("gzip", said.get("x-gzip", said.get("*", False)))
+            taken[found[1].lower()] = found[2] is None or found[2].strip("0.") != ""
+    return taken.get("gzip", taken.get("x-gzip", taken.get("*", False)))
 
 
 def _knows(headers: list[str], stored: StoredPayload) -> bool:
@@ -268,293 +526,3 @@ async def _chunks(stored: StoredPayload) -> AsyncIterator[bytes]:
 
 def _payload_refused(status: int, sentence: str) -> JSONResponse:
     return JSONResponse({"error": sentence}, status)
-
-
-# -- The clients over HTTP: a connection for each session of the older era, one for each parent of the
-# newer.
-
-
-ClientsContext = ServerRequestContext[Any, Any]
-
-AGENTS_SECONDS = 1.0
-"""How long the agent files are taken to be as they were: hundreds of sessions ask for them."""
-
-
-def request_of(context: ClientsContext) -> Request:
-    """Return the HTTP request that a message came with."""
-    assert isinstance(context.request, Request)
-    return context.request
-
-
-class HttpClients:
-    """Finds the connection that a request belongs to, made with the first request of its client."""
-
-    def __init__(self, service: Service, role: Role, caller: Caller) -> None:
-        service.registry.keep_for(AGENTS_SECONDS)
-        self._service = service
-        self._role = role
-        self._caller = caller
-        self._shared = SharedByClients(service, caller)
-        self._by_session: dict[str, ClientConnection] = {}
-        self._by_parent: dict[str | None, ClientConnection] = {}
-
-    def of(self, context: ClientsContext) -> ClientConnection:
-        """Return the connection of a request."""
-        parent = parent_of(request_of(context).scope)
-        if is_modern(context):
-            return self._by_parent.get(parent) or self._by_parent.setdefault(parent, self.made(parent))
-        session = request_of(context).headers[MCP_SESSION_ID_HEADER]
-        return self._by_session.get(session) or self._by_session.setdefault(session, self.made(parent))
-
-    def made(self, parent: str | None) -> ClientConnection:
-        """Return a new connection of a parent."""
-        return ClientConnection(self._service, self._role, self._as(parent), self._shared)
-
-    def caller_of(self, request: Request) -> Caller:
-        """Return the caller of a request."""
-        return self._as(parent_of(request.scope))
-
-    def end_session(self, session: str) -> None:
-        """Forget the connection of a session that has ended."""
-        connection = self._by_session.pop(session, None)
-        if connection is not None:
-            connection.close()
-
-    def _as(self, parent: str | None) -> Caller:
-        return replace(self._caller, parent=parent)
-
-    @property
-    def waiting(self) -> int:
-        """How many calls wait for runs."""
-        return sum(connection.tools.waiting for connection in self._all())
-
-    def end_streams(self) -> None:
-        """End the streams of changes of all clients, as the protocol does it."""
-        for connection in self._all():
-            connection.subscriptions.end_streams()
-
-    def _all(self) -> Iterator[ClientConnection]:
-        return chain(self._by_parent.values(), self._by_session.values())
-
-
-Context = ServerRequestContext[Any, Any]
-THREADS = 32
-MAX_OPEN = 2_000
-"""How many requests may have no answer at once."""
-FINISH_SECONDS = 1.0
-"""How long calls that do not wait may still be answered when the server leaves."""
-CLOSE_SECONDS = 2.5
-"""How long clients may take to read their last answers before their connections are cut."""
-KEEP_ALIVE_SECONDS = 65
-BACKLOG = 512
-"""How many connections the system keeps until they are accepted."""
-_POLL_SECONDS = 0.02
-_REPEAT_SECONDS = 60.0
-_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
-
-@dataclass(frozen=True)
-class Access:
-    """The access rules: allowed hosts, who knows tokens (`parent_of` None: parents need none), and peers."""
-
-    hosts: Iterable[str]
-    parent_of: ParentOf | None
-    knows_browser: KnowsBrowser | None = None
-    is_welcome: IsWelcome | None = None
-
-
-class AttachedPage(Protocol):
-    """The page that people open in a browser: its addresses, and the end of its streams."""
-
-    @property
-    def routes(self) -> list[BaseRoute]:
-        """Every address of the page."""
-
-    def end(self) -> None:
-        """End every stream, because the server leaves."""
-
-
-def serve_http(
-    service: Service,
-    role: Role,
-    caller: Caller,
-    listener: socket.socket,
-    access: Access,
-    page: AttachedPage | None,
-    leave: Callable[[], NoReturn],
-) -> None:
-    """Serve clients on a socket until SIGINT or SIGTERM, then `leave`, within 5 s of that.
-
-    Nothing of a run lives here, so nobody waits for threads that are still in the middle of a verb.
-    """
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", force=True)
-    asyncio.run(_serve(service, role, caller, listener, access, page, leave))
-
-
-async def _serve(
-    service: Service,
-    role: Role,
-    caller: Caller,
-    listener: socket.socket,
-    access: Access,
-    page: AttachedPage | None,
-    leave: Callable[[], NoReturn],
-) -> None:
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="verb"))
-    loop.set_exception_handler(_Complaints())
-    loop.add_signal_handler(signal.SIGCHLD, service.launcher.reap)
-    loop.call_later(WARM_UP_SECONDS, service.launcher.warm_up)
-    leaving = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, leaving.set)
-    clients = HttpClients(service, role, caller)
-    alike = clients.made(None)
-    alike.read_ahead()
-    server = build_server(clients.of, alike)
-    sessions = McpSessions(server, clients.end_session)
-    calls = OpenCalls()
-    server.middleware.insert(0, calls)
-    server.get_tool_input_schema = lambda _: None  # no tool takes arguments from headers: nothing to compare
-    routes = [payload_route(service, clients.caller_of), *([] if page is None else page.routes)]
-    http = HttpServer(assemble(sessions, access, routes), access.is_welcome)
-    async with sessions.run():
-        serving = asyncio.create_task(http.serve([listener]))
-        left = asyncio.create_task(leaving.wait())
-        await asyncio.wait([serving, left], return_when=asyncio.FIRST_COMPLETED)
-        http.accept_no_more()
-        clients.end_streams()
-        if page is not None:
-            page.end()
-        with anyio.move_on_after(FINISH_SECONDS):
-            while calls.count > clients.waiting:
-                await anyio.sleep(_POLL_SECONDS)
-        calls.end_all()
-        with anyio.move_on_after(FINISH_SECONDS):
-            while calls.count:
-                await anyio.sleep(_POLL_SECONDS)
-        await sessions.end_all()
-        await http.close(CLOSE_SECONDS)
-        await serving
-    leave()
-
-
-def assemble(sessions: McpSessions, access: Access, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
-    """Return the application: MCP at `/mcp`, the routes, and the layers that look at each request first."""
-    app: ASGIApp = Starlette(
-        routes=[
-            Route("/mcp", StreamableHTTPASGIApp(sessions)),
-            Route("/healthz", _health, methods=["GET"]),
-            *routes,
-        ],
-        exception_handlers={SubagentError: _refused},
-    )
-    return HostGate(TokenGate(BodyBounds(app), access.parent_of, access.knows_browser), access.hosts)
-
-
-async def _refused(_: Request, error: Exception) -> JSONResponse:
-    """Answer with the sentence of what a verb refuses."""
-    status = 404 if isinstance(error, UnknownRun) else 400 if isinstance(error, CallerError) else 500
-    sentence = error.sentence if isinstance(error, SubagentError) else str(error)
-    return JSONResponse({"error": sentence}, status, headers={"cache-control": "no-store"})
-
-
-async def _health(_: Request) -> JSONResponse:
-    return JSONResponse({"status": "ok"})
-
-
-class OpenCalls:
-    """Counts the requests without an answer, and answers them with an error when the server leaves."""
-
-    def __init__(self) -> None:
-        self._open: set[anyio.CancelScope] = set()
-        self._leaving = False
-
-    @property
-    def count(self) -> int:
-        """How many requests have no answer."""
-        return len(self._open)
-
-    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Answer a message, unless the server leaves. Raises MCPError."""
-        if ctx.request_id is None:
-            return await call_next(ctx)
-        if self._leaving or len(self._open) >= MAX_OPEN:
-            raise MCPError(types.INTERNAL_ERROR, "The server has too much to do, or leaves: try again soon.")
-        with anyio.CancelScope() as scope:
-            self._open.add(scope)
-            try:
-                return await call_next(ctx)
-            finally:
-                self._open.discard(scope)
-        raise MCPError(types.CONNECTION_CLOSED, LEFT)
-
-    def end_all(self) -> None:
-        """Answer every open request with the error that says that the server leaves."""
-        self._leaving = True
-        for scope in list(self._open):
-            scope.cancel()
-
-
-class _Complaints:
-    """Says what the event loop complains of; of connections that find no room it says so once a minute."""
-
-    def __init__(self) -> None:
-        self._quiet_until = 0.0
-
-    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        if not isinstance(error, OSError) or error.errno not in _NO_ROOM:
-            return loop.default_exception_handler(context)
-        if loop.time() >= self._quiet_until:
-            self._quiet_until = loop.time() + _REPEAT_SECONDS
-            sentence = f"Connections wait, as there is no room: {error.strerror}."
-            print(sentence, file=sys.stderr, flush=True)
-        return None
-
-
-class HttpServer(uvicorn.Server):
-    """The HTTP server, without handlers of signals: `close` ends it. It hears peers that are welcome."""
-
-    def __init__(self, app: ASGIApp, is_welcome: IsWelcome | None = None) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=cast(Any, partial(BoundedProtocol, is_welcome=is_welcome)),
-                backlog=ACCEPTED_AT_ONCE,
-                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-                loop="asyncio",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            )
-        )
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to the caller."""
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen; the queue gets longer when the loop has taken from it how many it may accept at once."""
-        await super().startup(sockets)
-        for listener in sockets or ():
-            listener.listen(BACKLOG)
-
-    def accept_no_more(self) -> None:
-        """Close the listeners; connections stay."""
-        for server in self.servers:
-            server.close()
-
-    async def close(self, seconds: float) -> None:
-        """Let the open answers end, for at most this long, then cut what is left."""
-        self.should_exit = True
-        with anyio.move_on_after(seconds):
-            while self.server_state.tasks:
-                await anyio.sleep(_POLL_SECONDS)
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()

@@ -23,14 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from subagent_server.run.errors import SubagentError
-
-# -- The bounds of connections: how many there are, how long they may be a stranger's, and when a peer is
-# dead.
-#
-# The HTTP server itself has no timer for a peer that says nothing, or half a header, and accepts
-# connections until it has no descriptor left. Peers of which nothing is known yet have bounds of their own,
-# so that they cannot take the place of others; a peer with a token may do what the user may.
-
+from subagent_server.verbs.http_access import PageAccess
 
 MAX_CONNECTIONS = 800
 OWN_DESCRIPTORS = 224
@@ -47,78 +40,6 @@ DEAD_SECONDS = 60
 """How long a peer may leave what was sent to it unconfirmed, or unread, before the connection is cut."""
 ADMIT = "subagent.admit"
 """The key of a request's scope with the function that says that its peer may come in."""
-
-IsWelcome = Callable[[socket.socket], bool]
-
-
-def max_connections() -> int:
-    """Return how many connections there may be with the descriptors that this process has."""
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_CONNECTIONS if descriptors < 0 else max(2, min(MAX_CONNECTIONS, descriptors - OWN_DESCRIPTORS))
-
-
-class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 on one connection, with bounds for peers that are unknown or gone.
-
-    A peer that is not welcome is not heard at all.
-    """
-
-    def __init__(self, *arguments: Any, is_welcome: IsWelcome | None = None, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        self._is_welcome = is_welcome
-        self._is_known = False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base
-        """Begin, unless the peer is not welcome or there is no room."""
-        super().connection_made(transport)
-        peer = transport.get_extra_info("socket")
-        if self._is_welcome is not None and not self._is_welcome(peer):
-            return transport.abort()
-        self._since = self.loop.time()
-        if len(self.connections) > max_connections():
-            min(self._strangers(), key=lambda each: each._since).transport.abort()
-        _notice_death(peer)
-        self.app = self._introduced(self.app)
-        self.loop.call_later(SETTLE_SECONDS, self._leave_if_too_many)
-        self.loop.call_later(STRANGER_SECONDS, self._leave_if_unknown)
-        return None
-
-    def _introduced(self, app: Any) -> Any:
-        async def introduced(scope: Any, receive: Any, send: Any) -> None:
-            scope[ADMIT] = self._admit
-            await app(scope, receive, send)
-
-        return introduced
-
-    def _admit(self) -> None:
-        self._is_known = True
-
-    def _strangers(self) -> list["BoundedProtocol"]:
-        every = (each for each in self.connections if isinstance(each, BoundedProtocol))
-        return [each for each in every if not (each._is_known or each.transport.is_closing())]
-
-    def _leave_if_too_many(self) -> None:
-        if not self._is_known and len(self._strangers()) > MAX_STRANGERS:
-            self.transport.abort()
-
-    def _leave_if_unknown(self) -> None:
-        if not self._is_known:
-            self.transport.abort()
-
-
-def _notice_death(peer: socket.socket | None) -> None:
-    """Let the system find out that a peer is gone, or no longer reads."""
-    if peer is None or peer.family == socket.AF_UNIX:
-        return
-    with suppress(OSError):
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_SECONDS // 2)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, DEAD_SECONDS // 6)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_SECONDS * 1000)
-
-
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 PAGE_PATHS = "/page/"
 """The paths of the page, which lets browsers in by sessions of its own."""
 CODE_PATH = f"{PAGE_PATHS}session"
@@ -147,15 +68,9 @@ MAX_PARTS = 100_000
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
+IsWelcome = Callable[[socket.socket], bool]
 ParentOf = Callable[[bytes], str | None]
 """Returns the name of the parent whose token it is given, or None."""
-KnowsBrowser = Callable[[bytes], bool]
-"""Says whether it is given the secret of a browser's session."""
-
-
-def refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
-    """Return the answer to a request that is refused before it is read; the connection ends with it."""
-    return JSONResponse({"error": sentence}, status, headers={"connection": "close", **(headers or {})})
 
 
 class HostGate:
@@ -215,12 +130,10 @@ class TokenGate:
     request is let in is no stranger's any more.
     """
 
-    def __init__(
-        self, app: ASGIApp, parent_of: ParentOf | None, knows_browser: KnowsBrowser | None = None
-    ) -> None:
+    def __init__(self, app: ASGIApp, parent_of: ParentOf | None, browsers: PageAccess | None) -> None:
         self._app = app
         self._parent_of = parent_of
-        self._knows_browser = knows_browser
+        self._browsers = browsers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, in the name of its parent, or refuse it."""
@@ -236,7 +149,7 @@ class TokenGate:
             return refusal(413, "This takes no body: leave it out.") if has_body else None
         token = _token(headers.getlist("authorization"))
         if path.startswith(PAGE_PATHS):
-            if token is None or self._knows_browser is None or not self._knows_browser(token):
+            if token is None or self._browsers is None or not self._browsers.knows(token):
                 return refusal(401, "This page is not open any more: run `subagent page` again.")
         elif self._parent_of is not None:
             parent = None if token is None else self._parent(self._parent_of, token)
@@ -347,3 +260,78 @@ def _replayed(body: bytearray, receive: Receive) -> Receive:
         return messages.pop() if messages else await receive()
 
     return receive_again
+
+
+def refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
+    """Return the answer to a request that is refused before it is read; the connection ends with it."""
+    return JSONResponse({"error": sentence}, status, headers={"connection": "close", **(headers or {})})
+
+
+class BoundedProtocol(H11Protocol):
+    """HTTP/1.1 on one connection, with bounds for peers that are unknown or gone.
+
+    The HTTP server itself has no timer for a peer that says nothing, or half a header, and accepts
+    connections until it has no descriptor left. Peers of which nothing is known yet have bounds of their
+    own, so that they cannot take the place of others; a peer with a token may do what the user may. A peer
+    that is not welcome is not heard at all.
+    """
+
+    def __init__(self, *arguments: Any, is_welcome: IsWelcome | None = None, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._is_welcome = is_welcome
+        self._is_known = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base
+        """Begin, unless the peer is not welcome or there is no room."""
+        super().connection_made(transport)
+        peer = transport.get_extra_info("socket")
+        if self._is_welcome is not None and not self._is_welcome(peer):
+            return transport.abort()
+        self._since = self.loop.time()
+        if len(self.connections) > max_connections():
+            min(self._strangers(), key=lambda each: each._since).transport.abort()
+        _notice_death(peer)
+        self.app = self._introduced(self.app)
+        self.loop.call_later(SETTLE_SECONDS, self._leave_if_too_many)
+        self.loop.call_later(STRANGER_SECONDS, self._leave_if_unknown)
+        return None
+
+    def _introduced(self, app: Any) -> Any:
+        async def introduced(scope: Any, receive: Any, send: Any) -> None:
+            scope[ADMIT] = self._admit
+            await app(scope, receive, send)
+
+        return introduced
+
+    def _admit(self) -> None:
+        self._is_known = True
+
+    def _strangers(self) -> list["BoundedProtocol"]:
+        every = (each for each in self.connections if isinstance(each, BoundedProtocol))
+        return [each for each in every if not (each._is_known or each.transport.is_closing())]
+
+    def _leave_if_too_many(self) -> None:
+        if not self._is_known and len(self._strangers()) > MAX_STRANGERS:
+            self.transport.abort()
+
+    def _leave_if_unknown(self) -> None:
+        if not self._is_known:
+            self.transport.abort()
+
+
+def max_connections() -> int:
+    """Return how many connections there may be with the descriptors that this process has."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if descriptors < 0 else max(2, min(MAX_CONNECTIONS, descriptors - OWN_DESCRIPTORS))
+
+
+def _notice_death(peer: socket.socket | None) -> None:
+    """Let the system find out that a peer is gone, or no longer reads."""
+    if peer is None or peer.family == socket.AF_UNIX:
+        return
+    with suppress(OSError):
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_SECONDS // 2)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, DEAD_SECONDS // 6)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_SECONDS * 1000)

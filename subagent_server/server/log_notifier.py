@@ -13,11 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
-from types import TracebackType
 from typing import Any, get_args
 
 import mcp_types as types
-from mcp.server.context import ServerRequestContext
 from mcp.server.session import ServerSession
 from mcp_types import (
     LoggingLevel,
@@ -25,19 +23,22 @@ from mcp_types import (
     LoggingMessageNotificationParams,
     ServerNotification,
 )
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from subagent_server.run.errors import SubagentError, UnknownRun
 from subagent_server.run.records import RunMeta
-from subagent_server.server.notifications import Background
+from subagent_server.server.notifications import Background, is_modern
+from subagent_server.server.resources import Context
 from subagent_server.verbs.access import Caller, OtherParents
 from subagent_server.verbs.context import Service
 from subagent_server.verbs.get_logs import Event, JournalFollower, JournalPlace
 from subagent_server.verbs.wait_for_runs import Changes, Wait, until_root_is_made, wait_until
 
-Context = ServerRequestContext[Any, Any]
-
-
+LOOK_SECONDS = 1.0
+"""How often journals are looked at: unlike a state, a new line of a journal is not announced."""
+FLUSH_SECONDS = 2.0
+"""How long an answer waits, at most, for the last events before it: they go through the same pipe."""
+MAX_PLACES = 1_000
+MAX_WAITING = 256
 LEVELS: tuple[LoggingLevel, ...] = get_args(LoggingLevel)
 """From the least to the most severe, as the protocol declares them."""
 MAX_TEXT = 2_000
@@ -55,6 +56,280 @@ _BY_TYPE: dict[str, LoggingLevel] = {
     "warning": "warning",
     "no_reply": "warning",
 }
+
+
+class LogNotifier:
+    """Sends the events of runs to one client, as it asks for them. No run and no call ever waits for this."""
+
+    def __init__(self, service: Service, changes: Changes, caller: Caller, background: Background) -> None:
+        self._service = service
+        self._changes = changes
+        self._caller = caller
+        self._background = background
+        self._began = _this_millisecond()
+        self._places: dict[str, JournalPlace] = {}
+        self._level: types.LoggingLevel = "emergency"
+        self._is_following = False
+        self._live: dict[str, _Tail | None] = {}
+        self._of_others: dict[str, RunMeta] = {}
+
+    async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        """Send events of at least this level to an older client, from now on."""
+        self._level = params.level
+        if not self._is_following:
+            self._is_following = True
+            since = _this_millisecond()
+            await asyncio.to_thread(self._discover, self._service.store.live_ids(), since)
+            self._background.start(self._follow_live_runs(context.session, since))
+        return types.EmptyResult()
+
+    @asynccontextmanager
+    async def beside(self, context: Context, run_ids: Collection[str]) -> AsyncIterator[None]:
+        """Send the events of these runs while a request of a modern client waits for them, if it asked."""
+        level = _asked_level(context)
+        if level is None:
+            yield
+            return
+        tails = await asyncio.to_thread(self._tails, run_ids)
+        async with Outbox(partial(_send_on, context), partial(_dropped, level)).sending() as outbox:
+
+            def look() -> None:
+                for tail in tails:
+                    tail.send(level, outbox)
+
+            wait = Wait(math.inf, frozenset(run_ids), poll_seconds=LOOK_SECONDS)
+            following = self._background.start(wait_until(self._changes, look, wait))
+            try:
+                yield
+                await asyncio.to_thread(self._send_ends, tails, level, outbox)
+                await outbox.drained(FLUSH_SECONDS)
+            finally:
+                following.cancel()
+                self._remember(tails)
+
+    # -- for one request
+
+    def _tails(self, run_ids: Iterable[str]) -> "list[_Tail]":
+        found: list[_Tail] = []
+        for run_id in run_ids:
+            with suppress(UnknownRun):  # removed meanwhile
+                tail = self._tail(run_id, self._began, self._places.get(run_id))
+                found += [] if tail is None else [tail]
+        return found
+
+    def _send_ends(self, tails: "list[_Tail]", level: types.LoggingLevel, outbox: "Outbox") -> None:
+        """Send the last events, and the ends that the journals do not have yet."""
+        for tail in tails:
+            tail.send(level, outbox)
+            with suppress(SubagentError):  # it became unreadable meanwhile: the answer of the call says so
+                tail.send_end(self._service.store.read(tail.run_id), level, outbox)
+
+    def _remember(self, tails: "list[_Tail]") -> None:
+        """Let the next request go on where this one stopped."""
+        for tail in tails:
+            self._places.pop(tail.run_id, None)
+            self._places[tail.run_id] = tail.place
+        while len(self._places) > MAX_PLACES:
+            del self._places[next(iter(self._places))]
+
+    # -- for a whole connection
+
+    async def _follow_live_runs(self, session: ServerSession, since: datetime) -> None:
+        """Send the events of the live runs that the client hears, as long as the client is there."""
+        await until_root_is_made(self._service.store)
+        await asyncio.to_thread(self._discover, self._begun(since), since)
+        outbox = Outbox(session.send_notification, lambda number: _dropped(self._level, number))
+        async with outbox.sending():
+
+            def look() -> None:
+                live = self._service.store.live_ids()
+                self._discover(live, since)
+                for tail in self._live.values():
+                    if tail is not None:
+                        tail.send(self._level, outbox)
+                for run_id in self._live.keys() - set(live):
+                    del self._live[run_id]  # all of it is over, and was sent
+                for run_id in self._of_others.keys() - set(live):
+                    del self._of_others[run_id]
+
+            await wait_until(self._changes, look, Wait(math.inf, poll_seconds=LOOK_SECONDS))
+
+    def _discover(self, run_ids: Iterable[str], since: datetime) -> None:
+        """Begin to follow runs; one that is not open to the caller is only remembered.
+
+        A run of another parent is followed from the moment at which that parent has gone.
+        """
+        others = OtherParents(self._caller)
+        for run_id in run_ids:
+            if run_id in self._live:
+                continue
+            begins = since if run_id not in self._of_others else _this_millisecond()
+            with suppress(UnknownRun):  # it is being made: the next look will find it
+                if not self._is_of(others, run_id):
+                    self._live[run_id] = self._tail(run_id, begins)
+
+    def _is_of(self, others: OtherParents, run_id: str) -> bool:
+        """Whether a run is another parent's. Raises UnknownRun."""
+        meta = self._of_others.get(run_id) or self._read(run_id)
+        if meta is None or not others.own(meta.started_by):
+            return False
+        self._of_others[run_id] = meta
+        return True
+
+    def _begun(self, since: datetime) -> Iterator[str]:
+        """Yield the runs that began since then: if the root was not there yet, some may have ended."""
+        for run_id in self._service.store.newest_first():
+            with suppress(SubagentError):
+                if self._service.store.read(run_id).created_at < since:
+                    return
+                yield run_id
+
+    # -- for both
+
+    def _tail(self, run_id: str, since: datetime, place: JournalPlace | None = None) -> "_Tail | None":
+        """Return the tail of a run: from `place` on, or its start if it began after `since`, or now.
+
+        Raises:
+            UnknownRun: there is none, or not yet.
+        """
+        meta = self._read(run_id)
+        if meta is None or not self._caller.may_open(meta):
+            return None
+        if place is None and meta.created_at >= since:
+            place = JournalPlace()
+        return _Tail(JournalFollower(self._service.store, run_id, place), run_id, meta.agent_name)
+
+    def _read(self, run_id: str) -> RunMeta | None:
+        """Return a state; None if it is unreadable, which every other door says. Raises UnknownRun."""
+        try:
+            return self._service.store.read(run_id)
+        except UnknownRun:
+            raise
+        except SubagentError:
+            return None
+
+
+def _asked_level(context: Context) -> types.LoggingLevel | None:
+    """Return the level that a request of a modern client asks for."""
+    if not is_modern(context) or context.meta is None:
+        return None
+    asked = context.meta.get(types.LOG_LEVEL_META_KEY)
+    return next((level for level in LEVELS if level == asked), None)
+
+
+async def _send_on(context: Context, notification: types.ServerNotification) -> None:
+    await context.session.send_notification(notification, related_request_id=context.request_id)
+
+
+def _this_millisecond() -> datetime:
+    """Return the present as precisely as runs are dated."""
+    moment = datetime.now(UTC)
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+class _Tail:
+    """A run whose events are sent. The events that one thread has read are queued before another reads on."""
+
+    def __init__(self, follower: JournalFollower, run_id: str, agent: str) -> None:
+        self.run_id = run_id
+        self._follower = follower
+        self._agent = agent
+        self._lock = threading.Lock()
+
+    @property
+    def place(self) -> JournalPlace:
+        """How far the journal has been read."""
+        return self._follower.place
+
+    def send(self, level: types.LoggingLevel, outbox: "Outbox") -> None:
+        """Send the new events."""
+        with self._lock:
+            news = self._follower.news()
+            if news.left_out and is_wanted("warning", level):
+                outbox.put(left_out_message(run_id=self.run_id))
+            for event in news.events:
+                self._put(event, level, outbox)
+
+    def send_end(self, meta: RunMeta, level: types.LoggingLevel, outbox: "Outbox") -> None:
+        """Send the end of a run that has ended, if its journal did not have it yet."""
+        with self._lock:
+            event = self._follower.ending(meta)
+            if event is not None:
+                self._put(event, level, outbox)
+
+    def _put(self, event: Event, level: types.LoggingLevel, outbox: "Outbox") -> None:
+        if is_wanted(level_of(event), level):
+            outbox.put(log_message(self._agent, self.run_id, event))
+
+
+class Outbox:
+    """Sends notifications one after the other. If it is full, drops the oldest and reports how many.
+
+    `send` may wait for the client as long as it likes. `dropped` makes the notification for a number that was
+    dropped, or None if the client does not want it. It sends only inside the context of `sending`.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[ServerNotification], Awaitable[None]],
+        dropped: Callable[[int], ServerNotification | None],
+    ) -> None:
+        self._send = send
+        self._notice_of = dropped
+        self._waiting: deque[ServerNotification | asyncio.Event] = deque()
+        self._dropped = 0
+        self._lock = threading.Lock()
+        self._filled = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    @asynccontextmanager
+    async def sending(self) -> AsyncIterator["Outbox"]:
+        """Send what is put, as long as this context is open."""
+        sender = asyncio.create_task(self._work())
+        try:
+            yield self
+        finally:
+            sender.cancel()
+
+    def put(self, item: ServerNotification | asyncio.Event) -> None:
+        """Take a notification, from any thread, without waiting."""
+        with self._lock:
+            self._waiting.append(item)
+            if len(self._waiting) > MAX_WAITING:
+                self._waiting.popleft()
+                self._dropped += 1
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._filled.set)
+
+    async def drained(self, seconds: float) -> None:
+        """Wait until what was put so far is sent, at most this long."""
+        passed = asyncio.Event()
+        self.put(passed)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await passed.wait()
+
+    async def _work(self) -> None:
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            while (item := self._next()) is not None:
+                if isinstance(item, asyncio.Event):
+                    item.set()
+                else:
+                    await self._send(item)
+
+    def _next(self) -> "ServerNotification | asyncio.Event | None":
+        """Return the next notification: first of all, how many were dropped."""
+        with self._lock:
+            dropped, self._dropped = self._dropped, 0
+            if dropped and (notice := self._notice_of(dropped)) is not None:
+                return notice
+            return self._waiting.popleft() if self._waiting else None
+
+
+def _dropped(level: types.LoggingLevel, number: int) -> types.LoggingMessageNotification | None:
+    return left_out_message(number) if is_wanted("warning", level) else None
 
 
 def is_wanted(level: LoggingLevel, asked: LoggingLevel) -> bool:
@@ -125,293 +400,3 @@ def _text(text: str) -> str:
     """Cut a long text; what UTF-8 cannot hold would end the connection, and becomes `?`."""
     short = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text):,} characters)"
     return short.encode("utf-8", "replace").decode()
-
-
-MAX_WAITING = 256
-
-
-class Outbox:
-    """Sends notifications one after the other. If it is full, drops the oldest and reports how many.
-
-    `send` may wait for the client as long as it likes. `dropped` makes the notification for a number that was
-    dropped, or None if the client does not want it. Use it as a context: it sends only inside.
-    """
-
-    def __init__(
-        self,
-        send: Callable[[ServerNotification], Awaitable[None]],
-        dropped: Callable[[int], ServerNotification | None],
-        size: int = MAX_WAITING,
-    ) -> None:
-        self._send = send
-        self._notice_of = dropped
-        self._size = size
-        self._waiting: deque[ServerNotification | asyncio.Event] = deque()
-        self._dropped = 0
-        self._lock = threading.Lock()
-        self._filled = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._sender: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> "Outbox":
-        self._sender = asyncio.create_task(self._work())
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._sender is not None:
-            self._sender.cancel()
-
-    def put(self, item: ServerNotification | asyncio.Event) -> None:
-        """Take a notification, from any thread, without waiting."""
-        with self._lock:
-            self._waiting.append(item)
-            if len(self._waiting) > self._size:
-                self._waiting.popleft()
-                self._dropped += 1
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._filled.set)
-
-    async def drained(self, seconds: float) -> None:
-        """Wait until what was put so far is sent, at most this long."""
-        passed = asyncio.Event()
-        self.put(passed)
-        try:
-            async with asyncio.timeout(seconds):
-                await passed.wait()
-        except TimeoutError:
-            return
-
-    async def _work(self) -> None:
-        while True:
-            await self._filled.wait()
-            self._filled.clear()
-            while (item := self._next()) is not None:
-                if isinstance(item, asyncio.Event):
-                    item.set()
-                else:
-                    await self._send(item)
-
-    def _next(self) -> "ServerNotification | asyncio.Event | None":
-        """Return the next notification: first of all, how many were dropped."""
-        with self._lock:
-            dropped, self._dropped = self._dropped, 0
-            if dropped and (notice := self._notice_of(dropped)) is not None:
-                return notice
-            return self._waiting.popleft() if self._waiting else None
-
-
-LOOK_SECONDS = 1.0
-"""How often journals are looked at: unlike a state, a new line of a journal is not announced."""
-FLUSH_SECONDS = 2.0
-"""How long an answer waits, at most, for the last events before it: they go through the same pipe."""
-MAX_PLACES = 1_000
-
-
-class LogNotifier:
-    """Sends the events of runs to one client, as it asks for them. No run and no call ever waits for this."""
-
-    def __init__(self, service: Service, changes: Changes, caller: Caller, background: Background) -> None:
-        self._service = service
-        self._changes = changes
-        self._caller = caller
-        self._background = background
-        self._began = _this_millisecond()
-        self._places: dict[str, JournalPlace] = {}
-        self._level: types.LoggingLevel = "emergency"
-        self._stands = False
-        self._live: dict[str, _Tail | None] = {}
-        self._of_others: dict[str, RunMeta] = {}
-
-    async def set_level(self, context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
-        """Send events of at least this level to an older client, from now on."""
-        self._level = params.level
-        if not self._stands:
-            self._stands = True
-            since = _this_millisecond()
-            await asyncio.to_thread(self._discover, self._service.store.live_ids(), since)
-            self._background.start(self._stand(context.session, since))
-        return types.EmptyResult()
-
-    @asynccontextmanager
-    async def beside(self, context: Context, run_ids: Collection[str]) -> AsyncIterator[None]:
-        """Send the events of these runs while a request of a modern client waits for them, if it asked."""
-        level = _asked_level(context)
-        if level is None:
-            yield
-            return
-        tails = await asyncio.to_thread(self._tails, run_ids)
-        async with Outbox(partial(_send_on, context), partial(_dropped, level)) as outbox:
-
-            def look() -> None:
-                for tail in tails:
-                    tail.send(level, outbox)
-
-            wait = Wait(math.inf, frozenset(run_ids), poll_seconds=LOOK_SECONDS)
-            following = self._background.start(wait_until(self._changes, look, wait))
-            try:
-                yield
-                await asyncio.to_thread(self._send_ends, tails, level, outbox)
-                await outbox.drained(FLUSH_SECONDS)
-            finally:
-                following.cancel()
-                self._remember(tails)
-
-    # -- for one request
-
-    def _tails(self, run_ids: Iterable[str]) -> "list[_Tail]":
-        found: list[_Tail] = []
-        for run_id in run_ids:
-            with suppress(UnknownRun):  # removed meanwhile
-                tail = self._tail(run_id, self._began, self._places.get(run_id))
-                found += [] if tail is None else [tail]
-        return found
-
-    def _send_ends(self, tails: "list[_Tail]", level: types.LoggingLevel, outbox: Outbox) -> None:
-        """Send the last events, and the ends that the journals do not have yet."""
-        for tail in tails:
-            tail.send(level, outbox)
-            with suppress(SubagentError):  # it became unreadable meanwhile: the answer of the call says so
-                tail.send_end(self._service.store.read(tail.run_id), level, outbox)
-
-    def _remember(self, tails: "list[_Tail]") -> None:
-        """Let the next request go on where this one stopped."""
-        for tail in tails:
-            self._places.pop(tail.run_id, None)
-            self._places[tail.run_id] = tail.place
-        while len(self._places) > MAX_PLACES:
-            del self._places[next(iter(self._places))]
-
-    # -- for a whole connection
-
-    async def _stand(self, session: ServerSession, since: datetime) -> None:
-        """Send the events of the live runs that the client hears, as long as the client is there."""
-        await until_root_is_made(self._service.store)
-        await asyncio.to_thread(self._discover, self._begun(since), since)
-        async with Outbox(session.send_notification, lambda number: _dropped(self._level, number)) as outbox:
-
-            def look() -> None:
-                live = self._service.store.live_ids()
-                self._discover(live, since)
-                for tail in self._live.values():
-                    if tail is not None:
-                        tail.send(self._level, outbox)
-                for run_id in self._live.keys() - set(live):
-                    del self._live[run_id]  # all of it is over, and was sent
-                for run_id in self._of_others.keys() - set(live):
-                    del self._of_others[run_id]
-
-            await wait_until(self._changes, look, Wait(math.inf, poll_seconds=LOOK_SECONDS))
-
-    def _discover(self, run_ids: Iterable[str], since: datetime) -> None:
-        """Begin to follow runs; one that is not open to the caller is only remembered.
-
-        A run of another parent is followed from the moment at which that parent has gone.
-        """
-        others = OtherParents(self._caller)
-        for run_id in run_ids:
-            if run_id in self._live:
-                continue
-            begins = since if run_id not in self._of_others else _this_millisecond()
-            with suppress(UnknownRun):  # it is being made: the next look will find it
-                if not self._is_of(others, run_id):
-                    self._live[run_id] = self._tail(run_id, begins)
-
-    def _is_of(self, others: OtherParents, run_id: str) -> bool:
-        """Whether a run is another parent's. Raises UnknownRun."""
-        try:
-            meta = self._of_others.get(run_id) or self._service.store.read(run_id)
-        except UnknownRun:
-            raise
-        except SubagentError:
-            return False  # unreadable
-        if not others.own(meta.started_by):
-            return False
-        self._of_others[run_id] = meta
-        return True
-
-    def _begun(self, since: datetime) -> Iterator[str]:
-        """Yield the runs that began since then: if the root was not there yet, some may have ended."""
-        for run_id in self._service.store.newest_first():
-            with suppress(SubagentError):
-                if self._service.store.read(run_id).created_at < since:
-                    return
-                yield run_id
-
-    # -- for both
-
-    def _tail(self, run_id: str, since: datetime, place: JournalPlace | None = None) -> "_Tail | None":
-        """Return the tail of a run: from `place` on, or its start if it began after `since`, or now.
-
-        Raises:
-            UnknownRun: there is none, or not yet.
-        """
-        try:
-            meta = self._service.store.read(run_id)
-        except UnknownRun:
-            raise
-        except SubagentError:
-            return None  # unreadable: every other door says so
-        if not self._caller.may_open(meta):
-            return None
-        if place is None and meta.created_at >= since:
-            place = JournalPlace()
-        return _Tail(JournalFollower(self._service.store, run_id, place), run_id, meta.agent_name)
-
-
-class _Tail:
-    """A run whose events are sent. The events that one thread has read are queued before another reads on."""
-
-    def __init__(self, follower: JournalFollower, run_id: str, agent: str) -> None:
-        self.run_id = run_id
-        self._follower = follower
-        self._agent = agent
-        self._lock = threading.Lock()
-
-    @property
-    def place(self) -> JournalPlace:
-        """How far the journal has been read."""
-        return self._follower.place
-
-    def send(self, level: types.LoggingLevel, outbox: Outbox) -> None:
-        """Send the new events."""
-        with self._lock:
-            news = self._follower.news()
-            if news.left_out and is_wanted("warning", level):
-                outbox.put(left_out_message(run_id=self.run_id))
-            for event in news.events:
-                self._put(event, level, outbox)
-
-    def send_end(self, meta: RunMeta, level: types.LoggingLevel, outbox: Outbox) -> None:
-        """Send the end of a run that has ended, if its journal did not have it yet."""
-        with self._lock:
-            event = self._follower.ending(meta)
-            if event is not None:
-                self._put(event, level, outbox)
-
-    def _put(self, event: Event, level: types.LoggingLevel, outbox: Outbox) -> None:
-        if is_wanted(level_of(event), level):
-            outbox.put(log_message(self._agent, self.run_id, event))
-
-
-def _asked_level(context: Context) -> types.LoggingLevel | None:
-    """Return the level that a request of a modern client asks for."""
-    if context.protocol_version not in MODERN_PROTOCOL_VERSIONS or context.meta is None:
-        return None
-    asked = context.meta.get(types.LOG_LEVEL_META_KEY)
-    return next((level for level in LEVELS if level == asked), None)
-
-
-def _dropped(level: types.LoggingLevel, number: int) -> types.LoggingMessageNotification | None:
-    return left_out_message(number) if is_wanted("warning", level) else None
-
-
-async def _send_on(context: Context, notification: types.ServerNotification) -> None:
-    await context.session.send_notification(notification, related_request_id=context.request_id)
-
-
-def _this_millisecond() -> datetime:
-    """Return the present as precisely as runs are dated."""
-    moment = datetime.now(UTC)
-    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

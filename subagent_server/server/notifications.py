@@ -4,17 +4,17 @@ A client of the older era asks with `resources/subscribe`, or by listing; one of
 `subscriptions/listen`. No call waits for what goes on here."""
 
 import asyncio
+import math
 import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import mcp_types as types
-from mcp.server.context import ServerRequestContext
 from mcp.server.session import ServerSession
 from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
@@ -26,9 +26,10 @@ from mcp.server.subscriptions import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from subagent_server.run.errors import SubagentError
+from subagent_server.run.files import Entry
 from subagent_server.server.resources import (
     Address,
-    File,
+    Context,
     Signature,
     list_documents,
     open_document,
@@ -41,7 +42,6 @@ from subagent_server.verbs.context import AgentRegistry, Service
 from subagent_server.verbs.reconcile import open_run
 from subagent_server.verbs.wait_for_runs import Changes, ChangeSource, Wait, until_root_is_made, wait_until
 
-Context = ServerRequestContext[Any, Any]
 TOOLS_POLL_SECONDS = 2.0
 MAX_SHARE = 0.02
 """The largest part of its time for looks: large directories are looked at less often."""
@@ -55,36 +55,6 @@ LIST_SETTLE_SECONDS = 0.5
 """How long further changes are waited for, to be notified of together."""
 LIST_SECONDS = 3.0
 """How long after a change of the list the next is notified at the earliest: a client lists anew each time."""
-FOREVER = float("inf")
-
-
-class Background:
-    """Keeps tasks alive. One that fails says so on stderr; calls and the server are not affected."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    def start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
-        """Begin `work` and return its task."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def close(self) -> None:
-        """Cancel all tasks."""
-        for task in list(self._tasks):
-            task.cancel()
-
-    def _ended(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if isinstance(error, SubagentError):
-            print(f"Changes are no longer reported: {error.sentence}", file=sys.stderr, flush=True)
-        elif error is not None:
-            traceback.print_exception(error, file=sys.stderr)
 
 
 def is_modern(context: Context) -> bool:
@@ -92,36 +62,99 @@ def is_modern(context: Context) -> bool:
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-class ClientNotices:
-    """Notifies of changes: on the streams of a modern client, and outside any request to an older one."""
+class SubscriptionHandlers:
+    """Notes what one client, of either era, wants to hear of."""
 
-    def __init__(self) -> None:
-        self.bus = InMemorySubscriptionBus()
-        """The source of the streams of `subscriptions/listen`."""
-        self._older: ServerSession | None = None
+    def __init__(self, resources: "ResourceWatch", tools: "ToolWatch", notices: "ClientNotices") -> None:
+        self._resources = resources
+        self._tools = tools
+        self._notices = notices
+        self._listen = ListenHandler(notices.bus)
+        self._subscribed: set[str] = set()
+        self.listening = 0
+        """How many requests for a stream of changes are open: only the client ends them."""
 
-    def meet(self, context: Context) -> None:
-        """Remember how to reach an older client outside its requests."""
+    async def listed_tools(self, context: Context, digest: str) -> None:
+        """Note that the client has listed the tools with this digest.
+
+        From now on an older client hears of changes.
+        """
+        self._tools.listed(digest)
         if not is_modern(context):
-            self._older = context.session
+            self._notices.remember(context)
+            await self._tools.want()
 
-    async def tools_changed(self) -> None:
-        """Say that `tools/list` would answer otherwise now."""
-        await self.bus.publish(ToolsListChanged())
-        if self._older is not None:
-            await self._older.send_tool_list_changed()
+    async def listed_resources(self, context: Context) -> None:
+        """Note that the client has listed the resources: an older one hears of changes of the list now."""
+        if not is_modern(context):
+            self._notices.remember(context)
+            await self._resources.want_list()
 
-    async def resources_changed(self) -> None:
-        """Say that `resources/list` would answer otherwise now."""
-        await self.bus.publish(ResourcesListChanged())
-        if self._older is not None:
-            await self._older.send_resource_list_changed()
+    async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        """Notify an older client of changes of a resource; asking twice is asking once.
 
-    async def resource_updated(self, uri: str) -> None:
-        """Say that a resource has changed."""
-        await self.bus.publish(ResourceUpdated(uri))
-        if self._older is not None:
-            await self._older.send_resource_updated(uri)
+        Raises:
+            MCPError: there is no such resource for it.
+        """
+        self._notices.remember(context)
+        if params.uri in self._subscribed:
+            return types.EmptyResult()
+        self._subscribed.add(params.uri)
+        try:
+            await self._resources.add(parse_address(params.uri))
+        except SubagentError as error:
+            self._subscribed.discard(params.uri)
+            raise refusal(error) from error
+        return types.EmptyResult()
+
+    async def unsubscribe(
+        self, context: Context, params: types.UnsubscribeRequestParams
+    ) -> types.EmptyResult:
+        """Send no more notifications of a resource."""
+        if params.uri in self._subscribed:
+            self._subscribed.remove(params.uri)
+            self._resources.remove(params.uri)
+        return types.EmptyResult()
+
+    def end_streams(self) -> None:
+        """End all streams of changes, as the protocol has it: each client hears that the end was intended."""
+        self._listen.close()
+
+    async def listen(
+        self, context: Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """Serve one stream of changes until the client ends it.
+
+        The acknowledgement leaves out what will never come: resources that the client may not open, and
+        prompts, which this server does not have.
+        """
+        wanted = params.notifications
+        self.listening += 1
+        try:
+            async with self._watched(wanted.resource_subscriptions or []) as uris:
+                if wanted.tools_list_changed:
+                    await self._tools.want()
+                if wanted.resources_list_changed:
+                    await self._resources.want_list()
+                served = wanted.model_copy(
+                    update={"resource_subscriptions": uris or None, "prompts_list_changed": None}
+                )
+                return await self._listen(context, params.model_copy(update={"notifications": served}))
+        finally:
+            self.listening -= 1
+
+    @asynccontextmanager
+    async def _watched(self, uris: list[str]) -> AsyncIterator[list[str]]:
+        watched: list[str] = []
+        try:
+            for uri in dict.fromkeys(uris):
+                with suppress(SubagentError):
+                    await self._resources.add(parse_address(uri))
+                    watched.append(uri)
+            yield watched
+        finally:
+            for uri in watched:
+                self._resources.remove(uri)
 
 
 class ToolWatch:
@@ -132,8 +165,8 @@ class ToolWatch:
         registry: AgentRegistry,
         changes: ChangeSource,
         digest: Callable[[], str],
-        notices: ClientNotices,
-        background: Background,
+        notices: "ClientNotices",
+        background: "Background",
     ) -> None:
         self._registry = registry
         self._changes = changes
@@ -181,7 +214,7 @@ class _Watched:
     """A document that a client has asked for, and its signature when its change was notified last."""
 
     address: Address
-    file: File
+    file: Entry
     seen: Signature | None
 
 
@@ -201,8 +234,8 @@ class ResourceWatch:
         service: Service,
         changes: Changes,
         caller: Caller,
-        notices: ClientNotices,
-        background: Background,
+        notices: "ClientNotices",
+        background: "Background",
     ) -> None:
         self._service = service
         self._changes = changes
@@ -244,7 +277,7 @@ class ResourceWatch:
 
     async def _notify(self) -> None:
         while True:
-            updated = await wait_until(self._changes, self._look, Wait(FOREVER, poll_seconds=LOG_SECONDS))
+            updated = await wait_until(self._changes, self._look, Wait(math.inf, poll_seconds=LOG_SECONDS))
             for uri in updated or []:
                 if uri in self._watched:
                     await self._notices.resource_updated(uri)
@@ -272,10 +305,8 @@ class ResourceWatch:
             return
         live = set(self._service.store.live_ids())
         for run_id in {watched.address.run_id for watched in list(self._watched.values())} & live:
-            try:
+            with suppress(SubagentError):  # it became unreadable: reading it says so
                 open_run(self._service, run_id, self._caller)
-            except SubagentError:
-                continue  # it became unreadable: reading it says so
         self._reconciled = time.monotonic()
 
     # -- the list
@@ -291,7 +322,7 @@ class ResourceWatch:
     async def _notify_of_list(self) -> None:
         await until_root_is_made(self._service.store)
         while True:
-            if await wait_until(self._changes, self._list_news, Wait(FOREVER)):
+            if await wait_until(self._changes, self._list_news, Wait(math.inf)):
                 await asyncio.sleep(LIST_SETTLE_SECONDS)
                 self._marks = await asyncio.to_thread(self._list_marks)
                 before, self._listed = self._listed, await asyncio.to_thread(self._list)
@@ -325,103 +356,62 @@ class ResourceWatch:
         return self._service.store.paths.run(run_id).result.exists()
 
 
-class SubscriptionHandlers:
-    """Notes what one client, of either era, wants to hear of."""
+class ClientNotices:
+    """Notifies of changes: on the streams of a modern client, and outside any request to an older one."""
 
-    def __init__(self, resources: ResourceWatch, tools: ToolWatch, notices: ClientNotices) -> None:
-        self._resources = resources
-        self._tools = tools
-        self._notices = notices
-        self._listen = ListenHandler(notices.bus)
-        self._subscribed: set[str] = set()
-        self.listening = 0
-        """How many requests for a stream of changes are open: only the client ends them."""
+    def __init__(self) -> None:
+        self.bus = InMemorySubscriptionBus()
+        """The source of the streams of `subscriptions/listen`."""
+        self._older: ServerSession | None = None
 
-    async def listed_tools(self, context: Context, digest: str) -> None:
-        """Note that the client has listed the tools with this digest.
-
-        From now on an older client hears of changes.
-        """
-        self._tools.listed(digest)
+    def remember(self, context: Context) -> None:
+        """Remember how to reach an older client outside its requests."""
         if not is_modern(context):
-            self._notices.meet(context)
-            await self._tools.want()
+            self._older = context.session
 
-    async def listed_resources(self, context: Context) -> None:
-        """Note that the client has listed the resources: an older one hears of changes of the list now."""
-        if not is_modern(context):
-            self._notices.meet(context)
-            await self._resources.want_list()
+    async def tools_changed(self) -> None:
+        """Say that `tools/list` would answer otherwise now."""
+        await self.bus.publish(ToolsListChanged())
+        if self._older is not None:
+            await self._older.send_tool_list_changed()
 
-    async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        """Notify an older client of changes of a resource; asking twice is asking once.
+    async def resources_changed(self) -> None:
+        """Say that `resources/list` would answer otherwise now."""
+        await self.bus.publish(ResourcesListChanged())
+        if self._older is not None:
+            await self._older.send_resource_list_changed()
 
-        Raises:
-            MCPError: there is no such resource for it.
-        """
-        self._notices.meet(context)
-        if params.uri in self._subscribed:
-            return types.EmptyResult()
-        self._subscribed.add(params.uri)
-        try:
-            await self._resources.add(parse_address(params.uri))
-        except SubagentError as error:
-            self._subscribed.discard(params.uri)
-            raise refusal(error) from error
-        return types.EmptyResult()
+    async def resource_updated(self, uri: str) -> None:
+        """Say that a resource has changed."""
+        await self.bus.publish(ResourceUpdated(uri))
+        if self._older is not None:
+            await self._older.send_resource_updated(uri)
 
-    async def unsubscribe(
-        self, context: Context, params: types.UnsubscribeRequestParams
-    ) -> types.EmptyResult:
-        """Send no more notifications of a resource."""
-        if params.uri in self._subscribed:
-            self._subscribed.remove(params.uri)
-            self._resources.remove(params.uri)
-        return types.EmptyResult()
 
-    def end_streams(self) -> None:
-        """End all streams of changes, as the protocol has it: each client hears that the end was intended."""
-        self._listen.close()
+class Background:
+    """Keeps tasks alive. One that fails says so on stderr; calls and the server are not affected."""
 
-    async def listen(
-        self, context: Context, params: types.SubscriptionsListenRequestParams
-    ) -> types.SubscriptionsListenResult:
-        """Serve one stream of changes until the client ends it.
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-        The acknowledgement leaves out what will never come: resources that the client may not open, and
-        prompts, which this server does not have.
-        """
-        self.listening += 1
-        try:
-            return await self._stream(context, params)
-        finally:
-            self.listening -= 1
+    def start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Begin `work` and return its task."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
 
-    async def _stream(
-        self, context: Context, params: types.SubscriptionsListenRequestParams
-    ) -> types.SubscriptionsListenResult:
-        wanted = params.notifications
-        async with self._watched(wanted.resource_subscriptions or []) as uris:
-            if wanted.tools_list_changed:
-                await self._tools.want()
-            if wanted.resources_list_changed:
-                await self._resources.want_list()
-            honoured = wanted.model_copy(
-                update={"resource_subscriptions": uris or None, "prompts_list_changed": None}
-            )
-            return await self._listen(context, params.model_copy(update={"notifications": honoured}))
+    def close(self) -> None:
+        """Cancel all tasks."""
+        for task in list(self._tasks):
+            task.cancel()
 
-    @asynccontextmanager
-    async def _watched(self, uris: list[str]) -> AsyncIterator[list[str]]:
-        watched: list[str] = []
-        try:
-            for uri in dict.fromkeys(uris):
-                try:
-                    await self._resources.add(parse_address(uri))
-                except SubagentError:
-                    continue
-                watched.append(uri)
-            yield watched
-        finally:
-            for uri in watched:
-                self._resources.remove(uri)
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, SubagentError):
+            print(f"Changes are no longer reported: {error.sentence}", file=sys.stderr, flush=True)
+        elif error is not None:
+            traceback.print_exception(error, file=sys.stderr)

@@ -1,17 +1,18 @@
 """Runs as resources: `run://{runId}/meta`, `/log` and `/result`."""
 
 import asyncio
-import os
 import re
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal, Protocol, cast
+from pathlib import Path
+from typing import Any, Literal, cast
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
 from subagent_server.run.errors import BadArgument, CallerError, SubagentError, UnknownRun, shorten
+from subagent_server.run.files import Entry
 from subagent_server.run.records import Message, RunMeta
 from subagent_server.run.states import MAX_LABEL_CHARACTERS, cut, maybe_cut
 from subagent_server.verbs.access import Caller, OtherParents
@@ -20,8 +21,6 @@ from subagent_server.verbs.get_logs import MAX_LINES, get_logs
 from subagent_server.verbs.reconcile import open_run
 
 Context = ServerRequestContext[Any, Any]
-
-
 Kind = Literal["meta", "log", "result"]
 Signature = tuple[int, int, int]
 """Inode, time of change in nanoseconds, and size of a file."""
@@ -36,38 +35,26 @@ FINAL_TTL_MS = 3_600_000
 
 TEMPLATES = [
     types.ResourceTemplate(
-        uri_template="run://{runId}/meta",
-        name="run state",
-        title="State of a run",
-        description="Everything that is recorded of a run: status, questions, steps, usage.",
-        mime_type=JSON,
-    ),
-    types.ResourceTemplate(
-        uri_template="run://{runId}/log",
-        name="run log",
-        title="Log of a run",
-        description="The last page of what a run did.",
-        mime_type=PLAIN,
-    ),
-    types.ResourceTemplate(
-        uri_template="run://{runId}/result",
-        name="run result",
-        title="Result of a run",
-        description="The whole result of a run that has ended: text, or JSON where its agent has a schema.",
-    ),
+        uri_template=f"run://{{runId}}/{kind}",
+        name=f"run {name}",
+        title=f"{name.capitalize()} of a run",
+        description=description,
+        mime_type=mime_type,
+    )
+    for kind, name, mime_type, description in (
+        ("meta", "state", JSON, "Everything that is recorded of a run: status, questions, steps, usage."),
+        ("log", "log", PLAIN, "The last page of what a run did."),
+        (
+            "result",
+            "result",
+            PLAIN,
+            "The whole result of a run that has ended: text, or JSON where its agent has a schema.",
+        ),
+    )
 ]
-
-
 MAX_URI_CHARACTERS = 1_000
 """How much of an address that names no resource is repeated."""
 _ADDRESS = re.compile(r"run://(.*)/(meta|log|result)", re.DOTALL)
-
-
-class File(Protocol):
-    """A file whose changes are looked for."""
-
-    def stat(self) -> os.stat_result:
-        """Return its status. Raises OSError."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +77,66 @@ class Document:
     is_final: bool = False
 
 
+class ResourceHandlers:
+    """Lists and reads the documents of the runs that are open to a caller."""
+
+    def __init__(self, service: Service, caller: Caller) -> None:
+        self._service = service
+        self._caller = caller
+
+    async def list_resources(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        """Return the documents of the live runs and of the newest."""
+        _refuse_cursor("resources/list", params)
+        listed = await asyncio.to_thread(list_documents, self._service, self._caller)
+        return types.ListResourcesResult(resources=listed)
+
+    async def list_templates(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        """Return the addresses that any run has, listed or not."""
+        _refuse_cursor("resources/templates/list", params)
+        return types.ListResourceTemplatesResult(
+            resource_templates=TEMPLATES, ttl_ms=FINAL_TTL_MS, cache_scope="public"
+        )
+
+    async def read(
+        self, context: Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
+        """Return a document.
+
+        Raises:
+            MCPError: with the sentence that a tool would refuse the same with.
+        """
+        try:
+            address = parse_address(params.uri)
+            document = await asyncio.to_thread(read_document, self._service, address, self._caller)
+        except SubagentError as error:
+            raise refusal(error, {"uri": params.uri[:MAX_URI_CHARACTERS]}) from error
+        content = types.TextResourceContents(uri=params.uri, mime_type=document.mime_type, text=document.text)
+        return types.ReadResourceResult(
+            contents=[content], ttl_ms=FINAL_TTL_MS if document.is_final else 0, cache_scope="private"
+        )
+
+
+def _refuse_cursor(method: str, params: types.PaginatedRequestParams | None) -> None:
+    """Refuse a cursor for a list that has one page. Raises MCPError."""
+    if params is not None and params.cursor is not None:
+        raise MCPError(
+            types.INVALID_PARAMS,
+            f"{method}: {shorten(params.cursor)} is not a cursor of this list, which has one page: "
+            "leave cursor out.",
+            {"parameter": "cursor"},
+        )
+
+
+def refusal(error: SubagentError, data: dict[str, Any] | None = None) -> MCPError:
+    """Return the protocol error that says the same as a tool would: the caller's fault, or the machine's."""
+    code = types.INVALID_PARAMS if isinstance(error, CallerError) else types.INTERNAL_ERROR
+    return MCPError(code, error.sentence, data)
+
+
 def parse_address(uri: str) -> Address:
     """Return the address that a URI names.
 
@@ -103,39 +150,6 @@ def parse_address(uri: str) -> Address:
             "and resources/list or list_runs shows the ids."
         )
     return Address(found[1], cast(Kind, found[2]))
-
-
-def open_document(service: Service, address: Address, caller: Caller) -> File:
-    """Return the file behind an address, whose changes are those of the document; it may not be there yet.
-
-    Raises:
-        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
-    """
-    open_run(service, address.run_id, caller)
-    run = service.store.paths.run(address.run_id)
-    return {"meta": run.meta, "log": run.log, "result": run.result}[address.kind]
-
-
-def signature(file: File) -> Signature | None:
-    """Return a value that differs after each change of a file, or None if there is no file."""
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def read_document(service: Service, address: Address, caller: Caller) -> Document:
-    """Return a document of a run that is open to the caller.
-
-    Raises:
-        BadArgument: the run has no result.
-        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
-    """
-    if address.kind == "log":
-        return Document(_log(service, address.run_id, caller), PLAIN)
-    meta = open_run(service, address.run_id, caller).meta
-    return _state(meta) if address.kind == "meta" else _result(service, meta)
 
 
 def list_documents(service: Service, caller: Caller) -> list[types.Resource]:
@@ -187,6 +201,29 @@ def _is_structured(service: Service, run_id: str) -> bool:
     return result is not None and result.has_output
 
 
+def _resource(address: Address, title: str, mime_type: str, description: str | None = None) -> types.Resource:
+    return types.Resource(
+        uri=str(address),
+        name=f"{address.run_id} {address.kind}",
+        title=title,
+        description=description,
+        mime_type=mime_type,
+    )
+
+
+def read_document(service: Service, address: Address, caller: Caller) -> Document:
+    """Return a document of a run that is open to the caller.
+
+    Raises:
+        BadArgument: the run has no result.
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
+    """
+    if address.kind == "log":
+        return Document(_log(service, address.run_id, caller), PLAIN)
+    meta = open_run(service, address.run_id, caller).meta
+    return _state(meta) if address.kind == "meta" else _result(service, meta)
+
+
 def _state(meta: RunMeta) -> Document:
     """Return the state without the hash of the token; the words of a very large one are cut."""
     shown = meta.model_copy(update={"child_token_hash": None})
@@ -236,71 +273,21 @@ def _result(service: Service, meta: RunMeta) -> Document:
     return Document(text, JSON if result.has_output else PLAIN, is_final=True)
 
 
-def refusal(error: SubagentError, data: dict[str, Any] | None = None) -> MCPError:
-    """Return the protocol error that says the same as a tool would: the caller's fault, or the machine's."""
-    code = types.INVALID_PARAMS if isinstance(error, CallerError) else types.INTERNAL_ERROR
-    return MCPError(code, error.sentence, data)
+def open_document(service: Service, address: Address, caller: Caller) -> Entry:
+    """Return the file behind an address, whose changes are those of the document; it may not be there yet.
+
+    Raises:
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
+    """
+    open_run(service, address.run_id, caller)
+    run = service.store.paths.run(address.run_id)
+    return {"meta": run.meta, "log": run.log, "result": run.result}[address.kind]
 
 
-class ResourceHandlers:
-    """Lists and reads the documents of the runs that are open to a caller."""
-
-    def __init__(self, service: Service, caller: Caller) -> None:
-        self._service = service
-        self._caller = caller
-
-    async def list_resources(
-        self, context: Context, params: types.PaginatedRequestParams | None
-    ) -> types.ListResourcesResult:
-        """Return the documents of the live runs and of the newest."""
-        _refuse_cursor("resources/list", params)
-        listed = await asyncio.to_thread(list_documents, self._service, self._caller)
-        return types.ListResourcesResult(resources=listed)
-
-    async def list_templates(
-        self, context: Context, params: types.PaginatedRequestParams | None
-    ) -> types.ListResourceTemplatesResult:
-        """Return the addresses that any run has, listed or not."""
-        _refuse_cursor("resources/templates/list", params)
-        return types.ListResourceTemplatesResult(
-            resource_templates=TEMPLATES, ttl_ms=FINAL_TTL_MS, cache_scope="public"
-        )
-
-    async def read(
-        self, context: Context, params: types.ReadResourceRequestParams
-    ) -> types.ReadResourceResult:
-        """Return a document.
-
-        Raises:
-            MCPError: with the sentence that a tool would refuse the same with.
-        """
-        try:
-            address = parse_address(params.uri)
-            document = await asyncio.to_thread(read_document, self._service, address, self._caller)
-        except SubagentError as error:
-            raise refusal(error, {"uri": params.uri[:MAX_URI_CHARACTERS]}) from error
-        content = types.TextResourceContents(uri=params.uri, mime_type=document.mime_type, text=document.text)
-        return types.ReadResourceResult(
-            contents=[content], ttl_ms=FINAL_TTL_MS if document.is_final else 0, cache_scope="private"
-        )
-
-
-def _resource(address: Address, title: str, mime_type: str, description: str | None = None) -> types.Resource:
-    return types.Resource(
-        uri=str(address),
-        name=f"{address.run_id} {address.kind}",
-        title=title,
-        description=description,
-        mime_type=mime_type,
-    )
-
-
-def _refuse_cursor(method: str, params: types.PaginatedRequestParams | None) -> None:
-    """Refuse a cursor for a list that has one page. Raises MCPError."""
-    if params is not None and params.cursor is not None:
-        raise MCPError(
-            types.INVALID_PARAMS,
-            f"{method}: {shorten(params.cursor)} is not a cursor of this list, which has one page: "
-            "leave cursor out.",
-            {"parameter": "cursor"},
-        )
+def signature(file: Entry | Path) -> Signature | None:
+    """Return a value that differs after each change of a file, or None if there is no file."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size

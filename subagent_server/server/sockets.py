@@ -10,6 +10,7 @@ from pathlib import Path
 from subagent_server.run.errors import BadArgument, HostError, shorten
 
 BACKLOG = 512
+"""How many connections the system keeps until they are accepted."""
 
 
 def listen_on_port(host: str, port: int) -> socket.socket:

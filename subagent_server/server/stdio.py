@@ -1,4 +1,4 @@
-"""One client on two descriptors: its requests are read, its answers written, and leaving is quick.
+"""The MCP server over stdio: one client on two descriptors, and a quick leave that touches no run.
 
 The SDK's own transport passes each line between threads and loses the id of a line that is no message: such a
 request would wait for ever. Here the event loop reads what is there and writes what the pipe has room for;
@@ -14,16 +14,22 @@ import signal
 import stat
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import anyio
 import mcp_types as types
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.shared.message import SessionMessage
 
-from subagent_server.server.connection import LEFT, ClientConnection, SharedByClients, build_server
+from subagent_server.server.connection import (
+    LEFT,
+    ClientConnection,
+    SharedByClients,
+    build_server,
+    prepare_loop,
+)
 from subagent_server.settings import Role
 from subagent_server.verbs.access import Caller
 from subagent_server.verbs.context import Service
@@ -42,11 +48,34 @@ LEAVE_SECONDS = 0.15
 REFUSE_SECONDS = 0.05
 """How long the client may take to read that all others are not answered."""
 _POLL_SECONDS = 0.01
-_NOT_JSON = "the line is not JSON, or is nested too deeply: send one JSON-RPC message on each line"
-_NOT_ONE = "the line is not a JSON-RPC message: send one object on each line; batches are not taken"
 _LARGEST_ID = 1 << 63
 _MOST_DIGITS = 1_000
 _STDIN, _STDOUT, _STDERR, _FIRST_FREE = 0, 1, 2, 3
+
+
+async def serve_stdio(service: Service, role: Role, caller: Caller) -> NoReturn:
+    """Serve one client on stdin and stdout, then exit at once with code 0.
+
+    It leaves at end of input, SIGINT or SIGTERM, within 300 ms. Nothing of a run lives here, so nothing needs
+    to be put away: a thread that still waits for a line of input would only hold the leave up.
+    """
+    prepare_loop(service)
+    connection = ClientConnection(service, role, caller, SharedByClients(service, caller))
+    connection.read_ahead()
+    try:
+        stdin, stdout = claim()
+    except OSError as error:
+        _leave(error)
+    serving = Serving(connection, stdin, stdout, Reports())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, serving.leave)
+    _leave(await serving.until_left())
+
+
+def _leave(failure: BaseException | None) -> NoReturn:
+    if failure is not None:
+        print(f"The server ends: {failure}", file=sys.stderr, flush=True)
+    os._exit(0 if failure is None else 6)
 
 
 def claim() -> tuple[int, int]:
@@ -82,62 +111,69 @@ class Reports:
             print(words, file=sys.stderr, flush=True)
 
 
-class _Stream:
-    """A descriptor as a stream. The descriptor stays open, because other processes may share it."""
+class Serving:
+    """One client being served: `incoming` is read and `outgoing` is written, and neither is closed."""
+
+    def __init__(self, connection: ClientConnection, incoming: int, outgoing: int, reports: Reports) -> None:
+        """Begin. Needs a running loop."""
+        self._connection = connection
+        self._leaving = asyncio.Event()
+        self._outgoing = _Outgoing(outgoing, gone=self.leave)
+        connection.count_unanswered = lambda: (
+            len(self._outgoing.unanswered) + self._outgoing.one_at_a_time.locked()
+        )
+        self._incoming = _Incoming(
+            incoming, self._outgoing, reports, is_full=lambda: connection.is_full, at_end=self._end
+        )
+        server = build_server(lambda _: connection, connection)
+        self._task = asyncio.create_task(
+            server.run(self._incoming, self._outgoing, server.create_initialization_options())
+        )
+
+    def leave(self) -> None:
+        """Let `until_left` take no more requests, and return soon."""
+        self._leaving.set()
+
+    async def until_left(self) -> BaseException | None:
+        """Serve until the client ends its input or `leave` is called; then answer whatever can be answered.
+
+        Return the error that has ended it before, or None.
+        """
+        left = asyncio.create_task(self._leaving.wait())
+        try:
+            await asyncio.wait([self._task, left], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            left.cancel()
+        if self._task.done() and (failure := self._task.exception()) is not None:
+            return failure
+        with anyio.move_on_after(LEAVE_SECONDS):  # calls that wait for runs are not waited for
+            while self._connection.busy:
+                await anyio.sleep(_POLL_SECONDS)
+        await asyncio.wait([asyncio.create_task(self._refuse_the_rest())], timeout=REFUSE_SECONDS)
+        return None
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """End what goes on. The client's end must be closed before: a thread may wait until it is read."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        self._connection.close()
 
-    async def __aenter__(self) -> Self:
-        return self
+    async def _end(self) -> None:
+        self.leave()
+        await anyio.sleep_forever()  # a stream that ends would cut the calls off that are being worked on
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing is held."""
-
-
-class _Outgoing(_Stream):
-    """The messages to a client, one at a time. `gone` is called if the client has closed its end."""
-
-    def __init__(self, descriptor: int, gone: Callable[[], None]) -> None:
-        self.unanswered: dict[types.RequestId, None] = {}
-        """The requests that were read and have no answer; one is out of it before its answer is written."""
-        self.one_at_a_time = asyncio.Lock()
-        self._descriptor = descriptor
-        self._gone = gone
-        kind = os.fstat(descriptor).st_mode
-        self._tells_room = stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)
-        self._poll = select.poll()
-        self._poll.register(descriptor, select.POLLOUT)
-
-    async def send(self, item: SessionMessage) -> None:
-        """Write a message, whole. Raises anyio.BrokenResourceError: nobody reads it."""
-        message = item.message
-        try:
-            data = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        except ValueError:  # bytes of a path that are not text become `?`
-            facts = message.model_dump(by_alias=True, exclude_unset=True)
-            data = json.dumps(facts, ensure_ascii=False).encode("utf-8", "replace")
-        async with self.one_at_a_time:
-            if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
-                self.unanswered.pop(message.id, None)
-            try:
-                rest = memoryview(data + b"\n")
-                while rest and self._tells_room and self._poll.poll(0):  # where it sees room, it is this much
-                    rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
-                if rest:
-                    await anyio.to_thread.run_sync(self._write, rest)
-            except BrokenPipeError as error:
-                self._gone()
-                raise anyio.BrokenResourceError from error
-
-    def _write(self, data: memoryview) -> None:
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+    async def _refuse_the_rest(self) -> None:
+        """Answer each request that has no answer with an error. A client that does not read gets none."""
+        error = types.ErrorData(code=types.CONNECTION_CLOSED, message=LEFT)
+        with suppress(anyio.BrokenResourceError):
+            while self._outgoing.unanswered:
+                number = next(iter(self._outgoing.unanswered))
+                await self._outgoing.send(
+                    SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=number, error=error))
+                )
 
 
-class _Incoming(_Stream):
+class _Incoming(ObjectReceiveStream[SessionMessage]):
     """The messages of a client. `at_end` is awaited after the last, before the stream ends.
 
     A line that is no message is answered here; nobody waits until the client has read that. As long as
@@ -147,7 +183,7 @@ class _Incoming(_Stream):
     def __init__(
         self,
         descriptor: int,
-        outgoing: _Outgoing,
+        outgoing: "_Outgoing",
         reports: Reports,
         is_full: Callable[[], bool],
         at_end: Callable[[], Awaitable[None]],
@@ -160,18 +196,15 @@ class _Incoming(_Stream):
         self._answering: set[asyncio.Task[None]] = set()
         self._messages = self._read_messages()  # one for all loops: the SDK looks at the first message alone
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage:
-        return await anext(self._messages)
-
     async def receive(self) -> SessionMessage:
         """Return the next message. Raises anyio.EndOfStream: there will be none."""
         try:
             return await anext(self._messages)
         except StopAsyncIteration:
             raise anyio.EndOfStream from None
+
+    async def aclose(self) -> None:
+        """Leave the descriptor open: other processes may share it."""
 
     async def _read_messages(self) -> AsyncIterator[SessionMessage]:
         async for line, size in self._lines():
@@ -253,84 +286,57 @@ class _Incoming(_Stream):
         task.add_done_callback(self._answering.discard)
 
 
-class Serving:
-    """One client being served: `incoming` is read and `outgoing` is written, and neither is closed."""
+class _Outgoing(ObjectSendStream[SessionMessage]):
+    """The messages to a client, one at a time. `gone` is called if the client has closed its end."""
 
-    def __init__(self, connection: ClientConnection, incoming: int, outgoing: int, reports: Reports) -> None:
-        """Begin. Needs a running loop."""
-        self._connection = connection
-        self._leaving = asyncio.Event()
-        self._outgoing = _Outgoing(outgoing, gone=self.leave)
-        connection.count_unanswered = lambda: (
-            len(self._outgoing.unanswered) + self._outgoing.one_at_a_time.locked()
-        )
-        self._incoming = _Incoming(
-            incoming, self._outgoing, reports, is_full=lambda: connection.is_full, at_end=self._end
-        )
-        self._task = asyncio.create_task(self._serve())
+    def __init__(self, descriptor: int, gone: Callable[[], None]) -> None:
+        self.unanswered: dict[types.RequestId, None] = {}
+        """The requests that were read and have no answer; one is out of it before its answer is written."""
+        self.one_at_a_time = asyncio.Lock()
+        self._descriptor = descriptor
+        self._gone = gone
+        kind = os.fstat(descriptor).st_mode
+        self._knows_room = stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
 
-    def leave(self) -> None:
-        """Let `until_left` take no more requests, and return soon."""
-        self._leaving.set()
-
-    async def until_left(self) -> BaseException | None:
-        """Serve until the client ends its input or `leave` is called; then answer whatever can be answered.
-
-        Return the error that has ended it before, or None.
-        """
-        left = asyncio.create_task(self._leaving.wait())
+    async def send(self, item: SessionMessage) -> None:
+        """Write a message, whole. Raises anyio.BrokenResourceError: nobody reads it."""
+        message = item.message
         try:
-            await asyncio.wait([self._task, left], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            left.cancel()
-        if self._task.done() and (failure := self._task.exception()) is not None:
-            return failure
-        with anyio.move_on_after(LEAVE_SECONDS):  # calls that wait for runs are not waited for
-            while self._connection.busy:
-                await anyio.sleep(_POLL_SECONDS)
-        await asyncio.wait([asyncio.create_task(self._refuse_the_rest())], timeout=REFUSE_SECONDS)
-        return None
+            data = message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        except ValueError:  # bytes of a path that are not text become `?`
+            fields = message.model_dump(by_alias=True, exclude_unset=True)
+            data = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+        async with self.one_at_a_time:
+            if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
+                self.unanswered.pop(message.id, None)
+            try:
+                rest = memoryview(data + b"\n")
+                while rest and self._knows_room and self._poll.poll(0):  # where it sees room, it is this much
+                    rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
+                if rest:
+                    await anyio.to_thread.run_sync(self._write, rest)
+            except BrokenPipeError as error:
+                self._gone()
+                raise anyio.BrokenResourceError from error
 
     async def aclose(self) -> None:
-        """End what goes on. The client's end must be closed before: a thread may wait until it is read."""
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        self._connection.close()
+        """Leave the descriptor open: other processes may share it."""
 
-    async def _serve(self) -> None:
-        server = build_server(lambda _: self._connection, self._connection)
-        await server.run(self._incoming, self._outgoing, server.create_initialization_options())
-
-    async def _end(self) -> None:
-        self.leave()
-        await anyio.sleep_forever()  # a stream that ends would cut the calls off that are being worked on
-
-    async def _refuse_the_rest(self) -> None:
-        """Answer each request that has no answer with an error. A client that does not read gets none."""
-        error = types.ErrorData(code=types.CONNECTION_CLOSED, message=LEFT)
-        with suppress(anyio.BrokenResourceError):
-            while self._outgoing.unanswered:
-                number = next(iter(self._outgoing.unanswered))
-                await self._outgoing.send(
-                    SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=number, error=error))
-                )
+    def _write(self, data: memoryview) -> None:
+        while data:
+            data = data[os.write(self._descriptor, data) :]
 
 
-# -- lines that are not messages
-
-
+@dataclass(frozen=True)
 class _BadLine:
     """A line that is not a message: what is wrong, and whether a request waits for the answer, and which."""
 
-    def __init__(
-        self,
-        why: str,
-        code: int = types.INVALID_REQUEST,
-        request_id: int | str | None = None,
-        *,
-        gets_answer: bool = True,
-    ) -> None:
-        self.why, self.code, self.request_id, self.gets_answer = why, code, request_id, gets_answer
+    why: str
+    code: int = types.INVALID_REQUEST
+    request_id: int | str | None = None
+    gets_answer: bool = True
 
 
 def _too_long(size: int) -> _BadLine:
@@ -345,10 +351,9 @@ def _parsed(line: bytes) -> types.JSONRPCMessage | _BadLine | None:
     text = line.decode("utf-8", "replace")
     try:
         message = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
-        # A request is taken for a notification if its id cannot be one.
-        if not isinstance(message, types.JSONRPCNotification) or '"id"' not in text:
-            return message
-        if "id" not in json.loads(text):
+        is_notification = isinstance(message, types.JSONRPCNotification)
+        # A request whose id is none would be taken for a notification. Few lines need the second reading.
+        if not (is_notification and '"id"' in text and "id" in json.loads(text)):
             return message
     except ValueError:
         pass
@@ -361,9 +366,14 @@ def _explained(text: str) -> _BadLine:
             text, parse_int=lambda digits: int(digits) if len(digits) <= _MOST_DIGITS else 1e999
         )
     except (ValueError, RecursionError):
-        return _BadLine(_NOT_JSON, types.PARSE_ERROR)
+        return _BadLine(
+            "the line is not JSON, or is nested too deeply: send one JSON-RPC message on each line",
+            types.PARSE_ERROR,
+        )
     if not isinstance(found, dict):
-        return _BadLine(_NOT_ONE)
+        return _BadLine(
+            "the line is not a JSON-RPC message: send one object on each line; batches are not taken"
+        )
     if "method" not in found and ("result" in found or "error" in found):
         return _BadLine(f"an answer to this server is not valid: {_why(found)}", gets_answer=False)
     if "id" not in found and isinstance(found.get("method"), str):
@@ -412,46 +422,3 @@ def _broken_texts(found: dict[str, Any]) -> Iterator[str]:
 
 def _is_broken(text: str) -> bool:
     return not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text)
-
-
-# -- The MCP server over stdio: both protocol eras, and a quick leave that touches no run.
-
-
-WARM_UP_SECONDS = 0.5
-"""When the zygote is started: its imports would slow down the first answers, for which clients wait least."""
-_THREADS = 32
-
-
-def serve_stdio(service: Service, role: Role, caller: Caller) -> None:
-    """Serve one client on stdin and stdout, then exit at once with code 0.
-
-    It leaves at end of input, SIGINT or SIGTERM, within 300 ms. Nothing of a run lives here, so nothing needs
-    to be put away: a thread that still waits for a line of input would only hold the leave up.
-    """
-    asyncio.run(_serve(service, role, caller))
-
-
-async def _serve(service: Service, role: Role, caller: Caller) -> None:
-    loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="verb"))
-    connection = ClientConnection(service, role, caller, SharedByClients(service, caller))
-    connection.read_ahead()
-    loop.add_signal_handler(signal.SIGCHLD, service.launcher.reap)
-    loop.call_later(WARM_UP_SECONDS, service.launcher.warm_up)
-    try:
-        stdin, stdout = claim()
-    except OSError as error:
-        _report(error)
-        os._exit(6)
-    serving = Serving(connection, stdin, stdout, Reports())
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, serving.leave)
-    failure = await serving.until_left()
-    if failure is not None:
-        _report(failure)
-        os._exit(6)
-    os._exit(0)
-
-
-def _report(error: BaseException) -> None:
-    print(f"The server ends: {error}", file=sys.stderr, flush=True)

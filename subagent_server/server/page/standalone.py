@@ -9,18 +9,17 @@ import json
 import unicodedata
 from collections.abc import Iterable, Iterator
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from subagent_server.run.errors import SubagentError
 from subagent_server.server.page.markdown import Node
-from subagent_server.server.page.page_app import RunPage
+from subagent_server.server.page.page_app import STATIC, RunPage
 from subagent_server.verbs.access import Caller
 from subagent_server.verbs.context import Service
 from subagent_server.verbs.get_logs import MAX_LINES, get_logs
 from subagent_server.verbs.inputs import masker_at_door
 
-STYLE = Path(__file__).with_name("static").joinpath("style.css")
+STYLE = STATIC / "style.css"
 _LOG_PAGES = 50
 """How many pages of 1,000 lines the log has here at most; the rest is said."""
 
@@ -48,6 +47,8 @@ class StandalonePage:
             *self._section("Conversation", self._conversation()),
             *self._section("Programs", self._programs()),
         ]
+        # Whoever is sent the file opens it in a browser that is logged in elsewhere: nothing of it may run
+        # or be fetched, so the policy allows its one style sheet, by its hash, and nothing else.
         style = STYLE.read_text("utf-8")
         digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
         return (
@@ -91,10 +92,10 @@ class StandalonePage:
     def _questions(self, questions: list[dict[str, Any]]) -> Iterator[str]:
         for each in questions:
             answer = each.get("answer")
-            said = "no answer" if answer is None else f"{each.get('answeredBy') or ''}: {answer}"
+            reply = "no answer" if answer is None else f"{each.get('answeredBy') or ''}: {answer}"
             yield (
                 f'<section class="card asks"><p class="text">{self._text(each["question"])}</p>'
-                f'<p class="text quiet">{self._text(said)}</p></section>'
+                f'<p class="text quiet">{self._text(reply)}</p></section>'
             )
 
     def _result(self, facts: dict[str, Any]) -> Iterator[str]:
@@ -130,8 +131,8 @@ class StandalonePage:
             return
         counts = [f"{worktree[name]} {name}" for name in ("commits", "files") if name in worktree]
         lines = [f"+{worktree['insertions']} -{worktree['deletions']}"] if "insertions" in worktree else []
-        told = "  ·  ".join([str(worktree.get("branch", "")), *counts, *lines])
-        yield f'<p class="figures">{self._text(told)}</p>'
+        summary = "  ·  ".join([str(worktree.get("branch", "")), *counts, *lines])
+        yield f'<p class="figures">{self._text(summary)}</p>'
         try:
             found = self._runs.changes(self._run_id)
         except SubagentError as error:
@@ -144,6 +145,7 @@ class StandalonePage:
 
     def _patch(self, text: str) -> str:
         """Return a patch with its lines coloured."""
+        # It is masked before it is split: a secret may have several lines.
         lines = (
             _patch_line(escape("".join(map(_visible, line)))) for line in self._masker.text(text).split("\n")
         )
@@ -163,12 +165,12 @@ class StandalonePage:
         return "\n".join([*pages, "… the rest is in the log of the run"])
 
     def _conversation(self) -> Iterator[str]:
-        for message in self._runs.conversation(self._run_id):
+        for message in self._runs.conversation(self._run_id)["messages"]:
             content = message.get("content")
             for block in content if isinstance(content, list) else [content]:
-                yield self._said(block)
+                yield self._message_block(block)
 
-    def _said(self, block: Any) -> str:
+    def _message_block(self, block: Any) -> str:
         if isinstance(block, str):
             return f'<p class="text">{self._text(block)}</p>'
         if isinstance(block, dict) and block.get("type") == "text":
@@ -178,7 +180,7 @@ class StandalonePage:
         return f"<details><summary>{self._text(title)}</summary>{inside}</details>"
 
     def _programs(self) -> Iterator[str]:
-        for program in self._runs.programs(self._run_id):
+        for program in self._runs.programs(self._run_id)["programs"]:
             yield f"<h3>Program {program['program']}</h3>"
             yield self._block(program["code"])
             yield self._block(program["output"])

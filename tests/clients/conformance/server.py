@@ -23,7 +23,6 @@ from mcp.shared.exceptions import MCPError
 
 from subagent_server.server.connection import ProtocolServer, explain_bad_parameters, refuse_second_initialize
 from subagent_server.server.http import Access, HttpServer, McpSessions, OpenCalls, assemble
-from subagent_server.server.http_access import LOOPBACK_NAMES
 from tests.clients.conformance.documents import (
     PROMPT_ARGUMENTS,
     RESOURCES,
@@ -254,7 +253,7 @@ async def serve(port: int) -> None:
     server = fixture_server()
     sessions = McpSessions(server)
     server.middleware.insert(0, OpenCalls())
-    app = assemble(sessions, Access(LOOPBACK_NAMES, None))
+    app = assemble(sessions, Access(["127.0.0.1", "localhost"], None))
     with socket.create_server(("127.0.0.1", port)) as listener:
         async with sessions.run():
             await HttpServer(app).serve([listener])
