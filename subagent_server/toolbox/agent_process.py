@@ -2,8 +2,9 @@
 
 Such are the programs that carry out runs, and MCP servers.
 
-Nothing that it does holds the worker up: lines have a bound, the output of a child that keeps the pipe after
-the program's exit is read for a moment only, and a write to a program that reads nothing can be given up.
+Nothing that it does holds the worker up: a box is made by a thread, lines have a bound, the output of a child
+that keeps the pipe after the program's exit is read for a moment only, and a write to a program that reads
+nothing can be given up.
 """
 
 import asyncio
@@ -22,7 +23,8 @@ from typing import IO, Any
 from subagent_server.run import processes
 from subagent_server.run.processes import Identity
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.verify import start_bounded, start_gated
+from subagent_server.sandbox.verify import discard, start_bounded, start_gated
+from subagent_server.toolbox.workspace import off_loop
 
 # -- Ending a session of processes with all their descendants.
 
@@ -187,8 +189,7 @@ class AgentProcess:
         streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         try:
             if order.box is not None:
-                start = start_bounded if order.bounded else start_gated
-                process = start(order.box, order.argv, pass_fds=order.descriptors, bufsize=0, **streams)
+                process = await _started_in_box(order, order.box, streams)
             else:
                 process = subprocess.Popen(
                     order.argv,
@@ -346,3 +347,27 @@ class AgentProcess:
         self._exited.set()
         # its children may keep the pipe for ever, so the end of its output is a moment after its own
         self._end_of_output = loop.call_later(_AFTER_EXIT_SECONDS, self._transports[0].close)
+
+
+async def _started_in_box(
+    order: ProcessOrder, box: Box, streams: Mapping[str, Any]
+) -> "subprocess.Popen[bytes]":
+    """Start a program in its box by a thread: a bubblewrap that hangs would hold the loop up for 30 s.
+
+    The box ends with that thread, which stays as long as the loop. Raises OSError, ValueError, BoxRefused.
+    """
+    start = start_bounded if order.bounded else start_gated
+    given_up = threading.Event()
+    started = []
+
+    def work() -> None:
+        how = {"pass_fds": order.descriptors, "bufsize": 0, "given_up": given_up, **streams}
+        started.append(start(box, order.argv, **how))
+
+    try:
+        await off_loop(work, interrupt=given_up.set)
+    except asyncio.CancelledError:
+        for process in started:  # it was just closed when the caller gave it up
+            discard(process)
+        raise
+    return started[0]
