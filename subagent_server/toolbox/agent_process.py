@@ -33,11 +33,50 @@ Spare = Callable[[Identity], bool]
 """Whether a process is the shim of a run: such a process outlives the program that has started it."""
 _BOUND_AFTER_KILL = 5.0
 _SHORT_PAUSE, _LONG_PAUSE = 0.005, 0.08
+_SIGNALLED = 128
+"""Bubblewrap ends with this plus the number of the signal that ended the program in it."""
 
 
 def spare_none(_: Identity) -> bool:
     """Return False: no process is spared."""
     return False
+
+
+def end_program(
+    process: "subprocess.Popen[bytes]",
+    box: Box | None,
+    grace: float,
+    spare: Spare = spare_none,
+    mark: str = "",
+) -> int | None:
+    """End a program, in a box or not, and all that it started: TERM, after `grace` s KILL. Blocking.
+
+    `spare` is asked outside of a box only, where `mark` (`NAME=value`) is the variable by which processes are
+    found that have left its session. Return the exit code (negative: the signal); None if the kernel could
+    not kill it.
+    """
+    if box is not None:
+        end_box(process.pid, grace)
+    else:
+        end_tree(process.pid, grace, spare)
+        _send([each for each in processes.marked(mark) if not spare(each)] if mark else [], signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=_BOUND_AFTER_KILL)
+    return exit_code_of(process.returncode, box)
+
+
+def exit_code_of(code: int | None, box: Box | None) -> int | None:
+    """Return the exit code of a program (negative: the signal) by that of the process that was started."""
+    return _SIGNALLED - code if box is not None and code is not None and code > _SIGNALLED else code
+
+
+def how_it_ended(code: int | None) -> str:
+    """Return the end of a program as the end of a sentence; `code` as `end_program` returns it."""
+    if code is None or code >= 0:
+        return "ended" if code is None else f"ended with exit code {code}"
+    with suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"
 
 
 def end_tree(leader: int, grace: float, spare: Spare) -> None:
@@ -130,8 +169,6 @@ _AFTER_EXIT_SECONDS = 2.0
 """How long the output is read on after the exit of the program."""
 _MARK = "SUBAGENT_AGENT_PROCESS"
 """The variable by which the processes of a program are found that have left its session."""
-_SIGNALLED = 128
-"""Bubblewrap ends with this plus the number of the signal that ended the program in it."""
 
 
 @dataclass(frozen=True)
@@ -236,8 +273,6 @@ class AgentProcess:
         while chunk := await errors.read(_CHUNK):
             self._hear(chunk)
 
-    # -- what it says
-
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield the lines of its output, without their newlines; the last one may lack it."""
         is_too_long = False
@@ -258,8 +293,6 @@ class AgentProcess:
                 return
             is_too_long = False
 
-    # -- its input
-
     async def write(self, data: bytes) -> bool:
         """Write to its stdin, and return when it has room again; False if nobody reads there any more."""
         if self._writer is None or self._writer.is_closing():
@@ -279,11 +312,11 @@ class AgentProcess:
     def interrupt(self) -> None:
         """Send it SIGINT, as Ctrl-C does."""
         if self._order.box is not None:
-            inside = processes.descendants([self._process.pid])[1:2]  # the first is process 1 of the box
-            for identity in inside:
-                processes.send_signal(identity, signal.SIGINT)
+            # the first is process 1 of the box
+            _send(processes.descendants([self._process.pid])[1:2], signal.SIGINT)
         else:
-            self._send(signal.SIGINT)
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGINT)
 
     # -- its end
 
@@ -294,8 +327,7 @@ class AgentProcess:
         if status is None:
             return self._process.returncode
         code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
-        in_box = self._order.box is not None and code > _SIGNALLED
-        return _SIGNALLED - code if in_box else code
+        return exit_code_of(code, self._order.box)
 
     async def end(self, patience: float, grace: float) -> None:
         """Wait `patience` s for its exit, then end it and all that it started: TERM, after `grace` s KILL.
@@ -308,7 +340,8 @@ class AgentProcess:
         if patience > 0:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._exited.wait(), patience)
-        await asyncio.to_thread(self._end, grace)
+        mark = f"{_MARK}={self._mark}"
+        await asyncio.to_thread(end_program, self._process, self._order.box, grace, self._order.spare, mark)
         self._ended = True
 
     async def aclose(self) -> None:
@@ -324,22 +357,6 @@ class AgentProcess:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         with suppress(OSError):
             os.close(self._pidfd)
-
-    def _end(self, grace: float) -> None:
-        """End all of its processes, and collect the program. Blocking."""
-        if self._order.box is None:
-            end_tree(self._process.pid, grace, self._order.spare)
-            for identity in processes.marked(f"{_MARK}={self._mark}"):
-                if not self._order.spare(identity):
-                    processes.send_signal(identity, signal.SIGKILL)
-        else:
-            end_box(self._process.pid, grace)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
-
-    def _send(self, number: int) -> None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, number)
 
     def _has_exited(self) -> None:
         loop = asyncio.get_running_loop()
