@@ -8,6 +8,7 @@ import os
 import select
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -37,7 +38,7 @@ def check_box(leader: int, box: Box) -> int:
     return program
 
 
-def child_of_closed_box(leader: int, box: Box) -> int | None:
+def _child_of_closed_box(leader: int, box: Box) -> int | None:
     """Return the process in which `leader` makes a box, as soon as it is closed; until then None.
 
     A bubblewrap that holds its program back drops its last rights when everything else is done. So a box that
@@ -127,7 +128,7 @@ def _status(pid: int) -> dict[str, str]:
 # -- One trial start of a box: whether it works here, before anything depends on it.
 
 
-_trial_SECONDS = 30.0
+_SECONDS = 30.0
 _MOST_WORDS = 4096
 _PASSING = (
     *("Can't find source path", "Can't get type of source", "Can't mkdir", "Can't create file"),
@@ -159,12 +160,7 @@ def try_box(box: Box) -> None:
         else:
             raise ended_early(process)
     finally:
-        process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_trial_SECONDS)
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+        discard(process)
 
 
 def rehearse_box(environment: Mapping[str, str]) -> None:
@@ -215,7 +211,7 @@ def ended_early(process: "subprocess.Popen[bytes]") -> BoxRefused:
     """Return the refusal of a bubblewrap that has ended, with its own line."""
     words = b"" if process.stderr is None else process.stderr.read(_MOST_WORDS)
     with suppress(subprocess.TimeoutExpired):
-        process.wait(_trial_SECONDS)
+        process.wait(_SECONDS)
     return refusal_of(words.decode("utf-8", "replace"), process.returncode)
 
 
@@ -233,7 +229,6 @@ def refusal_of(words: str, exit_code: int | None) -> BoxRefused:
 # -- Start a program in a box behind a gate, which opens when the box is found closed.
 
 
-_SECONDS = 30.0
 _PAUSE_MILLISECONDS = 1
 
 
@@ -244,11 +239,13 @@ def start_gated(
     more: Sequence[str] = (),
     pass_fds: Sequence[int] = (),
     before: Callable[[int], None] = lambda _: None,
+    given_up: threading.Event | None = None,
     **how: Any,
 ) -> "subprocess.Popen[bytes]":
     """Start `argv` in a box of its own once the box is found closed. Blocking, for some milliseconds.
 
-    `before` is called with the pid that becomes the program, before it does.
+    `before` is called with the pid that becomes the program, before it does. Another thread may set
+    `given_up`: then the start is refused at once, and not after 30 s, if bubblewrap hangs.
 
     Raises:
         BoxRefused: there is no such box here. Nothing is left running.
@@ -260,17 +257,13 @@ def start_gated(
         process = box.start(argv, more=holding, pass_fds=(*pass_fds, gate), **how)
         try:
             try:
-                child = closed_child(process.pid, box)
+                child = _closed_child(process.pid, box, given_up)
             except BoxRefused as refusal:
                 raise (ended_early(process) if process.poll() is not None else refusal) from None
             before(child)
             os.write(opener, b"!")
         except BaseException:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
+            discard(process)
             raise
         return process
     finally:
@@ -290,25 +283,33 @@ def start_bounded(box: Box, argv: Sequence[str], **how: Any) -> "subprocess.Pope
     return start_gated(box, [*within, *argv], before=bound, **how)
 
 
-def closed_child(leader: int, box: Box) -> int:
+def _closed_child(leader: int, box: Box, given_up: threading.Event | None) -> int:
     """Wait until the box of a bubblewrap that holds its program back is closed; return the process in it.
 
-    Raises:
-        BoxRefused: bubblewrap has ended, or the box does not close.
+    Raises BoxRefused: bubblewrap has ended, the box does not close, or nobody waits for it any more.
     """
-    try:
-        ended = os.pidfd_open(leader)
-    except ProcessLookupError as error:  # it ended at once, and asyncio's watcher has reaped it already
-        raise BoxRefused("bubblewrap ended before it was closed") from error
+    ended = os.pidfd_open(leader)
     try:
         poller = select.poll()
         poller.register(ended, select.POLLIN)
         deadline = time.monotonic() + _SECONDS
-        while (child := child_of_closed_box(leader, box)) is None:
+        while (child := _child_of_closed_box(leader, box)) is None:
             if poller.poll(_PAUSE_MILLISECONDS):
                 raise BoxRefused("bubblewrap ended before it was closed")
+            if given_up is not None and given_up.is_set():
+                raise BoxRefused("its start was given up")
             if time.monotonic() > deadline:
                 raise BoxRefused(f"bubblewrap did not close it within {_SECONDS:g} s")
         return child
     finally:
         os.close(ended)
+
+
+def discard(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a bubblewrap, and with it all that is in its box; close its pipes. Blocking."""
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_SECONDS)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()

@@ -2,8 +2,9 @@
 
 Such are the programs that carry out runs, and MCP servers.
 
-Nothing that it does holds the worker up: lines have a bound, the output of a child that keeps the pipe after
-the program's exit is read for a moment only, and a write to a program that reads nothing can be given up.
+Nothing that it does holds the worker up: a box is made by a thread, lines have a bound, the output of a child
+that keeps the pipe after the program's exit is read for a moment only, and a write to a program that reads
+nothing can be given up.
 """
 
 import asyncio
@@ -22,7 +23,8 @@ from typing import IO, Any
 from subagent_server.run import processes
 from subagent_server.run.processes import Identity
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.verify import start_bounded, start_gated
+from subagent_server.sandbox.verify import discard, start_bounded, start_gated
+from subagent_server.toolbox.workspace import off_loop
 
 # -- Ending a session of processes with all their descendants.
 
@@ -31,11 +33,50 @@ Spare = Callable[[Identity], bool]
 """Whether a process is the shim of a run: such a process outlives the program that has started it."""
 _BOUND_AFTER_KILL = 5.0
 _SHORT_PAUSE, _LONG_PAUSE = 0.005, 0.08
+_SIGNALLED = 128
+"""Bubblewrap ends with this plus the number of the signal that ended the program in it."""
 
 
 def spare_none(_: Identity) -> bool:
     """Return False: no process is spared."""
     return False
+
+
+def end_program(
+    process: "subprocess.Popen[bytes]",
+    box: Box | None,
+    grace: float,
+    spare: Spare = spare_none,
+    mark: str = "",
+) -> int | None:
+    """End a program, in a box or not, and all that it started: TERM, after `grace` s KILL. Blocking.
+
+    `spare` is asked outside of a box only, where `mark` (`NAME=value`) is the variable by which processes are
+    found that have left its session. Return the exit code (negative: the signal); None if the kernel could
+    not kill it.
+    """
+    if box is not None:
+        end_box(process.pid, grace)
+    else:
+        end_tree(process.pid, grace, spare)
+        _send([each for each in processes.marked(mark) if not spare(each)] if mark else [], signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=_BOUND_AFTER_KILL)
+    return exit_code_of(process.returncode, box)
+
+
+def exit_code_of(code: int | None, box: Box | None) -> int | None:
+    """Return the exit code of a program (negative: the signal) by that of the process that was started."""
+    return _SIGNALLED - code if box is not None and code is not None and code > _SIGNALLED else code
+
+
+def how_it_ended(code: int | None) -> str:
+    """Return the end of a program as the end of a sentence; `code` as `end_program` returns it."""
+    if code is None or code >= 0:
+        return "ended" if code is None else f"ended with exit code {code}"
+    with suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"
 
 
 def end_tree(leader: int, grace: float, spare: Spare) -> None:
@@ -128,8 +169,6 @@ _AFTER_EXIT_SECONDS = 2.0
 """How long the output is read on after the exit of the program."""
 _MARK = "SUBAGENT_AGENT_PROCESS"
 """The variable by which the processes of a program are found that have left its session."""
-_SIGNALLED = 128
-"""Bubblewrap ends with this plus the number of the signal that ended the program in it."""
 
 
 @dataclass(frozen=True)
@@ -187,8 +226,7 @@ class AgentProcess:
         streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         try:
             if order.box is not None:
-                start = start_bounded if order.bounded else start_gated
-                process = start(order.box, order.argv, pass_fds=order.descriptors, bufsize=0, **streams)
+                process = await _started_in_box(order, order.box, streams)
             else:
                 process = subprocess.Popen(
                     order.argv,
@@ -235,8 +273,6 @@ class AgentProcess:
         while chunk := await errors.read(_CHUNK):
             self._hear(chunk)
 
-    # -- what it says
-
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield the lines of its output, without their newlines; the last one may lack it."""
         is_too_long = False
@@ -257,8 +293,6 @@ class AgentProcess:
                 return
             is_too_long = False
 
-    # -- its input
-
     async def write(self, data: bytes) -> bool:
         """Write to its stdin, and return when it has room again; False if nobody reads there any more."""
         if self._writer is None or self._writer.is_closing():
@@ -278,11 +312,11 @@ class AgentProcess:
     def interrupt(self) -> None:
         """Send it SIGINT, as Ctrl-C does."""
         if self._order.box is not None:
-            inside = processes.descendants([self._process.pid])[1:2]  # the first is process 1 of the box
-            for identity in inside:
-                processes.send_signal(identity, signal.SIGINT)
+            # the first is process 1 of the box
+            _send(processes.descendants([self._process.pid])[1:2], signal.SIGINT)
         else:
-            self._send(signal.SIGINT)
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGINT)
 
     # -- its end
 
@@ -293,8 +327,7 @@ class AgentProcess:
         if status is None:
             return self._process.returncode
         code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
-        in_box = self._order.box is not None and code > _SIGNALLED
-        return _SIGNALLED - code if in_box else code
+        return exit_code_of(code, self._order.box)
 
     async def end(self, patience: float, grace: float) -> None:
         """Wait `patience` s for its exit, then end it and all that it started: TERM, after `grace` s KILL.
@@ -307,7 +340,8 @@ class AgentProcess:
         if patience > 0:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._exited.wait(), patience)
-        await asyncio.to_thread(self._end, grace)
+        mark = f"{_MARK}={self._mark}"
+        await asyncio.to_thread(end_program, self._process, self._order.box, grace, self._order.spare, mark)
         self._ended = True
 
     async def aclose(self) -> None:
@@ -324,25 +358,33 @@ class AgentProcess:
         with suppress(OSError):
             os.close(self._pidfd)
 
-    def _end(self, grace: float) -> None:
-        """End all of its processes, and collect the program. Blocking."""
-        if self._order.box is None:
-            end_tree(self._process.pid, grace, self._order.spare)
-            for identity in processes.marked(f"{_MARK}={self._mark}"):
-                if not self._order.spare(identity):
-                    processes.send_signal(identity, signal.SIGKILL)
-        else:
-            end_box(self._process.pid, grace)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
-
-    def _send(self, number: int) -> None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, number)
-
     def _has_exited(self) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._pidfd)
         self._exited.set()
         # its children may keep the pipe for ever, so the end of its output is a moment after its own
         self._end_of_output = loop.call_later(_AFTER_EXIT_SECONDS, self._transports[0].close)
+
+
+async def _started_in_box(
+    order: ProcessOrder, box: Box, streams: Mapping[str, Any]
+) -> "subprocess.Popen[bytes]":
+    """Start a program in its box by a thread: a bubblewrap that hangs would hold the loop up for 30 s.
+
+    The box ends with that thread, which stays as long as the loop. Raises OSError, ValueError, BoxRefused.
+    """
+    start = start_bounded if order.bounded else start_gated
+    given_up = threading.Event()
+    started = []
+
+    def work() -> None:
+        how = {"pass_fds": order.descriptors, "bufsize": 0, "given_up": given_up, **streams}
+        started.append(start(box, order.argv, **how))
+
+    try:
+        await off_loop(work, interrupt=given_up.set)
+    except asyncio.CancelledError:
+        for process in started:  # it was just closed when the caller gave it up
+            discard(process)
+        raise
+    return started[0]

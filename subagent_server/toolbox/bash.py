@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-import signal
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +14,7 @@ from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.file_watch import CommandWatch, watching
 from subagent_server.sandbox.readable import BoxRefused, end_of_run, tried_twice
 from subagent_server.sandbox.verify import not_started
-from subagent_server.toolbox.agent_process import Spare, spare_none
+from subagent_server.toolbox.agent_process import Spare, how_it_ended, spare_none
 from subagent_server.toolbox.outputs import KEPT_BYTES, SHOWN_CHARACTERS, OutputCapture
 from subagent_server.toolbox.shell import Ending, Reason, Shell
 from subagent_server.toolbox.tool import ToolResult
@@ -255,8 +253,5 @@ def _late_output(capture: OutputCapture) -> list[str]:
 
 
 def _how(code: int | None) -> str:
-    if code is None or code >= 0:
-        return "ended" if code is None else f"ended with exit code {code}"
-    with suppress(ValueError):
-        return f"was ended by {signal.Signals(-code).name} (exit code {128 - code})"
-    return f"was ended by signal {-code} (exit code {128 - code})"
+    how = how_it_ended(code)
+    return how if code is None or code >= 0 else f"{how} (exit code {128 - code})"

@@ -17,7 +17,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -27,7 +27,7 @@ from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.box_limits import GIVING_WAY, bounding_processes, limits_as_shell
 from subagent_server.sandbox.readable import BoxRefused
 from subagent_server.sandbox.verify import check_box, ended_early
-from subagent_server.toolbox.agent_process import Spare, end_box, end_tree, spare_none
+from subagent_server.toolbox.agent_process import Spare, end_program, spare_none
 from subagent_server.toolbox.outputs import OutputCapture
 
 # -- The output of a shell or a program, read by a thread as it comes, so that nobody waits for a reader.
@@ -102,8 +102,6 @@ class OutputReader:
 
 
 _START_SECONDS = 60.0
-_SIGNALLED = 128
-"""Bubblewrap ends with this plus the number of the signal that ended the program in it."""
 
 
 class Reason(Enum):
@@ -276,21 +274,14 @@ class Shell:
         still works afterwards.
         """
         self._collect_bounding()
-        if self._box is None:
-            end_tree(self._process.pid, grace, spare)
-        else:
-            end_box(self._process.pid, grace)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
+        code = end_program(self._process, self._box, grace, spare)
         self._output.close()
         os.close(self._status)
         os.close(self._ended)
         for pipe in (self._process.stdin, self._process.stderr):
             if pipe is not None:
                 pipe.close()
-        code = self._process.returncode
-        in_box = self._box is not None and code is not None and code > _SIGNALLED
-        return _SIGNALLED - code if in_box else code
+        return code
 
     def _send(self, unsent: memoryview) -> memoryview:
         try:

@@ -32,7 +32,7 @@ from subagent_server.run.errors import RunRefused, shorten
 from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.box_limits import bounding_processes, limits_as_resources
 from subagent_server.sandbox.verify import check_box, refusal_of
-from subagent_server.toolbox.agent_process import Spare, end_box, end_tree, spare_none
+from subagent_server.toolbox.agent_process import Spare, end_program, spare_none
 from subagent_server.toolbox.outputs import OutputCapture
 from subagent_server.toolbox.shell import OutputReader
 from subagent_server.toolbox.workspace import off_loop
@@ -290,8 +290,6 @@ class Channel:
 
 MARK = "SUBAGENT_PROGRAM"
 """The variable by which the processes of a program are found that have left its session."""
-_SIGNALLED = 128
-"""Bubblewrap ends with this plus the number of the signal that ended the program in it."""
 
 
 @dataclass(frozen=True)
@@ -396,19 +394,9 @@ class ProgramProcess:
 
         Blocking. The code is None if the kernel could not kill it.
         """
-        if self._box is None:
-            end_tree(self._process.pid, 0, self._spare)
-            for identity in processes.marked(f"{MARK}={self._mark}"):
-                if not self._spare(identity):
-                    processes.send_signal(identity, signal.SIGKILL)
-        else:
-            end_box(self._process.pid, 0)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
-        code = self._process.returncode
-        in_box = self._box is not None and code is not None and code > _SIGNALLED
+        code = end_program(self._process, self._box, 0, self._spare, f"{MARK}={self._mark}")
         self._output.close()
-        return (_SIGNALLED - code if in_box and code is not None else code), self._output.take().finish()
+        return code, self._output.take().finish()
 
 
 # -- the end

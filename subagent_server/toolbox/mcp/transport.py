@@ -8,7 +8,6 @@ takes a message of any length, and does not notice the end of a program whose ch
 import asyncio
 import codecs
 import re
-import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -30,7 +29,7 @@ from subagent_server.run.files import Directory
 from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.readable import BoxRefused
 from subagent_server.sandbox.server_places import ServerStart
-from subagent_server.toolbox.agent_process import AgentProcess, ProcessOrder
+from subagent_server.toolbox.agent_process import AgentProcess, ProcessOrder, how_it_ended
 
 # -- The stderr of an MCP server: all of it in a file of the run, its first lines in the log.
 #
@@ -209,7 +208,7 @@ class StdioTransport:
             stream.close()
         try:
             await self._process.end(self.grace, self.grace)
-            self.trouble = self.trouble or _how(await self._process.exited())
+            self.trouble = self.trouble or how_it_ended(await self._process.exited())
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -256,17 +255,9 @@ class StdioTransport:
         """After the end of the program, read its last output, note how it ended, and close the streams."""
         code = await self._process.exited()
         await asyncio.wait([self._reading], timeout=_LAST_WORDS_SECONDS)
-        self.trouble = self.trouble or _how(code)
+        self.trouble = self.trouble or how_it_ended(code)
         self.over.set()
         self._inward.close()
-
-
-def _how(code: int | None) -> str:
-    if code is None or code >= 0:
-        return "ended" if code is None else f"ended with exit code {code}"
-    with suppress(ValueError):
-        return f"was ended by {signal.Signals(-code).name}"
-    return f"was ended by signal {-code}"
 
 
 # -- The transports over HTTP: streamable HTTP, and its predecessor SSE.

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 
 from subagent_server.run import processes
 from subagent_server.run.errors import RunRefused
+from subagent_server.sandbox.box import Rules, build_box
+from subagent_server.toolbox.agent_process import AgentProcess, ProcessOrder
+from tests.helpers.bubblewrap import settings as bubblewrap_settings
 from tests.helpers.mcp_servers import scripted
 from tests.helpers.wait import wait_for
 from tests.toolkit.mcp_servers.connecting import BOUND, connected
@@ -309,3 +313,25 @@ def test_cancelling_while_servers_connect_leaves_none_of_them(tmp_path: Path) ->
 
     run(work())
     assert all(processes.identify(pid) is None for pid in pids(mark))
+
+
+def test_a_bubblewrap_that_hangs_holds_no_loop_up_and_can_be_given_up(tmp_path: Path) -> None:
+    bubblewrap, mark = tmp_path / "bwrap", tmp_path / "pids"
+    bubblewrap.write_text(f"#!/bin/sh\necho $$ >> {mark}\nexec sleep 3600\n", encoding="utf-8")
+    bubblewrap.chmod(0o700)
+    place = tmp_path / "cwd"
+    place.mkdir()
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **bubblewrap_settings()}
+    box = replace(build_box(Rules(cwd=place, environment=environment)), program=bubblewrap)
+
+    async def work() -> None:
+        order = ProcessOrder(["true"], {}, place, box, bounded=False)
+        starting = asyncio.create_task(AgentProcess.start(order, lambda _: None))
+        await wait_until(lambda: bool(pids(mark)))
+        starting.cancel()
+        async with asyncio.timeout(10):
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+
+    run(work())
+    wait_for(lambda: all(map(has_gone, pids(mark))), BOUND, "the end of the bubblewrap")
