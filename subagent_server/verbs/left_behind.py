@@ -1,7 +1,10 @@
-"""The files that a run has brought and that other programs execute: moved away or named, and given back.
+"""What a run leaves behind: files that other programs execute, and its worktree.
 
-During the run a worker watches (`worker/own_places.py`); what it left undone is done here, for a worker
-that was killed.
+Such files are moved away or named, and given back to a person who wants them. During the run its worker
+watches for them (`worker/own_places.py`); what a killed worker left undone is done here. The worktree is
+settled when the run ends, and handed over, merged or dropped later.
+
+Tested in `tests/worktrees/` and `tests/sandbox/test_executed_changes.py`.
 """
 
 import os
@@ -153,7 +156,7 @@ def restore(store: RunStore, run_id: str, name: str, caller: Caller) -> Path:
     run = store.paths.run(run_id)
     cwd = Path(os.path.realpath(read_request(run).cwd))
     quarantine = Quarantine(run.quarantine)
-    kept = _named(quarantine.kept(), name, cwd)
+    kept = _kept(quarantine.kept(), name, cwd)
     path = Path(kept.path)
     if ".." in path.parts or not (path.is_relative_to(cwd) or path.parent in cwd.parents):
         raise BadArgument(f"{kept.number} was not in the directory of run {run_id}, so it stays there.")
@@ -168,7 +171,7 @@ def restore(store: RunStore, run_id: str, name: str, caller: Caller) -> Path:
     return path
 
 
-def _named(found: Sequence[Kept], name: str, cwd: Path) -> Kept:
+def _kept(found: Sequence[Kept], name: str, cwd: Path) -> Kept:
     for kept in reversed(found):
         if name in (kept.number, kept.path, kept.shown(cwd)):
             return kept
@@ -176,9 +179,7 @@ def _named(found: Sequence[Kept], name: str, cwd: Path) -> Kept:
     raise BadArgument(f"The quarantine holds no {shorten(name)}, but {there}: name one of these.")
 
 
-# -- The worktree of a run when the run ends, is carried on, merged or removed.
-#
-# Tested in `tests/worktrees/`.
+# -- The worktree of a run when the run ends, is continued, merged or removed.
 
 
 class UnmergedWork(CallerError):

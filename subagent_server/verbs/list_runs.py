@@ -3,7 +3,8 @@
 A list reads the runs that may live, known by their marks in `.changes`, and then the others one by one, the
 newest first, until it has enough rows. Only a filter, which may pass over many, needs a bound.
 
-Tested in `tests/cli/test_ls.py` and `tests/service/test_run_case.py`.
+Tested in `tests/cli/test_ls.py`, `tests/service/test_run_case.py`, `tests/cli/test_stats.py` and
+`tests/cli/test_trees.py`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -212,8 +213,6 @@ def _urgency(row: RunRow) -> int:
 
 
 # -- The verb `stats`: sums over the runs of a root, by agent and by day.
-#
-# Tested in `tests/cli/test_stats.py`.
 
 
 @dataclass
@@ -287,8 +286,6 @@ def stats(store: RunStore, *, since: datetime | None = None, agent: str | None =
 
 
 # -- Whole trees of runs for people: each run reconciled, with the cost of the run and all runs below.
-#
-# Tested in `tests/cli/test_trees.py`.
 
 
 @dataclass(frozen=True)
@@ -330,7 +327,7 @@ def trees_of(service: Service, run_ids: Iterable[str], caller: Caller = USER) ->
     for run_id in run_ids:
         top = _top(service, run_id, caller)
         if top not in trees:
-            trees[top] = _grown(service, top, caller)
+            trees[top] = _tree(service, top, caller)
     return list(trees.values())
 
 
@@ -348,7 +345,7 @@ def _top(service: Service, run_id: str, caller: Caller) -> str:
         top = above
 
 
-def _grown(service: Service, run_id: str, caller: Caller, depth: int = -1) -> Node:
+def _tree(service: Service, run_id: str, caller: Caller, depth: int = -1) -> Node:
     try:
         observed = open_run(service, run_id, caller)
         usage = tree_usage(service.store, observed.meta)
@@ -357,7 +354,7 @@ def _grown(service: Service, run_id: str, caller: Caller, depth: int = -1) -> No
     meta = observed.meta
     row = TreeRow(row_of(service.store.paths, meta, observed.live), meta.parent_run_id, usage)
     below = service.store.children_of(run_id) if meta.depth > depth else []  # else the marks lead in a circle
-    return Node(row, [_grown(service, i, caller, meta.depth) for i in below if _is_open(service, i, caller)])
+    return Node(row, [_tree(service, i, caller, meta.depth) for i in below if _is_open(service, i, caller)])
 
 
 def _is_open(service: Service, run_id: str, caller: Caller) -> bool:

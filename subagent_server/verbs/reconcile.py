@@ -307,7 +307,8 @@ def _crashed(run: RunPaths, ended: dict[str, Any]) -> Failure:
             hint=f"Mend that. {_HINT_LOGS}",
         )
     if isinstance(number, int):
-        how = f"was killed by {_signal_name(number)}"
+        names = {each.value: each.name for each in signal.Signals}
+        how = f"was killed by {names.get(number, f'signal {number}')}"
     else:
         how = f"ended with exit code {code if isinstance(code, int) else 'that nobody can read'}"
     return Failure(
@@ -425,13 +426,6 @@ def _expire_questions(store: RunStore, meta: RunMeta) -> RunMeta:
                 meta.run_id, transitions.QuestionExpired(message_id=message.message_id), moment
             )
     return meta
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 # -- Opening a run for a caller: a single read of its state, the check of the caller, then reconciliation.

@@ -136,12 +136,12 @@ class Commands:
 NextCalls = ToolCalls | Commands
 """How a reader makes the calls that a view names."""
 
-_MEND = "Mend what the error names"
+_FIX = "Mend what the error names"
 _AFTER_FAILURE = {
-    "config": f"{_MEND} (the agent file or a variable), then start it again.",
-    "launch_failed": f"{_MEND}, then start it again: it had not begun.",
-    "storage": f"{_MEND}; then {{on}} carries it on.",
-    "model_error": f"{_MEND}; then {{on}} carries it on.",
+    "config": f"{_FIX} (the agent file or a variable), then start it again.",
+    "launch_failed": f"{_FIX}, then start it again: it had not begun.",
+    "storage": f"{_FIX}; then {{on}} carries it on.",
+    "model_error": f"{_FIX}; then {{on}} carries it on.",
     "max_turns": "{on} carries it on with as many turns again.",
     "timeout": "{on} carries it on with as much time again.",
     "budget": "{on} carries it on with as much money again, if it is worth that.",
