@@ -87,7 +87,9 @@ def resolve_model(name: str | None) -> str:
     """
     text = (name or "").strip()
     bare = text.removeprefix("anthropic/").removesuffix("[1m]")
-    return ALIASES.get(bare.lower(), _id_of(bare)) or DEFAULT_MODEL
+    title = bare.partition(" (")[0].lower()  # `Claude Sonnet 4.5 (copilot)`
+    model = re.sub(r"[ .]+", "-", title) if title.startswith("claude ") else bare
+    return ALIASES.get(bare.lower(), model) or DEFAULT_MODEL
 
 
 def misspelt_alias(name: str | None) -> str | None:
@@ -111,12 +113,6 @@ def has_known_price(name: str | None) -> bool:
     return True
 
 
-def _id_of(name: str) -> str:
-    """Return the id of a model of Anthropic that is given by its title: `Claude Sonnet 4.5 (copilot)`."""
-    title = name.partition(" (")[0]
-    return re.sub(r"[ .]+", "-", title.lower()) if title.lower().startswith("claude ") else name
-
-
 def unknown_model(agent: AgentDefinition) -> str | None:
     """Return a sentence on a model that the API surely has not; at another address it may be there."""
     model = resolve_model(agent.model)
@@ -127,7 +123,7 @@ def unknown_model(agent: AgentDefinition) -> str | None:
     return f"{why}: name one such as sonnet, give the `baseUrl` that has it, or choose another `runner`."
 
 
-Kind = TypeVar("Kind", bound=BaseModel)
+Model = TypeVar("Model", bound=BaseModel)
 
 MAX_NAME = 100
 LONG_DESCRIPTION = 20_000
@@ -239,7 +235,7 @@ class _Part:
         if line is not None:
             self.lines.setdefault(target, line)
 
-    def built(self, kind: type[Kind], line: int | None = None) -> Kind:
+    def built(self, kind: type[Model], line: int | None = None) -> Model:
         """Return the part without the values that its model refuses; each of these is a fault."""
         try:
             return kind.model_validate(self.values)
@@ -274,7 +270,12 @@ def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefiniti
     agent, limits = _Part("", reading), _Part("limits", reading)
     if origin.body:
         agent.values["system_prompt"] = origin.body
-    _report_all_repeated(block, notes)
+    for key, line in block.repeated.items():
+        report = notes.fault if is_ours(key) else notes.warn
+        report(f"{shorten(key)} is given twice (first on line {block.lines[key]}), so say it once", line)
+    for key, value in block.items():
+        if is_ours(key):
+            report_repeated(value, key, notes)
     for key, value in block.items():
         _read_key(key, value, block.lines[key], agent, limits)
     agent.values.setdefault("name", origin.name)
@@ -306,15 +307,6 @@ def _read_key(key: str, value: Value, line: int, agent: _Part, limits: _Part) ->
         agent.put(name, value, line)
 
 
-def _report_all_repeated(block: Block, notes: Notes) -> None:
-    for key, line in block.repeated.items():
-        tell = notes.fault if is_ours(key) else notes.warn
-        tell(f"{shorten(key)} is given twice (first on line {block.lines[key]}), so say it once", line)
-    for key, value in block.items():
-        if is_ours(key):
-            report_repeated(value, key, notes)
-
-
 def report_repeated(value: Value, where: str, notes: Notes) -> None:
     """Give a fault for each repeated key of a mapping, at any depth of `value`."""
     if isinstance(value, list):
@@ -338,10 +330,6 @@ def _text_tree(value: Value, _: _Key) -> object:
 def _choice(value: Value, _: _Key) -> object:
     text = as_text_tree(value)
     return text.strip().lower() if isinstance(text, str) else text
-
-
-def _names(value: Value, _: _Key) -> list[str]:
-    return as_names(value)
 
 
 def _places(value: Value, _: _Key) -> list[str]:
@@ -571,7 +559,7 @@ def is_http_url(text: str) -> bool:
 
 
 _READERS: Mapping[str, Callable[[Value, _Key], object]] = {
-    **dict.fromkeys(NAME_LISTS, _names),
+    **dict.fromkeys(NAME_LISTS, lambda value, _: as_names(value)),
     **dict.fromkeys(("runner", "effort", "sandbox", "isolation", "on_ask_timeout"), _choice),
     **dict.fromkeys(("allowed_domains", "blocked_domains"), _domains),
     **dict.fromkeys(("enabled_tools", "disabled_tools"), _chosen_tools),

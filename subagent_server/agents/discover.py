@@ -241,7 +241,15 @@ def _admit(candidate: _Candidate, directory: int, search: _Search) -> None:
     earlier_directory, earlier = search.first.setdefault(candidate.name, (directory, candidate))
     where = shown(earlier.path)
     if earlier is candidate:
-        _accept(candidate, search)
+        definition = candidate.loaded.definition
+        owner = search.tools.get(definition.tool_name)
+        if owner is not None:
+            clash = definition.tool_name
+            definition = definition.model_copy(update={"distinct_tool": True})
+            search.report(candidate, "warning", f"its tool is {definition.tool_name}: {owner} has {clash}")
+        search.tools[definition.tool_name] = candidate.name
+        search.agents[candidate.name] = definition
+        search.problems += _noted(candidate)
     elif candidate.content == earlier.content:
         search.report(candidate, "skipped", f"it is the same agent as {where}")
     elif earlier_directory != directory:
@@ -256,7 +264,10 @@ def _load(found: FoundFile, search: _Search) -> _Candidate | None:
         search.problems.append(found.problem)
         return None
     try:
-        return _without_prompt(load_file(found.path), found.path)
+        loaded = load_file(found.path)
+        definition = loaded.definition
+        listed = replace(loaded, definition=definition.model_copy(update={"system_prompt": ""}))
+        return _Candidate(found.path, listed, hash(definition.system_prompt))
     except NotAnAgent as error:
         search.problems.append(Problem(found.path, error.line, "skipped", error.reason))
     except AgentFileError as error:
@@ -268,24 +279,6 @@ def _load(found: FoundFile, search: _Search) -> _Candidate | None:
         reason = f"reading it failed ({type(error).__name__}: {shorten(str(error))}), so report it"
         search.problems.append(Problem(found.path, None, "error", reason))
     return None
-
-
-def _without_prompt(loaded: LoadedFile, path: Path) -> _Candidate:
-    definition = loaded.definition
-    listed = replace(loaded, definition=definition.model_copy(update={"system_prompt": ""}))
-    return _Candidate(path, listed, hash(definition.system_prompt))
-
-
-def _accept(candidate: _Candidate, search: _Search) -> None:
-    definition = candidate.loaded.definition
-    owner = search.tools.get(definition.tool_name)
-    if owner is not None:
-        clash = definition.tool_name
-        definition = definition.model_copy(update={"distinct_tool": True})
-        search.report(candidate, "warning", f"its tool is {definition.tool_name}: {owner} has {clash}")
-    search.tools[definition.tool_name] = candidate.name
-    search.agents[candidate.name] = definition
-    search.problems += _noted(candidate)
 
 
 def _noted(candidate: _Candidate) -> list[Problem]:

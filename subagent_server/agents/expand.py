@@ -97,6 +97,7 @@ def expand_as_far_as_set(definition: AgentDefinition, environment: Mapping[str, 
             return Expanded(expand_definition(definition, known), missing)
         except MissingVariable as error:
             missing.append(error)
+            # The variable stands for itself from now on, so that the next round comes to the next one.
             known[error.variable] = f"${{{error.variable}}}"
     return Expanded(definition, missing)
 

@@ -1,4 +1,4 @@
-"""An agent as a Markdown file: front matter between two lines of `---`, then the system prompt."""
+"""The agent of one file: Markdown with front matter between two lines of `---`, or a CPE configuration."""
 
 import re
 from dataclasses import dataclass
@@ -93,15 +93,13 @@ def _understand(path: Path, parts: FrontMatter, notes: Notes) -> Block:
         return _understand_loosely(path, parts, notes, error)
     if value == "":
         return Block()
-    if isinstance(value, Block) and not _has_structured_description(value):
+    # Prose may have been taken for YAML: `Use it when: ...` on a line of its own reads as a mapping.
+    if isinstance(value, Block) and all(
+        isinstance(value[key], str) for key in value if key.lower() == "description"
+    ):
         return value
     reason = NotYaml("it is not a list of 'key: value' lines", parts.first_line)
     return _understand_loosely(path, parts, notes, reason)
-
-
-def _has_structured_description(block: Block) -> bool:
-    """Whether prose was taken for YAML: `Use it when: ...` on a line of its own reads as a mapping."""
-    return any(key.lower() == "description" and not isinstance(block[key], str) for key in block)
 
 
 def _understand_loosely(path: Path, parts: FrontMatter, notes: Notes, trouble: NotYaml) -> Block:
@@ -146,16 +144,18 @@ def read_config(path: Path, text: str, notes: Notes) -> AgentDefinition:
         raise NotAnAgent(path, "it has no 'subagent:' block, so it defines no agent")
     subagent = _block(path, whole, "subagent")
     defaults = _block(path, whole, "defaults") if "defaults" in whole else Block()
-    _check_identity(subagent, whole.lines["subagent"], notes)
+    for key in ("name", "description"):
+        value = subagent.get(key)
+        if value is None or is_null(value) or (isinstance(value, str) and not value.strip()):
+            notes.fault(f"subagent.{key} is missing", subagent.lines.get(key, whole.lines["subagent"]))
     _check_version(whole, notes)
-    _report_repeated_blocks(whole, notes)
+    for key, line in whole.repeated.items():
+        if key in _STRUCTURE:
+            notes.fault(f"{key} is given twice (first on line {whole.lines[key]}), so say it once", line)
+    report_repeated(whole.get("models", []), "models", notes)
     combined = _combined(whole, defaults, subagent)
     _use_model(combined, whole, notes)
-    return read_definition(combined, Origin(path, _stem(path)), notes)
-
-
-def _stem(path: Path) -> str:
-    return path.stem.removesuffix(".cpe") or path.stem
+    return read_definition(combined, Origin(path, path.stem.removesuffix(".cpe") or path.stem), notes)
 
 
 def _block(path: Path, whole: Block, key: str) -> Block:
@@ -167,13 +167,6 @@ def _block(path: Path, whole: Block, key: str) -> Block:
     raise AgentFileError(path, f"'{key}:' must be a mapping of keys", whole.lines[key])
 
 
-def _check_identity(subagent: Block, line: int, notes: Notes) -> None:
-    for key in ("name", "description"):
-        value = subagent.get(key)
-        if value is None or is_null(value) or (isinstance(value, str) and not value.strip()):
-            notes.fault(f"subagent.{key} is missing", subagent.lines.get(key, line))
-
-
 def _check_version(whole: Block, notes: Notes) -> None:
     version = whole.get("version")
     if version is None or is_null(version):
@@ -181,13 +174,6 @@ def _check_version(whole: Block, notes: Notes) -> None:
     elif not isinstance(version, str) or version.split(".")[0] != "1":
         shown = shorten(version) if isinstance(version, str) else "of this kind"
         notes.warn(f"version {shown} is not known here, so the file is read as 1.0", whole.lines["version"])
-
-
-def _report_repeated_blocks(whole: Block, notes: Notes) -> None:
-    for key, line in whole.repeated.items():
-        if key in _STRUCTURE:
-            notes.fault(f"{key} is given twice (first on line {whole.lines[key]}), so say it once", line)
-    report_repeated(whole.get("models", []), "models", notes)
 
 
 def _combined(whole: Block, defaults: Block, subagent: Block) -> Block:

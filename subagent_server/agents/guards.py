@@ -52,8 +52,8 @@ class Guards:
 
     def refuse(self, key: str, line: int, what: str = "") -> None:
         """Refuse the runs of this agent, whoever carries them out."""
-        told = f" ({what})" if what else ""
-        self.notes.fault(f"{shorten(key)} is a limit that nothing here keeps{told}: take it out", line)
+        message = f" ({what})" if what else ""
+        self.notes.fault(f"{shorten(key)} is a limit that nothing here keeps{message}: take it out", line)
 
     def read(self, key: str, value: Value, line: int) -> bool:
         """Take a key in, if it is one of these guards; return whether it is."""
@@ -106,8 +106,8 @@ class Guards:
         elif mode in ("default", "acceptEdits"):
             self.asked += ["Bash"] if mode == "acceptEdits" else _WRITERS
         for what in _not_kept(mode, agent):
-            told = f"{key}: {mode} cannot be kept for {what} by the built-in loop"
-            self.notes.fault(f"{told}: take that out, or choose `runner: claude`", line)
+            message = f"{key}: {mode} cannot be kept for {what} by the built-in loop"
+            self.notes.fault(f"{message}: take that out, or choose `runner: claude`", line)
 
 
 def _not_kept(mode: PermissionMode, agent: AgentDefinition) -> Iterator[str]:

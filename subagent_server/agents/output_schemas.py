@@ -159,8 +159,8 @@ def _check_form_and_references(content: dict[str, Any] | bool) -> dict[int, Any]
                 form.check(found.contents)
                 todo += _references(form.dialect.create_resource(found.contents), found.resolver, walked)
     except (Unresolvable, ValueError) as error:
-        told = f"the reference {shorten(reference)} leads nowhere: put what it means under $defs"
-        raise BadSchema(told) from error
+        message = f"the reference {shorten(reference)} leads nowhere: put what it means under $defs"
+        raise BadSchema(message) from error
     return targets
 
 
@@ -366,9 +366,9 @@ class _Contradictions:
                     return reason
             elif is_closed:
                 near = get_close_matches(name[:_MOST_COMPARED], list(properties)[:_MOST_COMPARED], 1)
-                told = f"at {at} required names {shorten(name)}, which properties lacks and "
+                message = f"at {at} required names {shorten(name)}, which properties lacks and "
                 meant = f" (nearest: {shorten(near[0])})" if near else ""
-                return f"{told}additionalProperties forbids{meant}: name it in both"
+                return f"{message}additionalProperties forbids{meant}: name it in both"
         if types == {"array"} and schema.get("minItems", 0) > 0 and "prefixItems" not in schema:
             return self.of(schema.get("items"), _step(at, "items"))
         return None

@@ -176,6 +176,7 @@ SHORTEST = 8
 
 def hidden_values(definition: AgentDefinition) -> set[str]:
     """Return the values that `redact` takes out of `definition`, with the values of expanded variables."""
+    # Found by the difference, not judged a second time: what is masked in the request is masked everywhere.
     whole = definition.model_dump(mode="json", exclude={"output_schema"})
     return {value for value in _hidden(whole, redact(definition)) if len(value) >= SHORTEST}
 

@@ -82,7 +82,12 @@ def pins_of_reach(reach: Mapping[str, list[str]]) -> Pins:
 
 def kept(pins: Pins) -> Pins:
     """Return pins as they are stored, with long texts cut."""
-    return {key: pin.model_copy(update={"shown": _cut(pin.shown)}) for key, pin in pins.items()}
+    shorter = {
+        key: f"{pin.shown[:MAX_KEPT]}… ({len(pin.shown) - MAX_KEPT:,} more characters)"
+        for key, pin in pins.items()
+        if len(pin.shown) > MAX_KEPT
+    }
+    return {key: pin.model_copy(update={"shown": shorter.get(key, pin.shown)}) for key, pin in pins.items()}
 
 
 def differences(what: str, before: Mapping[str, Pin], after: Mapping[str, Pin]) -> list[str]:
@@ -144,19 +149,12 @@ def _directory(text: str, project: Path) -> Path | None:
 
 
 def _pinned(values: Mapping[str, object], masked: Mapping[str, object]) -> Pins:
-    return {key: Pin(hash=_hash(value), shown=_shown(masked[key])) for key, value in values.items()}
-
-
-def _hash(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _shown(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_KEPT else f"{text[:MAX_KEPT]}… ({len(text) - MAX_KEPT:,} more characters)"
+    pins: Pins = {}
+    for key, value in values.items():
+        text = masked[key] if isinstance(masked[key], str) else json.dumps(masked[key], ensure_ascii=False)
+        digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+        pins[key] = Pin(hash=digest, shown=str(text))
+    return pins
 
 
 MAX_BYTES = 8 << 20

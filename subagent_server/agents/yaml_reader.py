@@ -1,4 +1,7 @@
-"""Parse YAML that is not trusted: by its standard, bounded, without types, with line numbers."""
+"""What is read from a file that nobody trusts: its text, its YAML, the keys of agents, and the problems.
+
+YAML is read by its standard, bounded, without types, and with line numbers.
+"""
 
 import math
 import os
@@ -221,8 +224,8 @@ def parse(text: str, first_line: int = 1, most_values: int = MAX_VALUES) -> Valu
         _check_bounds(text, first_line, most_values)
         node = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
-        told = " ".join(part for part in (error.problem, error.context) if part)
-        raise NotYaml(told, first_line + _blamed_line(error)) from error
+        message = " ".join(part for part in (error.problem, error.context) if part)
+        raise NotYaml(message, first_line + _blamed_line(error)) from error
     except yaml.YAMLError as error:  # a character that no YAML text may hold
         before = text.encode().count(b"\n", 0, getattr(error, "position", 0))
         code = getattr(error, "character", "?")
@@ -434,19 +437,19 @@ def parse_leniently(text: str, first_line: int) -> LenientRead | None:
     `first_line` is the line of the file on which `text` begins.
     """
     lines = textwrap.dedent(text).split("\n")
-    pieces, stray = _cut(lines, first_line)
+    pieces, stray = _pieces(lines, first_line)
     if not any(is_known(piece.key) for piece in pieces):
         return None
     read = LenientRead(stray=stray)
     for piece in pieces:
         try:
-            read.block.put(piece.key, _lenient_yaml_value(piece), piece.line)
+            read.block.put(piece.key, _value_of_piece(piece), piece.line)
         except NotYaml as error:
             read.broken.append(NotYaml(f"{piece.key} cannot be read ({error.reason})", error.line))
     return read
 
 
-def _cut(lines: list[str], first_line: int) -> tuple[list[_Piece], list[int]]:
+def _pieces(lines: list[str], first_line: int) -> tuple[list[_Piece], list[int]]:
     pieces: list[_Piece] = []
     stray: list[int] = []
     for number, line in enumerate(lines, first_line):
@@ -466,35 +469,28 @@ def _begins_piece(key: str, current: _Piece | None) -> bool:
     return is_known(key) or (key[0].islower() and key.lower() not in _DIALOGUE)
 
 
-def _lenient_yaml_value(piece: _Piece) -> Value:
+def _value_of_piece(piece: _Piece) -> Value:
     """Return the value of a piece: as YAML if it is YAML, else its text.
 
     Raises:
         NotYaml: the piece spans lines, is not prose, and its YAML is broken: the meaning cannot be known.
     """
     trouble: NotYaml | None = None
-    for source in _readings(piece):
+    is_text = canonical(piece.key) in _TEXT
+    written = "\n".join([f"{piece.key}: {piece.first}", *piece.more])
+    for source in (written, written.expandtabs(2)) if "\t" in written else (written,):
         try:
             whole = parse(source, piece.line)
         except NotYaml as error:
             trouble = trouble or error
             continue
-        if isinstance(whole, Block) and list(whole) == [piece.key] and _fits(piece.key, whole[piece.key]):
-            return whole[piece.key]
-    if trouble is not None and canonical(piece.key) not in _TEXT and any(line.strip() for line in piece.more):
+        if isinstance(whole, Block) and list(whole) == [piece.key]:
+            value = whole[piece.key]
+            if isinstance(value, str) or not is_text:
+                return value
+    if trouble is not None and not is_text and any(line.strip() for line in piece.more):
         raise trouble
     return _raw_text(piece)
-
-
-def _readings(piece: _Piece) -> Iterator[str]:
-    source = "\n".join([f"{piece.key}: {piece.first}", *piece.more])
-    yield source
-    if "\t" in source:
-        yield source.expandtabs(2)
-
-
-def _fits(key: str, value: Value) -> bool:
-    return isinstance(value, str) or canonical(key) not in _TEXT
 
 
 def _raw_text(piece: _Piece) -> str:

@@ -187,10 +187,10 @@ class CheckedAgent:
     def missing(self) -> dict[str, str]:
         """By key, a sentence on what nothing here has, or nobody tells. The agent runs all the same."""
         each = {"tools": self.missing_tools, "agents": self.missing_agents}
-        told = {key: missing_sentence(key, names) for key, names in each.items()}
-        told["runner"] = self.unknown_version
-        told["model"] = self.unknown_model
-        return {key: sentence for key, sentence in told.items() if sentence is not None}
+        sentences = {key: missing_sentence(key, names) for key, names in each.items()}
+        sentences["runner"] = self.unknown_version
+        sentences["model"] = self.unknown_model
+        return {key: sentence for key, sentence in sentences.items() if sentence is not None}
 
     @property
     def lacks_cwd(self) -> bool:
@@ -345,8 +345,8 @@ class AgentChecker:
 
     def _directory(self, named: str) -> tuple[Path, list[Refusal]]:
         if not named or "\0" in named:
-            told = "cwd is empty or holds a NUL byte: name a directory."
-            return self._service.settings.cwd, [Refusal(told, "cwd")]
+            message = "cwd is empty or holds a NUL byte: name a directory."
+            return self._service.settings.cwd, [Refusal(message, "cwd")]
         try:
             return cwd_of_user(self._service, named), []
         except BadArgument as error:
@@ -360,16 +360,16 @@ class AgentChecker:
             return
         environment = {**self._service.settings.environment, **agent.env}
         if self._programs.is_missing(command, environment.get("PATH"), cwd):
-            told = f"The program {shorten(command)} of the runner {agent.runner} is not here: "
-            yield Refusal(f"{told}{checks.installing(agent)}.", "runner", in_file=False)
+            message = f"The program {shorten(command)} of the runner {agent.runner} is not here: "
+            yield Refusal(f"{message}{checks.installing(agent)}.", "runner", in_file=False)
 
     def _of_box(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
         asked = asked_of_box(agent)
         settings = self._service.settings
         if asked and (reason := why_no_box(agent, settings.environment, cwd or settings.cwd)) is not None:
             for key, written in asked.items():
-                told = f"{written} cannot be kept: {reason}."
-                yield Refusal(told, key, in_file=works_without_box(agent))
+                message = f"{written} cannot be kept: {reason}."
+                yield Refusal(message, key, in_file=works_without_box(agent))
 
     def _of_servers(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
         asked = asked_by_servers(agent)
@@ -382,9 +382,9 @@ class AgentChecker:
                 yield from self._of_program(agent, name, server, cwd)
                 yield from self._of_place_outside(agent, name, server, cwd)
             elif server.url and not _has_unset(server.url) and not is_http_url(server.url):
-                told = f"{key}.url must begin with http:// or https:// and name a host."
+                message = f"{key}.url must begin with http:// or https:// and name a host."
                 if not any(fault.startswith(f"{key}.url ") for fault in agent.faults):
-                    yield Refusal(told, key, in_file=False)
+                    yield Refusal(message, key, in_file=False)
 
     def _no_box_for_servers(self, agent: AgentDefinition, cwd: Path | None) -> str | None:
         """Return why the servers of an agent surely have no box, as a part of a sentence."""
@@ -421,8 +421,8 @@ class AgentChecker:
             here = [cwd or settings.cwd]
             outside_start(agent, server, environment, settings.state_directory, here, written)
         except NotOutside as error:
-            told = f"{key} cannot work outside of every box (sandbox: false): {error.why}; "
-            yield Refusal(f"{told}without the key it works in a box of its own.", key, in_file=False)
+            message = f"{key} cannot work outside of every box (sandbox: false): {error.why}; "
+            yield Refusal(f"{message}without the key it works in a box of its own.", key, in_file=False)
 
     def _of_program(
         self, agent: AgentDefinition, name: str, server: ServerDefinition, cwd: Path | None
@@ -435,11 +435,11 @@ class AgentChecker:
         if self._programs.is_missing(command, environment.get("PATH"), cwd):
             near = self._programs.nearest(command, environment.get("PATH"))
             meant = f" (nearest: {shorten(near)})" if near else ""
-            told = (
+            message = (
                 f"The MCP server {shorten(name)} cannot be started, because its program {shorten(command)}"
                 f"{meant} is not here: install it, or mend the command."
             )
-            yield Refusal(told, f"mcpServers.{name}", in_file=False)
+            yield Refusal(message, f"mcpServers.{name}", in_file=False)
 
 
 class RunnerChecks(Protocol):

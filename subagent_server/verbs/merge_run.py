@@ -54,19 +54,17 @@ def merge_run(service: Service, run_id: str, way: MergeWay = "merge", caller: Ca
     if not meta.status.is_terminal:
         raise NotMerged(f"Run {run_id} is still at work: wait for its end with check_status, then merge it.")
     # The worker settles before it writes the end, so its last processes need not be gone to merge.
-    state = settle(service.store, meta) if observed.live is False else _as_recorded(service, run_id)
+    if observed.live is False:
+        state = settle(service.store, meta)
+    else:
+        state = read_worktree(service.store.paths.run(run_id))
+        if state is not None and state.phase in ("working", "removing"):
+            raise NotMerged(f"The last processes of run {run_id} are still ending: try again in a moment.")
     check_not_handed_over(run_id, state)
     if state is None or state.phase != "kept":
         raise NotMerged(f"Run {run_id} has left no changes: there is nothing to merge.")
     with exclusive(service.store.paths.run(run_id).worktree_lock, GIT_SECONDS):
         return _merged(service, meta, meta.worktree, way, caller)
-
-
-def _as_recorded(service: Service, run_id: str) -> WorktreeState | None:
-    state = read_worktree(service.store.paths.run(run_id))
-    if state is not None and state.phase in ("working", "removing"):
-        raise NotMerged(f"The last processes of run {run_id} are still ending: try again in a moment.")
-    return state
 
 
 def _merged(service: Service, meta: RunMeta, worktree: Worktree, way: MergeWay, caller: Caller) -> Merged:
@@ -81,14 +79,14 @@ def _merged(service: Service, meta: RunMeta, worktree: Worktree, way: MergeWay, 
     target, into = _target(service, meta, worktree, caller)
     shown = f"{worktree.branch} into {target}"
     if state.merged_tip == state.tip:
-        told = f"{shown}: merged already."
-        return Merged(meta.run_id, worktree.branch, str(target), state.merged_into or "", told)
+        message = f"{shown}: merged already."
+        return Merged(meta.run_id, worktree.branch, str(target), state.merged_into or "", message)
     order = MergeOrder(target, worktree.branch, worktree.base, state.tip, way, _message(meta, worktree), into)
     commit = merge_branch(order, os.environ)
     write_worktree(run, state.model_copy(update={"merged_tip": state.tip, "merged_into": commit}))
     counts = f"{state.files:,} files, +{state.insertions:,} -{state.deletions:,}"
-    told = f"{shown}: merged ({way}; {counts}), now at {commit[:12]}."
-    return Merged(meta.run_id, worktree.branch, str(target), commit, told)
+    message = f"{shown}: merged ({way}; {counts}), now at {commit[:12]}."
+    return Merged(meta.run_id, worktree.branch, str(target), commit, message)
 
 
 def _target(

@@ -134,7 +134,7 @@ def sweep(store: RunStore) -> None:
         store_module.drop_vain(store.paths.run(name))
 
 
-# -- which
+# -- Which runs are old.
 
 
 def _old(store: RunStore, age: Age) -> Iterator[str]:
@@ -167,7 +167,7 @@ def _never_was(run: RunPaths, moment: datetime) -> bool:
         return False
 
 
-# -- whether
+# -- Whether a run may be removed.
 
 
 def _check_removable(store: RunStore, run_id: str) -> str | None:
@@ -255,7 +255,7 @@ def _is_held(run: RunPaths) -> bool:
         return False
 
 
-# -- how
+# -- How it goes: the worktree before its record, and the directory renamed before it is deleted.
 
 
 def _drop_worktree(

@@ -1,6 +1,6 @@
-"""The figures of a run, by which runs are compared: how it ended, what it did, what it used.
+"""Runs whose model is a script, and the figures by which runs are compared.
 
-Tested in `tests/cli/test_compare.py`.
+Tested in `tests/cli/test_compare.py` and `tests/cli/test_scripted_runs.py`.
 """
 
 import secrets

@@ -55,7 +55,7 @@ class MissingName:
     nearest: str | None = None
 
     @property
-    def told(self) -> str:
+    def shown(self) -> str:
         """The name as it is shown."""
         near = f" (nearest: {self.nearest})" if self.nearest else ""
         return f"{shorten(self.name)}{near}"
@@ -135,7 +135,7 @@ def missing_sentence(key: str, missing: Sequence[MissingName]) -> str | None:
 
 def _named(missing: Sequence[MissingName]) -> str:
     more = f", and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-    return ", ".join(name.told for name in missing[:_MOST_NAMED]) + more
+    return ", ".join(name.shown for name in missing[:_MOST_NAMED]) + more
 
 
 def tool_refusals(agent: AgentDefinition) -> Iterator[tuple[str, str]]:
@@ -157,8 +157,8 @@ def tool_refusals(agent: AgentDefinition) -> Iterator[tuple[str, str]]:
                 "without the part in parentheses, leave it out, or choose `runner: claude`, which keeps it.",
             )
     if misspelt := [name for name in missing_disallowed(agent) if name.nearest]:
-        told = f"disallowedTools names what is not here: {_named(misspelt)}"
-        yield "disallowedTools", f"{told}. Name a tool that is here, or leave it out."
+        message = f"disallowedTools names what is not here: {_named(misspelt)}"
+        yield "disallowedTools", f"{message}. Name a tool that is here, or leave it out."
     if problem := web_offer(agent).problem:
         yield "tools", problem
 

@@ -117,8 +117,9 @@ class TrustCheck:
             or agent.source is None
         ):
             return None
-        if self._is_users(agent.source):
-            return None
+        home = self._settings.home
+        if home is not None and real_path(agent.source).is_relative_to(real_path(home / _USERS_AGENTS)):
+            return None  # the user's own agents
         real = real_path(project)
         return self._compared(f"agent {agent.name}", real, pins_of_agent(agent, real))
 
@@ -157,7 +158,11 @@ class TrustCheck:
             raise doubt
 
     def _check_server(self, server: FoundServer) -> None:
-        if server.is_users or self._settings.trusts_all or self._is_in_named_directory(server.path):
+        settings = self._settings
+        is_named = settings.project is None and any(
+            map(server.path.is_relative_to, settings.agent_directories)
+        )
+        if server.is_users or settings.trusts_all or is_named:
             return
         real = real_path(server.path.parent)
         pins = pins_of_server(server.name, server.definition)
@@ -176,18 +181,6 @@ class TrustCheck:
         )
         changed += sorted(before.keys() - pins.keys()) if pins else []
         return NotTrusted(what, project, changed, None) if changed else None
-
-    def _is_users(self, source: Path) -> bool:
-        """Whether a file lies in the user's own agents, links resolved."""
-        home = self._settings.home
-        if home is None:
-            return False
-        return real_path(source).is_relative_to(real_path(home / _USERS_AGENTS))
-
-    def _is_in_named_directory(self, path: Path) -> bool:
-        if self._settings.project is not None:
-            return False
-        return any(path.is_relative_to(directory) for directory in self._settings.agent_directories)
 
 
 def coverage(settings: Settings, directory: Path, *, leave_out: str | None = None) -> Coverage:
