@@ -3,15 +3,15 @@
 import pytest
 
 from subagent_server.run import transitions
-from subagent_server.run.diagram import Edge, diagram_section, edges, state_diagram
 from subagent_server.run.errors import CallerError
 from subagent_server.run.records import Failure, RunMeta
 from subagent_server.run.transitions import RunEvent, apply
+from tests.helpers.diagram import Edge, diagram_section, edges, state_diagram
 from tests.helpers.processes import REPOSITORY, run_python
 from tests.helpers.runs import ASKED, LATER, STARTED, make_meta
 
 BEGIN, END = "<!-- life of a run -->\n", "<!-- end -->"
-REDRAW = "put the output of `python -m subagent_server.run.diagram` between the markers of docs/pictures.md"
+REDRAW = "put the output of `python -m tests.helpers.diagram` between the markers of docs/pictures.md"
 
 
 def test_the_page_of_pictures_shows_the_life_of_a_run_as_the_table_has_it() -> None:
@@ -23,7 +23,7 @@ def test_the_page_of_pictures_shows_the_life_of_a_run_as_the_table_has_it() -> N
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_the_module_prints_what_belongs_into_the_page_the_same_each_time(hash_seed: str) -> None:
-    run_it = "import runpy; runpy.run_module('subagent_server.run.diagram', run_name='__main__')"
+    run_it = "import runpy; runpy.run_module('tests.helpers.diagram', run_name='__main__')"
     printed = run_python(run_it, environment={"PYTHONHASHSEED": hash_seed})
     assert (printed.returncode, printed.stdout, printed.stderr) == (0, diagram_section(), "")
 

@@ -39,11 +39,7 @@ _NOT_STARTED = 1 << 8
 
 def state_has_ended(run: RunPaths) -> bool:
     """Whether the state on disk says that the run has ended; an unreadable state says nothing."""
-    try:
-        state = json.loads(run.meta.read(STATE_BYTES))
-    except (OSError, ValueError):
-        return False
-    return isinstance(state, dict) and state.get("status") in TERMINAL
+    return durable.read_object(run.meta, STATE_BYTES).get("status") in TERMINAL
 
 
 def conclude(
@@ -120,12 +116,8 @@ def _never_gets_shim(run: RunPaths) -> bool:
 
 
 def _has_open_worktree(run: RunPaths) -> bool:
-    try:
-        state = json.loads(run.worktree.read(RECORD_BYTES))
-    except (OSError, ValueError):
-        return False  # most runs have none
-    is_open = isinstance(state, dict) and state.get("phase") in ("working", "removing")
-    return is_open and state.get("handedTo") is None
+    state = durable.read_object(run.worktree, RECORD_BYTES)  # most runs have none
+    return state.get("phase") in ("working", "removing") and state.get("handedTo") is None
 
 
 def _exit_facts(status: int | None) -> dict[str, Any]:
@@ -220,8 +212,6 @@ def _sweep(run: RunPaths, deadline: float) -> None:
 
 
 # -- Wait for the run to be continued: no worker begins before the last process of the old run is gone.
-#
-# Standard library only: the shim imports this module.
 
 
 FIRST_LOOK_SECONDS = 6.0
@@ -267,7 +257,7 @@ def wait_until_gone(run: RunPaths, nap: Callable[[float], bool], program: Worker
 #
 # They are read from the user's configuration where a first run is started (`verbs/start.py`) and travel
 # in memory down its tree, with an environment of their own. So neither an agent file nor a run decides what
-# is executed. Standard library only: the shim imports this module.
+# is executed.
 
 
 VARIABLE = "SUBAGENT_HOOKS"
@@ -300,13 +290,10 @@ def fire_end(hooks: str | None, run: RunPaths) -> None:
     """Tell of the end of a run, as its state has it; a state without an end tells nothing."""
     if not hooks:
         return
-    try:
-        state = json.loads(run.meta.read(STATE_BYTES))
-        facts = {name: state[name] for name in _FACTS if state.get(name) is not None}
-        facts["agent"] = state.get("agentName")
-        if isinstance(error := state.get("error"), dict):
-            facts["error"] = error.get("message")
-    except (OSError, ValueError, AttributeError):
-        return
+    state = durable.read_object(run.meta, STATE_BYTES)
+    facts = {name: state[name] for name in _FACTS if state.get(name) is not None}
+    facts["agent"] = state.get("agentName")
+    if isinstance(error := state.get("error"), dict):
+        facts["error"] = error.get("message")
     if state.get("completedAt") or state.get("stoppedAt"):
         fire(hooks, "onEnd", facts)

@@ -8,14 +8,13 @@ looks like the shim of some run is left alone only if named by a record of this 
 the shim imports this module.
 """
 
-import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from subagent_server.process.program import WORKER
-from subagent_server.run import processes
+from subagent_server.run import durable, processes
 from subagent_server.run.paths import RECORD_BYTES, RootPaths, RunPaths
 from subagent_server.run.processes import Command, Identity
 from subagent_server.run.states import is_run_id
@@ -112,8 +111,4 @@ def _name(path: bytes) -> str:
 
 def _record(run: RunPaths) -> dict[str, Any]:
     """Return the content of `shim.json`, empty if a shim cannot have written it."""
-    try:
-        data = json.loads(run.shim.read(RECORD_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
+    return durable.read_object(run.shim, RECORD_BYTES)

@@ -149,11 +149,7 @@ def _split(name: str) -> tuple[str, str]:
     """Return the name and its restriction; `Bash(*)` and `WebFetch(domain:*)` restrict nothing."""
     plain, bracket, rest = name.partition("(")
     restriction = bracket + rest
-    return (
-        (plain.strip(), "")
-        if restriction.replace(" ", "") in _NO_RESTRICTION
-        else (plain.strip(), restriction)
-    )
+    return plain.strip(), "" if restriction.replace(" ", "") in _NO_RESTRICTION else restriction
 
 
 def _domains(plain: str, restriction: str) -> list[str]:

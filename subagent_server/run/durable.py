@@ -49,6 +49,15 @@ def commit(temporary: Entry, file: Entry) -> None:
         raise NotDurable(file.path, error.strerror or str(error)) from error
 
 
+def read_object(file: Entry, limit: int) -> dict[str, Any]:
+    """Return the object of a JSON file; empty if the file cannot be read, or holds anything else."""
+    try:
+        data = json.loads(file.read(limit))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
 def write_durably(file: Entry, data: bytes) -> None:
     """Replace the content of `file` with `data`, durably and at once for every reader.
 

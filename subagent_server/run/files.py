@@ -271,8 +271,6 @@ class Entry:
 
 
 # -- A directory that belongs to this user alone, opened once and then used by its descriptor.
-#
-# Standard library only, and few of its modules: the front of a command imports this module.
 
 
 _LONGEST_SECRET = 64

@@ -1,7 +1,6 @@
 """The journal of a run (`events.jsonl`), and the same for people (`run.log`)."""
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
@@ -42,9 +41,7 @@ def render(event: Event) -> str:
 def preview(text: str, lines: int = _PREVIEW_LINES) -> str:
     """Return the first lines of `text`, each cut to a readable width, and how much is left out."""
     every = text.rstrip("\n").split("\n")
-    shown = [
-        line if len(line) <= _PREVIEW_WIDTH else line[: _PREVIEW_WIDTH - 1] + "…" for line in every[:lines]
-    ]
+    shown = [_cut(line, _PREVIEW_WIDTH) for line in every[:lines]]
     if len(every) == lines + 1:  # a remark would take the line that it saves
         return preview(text, lines + 1)
     if len(every) > lines:
@@ -82,11 +79,11 @@ def one_line(arguments: Any, width: int = _PREVIEW_WIDTH) -> str:
     if isinstance(arguments, dict) and len(arguments) == 1:
         (value,) = arguments.values()
         if isinstance(value, str):
-            return _log_format_cut(" ⏎ ".join(value.strip().split("\n")), width)
-    return _log_format_cut(json.dumps(arguments, ensure_ascii=False, default=str), width)
+            return _cut(" ⏎ ".join(value.strip().split("\n")), width)
+    return _cut(json.dumps(arguments, ensure_ascii=False, default=str), width)
 
 
-def _log_format_cut(text: str, width: int) -> str:
+def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
@@ -154,7 +151,7 @@ def _edited(e: Event) -> str:
 
 
 def _server_log(e: Event) -> str:
-    return f"[{e.get('server')}] {_log_format_cut(str(e.get('text', '')), 2 * _PREVIEW_WIDTH)}"
+    return f"[{e.get('server')}] {_cut(str(e.get('text', '')), 2 * _PREVIEW_WIDTH)}"
 
 
 def _progress(e: Event) -> str:
@@ -254,7 +251,10 @@ class RunJournal:
         try:
             seq = self._seq or next_seq(self._run)
             self._seq = None  # a write that fails may have left its line all the same
-            event = {"seq": seq, "at": timestamp(now), "type": kind, **_cut(facts)}
+            bounded = _bounded(facts)
+            if bounded != facts:
+                bounded["cut"] = True
+            event = {"seq": seq, "at": timestamp(now), "type": kind, **bounded}
             durable.append_line(self._run.events, event)
             self._seq = seq + 1
             durable.append_bytes(self._run.log, render(event).encode("utf-8", "replace"))
@@ -305,12 +305,6 @@ def in_order(lines: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def _time_of(line: str) -> str:
     return str((durable.parse(line) or {}).get("at", ""))
-
-
-def _cut(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts that fit a line, marked as `cut` if something was left out."""
-    bounded: dict[str, Any] = _bounded(facts)
-    return bounded if bounded == facts else bounded | {"cut": True}
 
 
 def _bounded(value: Any) -> Any:
@@ -403,7 +397,10 @@ class Transcript:
             log(f"The transcript could not be written ({error}); the run goes on.")
             return
         if _calls_tools(message):
-            self._sync()
+            # A power cut must not hide what a tool has done. The file's name may be as new as its first line.
+            with suppress(OSError):
+                self._file.sync()
+                self._file.directory.sync()
 
     def begin(self, messages: Iterable[Message]) -> None:
         """Make these messages the whole transcript, at once and durably; a disk that refuses is a warning."""
@@ -415,16 +412,6 @@ class Transcript:
         except StorageFailed as error:
             log(f"{error.sentence} The run goes on.")
             self._waiting = [] if self._file.exists() else messages
-
-    def _sync(self) -> None:
-        """A power cut must not hide what a tool has done. The file's name may be as new as its first line."""
-        with suppress(OSError):
-            descriptor = self._file.open()
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            self._file.directory.sync()
 
 
 def read_transcript(run: RunPaths) -> Iterator[Message]:

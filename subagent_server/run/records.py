@@ -1,7 +1,4 @@
-"""The base class of every record that is stored or shown, and the types of times and amounts of money.
-
-The records themselves are in `records.py`.
-"""
+"""The records of runs, as they are stored or shown: first their base and their types of times and money."""
 
 import json
 from datetime import datetime

@@ -36,9 +36,6 @@ from subagent_server.run.transitions import RunEvent, apply
 # -- Older meta files, brought to the present schema while reading; a newer one is read as far as known.
 
 
-Mapping = dict[str, Any]
-
-
 def upgraded(data: Any) -> Any:
     """Return the mapping of a meta file in the present schema; any other value is returned unchanged.
 
@@ -48,19 +45,12 @@ def upgraded(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
     version = data.get("schemaVersion", 1)
-    while isinstance(version, int) and version < SCHEMA_VERSION:
-        step = _STEPS.get(version)
-        if step is None:
-            raise ValueError(f"there never was a schemaVersion {version}")
-        data = step(data)
-        version += 1
-        data["schemaVersion"] = version
-    return data
-
-
-def _from_1(old: Mapping) -> Mapping:
-    """Version 1 knew no nesting, counted no changes, and called every end `completedAt`."""
-    new = dict(old)
+    if not isinstance(version, int) or version >= SCHEMA_VERSION:
+        return data
+    if version != 1:
+        raise ValueError(f"there never was a schemaVersion {version}")
+    # Version 1 knew no nesting, counted no changes, and called every end `completedAt`.
+    new = {**data, "schemaVersion": SCHEMA_VERSION}
     new.setdefault("rootRunId", new.get("parentRunId") or new.get("runId"))
     new.setdefault("revision", len(new.get("transitions", [])))
     new.setdefault("withDescendants", new.get("usage", {}))
@@ -70,9 +60,6 @@ def _from_1(old: Mapping) -> Mapping:
     pending = [m for m in new["messages"] if m.get("messageStatus") == "pending_parent_reply"]
     new.setdefault("pendingQuestions", len(pending))
     return new
-
-
-_STEPS: dict[int, Callable[[Mapping], Mapping]] = {1: _from_1}
 
 
 # -- Payloads on their way to the disk and back, piece by piece: none is ever in memory as a whole.
@@ -396,7 +383,9 @@ class RunStore:
         try:
             if packed is not None:
                 prepared.append((durable.prepare(run.payload, packed), run.payload))
-                event = _with_payload(event, PayloadInfo(size=packed.size, path=run.payload.name))
+                if isinstance(event, transitions.Finished | transitions.RunFailed):
+                    stored = PayloadInfo(size=packed.size, path=run.payload.name)
+                    event = replace(event, payload=stored)
             if result is not None:
                 prepared.append((durable.prepare(run.result, result.to_json()), run.result))
             with exclusive(run.meta_lock):
@@ -520,15 +509,6 @@ class RunStore:
         return transitions.RunFailed(failure=failure, summary=result.summary, payload=stored, usage=usage)
 
 
-def _with_payload(event: RunEvent, payload: PayloadInfo) -> RunEvent:
-    """Return an event with the facts of its stored payload, if it has a payload."""
-    return (
-        replace(event, payload=payload)
-        if isinstance(event, transitions.Finished | transitions.RunFailed)
-        else event
-    )
-
-
 @contextmanager
 def _storing(path: Path) -> Iterator[None]:
     """Translate an error of the disk."""
@@ -550,20 +530,20 @@ MAX_UNSEEN_SECONDS = 86_400.0
 """How many marks count, the newest, and how old their runs may be: nobody waits for an older end."""
 
 
-def mark(run: RunPaths) -> None:
+def mark_unseen(run: RunPaths) -> None:
     """Note that no parent was shown the end of this run."""
     with suppress(OSError):
         run.root.unseen.make()
         run.root.unseen.entry(run.run_id).touch()
 
 
-def unmark(run: RunPaths) -> None:
+def mark_seen(run: RunPaths) -> None:
     """Note that the end of this run was shown."""
     with suppress(OSError, ForeignRoot):
         run.root.unseen.entry(run.run_id).unlink()
 
 
-def newest(root: RootPaths, now: datetime) -> list[str]:
+def newest_unseen(root: RootPaths, now: datetime) -> list[str]:
     """Return the ids of the runs whose end no parent was shown, the newest first."""
     oldest = f"{now - timedelta(seconds=MAX_UNSEEN_SECONDS):%Y%m%d-%H%M%S}"  # run ids begin so, in UTC
     with suppress(OSError):

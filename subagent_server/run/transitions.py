@@ -1,4 +1,7 @@
-"""The events of a run, each with its facts. `Event` names them in the table."""
+"""The events of a run with their facts, and `apply`, the one step from a state to the next. Pure.
+
+`Event` names the events in the table of `states.py`.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

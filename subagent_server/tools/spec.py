@@ -355,13 +355,13 @@ class ToolContext:
         """Note that the caller has started a run: its end is news until the caller is shown it."""
         self.shown.note(run_id)
         if not self.caller.is_child:
-            await asyncio.to_thread(store.mark, self.service.store.paths.run(run_id))
+            await asyncio.to_thread(store.mark_unseen, self.service.store.paths.run(run_id))
 
     async def note(self, view: RunView | RunMeta) -> None:
         """Note that the caller was shown a run."""
         self.shown.note(view.run_id, view.revision, ended=view.status.is_terminal)
         if view.status.is_terminal and not self.caller.is_child:
-            await asyncio.to_thread(store.unmark, self.service.store.paths.run(view.run_id))
+            await asyncio.to_thread(store.mark_seen, self.service.store.paths.run(view.run_id))
 
     async def view_after_answer(
         self, observed: Observed, message_id: str, call: Call, default: float

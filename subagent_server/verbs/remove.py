@@ -280,7 +280,7 @@ def _take_away(store: RunStore, run_id: str, parent: str | None) -> None:
         raise StorageFailed(run.directory, error.strerror or str(error)) from error
     with suppress(OSError):
         store.paths.change_mark(run_id).unlink()
-    store_module.unmark(run)
+    store_module.mark_seen(run)
     with suppress(OSError):
         if parent is not None and is_run_id(parent):
             store.paths.run(parent).children.entry(run_id).unlink()

@@ -190,7 +190,7 @@ class Watchlist:
             return self._named
         store, others = self._service.store, OtherParents(self._caller)
         noted = dict.fromkeys([*self._shown.unfinished, *self._remembered.unfinished, *store.live_ids()])
-        unseen_ends = [] if self._caller.is_child else store_module.newest(store.paths, now())
+        unseen_ends = [] if self._caller.is_child else store_module.newest_unseen(store.paths, now())
         own, self._others = [], []
         for run_id in dict.fromkeys([*noted, *unseen_ends]):
             try:

@@ -1,6 +1,6 @@
 """The life of a run as a Mermaid diagram, drawn from `TRANSITIONS`.
 
-`python -m subagent_server.run.diagram` prints what stands in docs/pictures.md between the markers
+`python -m tests.helpers.diagram` prints what stands in docs/pictures.md between the markers
 `<!-- life of a run -->` and `<!-- end -->`. Standard library only.
 """
 
