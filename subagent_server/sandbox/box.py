@@ -3,7 +3,7 @@
     rules = Rules(cwd=..., environment=..., ...)
     box = build_box(rules)            # BoxRefused: there can be none
     process = box.start(["bash", ...], stdin=..., pass_fds=...)
-    check(process.pid, box)           # from outside, before the first command
+    check_box(process.pid, box)       # from outside, before the first command
 
 Every argument goes to bubblewrap by a file in memory, so that the inside cannot read the command line. The
 order of the mounts matters: a later one lies over an earlier one.
@@ -86,7 +86,7 @@ def _is_of_root(program: Path) -> bool:
 # place. So each directory between a writable mount and a read-only place is a mount of its own too, which
 # can be written and can neither be renamed nor removed.
 #
-# A name that is missing cannot be held. `name_watch.py` looks whether it came.
+# A name that is missing cannot be held. `file_watch.py` looks whether it came.
 
 
 MAX_ENTRIES = 20_000

@@ -408,7 +408,7 @@ class _Repository:
         if self._has_hooks(directory):
             self._take(directory, "hooks", path)
         self._configuration(directory, path)
-        if _nested_repositories_read(directory, "commondir").strip() not in (b"", b"../.."):
+        if _content(directory, "commondir").strip() not in (b"", b"../.."):
             self._take(directory, "commondir", path)
         for within in ("modules", "worktrees"):
             status = status_below(directory, within)
@@ -439,7 +439,7 @@ class _Repository:
         return any(not name.endswith(".sample") for name in _names(directory, "hooks"))
 
     def _configuration(self, directory: int, path: Path) -> None:
-        new = harmless(_nested_repositories_read(directory, "config").decode("utf-8", "replace"))
+        new = harmless(_content(directory, "config").decode("utf-8", "replace"))
         if new is None:
             return
         self._take(directory, "config", path)
@@ -448,7 +448,7 @@ class _Repository:
             file.write(new.encode())
 
 
-def _nested_repositories_read(directory: int, name: str) -> bytes:
+def _content(directory: int, name: str) -> bytes:
     """Return the content of a file; `?`, which means nothing to git, if it is none or too large."""
     try:
         descriptor = os.open(name, os.O_RDONLY | _SAFE, dir_fd=directory)

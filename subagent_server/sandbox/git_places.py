@@ -13,7 +13,7 @@ from subagent_server.run.host_programs import NoHostProgram, system_program
 from subagent_server.run.secrets import is_secret_name, without_shapes
 
 COMMONDIR = "commondir"
-_OF_A_REPOSITORY = ("HEAD", "objects", "refs", COMMONDIR)
+OF_A_REPOSITORY = ("HEAD", "objects", "refs", COMMONDIR)
 _LONGEST_POINTER = 8192
 _GIT_SECONDS = 5.0
 _SEEN_BY_GIT = ("HOME", "XDG_CONFIG_HOME", "LANG")
@@ -34,7 +34,7 @@ class GitSettings:
 
 def is_repository(directory: Path) -> bool:
     """Whether git takes this directory itself for a repository (is_git_directory in its setup.c)."""
-    return makes_repository({name for name in _OF_A_REPOSITORY if os.path.lexists(directory / name)})
+    return makes_repository({name for name in OF_A_REPOSITORY if os.path.lexists(directory / name)})
 
 
 def makes_repository(names: Set[str]) -> bool:

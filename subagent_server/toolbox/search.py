@@ -173,12 +173,15 @@ class _SearchTool:
 
     name: str
     sequential = False
+    _default_seconds: float
     _wanted: type[Arguments]
     _definition: dict[str, Any]
 
-    def __init__(self, scope: SearchScope, seconds: float, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(
+        self, scope: SearchScope, *, seconds: float | None = None, memory_bytes: int = MEMORY_BYTES
+    ) -> None:
         self._scope = scope
-        self._seconds = seconds
+        self._seconds = self._default_seconds if seconds is None else seconds
         self._memory_bytes = memory_bytes
 
     def definition(self) -> dict[str, Any]:
@@ -246,6 +249,7 @@ class GrepTool(_SearchTool):
     """Finds lines in the files of `scope`, for at most about `seconds` and with so much memory."""
 
     name = "grep"
+    _default_seconds = 60.0
     _wanted = _GrepArguments
     _definition = {
         "description": (
@@ -285,11 +289,6 @@ class GrepTool(_SearchTool):
             "additionalProperties": False,
         },
     }
-
-    def __init__(
-        self, scope: SearchScope, *, seconds: float = 60.0, memory_bytes: int = MEMORY_BYTES
-    ) -> None:
-        super().__init__(scope, seconds, memory_bytes)
 
     def _search(self, wanted: _GrepArguments, rg: Ripgrep) -> ToolResult:
         if (why := _fault_of(wanted.pattern)) is not None:
@@ -462,6 +461,7 @@ class GlobTool(_SearchTool):
     """Finds files in `scope` by their path, among at most `most_files`, for at most about `seconds`."""
 
     name = "glob"
+    _default_seconds = 30.0
     _wanted = _GlobArguments
     _definition = {
         "description": (
@@ -482,8 +482,10 @@ class GlobTool(_SearchTool):
         },
     }
 
-    def __init__(self, scope: SearchScope, *, seconds: float = 30.0, most_files: int = _MOST_FILES) -> None:
-        super().__init__(scope, seconds)
+    def __init__(
+        self, scope: SearchScope, *, seconds: float | None = None, most_files: int = _MOST_FILES
+    ) -> None:
+        super().__init__(scope, seconds=seconds)
         self._most_files = most_files
 
     def _search(self, wanted: _GlobArguments, rg: Ripgrep) -> ToolResult:
@@ -555,6 +557,7 @@ class ListTool(_SearchTool):
     """Lists directories in `scope`, each for at most about `seconds`; what searches skip is not shown."""
 
     name = "ls"
+    _default_seconds = 10.0
     _wanted = _ListArguments
     _definition = {
         "description": (
@@ -577,9 +580,6 @@ class ListTool(_SearchTool):
             "additionalProperties": False,
         },
     }
-
-    def __init__(self, scope: SearchScope, *, seconds: float = 10.0) -> None:
-        super().__init__(scope, seconds)
 
     def _search(self, wanted: _ListArguments, rg: Ripgrep) -> ToolResult:
         try:

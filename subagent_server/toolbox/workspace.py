@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from subagent_server.run.confined_path import PathInside, Reached, inside
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.run.executed_files import GIT, Executed, executed_by, is_lifted
+from subagent_server.sandbox.git_places import OF_A_REPOSITORY, makes_repository
 
 
 @dataclass(frozen=True)
@@ -73,16 +74,12 @@ class Workspace:
 
 
 def _is_repository(directory: int) -> bool:
-    """Whether git takes this directory itself for a repository (is_git_directory in its setup.c)."""
-
-    def is_there(name: str) -> bool:
-        try:
+    names = set()
+    for name in OF_A_REPOSITORY:
+        with suppress(OSError):
             os.stat(name, dir_fd=directory)
-        except OSError:
-            return False
-        return True
-
-    return is_there("HEAD") and (is_there("commondir") or (is_there("objects") and is_there("refs")))
+            names.add(name)
+    return makes_repository(names)
 
 
 def kind(mode: int) -> str:

@@ -25,7 +25,8 @@ from subagent_server.run.host_programs import NoHostProgram, system_program
 GIT_SECONDS = 600.0
 MOST_OUTPUT_BYTES = 64 << 20
 _MOST_COMPLAINT = 600
-_SEEN_BY_GIT = ("PATH", "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "TMPDIR")
+SEEN_BY_GIT = ("PATH", "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "TMPDIR")
+"""The variables of the user that git outside of a box gets, and git in a box does not."""
 _ALWAYS = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
@@ -152,7 +153,7 @@ def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: fl
         GitFailed: there is no git, or it cannot read its configuration.
     """
     program = _program(environment, directory)
-    variables = {name: environment[name] for name in _SEEN_BY_GIT if name in environment}
+    variables = {name: environment[name] for name in SEEN_BY_GIT if name in environment}
     variables |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
     variables |= {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_MERGE_AUTOEDIT": "no"}
     plain = Git(program, directory, variables | _overrides(_ALWAYS), seconds=seconds)

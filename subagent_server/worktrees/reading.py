@@ -27,6 +27,7 @@ from subagent_server.sandbox.verify import start_bounded
 from subagent_server.worktrees.git import (
     MOST_OUTPUT_BYTES,
     NO_PROGRAMS,
+    SEEN_BY_GIT,
     Git,
     GitFailed,
     end_with_parent,
@@ -46,7 +47,6 @@ _BY_A_SIGNAL = 128
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _SPECIAL = re.compile(r"([\\*?\[\]!# ])")
 _SCRATCH = ".tmp"
-_OF_THE_HOST = ("PATH", "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "TMPDIR")
 
 _SCRIPT = r"""
 set -eu -o pipefail
@@ -268,7 +268,7 @@ class Reader:
         writes: bool,
     ) -> "subprocess.Popen[bytes]":
         path = os.pathsep.join([str(Path(self.git.program).parent), *SYSTEM_PLACES])
-        own = {name: value for name, value in self.git.variables.items() if name not in _OF_THE_HOST}
+        own = {name: value for name, value in self.git.variables.items() if name not in SEEN_BY_GIT}
         rules = Rules(
             cwd=place,
             environment={**self.environment, "PATH": path},

@@ -155,7 +155,7 @@ def write_known_references(store: Path, git: Git) -> None:
 
 def write_pointer(worktree: Worktree) -> None:
     """Let the files name their store; the place is changed at once. Raises OSError."""
-    new = Path(f"{worktree.path}.git") / "pointer"
+    new = store_of(worktree) / "pointer"
     _write(new, f"gitdir: {store_of(worktree)}\n")
     new.replace(Path(worktree.path, ".git"))
 

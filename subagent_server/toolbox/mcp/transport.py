@@ -1,8 +1,9 @@
-"""The stdio transport: a program whose stdin and stdout speak the protocol, a message a line.
+"""The transports to MCP servers: by stdio, a program that speaks a message a line, and over HTTP.
 
-The SDK's own transport is not used, because it starts a program with variables of this process beside those
-it is given, passes no descriptors (a box needs some), writes its stderr to a file with the secrets in it,
-takes a message of any length, and does not notice the end of a program whose children keep the pipe.
+The SDK's own transport for stdio is not used, because it starts a program with variables of this process
+beside those it is given, passes no descriptors (a box needs some), writes its stderr to a file with the
+secrets in it, takes a message of any length, and does not notice the end of a program whose children keep
+the pipe.
 """
 
 import asyncio
