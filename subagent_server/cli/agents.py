@@ -7,7 +7,6 @@ import click
 from subagent_server.agents.yaml_reader import Problem
 from subagent_server.cli.console.app import Session, pass_session
 from subagent_server.cli.console.output import ExitCode, err, json_option, out, out_json
-from subagent_server.cli.console.show_text import problem_line, problem_wire
 from subagent_server.cli.console.terminal import GAP, coloured, one_line, table
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent
@@ -87,3 +86,20 @@ def _wire(checked: CheckedAgent) -> dict[str, Any]:
 
 def _named(missing: list[MissingName]) -> list[dict[str, str | None]]:
     return [{"name": each.name, "nearest": each.nearest} for each in missing]
+
+
+def problem_wire(problem: Problem) -> dict[str, Any]:
+    """Return the JSON object of a problem."""
+    return {
+        "file": str(problem.path),
+        "line": problem.line,
+        "kind": problem.kind,
+        "reason": problem.reason,
+        "agent": problem.agent,
+    }
+
+
+def problem_line(session: Session, problem: Problem) -> str:
+    """Return a problem on one line: file, line number, kind and reason."""
+    line = "" if problem.line is None else f":{problem.line}"
+    return one_line(f"{session.shown(problem.path)}{line}: {problem.kind}: {problem.reason}")

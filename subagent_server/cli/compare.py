@@ -22,7 +22,6 @@ from subagent_server.cli.console.terminal import (
     wrapped,
 )
 from subagent_server.run.states import dollars, least_mark
-from subagent_server.verbs.reconcile import open_run
 from subagent_server.verbs.scripts import RunFigures, run_figures
 
 _NAMES = 18
@@ -43,10 +42,7 @@ def compare(session: Session, first: str, second: str, as_json: bool) -> None:
     which a part is not known has a ≥. Results stand side by side on a wide terminal, else one behind the
     other.
     """
-    a, b = (
-        run_figures(session.service, open_run(session.service, session.run_id(name), session.caller))
-        for name in (first, second)
-    )
+    a, b = (run_figures(session.service, session.open_run(session.run_id(name))) for name in (first, second))
     same = a.result == b.result
     if as_json:
         out_json({"runs": [a.to_wire(), b.to_wire()], "sameResult": same})

@@ -9,6 +9,7 @@ import click
 
 from subagent_server.agents.formats import load_file
 from subagent_server.agents.yaml_reader import AgentFileError, Problem
+from subagent_server.cli.agents import problem_line, problem_wire
 from subagent_server.cli.console.app import Session, complete_agents, pass_session
 from subagent_server.cli.console.http_options import EVERYBODY
 from subagent_server.cli.console.output import (
@@ -21,7 +22,6 @@ from subagent_server.cli.console.output import (
     out_json,
     report,
 )
-from subagent_server.cli.console.show_text import problem_line, problem_wire
 from subagent_server.cli.console.terminal import one_line
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import SubagentError
@@ -32,7 +32,7 @@ from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent, why_no
 from subagent_server.verbs.context import warm_start
 from subagent_server.verbs.doctor import NOT_SETTLED, examine
 from subagent_server.verbs.left_behind import open_worktree
-from subagent_server.verbs.reconcile import observe, open_run
+from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.start import hooks_for_run
 
 _EVERY_RUN = "*"
@@ -120,7 +120,7 @@ def _run_ids(session: Session, name: str) -> Iterator[str]:
         if (session.settings.cwd / name).is_dir() and name not in store.run_ids():
             command = f"subagent --runs {one_line(name)} doctor --runs"
             raise click.UsageError(f"after `doctor`, --runs names a run: `{command}` checks another root.")
-        yield open_run(session.service, session.run_id(name), session.caller).meta.run_id
+        yield session.open_run(session.run_id(name)).meta.run_id
         return
     for run_id in store.run_ids(newest_first=False):
         try:

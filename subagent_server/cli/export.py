@@ -16,7 +16,7 @@ from subagent_server.verbs.export_run import as_line, inspect_log, is_address, s
 from subagent_server.verbs.export_run import export as export_runs
 from subagent_server.verbs.export_run import otlp as otlp_of
 from subagent_server.verbs.inputs import masker_at_door
-from subagent_server.verbs.reconcile import open_run, subtree
+from subagent_server.verbs.reconcile import subtree
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ def export(
     if output is not None and (otlp or inspect):
         raise click.UsageError("--otlp and --inspect name their file themselves: leave -o out.")
     store = session.service.store
-    meta = open_run(session.service, session.run_id(run), session.caller).meta
+    meta = session.open_run(session.run_id(run)).meta
     metas = list(subtree(store, meta)) if tree else [meta]
     masker = masker_at_door(session.service, meta.run_id)
     if html:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.asking import question_text
 from subagent_server.cli.console.output import TEXT, err, is_terminal, json_option, out, out_json, report
-from subagent_server.cli.console.show_text import question_text
 from subagent_server.run.bounded_command import start
 from subagent_server.run.command_input import command_environment, command_stdin
 from subagent_server.run.host_programs import NoHostProgram

@@ -10,9 +10,17 @@ import click
 from subagent_server.cli.client_files import Change, snippet, write
 from subagent_server.cli.clients import CLIENTS, SERVER, Client, Scope
 from subagent_server.cli.console.app import Session, pass_session
-from subagent_server.cli.console.asking import coverage_lines, has_person
+from subagent_server.cli.console.asking import coverage_lines
 from subagent_server.cli.console.http_options import DEFAULT_ADDRESS
-from subagent_server.cli.console.output import EarlyExit, ExitCode, err, json_option, out, out_json
+from subagent_server.cli.console.output import (
+    EarlyExit,
+    ExitCode,
+    err,
+    has_person,
+    json_option,
+    out,
+    out_json,
+)
 from subagent_server.cli.console.terminal import one_line
 from subagent_server.cli.registration import (
     InitOrder,

@@ -12,7 +12,7 @@ from subagent_server.cli.console.show_text import EventText, prefixes
 from subagent_server.run.durable import parse
 from subagent_server.run.errors import SubagentError
 from subagent_server.run.journal import in_order, page
-from subagent_server.verbs.reconcile import open_run, subtree
+from subagent_server.verbs.reconcile import subtree
 
 
 @click.command()
@@ -47,7 +47,7 @@ def logs(
     `runId` if there are several runs. Ctrl-C stops the following, never the runs.
     """
     run_ids = _with_children(session, names) if tree else session.run_ids(names)
-    agents = {run_id: open_run(session.service, run_id, session.caller).meta.agent_name for run_id in run_ids}
+    agents = {run_id: session.open_run(run_id).meta.agent_name for run_id in run_ids}
     several = tree or len(run_ids) > 1
     show = _events(several) if as_json else _lines(session, agents, full, several)
     paths = session.service.store.paths
@@ -72,7 +72,7 @@ def _with_children(session: Session, names: tuple[str, ...]) -> list[str]:
     """Return the runs that are named, each followed by all runs below."""
     found: dict[str, None] = {}
     for run_id in session.run_ids(names):
-        meta = open_run(session.service, run_id, session.caller).meta
+        meta = session.open_run(run_id).meta
         found.update({below.run_id: None for below in subtree(session.service.store, meta)})
     return list(found)
 

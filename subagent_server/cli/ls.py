@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, NoReturn
 
 import click
 
-from subagent_server.agents.agent_file import resolve_model
 from subagent_server.cli.console.app import Session, pass_session
 from subagent_server.cli.console.output import TEXT, err, is_terminal, json_option, out, out_json, report
 from subagent_server.cli.console.show_text import age_cell, run_cell, what_cell
@@ -137,6 +136,8 @@ def _cells(store: RunStore, row: RunRow) -> tuple[str, ...]:
 
 def _wire(store: RunStore, row: RunRow) -> dict[str, Any]:
     """Return the JSON object of a row, with the model and the directory of its task."""
+    from subagent_server.agents.agent_file import resolve_model  # a list for people reads no agent files
+
     wire = row.to_full_wire()
     try:
         request = store.read_request(row.run_id)

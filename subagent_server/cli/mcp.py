@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -60,8 +60,6 @@ from subagent_server.verbs.trust import TrustCheck
 
 
 _PLACES = ("sandboxRead", "sandboxWrite")
-
-Which = Literal["offered", "all", "filtered"]
 
 
 def wire_place(place: ServerPlace | None) -> dict[str, str]:
@@ -146,16 +144,6 @@ class ReadyServers:
         return self.starts.agent.mcp_servers
 
 
-def all_servers(session: Session, agent: str | None, config: Path | None) -> AgentDefinition:
-    """Return the owner of the servers, with those as the file writes them.
-
-    Raises:
-        click.UsageError: neither or both are given.
-        UnknownAgent, AgentFileError, UnknownServer: they cannot be read.
-    """
-    return _definition(session, agent, config, trust_check=None)
-
-
 def why_no_box(session: Session) -> str | None:
     """Return why servers surely have no box here, as a part of a sentence."""
     try:
@@ -169,7 +157,9 @@ class OneServer:
     """One server, ready to be connected.
 
     Raises:
-        As `all_servers`; NotTrusted, BadArgument, MissingVariable.
+        click.UsageError: neither or both of `agent` and `config` are given.
+        UnknownAgent, AgentFileError, UnknownServer: the servers cannot be read.
+        NotTrusted, BadArgument, MissingVariable.
         EarlyExit: it insists on a box, and there is none here (6).
     """
 
@@ -287,89 +277,6 @@ def _with_named(
     return with_named_servers(definition, session.settings.cwd, session.settings.environment)
 
 
-# -- one server
-
-
-def show_info(chosen: OneServer, as_json: bool) -> ExitCode:
-    """Print the name, version and instructions of the server."""
-
-    async def ask(connection: ServerConnection) -> dict[str, Any]:
-        return {"server": chosen.name, **connection.facts(), "tools": len(connection.tools)}
-
-    starts = chosen.ready.starts
-    place = place_of(starts.agent, chosen.definition, None if starts.build else "none can be had here")
-    facts = {**chosen.connected(ask), **wire_place(place)}
-    if as_json:
-        out_json(facts)
-        return ExitCode.OK
-    out(f"Connected to server: {one_line(chosen.name)}")
-    for label, key in (("Server", "name"), ("Version", "version"), ("Protocol", "protocolVersion")):
-        if facts.get(key):
-            out(f"  {label}: {one_line(str(facts[key]))}")
-    out(f"  Tools: {facts['tools']}")
-    if place is not None:
-        out(f"  Works: {one_line(str(place))}")
-    if facts.get("instructions"):
-        out(f"  Instructions:\n{escape_lines(facts['instructions'], '    ')}")
-    return ExitCode.OK
-
-
-def show_tools(chosen: OneServer, which: Which, as_json: bool) -> ExitCode:
-    """List the tools of the server."""
-
-    async def ask(connection: ServerConnection) -> tuple[list[Any], list[str]]:
-        return connection.tools, connection.warnings
-
-    tools, left_out = chosen.connected(ask)
-    rows = [
-        (
-            tool.model_dump(mode="json", by_alias=True, exclude_none=True),
-            passes(chosen.definition, tool.name),
-        )
-        for tool in tools
-    ]
-    shown = [(tool, offered) for tool, offered in rows if which == "all" or offered == (which == "offered")]
-    warnings = [*left_out, *unknown_names(ToolListing(chosen.name, chosen.definition, tools))]
-    if as_json:
-        listed = [{**tool, "filtered": not offered} for tool, offered in shown]
-        counts = {"total": len(rows), "offered": sum(offered for _, offered in rows)}
-        out_json({"server": chosen.name, **counts, "tools": listed, "warnings": warnings})
-        return ExitCode.OK
-    out(filter_lines(chosen.definition, len(rows), sum(offered for _, offered in rows)))
-    for tool, offered in shown:
-        out(listed_tool(tool, passes=offered))
-    for warning in warnings:
-        err(one_line(f"Warning: {warning}"))
-    return ExitCode.OK
-
-
-def show_call(chosen: OneServer, tool: str, arguments: dict[str, Any], as_json: bool) -> ExitCode:
-    """Call a tool and print its result: text unchanged, other content by its type."""
-
-    async def ask(connection: ServerConnection) -> Any:
-        known = [each.name for each in connection.tools]
-        if tool not in known:
-            near = get_close_matches(tool, known, n=3)
-            names = f"did you mean {' or '.join(near)}?" if near else f"its tools are {', '.join(known)}."
-            raise BadArgument(f"Server {chosen.name} has no tool {shorten(tool)}: {names}")
-        return (await connection.call(tool, arguments)).result
-
-    result = chosen.connected(ask)
-    code = ExitCode.FAILED if result.is_error else ExitCode.OK
-    if as_json:
-        out_json(result.model_dump(mode="json", by_alias=True, exclude_none=True))
-        return code
-    said = "\n\n".join(
-        block["text"] if block["type"] == "text" else f"[{block['type']}: --json prints it]"
-        for block in converted(result, Attachments()).content
-    )
-    if result.is_error:
-        err(escape_lines(said))
-    else:
-        out(escape_lines(said) if is_terminal(sys.stdout) else said.removesuffix("\n"))
-    return code
-
-
 def pass_on(kind: str, **facts: Any) -> None:
     """Print log lines of the server, and warnings."""
     if kind == "server_log":
@@ -413,7 +320,7 @@ def _verb(name: str) -> Callable[[F], click.Command]:
 @_verb("list-servers")
 def list_servers(session: Session, agent: str | None, config: Path | None, as_json: bool) -> ExitCode:
     """List the servers as they are configured, without connecting."""
-    owner, no_box = all_servers(session, agent, config), why_no_box(session)
+    owner, no_box = _definition(session, agent, config, trust_check=None), why_no_box(session)
     servers = owner.mcp_servers
     places = {name: place_of(owner, server, no_box) for name, server in servers.items()}
     if as_json:
@@ -432,7 +339,27 @@ def list_servers(session: Session, agent: str | None, config: Path | None, as_js
 @click.argument("server", type=TEXT)
 def info(session: Session, server: str, agent: str | None, config: Path | None, as_json: bool) -> ExitCode:
     """Connect to SERVER and print its name, version and instructions."""
-    return show_info(OneServer(session, server, agent, config), as_json)
+    chosen = OneServer(session, server, agent, config)
+
+    async def ask(connection: ServerConnection) -> dict[str, Any]:
+        return {"server": chosen.name, **connection.facts(), "tools": len(connection.tools)}
+
+    starts = chosen.ready.starts
+    place = place_of(starts.agent, chosen.definition, None if starts.build else "none can be had here")
+    facts = {**chosen.connected(ask), **wire_place(place)}
+    if as_json:
+        out_json(facts)
+        return ExitCode.OK
+    out(f"Connected to server: {one_line(chosen.name)}")
+    for label, key in (("Server", "name"), ("Version", "version"), ("Protocol", "protocolVersion")):
+        if facts.get(key):
+            out(f"  {label}: {one_line(str(facts[key]))}")
+    out(f"  Tools: {facts['tools']}")
+    if place is not None:
+        out(f"  Works: {one_line(str(place))}")
+    if facts.get("instructions"):
+        out(f"  Instructions:\n{escape_lines(facts['instructions'], '    ')}")
+    return ExitCode.OK
 
 
 @_verb("list-tools")
@@ -451,8 +378,32 @@ def list_tools(
     """List the tools of SERVER, with their schemas."""
     if show_all and show_filtered:
         raise click.UsageError("--show-all and --show-filtered exclude each other: give one of them.")
-    which: Which = "all" if show_all else "filtered" if show_filtered else "offered"
-    return show_tools(OneServer(session, server, agent, config), which, as_json)
+    chosen = OneServer(session, server, agent, config)
+
+    async def ask(connection: ServerConnection) -> tuple[list[Any], list[str]]:
+        return connection.tools, connection.warnings
+
+    tools, left_out = chosen.connected(ask)
+    rows = [
+        (
+            tool.model_dump(mode="json", by_alias=True, exclude_none=True),
+            passes(chosen.definition, tool.name),
+        )
+        for tool in tools
+    ]
+    shown = [(tool, offered) for tool, offered in rows if show_all or offered != show_filtered]
+    warnings = [*left_out, *unknown_names(ToolListing(chosen.name, chosen.definition, tools))]
+    if as_json:
+        listed = [{**tool, "filtered": not offered} for tool, offered in shown]
+        counts = {"total": len(rows), "offered": sum(offered for _, offered in rows)}
+        out_json({"server": chosen.name, **counts, "tools": listed, "warnings": warnings})
+        return ExitCode.OK
+    out(filter_lines(chosen.definition, len(rows), sum(offered for _, offered in rows)))
+    for tool, offered in shown:
+        out(listed_tool(tool, passes=offered))
+    for warning in warnings:
+        err(one_line(f"Warning: {warning}"))
+    return ExitCode.OK
 
 
 @_verb("call-tool")
@@ -480,8 +431,31 @@ def call_tool(
     )
     if server is None or tool is None or left:
         raise click.UsageError("say which server and which tool, then the arguments as one JSON object.")
-    parsed = _object(arguments)
-    return show_call(OneServer(session, server, agent, config), tool, parsed, as_json)
+    given = _object(arguments)
+    chosen = OneServer(session, server, agent, config)
+
+    async def ask(connection: ServerConnection) -> Any:
+        known = [each.name for each in connection.tools]
+        if tool not in known:
+            near = get_close_matches(tool, known, n=3)
+            names = f"did you mean {' or '.join(near)}?" if near else f"its tools are {', '.join(known)}."
+            raise BadArgument(f"Server {chosen.name} has no tool {shorten(tool)}: {names}")
+        return (await connection.call(tool, given)).result
+
+    result = chosen.connected(ask)
+    code = ExitCode.FAILED if result.is_error else ExitCode.OK
+    if as_json:
+        out_json(result.model_dump(mode="json", by_alias=True, exclude_none=True))
+        return code
+    said = "\n\n".join(
+        block["text"] if block["type"] == "text" else f"[{block['type']}: --json prints it]"
+        for block in converted(result, Attachments()).content
+    )
+    if result.is_error:
+        err(escape_lines(said))
+    else:
+        out(escape_lines(said) if is_terminal(sys.stdout) else said.removesuffix("\n"))
+    return code
 
 
 def _next(words: list[str]) -> str | None:

@@ -3,16 +3,14 @@
 import click
 
 from subagent_server.cli.console.app import Session, complete_runs, pass_session
-from subagent_server.cli.console.asking import ask_person, has_person
+from subagent_server.cli.console.asking import ask_person, question_context
 from subagent_server.cli.console.follow import watching
-from subagent_server.cli.console.output import TEXT, err, json_option, out, out_json
-from subagent_server.cli.console.show_text import question_context
+from subagent_server.cli.console.output import TEXT, err, has_person, json_option, out, out_json
 from subagent_server.cli.console.starting import argument_or_stdin
 from subagent_server.run.errors import BadArgument
 from subagent_server.verbs import questions as answering
 from subagent_server.verbs.access import NotAllowed
 from subagent_server.verbs.questions import open_questions
-from subagent_server.verbs.reconcile import open_run
 
 _USAGE = "Give the run, the question if several are open, and the answer in quotes."
 
@@ -42,7 +40,7 @@ def reply(session: Session, run: str | None, words: tuple[str, ...], as_json: bo
     assert run_id is not None  # words come behind it
     message_id = words[0] if len(words) == 2 else None
     if message_id is None:  # `reply RUN q1` forgets the answer; `reply RUN q1 q1` is possible
-        pending = open_run(session.service, run_id, session.caller).meta.pending
+        pending = session.open_run(run_id).meta.pending
         if any(message.message_id == words[0] for message in pending):
             raise BadArgument(f"{words[0]} is the question: give the answer after it.")
     answer = argument_or_stdin(words[-1], "answer")
@@ -77,7 +75,7 @@ def _walk(session: Session, run_id: str | None) -> None:
             break
         question = questions[0]
         met.add((question.run_id, question.message_id))
-        message = open_run(session.service, question.run_id, session.caller).meta.message(question.message_id)
+        message = session.open_run(question.run_id).meta.message(question.message_id)
         if message is not None:
             err(f"\n{question_context(question)}")
             with watching(session, question.run_id):

@@ -1,6 +1,7 @@
 """`subagent show`: print everything about a run."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ import click
 from subagent_server.agents.agent_file import resolve_model
 from subagent_server.cli.console.app import Session, complete_runs, pass_session
 from subagent_server.cli.console.output import err, json_option, out, out_json
-from subagent_server.cli.console.show_text import run_markdown
 from subagent_server.cli.console.terminal import (
     coloured,
     duration,
@@ -28,12 +28,12 @@ from subagent_server.run.errors import SubagentError
 from subagent_server.run.journal import count, read_transcript, usage_line
 from subagent_server.run.journal import one_line as arguments_line
 from subagent_server.run.records import Message, RunMeta, RunRequest, RunResult
-from subagent_server.run.states import MessageStatus
+from subagent_server.run.states import MessageStatus, Status
 from subagent_server.verbs.access import OtherParents
 from subagent_server.verbs.left_behind import restore as give_back
 from subagent_server.verbs.merge_run import run_diff
 from subagent_server.verbs.page_data import KeptProgram, kept_programs
-from subagent_server.verbs.reconcile import Observed, open_run, subtree
+from subagent_server.verbs.reconcile import Observed, subtree
 from subagent_server.verbs.views import RunView, sandbox_mark
 
 _INDENT = "    "
@@ -78,7 +78,7 @@ def show(  # a flag for each way of looking
     What it was asked, how it stands, what it asked and what it was answered, what it cost, how it ended, and
     where its files are. With --json: its view, as the MCP tools answer it.
     """
-    observed = open_run(session.service, session.run_id(run), session.caller)
+    observed = session.open_run(session.run_id(run))
     run_id = observed.meta.run_id
     if restore is not None:
         path = str(give_back(session.service.store, run_id, restore, session.caller))
@@ -246,6 +246,77 @@ def _ending(view: RunView, result: RunResult | None) -> str:
             ("result", text),
         ]
     )
+
+
+# -- As Markdown, for the page of a CI job.
+#
+# What models, children and files say goes into code spans and fenced blocks, whose fence is longer than any
+# run of backticks inside. So it forges no heading, link, mention or HTML of the page.
+
+
+MAX_CHARACTERS = 60_000
+"""Of a result: the page of a job takes 1 MiB in all, and a job may have many runs."""
+_BACKTICKS = re.compile("`+")
+
+
+def run_markdown(meta: RunMeta, view: RunView, result: RunResult | None) -> str:
+    """Return how a run ended, what it cost, what it asked, and its result."""
+    look = look_of(meta.status, meta.pending_questions, view.live)
+    parts = [f"### {look.text}: {_code_span(meta.agent_name)}", "\n".join(_markdown_facts(meta, view))]
+    if result is not None and result.has_output:
+        parts.append(_fenced(json.dumps(result.output, ensure_ascii=False, indent=2), "json"))
+    elif result is not None and result.text:
+        parts.append(_fenced(result.text))
+    return "\n\n".join(parts)
+
+
+def _markdown_facts(meta: RunMeta, view: RunView) -> Iterator[str]:
+    yield f"- run: {_code_span(meta.run_id)}"
+    if meta.label:
+        yield f"- label: {_code_span(meta.label)}"
+    ended = f", ended {moment(meta.ended_at)}" if meta.ended_at else ""
+    yield f"- time: {duration(view.elapsed_seconds)}{ended}"
+    yield f"- usage: {_code_span(usage_line(view.usage))}"
+    if view.with_descendants is not None:
+        yield f"- with the runs that it started: {_code_span(usage_line(view.with_descendants))}"
+    if meta.status is Status.STOPPED and view.summary:
+        yield f"- why: {_code_span(view.summary)}"
+    if view.error is not None:
+        yield f"- error: {_code_span(view.error.code)} {_code_span(view.error.message)}"
+        if view.error.hint:
+            yield f"- hint: {_code_span(for_people(view.error.hint))}"
+    for warning in view.warnings or []:
+        yield f"- warning: {_code_span(warning)}"
+    for message in meta.messages:
+        yield f"- {_markdown_question(message)}"
+
+
+def _markdown_question(message: Message) -> str:
+    answer, status = message.answer_content, message.message_status.value.replace("_", " ")
+    outcome = status if answer is None else f"answer: {_code_span(answer)}"
+    return f"asked: {_code_span(message.question_content)}, {outcome}"
+
+
+def _code_span(text: str) -> str:
+    """Return a text on one line as a code span."""
+    line = one_line(text) or " "
+    fence = "`" * (_longest(line) + 1)
+    space = " " if "`" in line else ""
+    return f"{fence}{space}{line}{space}{fence}"
+
+
+def _fenced(text: str, language: str = "text") -> str:
+    """Return a text as a fenced block, without its rest if it is very long."""
+    rest = len(text) - MAX_CHARACTERS
+    shown = escape_lines(text[:MAX_CHARACTERS])
+    fence = "`" * max(3, _longest(shown) + 1)
+    more = f"\n\n{rest:,} more characters are in `result.json` of the run." if rest > 0 else ""
+    return f"{fence}{language}\n{shown}\n{fence}{more}"
+
+
+def _longest(text: str) -> int:
+    """Return the length of the longest run of backticks in a text."""
+    return max(map(len, _BACKTICKS.findall(text)), default=0)
 
 
 # -- the conversation

@@ -4,10 +4,9 @@ import click
 
 from subagent_server.cli.console.app import Session, code_of, complete_runs, each_of, pass_session
 from subagent_server.cli.console.follow import until_gone, watching
-from subagent_server.cli.console.output import TEXT, ExitCode, json_option, out, out_json, report
-from subagent_server.cli.console.show_text import row
+from subagent_server.cli.console.output import TEXT, ExitCode, json_option, report
+from subagent_server.cli.console.show_text import out_views
 from subagent_server.verbs import end_run as service
-from subagent_server.verbs.reconcile import Observed
 
 
 @click.command()
@@ -33,7 +32,7 @@ def stop(session: Session, names: tuple[str, ...], reason: str | None, as_json: 
     code = code_of([*unknown, *refused])
     with watching(session, *(stopped or names)):
         observed = until_gone(session, stopped)
-    _print(session, observed, as_json)
+    out_views([session.view(one) for one in observed], as_json)
     living = [one.meta.run_id for one in observed if one.live]
     for run_id in living:
         report(f"run {run_id} has ended, but processes of it still live: {_prospect(session, run_id)}")
@@ -46,11 +45,3 @@ def _prospect(session: Session, run_id: str) -> str:
     if shim is None:
         return "they are killed soon."
     return f"its shim, which ends them, is suspended: `kill -CONT {shim}` lets it go on."
-
-
-def _print(session: Session, observed: list[Observed], as_json: bool) -> None:
-    views = [session.view(one) for one in observed]
-    if as_json:
-        out_json([view.to_wire() for view in views])
-    elif views:
-        out("\n".join(row(view) for view in views))

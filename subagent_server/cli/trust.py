@@ -7,8 +7,17 @@ import click
 
 from subagent_server.agents.trust_list import read_trust_file
 from subagent_server.cli.console.app import Session, pass_session
-from subagent_server.cli.console.asking import coverage_lines, has_person
-from subagent_server.cli.console.output import DIRECTORY, EarlyExit, ExitCode, err, json_option, out, out_json
+from subagent_server.cli.console.asking import coverage_lines
+from subagent_server.cli.console.output import (
+    DIRECTORY,
+    EarlyExit,
+    ExitCode,
+    err,
+    has_person,
+    json_option,
+    out,
+    out_json,
+)
 from subagent_server.cli.console.terminal import one_line
 from subagent_server.run.states import timestamp
 from subagent_server.verbs.trust import (

@@ -6,9 +6,9 @@ import click
 
 from subagent_server.cli.console.app import Session, complete_runs, pass_session
 from subagent_server.cli.console.follow import wait_for, watching
-from subagent_server.cli.console.output import SECONDS, EarlyExit, ExitCode, json_option, out, out_json
-from subagent_server.cli.console.show_text import exit_of_run, report_run, row, worst
-from subagent_server.verbs.reconcile import Observed, open_run
+from subagent_server.cli.console.output import SECONDS, EarlyExit, ExitCode, json_option
+from subagent_server.cli.console.show_text import exit_of_run, out_views, report_run, worst
+from subagent_server.verbs.reconcile import Observed
 
 
 @click.command()
@@ -31,7 +31,7 @@ def wait(
     run_ids = session.run_ids(names)
 
     def look() -> list[Observed]:
-        return [open_run(session.service, run_id, session.caller) for run_id in run_ids]
+        return [session.open_run(run_id) for run_id in run_ids]
 
     def check() -> list[Observed] | None:
         observed = look()
@@ -41,7 +41,10 @@ def wait(
         session.service.store.paths.check_ours()  # runs of a foreign root are not waited for
     with watching(session, *run_ids):
         found = wait_for(session.service, run_ids, check, math.inf if timeout is None else timeout)
-    _print(session, found or look(), as_json)
+    views = [session.view(one) for one in found or look()]
+    out_views(views, as_json)
+    for view in views:
+        report_run(session, view)
     if found is None:
         raise EarlyExit(
             ExitCode.TIMED_OUT,
@@ -56,13 +59,3 @@ def has_ended_or_asks(observed: list[Observed], *, any_of_them: bool) -> bool:
     codes = [exit_of_run(one.meta) for one in observed]
     enough = any if any_of_them else all
     return ExitCode.NEEDS_ANSWER in codes or enough(code is not None for code in codes)
-
-
-def _print(session: Session, observed: list[Observed], as_json: bool) -> None:
-    views = [session.view(one) for one in observed]
-    if as_json:
-        out_json([view.to_wire() for view in views])
-    else:
-        out("\n".join(row(view) for view in views))
-    for view in views:
-        report_run(session, view)

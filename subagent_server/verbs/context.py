@@ -8,10 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from subagent_server.agents.discover import MAX_ENTRIES, Catalog, discover
-from subagent_server.agents.formats import load_agent_file
-from subagent_server.agents.yaml_reader import shown
 from subagent_server.process.launcher import Launcher, LocalLauncher
 from subagent_server.process.zygote_client import WarmStart
 from subagent_server.run.agent_definition import AgentDefinition
@@ -19,6 +17,9 @@ from subagent_server.run.errors import SubagentError, UnknownAgent
 from subagent_server.run.records import AgentsFrom
 from subagent_server.run.store import RunStore
 from subagent_server.settings import Settings
+
+if TYPE_CHECKING:
+    from subagent_server.agents.discover import Catalog
 
 # -- The agents available now. Changed files are read again.
 
@@ -63,8 +64,11 @@ class AgentRegistry:
         """Where agents are looked for, the earlier wins."""
         return self._directories
 
-    def catalog(self) -> Catalog:
+    def catalog(self) -> "Catalog":
         """Return the catalog of the directories as they are now."""
+        # Here and below: verbs about runs, such as `ls`, read no agent file and do not wait for YAML.
+        from subagent_server.agents.discover import discover
+
         read = self._read  # one value: several threads may ask
         if read is not None and time.monotonic() < self._looked_at + self._keep_seconds:
             return read[1]
@@ -99,6 +103,9 @@ class AgentRegistry:
         listed = self.catalog().require(name)
         if listed.source is None:
             return listed
+        from subagent_server.agents.formats import load_agent_file
+        from subagent_server.agents.yaml_reader import shown
+
         whole = load_agent_file(listed.source)  # a catalog keeps no prompts
         if whole.name != listed.name:
             raise UnknownAgent(listed.name, [whole.name], f"{shown(listed.source)} has just changed")
@@ -110,19 +117,21 @@ def _fingerprint(directories: Sequence[Path]) -> Fingerprint:
 
     Every file counts, not agent files alone: prompts and schemas lie beside the agent files.
     """
+    from subagent_server.agents.discover import MAX_ENTRIES
+
     found: list[tuple[str, int, int]] = []
     for directory in directories:
-        found += islice(_entries(directory), MAX_ENTRIES)
+        found += islice(_entries(directory, MAX_ENTRIES), MAX_ENTRIES)
     return tuple(sorted(found))
 
 
-def _entries(directory: Path) -> Iterator[tuple[str, int, int]]:
+def _entries(directory: Path, most: int) -> Iterator[tuple[str, int, int]]:
     """Yield what is in a directory tree, with time and size. Links to directories are not followed."""
     pending = [str(directory)]
     while pending:
         try:
             with os.scandir(pending.pop()) as entries:
-                here = list(islice(entries, MAX_ENTRIES))
+                here = list(islice(entries, most))
         except OSError:
             continue  # gone meanwhile, or not to be read
         for entry in here:

@@ -31,8 +31,8 @@ def test_a_rerun_has_the_edited_prompt_the_inputs_and_the_options_given(cli: Cli
     ("option", "value", "why"),
     [
         ("--max-turns", "0", "must be greater than or equal to 1"),
-        ("--timeout", "nan", "must be greater than 0"),
-        ("--budget", "-1", "must be at least 0"),
+        ("--timeout", "nan", "must be a finite number"),
+        ("--budget", "-1", "must be greater than or equal to 0"),
         ("--effort", "huge", "must be 'low', 'medium', 'high', 'xhigh' or 'max'"),
         ("--model", "two words", "must be the id of a model without spaces"),
         ("--model", "", "is empty"),

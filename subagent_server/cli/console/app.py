@@ -42,7 +42,7 @@ from subagent_server.run.stderr import lack_of_room
 from subagent_server.settings import Settings, read_settings
 from subagent_server.verbs.access import Caller, NotAllowed, caller_of, find_run, user_here
 from subagent_server.verbs.context import Service, open_service
-from subagent_server.verbs.reconcile import Observed
+from subagent_server.verbs.reconcile import Observed, open_run
 from subagent_server.verbs.tree_limits import check_may_delegate
 from subagent_server.verbs.views import Commands, RunView, run_view
 
@@ -362,6 +362,10 @@ class Session:
     def run_ids(self, names: Iterable[str]) -> list[str]:
         """Return the ids of the runs that are named, each once, in their order. Raises as `run_id` does."""
         return list(dict.fromkeys(self.run_id(name) for name in names))
+
+    def open_run(self, run_id: str) -> Observed:
+        """Return a run as it is now. Raises as the verb of this name does."""
+        return open_run(self.service, run_id, self.caller)
 
     def view(self, observed: Observed) -> RunView:
         """Return the view of a run, whose next calls are commands."""

@@ -5,37 +5,36 @@ import select
 import sys
 import termios
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TypeVar
 
 import click
 
 from subagent_server.cli.console.app import Session
-from subagent_server.cli.console.output import err, is_terminal
+from subagent_server.cli.console.output import err, has_person
+from subagent_server.cli.console.show_text import run_cell
 from subagent_server.cli.console.terminal import (
     coloured,
+    duration,
     escape_lines,
+    facts,
     folded,
     for_people,
     line_width,
     one_line,
+    prose,
     wrapped,
 )
 from subagent_server.run.errors import BadArgument, MessageClosed
 from subagent_server.run.records import Message
 from subagent_server.run.states import MessageStatus
 from subagent_server.run.wake import SLOW_POLL_SECONDS
-from subagent_server.verbs.questions import reply
-from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.questions import OpenQuestion, reply
 from subagent_server.verbs.trust import Coverage, NotTrusted, coverage, trust
 
 _CHUNK = 65536
 _PASTE_SECONDS = 0.05
 """Lines that arrive closer together than this were pasted, not typed."""
-
-
-def has_person() -> bool:
-    """Whether a person can read the question (stderr) and answer it (stdin)."""
-    return is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
 
 def ask_person(session: Session, run_id: str, message: Message) -> bool:
@@ -96,7 +95,7 @@ def _typed(session: Session, run_id: str, message_id: str) -> str | None:
     """Return the typed or pasted text, "" at the end of input, None if the question is no longer open."""
     stdin = sys.stdin.fileno()
     while not select.select([stdin], [], [], SLOW_POLL_SECONDS)[0]:
-        now = open_run(session.service, run_id, session.caller).meta.message(message_id)
+        now = session.open_run(run_id).meta.message(message_id)
         if now is None or now.message_status is not MessageStatus.PENDING:
             err(f"{message_id} needs no answer any more.")
             return None
@@ -107,6 +106,48 @@ def _typed(session: Session, run_id: str, message_id: str) -> str | None:
             break
         typed += more
     return typed.decode("utf-8", "replace")
+
+
+# -- Open questions as a person reads them: of which run, about what, and until when.
+
+
+def question_text(session: Session, question: OpenQuestion) -> str:
+    """Return a question with its context and the command that answers it."""
+    run_id = run_cell(question.run_id)
+    return facts(
+        [
+            *_context(question),
+            ("waits", _waits(question)),
+            (one_line(question.message_id), prose(f"? {escape_lines(question.question)}")),
+            ("options", " | ".join(one_line(option) for option in question.options or [])),
+            ("answer", session.command("reply", run_id, question.message_id, "ANSWER")),
+        ]
+    )
+
+
+def question_context(question: OpenQuestion) -> str:
+    """Return what a person needs to know before the question itself is asked."""
+    return facts([*_context(question), ("waits", _waits(question))])
+
+
+def _context(question: OpenQuestion) -> list[tuple[str, str]]:
+    label = f" · {one_line(question.label)}" if question.label else ""
+    path = " → ".join(f"{one_line(run.agent)} {run_cell(run.run_id)}" for run in question.path or [])
+    return [
+        ("run", f"{run_cell(question.run_id)}  {one_line(question.agent)}{label}"),
+        ("below", path),
+        ("task", prose(one_line(question.prompt or ""))),
+    ]
+
+
+def _waits(question: OpenQuestion) -> str:
+    """Return since when a question waits, and when it expires."""
+    now = datetime.now(UTC)
+    since = f"for {duration((now - question.asked_at).total_seconds())}"
+    if question.expires_at is None:
+        return since
+    left = (question.expires_at - now).total_seconds()
+    return f"{since}, expires in {duration(left)}" if left > 0 else f"{since}, its time is over"
 
 
 # -- Ask the person whether to trust a directory, with a list of what trust covers.

@@ -48,7 +48,7 @@ from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.run.watch import Watcher
 from subagent_server.verbs.context import Service
 from subagent_server.verbs.list_runs import Node, TreeRow, trees_of
-from subagent_server.verbs.reconcile import Observed, open_run
+from subagent_server.verbs.reconcile import Observed
 from subagent_server.verbs.wait_for_runs import Changes, Wait, wait_until
 
 # -- Ctrl-C ends the watching, never the run.
@@ -64,7 +64,7 @@ def watching(session: Session, *run_ids: str) -> Iterator[None]:
 
     def asks(run_id: str) -> bool:
         try:
-            return open_run(session.service, run_id, session.caller).meta.pending_questions > 0
+            return session.open_run(run_id).meta.pending_questions > 0
         except SubagentError:  # the verb that comes next will say what is wrong with the run
             return False
 
@@ -200,7 +200,7 @@ class LogFollower:
 
     def _look(self, followed: _Followed) -> Observed:
         run = followed.run
-        observed = open_run(self._session.service, run.run_id, self._session.caller)
+        observed = self._session.open_run(run.run_id)
         # Nothing more is written if the journal says so, or if the tree is gone: then reconciliation has
         # closed the journal. For a run of another host the status decides.
         followed.is_over = observed.meta.status.is_terminal and (not observed.live or run.journal_has_ended())
@@ -237,7 +237,7 @@ def until_gone(session: Session, run_ids: list[str]) -> list[Observed]:
     """
 
     def look() -> list[Observed]:
-        return [open_run(session.service, run_id, session.caller) for run_id in run_ids]
+        return [session.open_run(run_id) for run_id in run_ids]
 
     def check() -> list[Observed] | None:
         observed = look()

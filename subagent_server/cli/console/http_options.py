@@ -44,14 +44,8 @@ class HttpOptions:
 
     @classmethod
     def taken_from(cls, values: dict[str, Any]) -> "HttpOptions":
-        """Take the options out of the values of a command. Raises UsageError: they do not fit together."""
-        options = cls(
-            http=values.pop("http"),
-            unix=values.pop("unix"),
-            token_file=values.pop("token_file"),
-            no_token=values.pop("no_token"),
-            hosts=values.pop("hosts"),
-        )
+        """Return the options with these values. Raises UsageError: they do not fit together."""
+        options = cls(**values)
         if options.http not in (None, DEFAULT_ADDRESS) and options.unix is not None:
             raise click.UsageError("--http HOST:PORT and --unix are two places: name one.")
         if options.no_token and options.token_file is not None:

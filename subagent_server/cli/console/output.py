@@ -263,6 +263,11 @@ def is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
+def has_person() -> bool:
+    """Whether a person can read the question (stderr) and answer it (stdin)."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stderr)
+
+
 def reader_is_gone() -> bool:
     """Whether the reader of stdout has gone, even before anything was written."""
     poller = select.poll()

@@ -1,132 +1,34 @@
-"""A run as Markdown, for the page of a CI job.
-
-What models, children and files say stands in code spans and fenced blocks, whose fence is longer than any
-run of backticks inside. So it forges no heading, link, mention or HTML of the page.
-"""
+"""What commands print about runs: the cells of a list, the events of a log, and how a run ended."""
 
 import json
-import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from subagent_server.agents.yaml_reader import Problem
 from subagent_server.cli.console.app import Session
-from subagent_server.cli.console.asking import has_person
-from subagent_server.cli.console.output import ExitCode, err, is_terminal, report
+from subagent_server.cli.console.output import ExitCode, err, has_person, is_terminal, out, out_json, report
 from subagent_server.cli.console.terminal import (
     coloured,
     cut,
     duration,
     escape_lines,
-    facts,
     folded,
     for_people,
     line_width,
     look_of,
-    moment,
     one_line,
     padded,
-    prose,
     width_of,
     without_colours,
 )
 from subagent_server.run.durable import parse
-from subagent_server.run.journal import count, latest_doing, render, usage_line
+from subagent_server.run.journal import count, latest_doing, render
 from subagent_server.run.paths import RootPaths
-from subagent_server.run.records import Message, RunMeta, RunResult
+from subagent_server.run.records import RunMeta
 from subagent_server.run.states import TOKENS, Status, dollars
-from subagent_server.verbs.questions import OpenQuestion
 from subagent_server.verbs.views import RunRow, RunView
-
-MAX_CHARACTERS = 60_000
-"""Of a result: the page of a job takes 1 MiB in all, and a job may have many runs."""
-_BACKTICKS = re.compile("`+")
-
-
-def run_markdown(meta: RunMeta, view: RunView, result: RunResult | None) -> str:
-    """Return how a run ended, what it cost, what it asked, and its result."""
-    look = look_of(meta.status, meta.pending_questions, view.live)
-    parts = [f"### {look.text}: {_span(meta.agent_name)}", "\n".join(_facts(meta, view))]
-    if result is not None and result.has_output:
-        parts.append(_block(json.dumps(result.output, ensure_ascii=False, indent=2), "json"))
-    elif result is not None and result.text:
-        parts.append(_block(result.text))
-    return "\n\n".join(parts)
-
-
-def _facts(meta: RunMeta, view: RunView) -> Iterator[str]:
-    yield f"- run: {_span(meta.run_id)}"
-    if meta.label:
-        yield f"- label: {_span(meta.label)}"
-    ended = f", ended {moment(meta.ended_at)}" if meta.ended_at else ""
-    yield f"- time: {duration(view.elapsed_seconds)}{ended}"
-    yield f"- usage: {_span(usage_line(view.usage))}"
-    if view.with_descendants is not None:
-        yield f"- with the runs that it started: {_span(usage_line(view.with_descendants))}"
-    if meta.status is Status.STOPPED and view.summary:
-        yield f"- why: {_span(view.summary)}"
-    if view.error is not None:
-        yield f"- error: {_span(view.error.code)} {_span(view.error.message)}"
-        if view.error.hint:
-            yield f"- hint: {_span(for_people(view.error.hint))}"
-    for warning in view.warnings or []:
-        yield f"- warning: {_span(warning)}"
-    for message in meta.messages:
-        yield f"- {_question(message)}"
-
-
-def _question(message: Message) -> str:
-    answer = message.answer_content
-    told = (
-        f"answer: {_span(answer)}" if answer is not None else message.message_status.value.replace("_", " ")
-    )
-    return f"asked: {_span(message.question_content)}, {told}"
-
-
-def _span(text: str) -> str:
-    """Return a text on one line as a code span."""
-    line = one_line(text) or " "
-    fence = "`" * (_longest(line) + 1)
-    space = " " if "`" in line else ""
-    return f"{fence}{space}{line}{space}{fence}"
-
-
-def _block(text: str, language: str = "text") -> str:
-    """Return a text as a fenced block, without its rest if it is very long."""
-    rest = len(text) - MAX_CHARACTERS
-    shown = escape_lines(text[:MAX_CHARACTERS])
-    fence = "`" * max(3, _longest(shown) + 1)
-    more = f"\n\n{rest:,} more characters are in `result.json` of the run." if rest > 0 else ""
-    return f"{fence}{language}\n{shown}\n{fence}{more}"
-
-
-def _longest(text: str) -> int:
-    """Return the length of the longest run of backticks in a text."""
-    return max(map(len, _BACKTICKS.findall(text)), default=0)
-
-
-# -- Problems of agent files, as `subagent agents` and `subagent doctor` print them.
-
-
-def problem_wire(problem: Problem) -> dict[str, Any]:
-    """Return the JSON object of a problem."""
-    return {
-        "file": str(problem.path),
-        "line": problem.line,
-        "kind": problem.kind,
-        "reason": problem.reason,
-        "agent": problem.agent,
-    }
-
-
-def problem_line(session: Session, problem: Problem) -> str:
-    """Return a problem on one line: file, line number, kind and reason."""
-    line = "" if problem.line is None else f":{problem.line}"
-    return one_line(f"{session.shown(problem.path)}{line}: {problem.kind}: {problem.reason}")
-
 
 # -- The cells that every list of runs on a terminal shares. A short list does not wait for pydantic.
 
@@ -151,48 +53,6 @@ def what_cell(root: RootPaths, row: RunRow) -> str:
     slot = "waits for a slot" if row.waiting_for_slot else None
     told = row.summary or slot or latest_doing(root.run(row.run_id))
     return " · ".join(one_line(text) for text in (row.label, told) if text)
-
-
-# -- Open questions as a person reads them: of which run, about what, and until when.
-
-
-def question_text(session: Session, question: OpenQuestion) -> str:
-    """Return a question with its context and the command that answers it."""
-    run_id = run_cell(question.run_id)
-    return facts(
-        [
-            *_context(question),
-            ("waits", _waits(question)),
-            (one_line(question.message_id), prose(f"? {escape_lines(question.question)}")),
-            ("options", " | ".join(one_line(option) for option in question.options or [])),
-            ("answer", session.command("reply", run_id, question.message_id, "ANSWER")),
-        ]
-    )
-
-
-def question_context(question: OpenQuestion) -> str:
-    """Return what a person needs to know before the question itself is asked."""
-    return facts([*_context(question), ("waits", _waits(question))])
-
-
-def _context(question: OpenQuestion) -> list[tuple[str, str]]:
-    label = f" · {one_line(question.label)}" if question.label else ""
-    path = " → ".join(f"{one_line(run.agent)} {run_cell(run.run_id)}" for run in question.path or [])
-    return [
-        ("run", f"{run_cell(question.run_id)}  {one_line(question.agent)}{label}"),
-        ("below", path),
-        ("task", prose(one_line(question.prompt or ""))),
-    ]
-
-
-def _waits(question: OpenQuestion) -> str:
-    """Return since when a question waits, and when it expires."""
-    now = datetime.now(UTC)
-    since = f"for {duration((now - question.asked_at).total_seconds())}"
-    if question.expires_at is None:
-        return since
-    left = (question.expires_at - now).total_seconds()
-    return f"{since}, expires in {duration(left)}" if left > 0 else f"{since}, its time is over"
 
 
 # -- The events of runs on a terminal: coloured, named if there are several runs, and never printed twice.
@@ -439,7 +299,11 @@ def report_run(session: Session, view: RunView, *, is_known: bool = False) -> No
         report(stopped, code="stopped", next_step=session.command("continue", view.run_id))
 
 
-def row(view: RunView) -> str:
-    """Return a run on one line: status, id and agent."""
-    look = look_of(view.status, len(view.messages or ()), view.live)
-    return f"{look.text:<12}  {view.run_id}  {one_line(view.agent)}"
+def out_views(views: Sequence[RunView], as_json: bool) -> None:
+    """Print runs: as JSON, or each on one line with status, id and agent."""
+    if as_json:
+        out_json([view.to_wire() for view in views])
+        return
+    for view in views:
+        look = look_of(view.status, len(view.messages or ()), view.live)
+        out(f"{look.text:<12}  {view.run_id}  {one_line(view.agent)}")

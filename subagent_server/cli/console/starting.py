@@ -14,7 +14,7 @@ import click
 from subagent_server import extensions
 from subagent_server.agents.expand import fault_of
 from subagent_server.cli.console.app import Session, pass_session
-from subagent_server.cli.console.asking import ask_person, has_person, with_trust
+from subagent_server.cli.console.asking import ask_person, with_trust
 from subagent_server.cli.console.follow import LogFollower, interrupts_held, until_gone, wait_for, watching
 from subagent_server.cli.console.output import (
     DIRECTORY,
@@ -22,6 +22,7 @@ from subagent_server.cli.console.output import (
     TEXT,
     ExitCode,
     OutputClosed,
+    has_person,
     is_terminal,
     json_option,
     out,
@@ -43,7 +44,7 @@ from subagent_server.run.journal import latest_doing
 from subagent_server.run.records import RunMeta
 from subagent_server.run.states import Status
 from subagent_server.verbs.end_run import stop
-from subagent_server.verbs.reconcile import Observed, open_run
+from subagent_server.verbs.reconcile import Observed
 from subagent_server.verbs.scripts import PlayedScript
 from subagent_server.verbs.views import RunView
 
@@ -227,7 +228,7 @@ def _started(session: Session, begin: Callable[[], RunMeta], how: AfterStart) ->
     log = log_beside_result()
     with watching(session, run_id):
         if how.detach:
-            return _detached(session, _look(session, run_id), how.as_json)
+            return _detached(session, session.open_run(run_id), how.as_json)
         release()
         if how.seconds is None:
             report(f"run {run_id} has started; Ctrl-C stops the watching, never the run.")
@@ -238,10 +239,6 @@ def _started(session: Session, begin: Callable[[], RunMeta], how: AfterStart) ->
         if how.stops and observed.meta.ended_at is None:
             observed = _stopped(session, observed, how.seconds or 0)
     return _finished(session, observed, how, code, log)
-
-
-def _look(session: Session, run_id: str) -> Observed:
-    return open_run(session.service, run_id, session.caller)
 
 
 def _follow(session: Session, run_id: str, writer: EventText) -> Observed:
@@ -259,10 +256,10 @@ def _follow(session: Session, run_id: str, writer: EventText) -> Observed:
 
 def _wait(session: Session, run_id: str, seconds: float) -> Observed:
     def check() -> Observed | None:
-        observed = _look(session, run_id)
+        observed = session.open_run(run_id)
         return observed if exit_of_run(observed.meta) is not None else None
 
-    return wait_for(session.service, [run_id], check, seconds) or _look(session, run_id)
+    return wait_for(session.service, [run_id], check, seconds) or session.open_run(run_id)
 
 
 def _stopped(session: Session, observed: Observed, seconds: float) -> Observed:
