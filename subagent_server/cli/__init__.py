@@ -1,7 +1,7 @@
-"""The command line, `subagent`: one file for each verb, each a thin door to the verbs of `service`.
+"""The command line, `subagent`: one file for each verb, each a thin door to `verbs/`.
 
-Here are only verbs; `console/group.py` lists them. Code that they share is in `console/`; `clients/` edits
-the files of MCP clients for `init`, and `mcp/` has the verbs of `subagent mcp`.
+`console/app.py` lists the verbs; the code that they share is in `console/`. `clients.py`, `client_files.py`
+and `registration.py` are parts of `init`.
 """
 
 from subagent_server.cli.console.app import main

@@ -70,7 +70,11 @@ def export(
     if html:
         if tree:
             raise click.UsageError("--html shows one run: leave --tree out.")
-        _as_html(session, meta.run_id, output or f"{meta.run_id}.html")
+        # Imported here: the page brings in the server, for which the other forms need not wait.
+        from subagent_server.server.page.standalone import StandalonePage
+
+        text = asyncio.run(StandalonePage(session.service, session.caller, meta.run_id).html())
+        _as_bytes(session, output or f"{meta.run_id}.html", text.encode("utf-8", "replace"))
         return
     if inspect is not None:
         _as_bytes(session, inspect, as_line(masker.data(inspect_log(store, metas))))
@@ -86,18 +90,13 @@ def export(
         left_out = export_runs(session.service, run_ids, sys.stdout.buffer, session.caller)
         sys.stdout.buffer.flush()
     else:
-        left_out = _into_file(session, run_ids, output or f"{meta.run_id}.tgz")
+        left_out = _written(
+            session,
+            output or f"{meta.run_id}.tgz",
+            lambda file: export_runs(session.service, run_ids, file, session.caller),
+        )
     for sentence in left_out:
         report(one_line(sentence))
-
-
-def _as_html(session: Session, run_id: str, name: str) -> None:
-    from subagent_server.server.page.standalone import StandalonePage
-
-    text = asyncio.run(StandalonePage(session.service, session.caller, run_id).html()).encode(
-        "utf-8", "replace"
-    )
-    _as_bytes(session, name, text)
 
 
 def _as_spans(session: Session, target: str, spans: bytes) -> None:
@@ -118,10 +117,6 @@ def _as_bytes(session: Session, name: str, data: bytes) -> None:
         sys.stdout.buffer.flush()
         return
     _written(session, name, lambda file: file.write(data))
-
-
-def _into_file(session: Session, run_ids: list[str], name: str) -> list[str]:
-    return _written(session, name, lambda file: export_runs(session.service, run_ids, file, session.caller))
 
 
 def _written(session: Session, name: str, write: Callable[[BinaryIO], T]) -> T:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import click
 
 from subagent_server.cli.console.app import Session, complete_runs, pass_session
-from subagent_server.cli.console.follow import watching
+from subagent_server.cli.console.follow import LogFollower, watching
 from subagent_server.cli.console.output import err, json_option, out, out_json
 from subagent_server.cli.console.show_text import EventText, prefixes
 from subagent_server.run.durable import parse
@@ -57,8 +57,6 @@ def logs(
         for run_id, line in in_order(past) if several else past:
             show(run_id, line)
         if follow:
-            from subagent_server.cli.console.follow import LogFollower  # as in `inbox`
-
             with LogFollower(session, tree=tree) as follower:
                 for run_id, each in tails.items():
                     follower.add(run_id, each.cursor)

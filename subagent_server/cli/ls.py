@@ -84,7 +84,7 @@ def ls(
     result = found()
     shown = result.rows
     if as_tree and shown:
-        from subagent_server.cli.console.follow import show_trees
+        from subagent_server.cli.console.follow import show_trees  # a plain list waits for no watcher
 
         show_trees(session, [row.run_id for row in shown], quiet=quiet, as_json=as_json)
     elif as_json:
@@ -102,7 +102,7 @@ def _watch(session: Session, run_ids: Callable[[], list[str]], as_json: bool) ->
     """Show trees as they change; at a terminal with a person, on a screen that takes keys."""
     takes_keys = is_terminal(sys.stdin) and is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
     if takes_keys and not as_json:
-        from subagent_server.cli.console.live_screen import LiveScreen  # a plain list needs none of this
+        from subagent_server.cli.console.live_screen import LiveScreen
 
         LiveScreen(session, run_ids).show()
     from subagent_server.cli.console.follow import watch_trees

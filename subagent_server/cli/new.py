@@ -1,7 +1,5 @@
 """`subagent new`: write the file of a new agent."""
 
-from pathlib import Path
-
 import click
 
 from subagent_server.agents.formats import load_agent_file
@@ -47,12 +45,8 @@ def new(session: Session, name: str, source: str | None, as_json: bool) -> ExitC
     for refusal in checked.refusals:
         err(one_line(f"Before it runs: {refusal.sentence}"))
     err("Edit it to make it yours; each run reads it anew, and so does a server that is running.")
-    named = [word for path in _named_directories() for word in ("--agents", str(path))]
-    err(
-        f"Next: {session.command('run', name, _FIRST_TASK if source is None else 'What it shall do', *named)}"
-    )
+    directories = click.get_current_context().ensure_object(Flags).agents
+    named = [word for path in directories for word in ("--agents", str(path))]
+    task = _FIRST_TASK if source is None else "What it shall do"
+    err(f"Next: {session.command('run', name, task, *named)}")
     return ExitCode.OK
-
-
-def _named_directories() -> tuple[Path, ...]:
-    return click.get_current_context().ensure_object(Flags).agents

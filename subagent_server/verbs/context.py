@@ -103,7 +103,6 @@ class AgentRegistry:
         listed = self.catalog().require(name)
         if listed.source is None:
             return listed
-        # Late: `ls` opens a service too, and needs no reader of agent files.
         from subagent_server.agents.formats import load_agent_file
         from subagent_server.agents.yaml_reader import shown
 

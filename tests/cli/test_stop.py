@@ -60,7 +60,7 @@ def test_processes_that_stay_are_reported_after_12_seconds_and_why_if_their_shim
 def suspended_shim(cli: Cli, run_id: str) -> Iterator[int]:
     """Give the pid of a suspended process that looks like the shim of a run, and that its record names."""
     run = cli.store.paths.run(run_id)
-    program = cli.home / "launch" / "shim.py"
+    program = cli.home / "process" / "shim.py"
     program.parent.mkdir()
     program.write_text("import time; time.sleep(600)", encoding="utf-8")
     with subprocess.Popen([sys.executable, *SHIM_FLAGS, program, run.directory]) as process:

@@ -81,7 +81,7 @@ _OWN: dict[str, Verb] = {
     "agents": _verb("agents", "List the agents and the faults of their files."),
     "compare": _verb("compare", "Show two runs side by side."),
     "new": _verb("new", "Write the file of a new agent."),
-    "mcp": Verb("subagent_server.cli.mcp:mcp", "Try the MCP servers of an agent."),
+    "mcp": _verb("mcp", "Try the MCP servers of an agent."),
     "trust": _verb("trust", "Let the agents and MCP servers of a directory be used."),
     "doctor": _verb("doctor", "Find what is wrong with agent files, or with runs."),
     "init": _verb("init", "Register this server with an MCP client."),

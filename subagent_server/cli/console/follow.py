@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -157,9 +157,7 @@ class LogFollower:
     def __enter__(self) -> "LogFollower":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._watcher.close()
 
     def add(self, run_id: str, cursor: int) -> None:

@@ -2,13 +2,13 @@
 
 import json
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from subagent_server.cli.console.app import Session
-from subagent_server.cli.console.output import ExitCode, err, has_person, is_terminal, out, out_json, report
+from subagent_server.cli.console.output import ExitCode, has_person, is_terminal, out, out_json, report
 from subagent_server.cli.console.terminal import (
     coloured,
     cut,
@@ -23,7 +23,6 @@ from subagent_server.cli.console.terminal import (
     width_of,
     without_colours,
 )
-from subagent_server.run.durable import parse
 from subagent_server.run.journal import count, latest_doing, render
 from subagent_server.run.paths import RootPaths
 from subagent_server.run.records import RunMeta
@@ -229,17 +228,6 @@ def log_beside_result() -> EventText:
     on_screen = is_terminal(sys.stderr) and is_terminal(sys.stdout)
     asked = frozenset({"question", "reply"}) if has_person() else frozenset[str]()
     return EventText(whole_texts=on_screen, left_out=asked, stream=sys.stderr)
-
-
-def printer_to_stderr(writer: EventText) -> Callable[[str, str], None]:
-    """Return a function that prints the events of a followed run for people."""
-
-    def show(_: str, line: str) -> None:
-        event = parse(line)
-        for each in writer.lines(event) if event is not None else ():
-            err(each)
-
-    return show
 
 
 # -- The outcome of a run as an exit code, a sentence on stderr and a line.

@@ -22,6 +22,7 @@ from subagent_server.cli.console.output import (
     TEXT,
     ExitCode,
     OutputClosed,
+    err,
     has_person,
     is_terminal,
     json_option,
@@ -35,10 +36,10 @@ from subagent_server.cli.console.show_text import (
     exit_of_run,
     exit_of_started,
     log_beside_result,
-    printer_to_stderr,
     report_run,
 )
 from subagent_server.cli.console.terminal import cut, escape_lines, one_line
+from subagent_server.run.durable import parse
 from subagent_server.run.errors import BadArgument
 from subagent_server.run.journal import latest_doing
 from subagent_server.run.records import RunMeta
@@ -243,7 +244,12 @@ def _started(session: Session, begin: Callable[[], RunMeta], how: AfterStart) ->
 
 def _follow(session: Session, run_id: str, writer: EventText) -> Observed:
     """Print the log until the run ends; ask a person at the terminal its questions."""
-    show = printer_to_stderr(writer)
+
+    def show(_: str, line: str) -> None:
+        event = parse(line)
+        for each in writer.lines(event) if event is not None else ():
+            err(each)
+
     with LogFollower(session) as follower:
         follower.add(run_id, 0)
         while True:
