@@ -117,7 +117,7 @@ def select(tools: list[str] | None, disallowed: list[str]) -> Selection:
         web_fetch="web_fetch" in left,
         fetch_domains=_once(wanted.domains),
         todos=[name for name in TODO_TOOLS if name in left],
-        mcp=_mcp_names(wanted, removed),
+        mcp=[] if removed.everything else None if wanted.everything else _once(wanted.mcp),
         mcp_disallowed=removed.mcp,
         unknown=_once(wanted.unknown),
         unknown_disallowed=_once(removed.unknown),
@@ -158,12 +158,6 @@ def _domains(plain: str, restriction: str) -> list[str]:
         return []
     found = [_DOMAIN.fullmatch(part) for part in restriction.strip().strip("()").split(",")]
     return [match[1].lower() for match in found if match is not None] if all(found) else []
-
-
-def _mcp_names(wanted: _NamesRead, removed: _NamesRead) -> list[str] | None:
-    if removed.everything:
-        return []
-    return None if wanted.everything else _once(wanted.mcp)
 
 
 def _once(names: list[str]) -> list[str]:

@@ -31,9 +31,8 @@ def exclusive(file: Entry, timeout: float = TIMEOUT_SECONDS) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     try:
-        os.close(
-            open_lock(file)
-        )  # FileLock opens by path: owner and kind of the file are checked before that
+        # FileLock opens by path: owner and kind of the file are checked before that.
+        os.close(open_lock(file))
         below = f"/proc/self/fd/{file.directory.descriptor}/{file.name}"
         # A file system without flock is a storage failure: a lock of another kind would keep nobody else out.
         lock = FileLock(below, timeout=timeout, poll_interval=_POLL_SECONDS, fallback_to_soft=False)
