@@ -112,6 +112,11 @@ def runners() -> dict[str, str]:
     return {name: where for each in EXTENSIONS.values() for name, where in each.runners.items()}
 
 
+def used_by_runs() -> set[str]:
+    """Return the functions of all extensions that a worker may call, for a zygote that loads them before."""
+    return {where for each in EXTENSIONS.values() for where in (*each.tools.values(), *each.runners.values())}
+
+
 def checks_of(runner: str) -> str | None:
     """Return the module that checks agents of this runner; None for those of the core."""
     return next((each.runner_checks for each in EXTENSIONS.values() if runner in each.runners), None)

@@ -13,6 +13,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from subagent_server import extensions
 from subagent_server.process import shim
 from subagent_server.process.program import ForkedWorker
 from subagent_server.process.zygote_protocol import zygote_name
@@ -63,12 +64,16 @@ def load() -> None:
 
     Nothing may be left that belongs to a process: no thread, no event loop, no open descriptor.
     """
+    names = list[str]()
     for room in _ROOMS:
         package = importlib.import_module(f"subagent_server.{room}")
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not found.name.endswith("__main__"):
-                with suppress(ImportError):  # an extra is not installed: the worker says so, if it matters
-                    importlib.import_module(found.name)
+                names.append(found.name)
+    names += [where.partition(":")[0] for where in extensions.used_by_runs()]
+    for name in names:
+        with suppress(ImportError):  # an extra is not installed: the worker says so, if it matters
+            importlib.import_module(name)
     importlib.import_module("subagent_server.loop.model").tls_context()
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -43,29 +43,18 @@ def tools(session: Session, agent: str, name: str | None, whole: bool, as_json: 
     """
     if name is not None and whole:
         raise click.UsageError("NAME is one function or server and --whole is all: give one of them.")
-    return _show_functions(session, agent, name, whole=whole, as_json=as_json)
-
-
-def _show_functions(
-    session: Session, name: str, about: str | None, *, whole: bool, as_json: bool
-) -> ExitCode:
-    """Print the functions of an agent as its model reads them, or one function as a program reads it.
-
-    Raises:
-        EarlyExit: a server could not be connected (6), names clash or `about` names nothing (2).
-    """
-    agent, ready = agent_with_servers(session, name)
-    division = asyncio.run(_divided(agent, ready))
-    catalogue, code_mode = division.catalogue, agent.code_mode or CodeMode()
-    if about is not None and about not in {*catalogue.names, *catalogue.flat}:
-        known = choices("functions and servers", about, catalogue.names)
-        raise EarlyExit(ExitCode.USAGE, f"{agent.name} has no function {shorten(about)}: {known}.")
+    definition, ready = agent_with_servers(session, agent)
+    division = asyncio.run(_divided(definition, ready))
+    catalogue, code_mode = division.catalogue, definition.code_mode or CodeMode()
+    if name is not None and name not in {*catalogue.names, *catalogue.flat}:
+        known = choices("functions and servers", name, catalogue.names)
+        raise EarlyExit(ExitCode.USAGE, f"{definition.name} has no function {shorten(name)}: {known}.")
     most = sys.maxsize if whole else code_mode.stub_characters
-    text = catalogue.text(most) if about is None else catalogue.help(about).rstrip()
+    text = catalogue.text(most) if name is None else catalogue.help(name).rstrip()
     if as_json:
         out_json(
             {
-                "agent": agent.name,
+                "agent": definition.name,
                 "codeMode": code_mode.enabled,
                 "text": text,
                 "functions": list(map(_wire, catalogue.functions)),
@@ -76,7 +65,7 @@ def _show_functions(
         return ExitCode.OK
     if text:
         out(text)
-    for remark in _remarks(agent, code_mode, division):
+    for remark in _remarks(definition.name, code_mode, division):
         err(one_line(remark))
     return ExitCode.OK
 
@@ -110,17 +99,14 @@ def _sentence(refusal: RunRefused) -> str:
     return f"{refusal.sentence} {refusal.hint or ''}".rstrip()
 
 
-def _remarks(agent: AgentDefinition, code_mode: CodeMode, division: DividedTools) -> Sequence[str]:
-    remarks = [f"Warning: {warning}" for warning in division.warnings]
+def _remarks(agent: str, code_mode: CodeMode, division: DividedTools) -> Iterator[str]:
+    yield from (f"Warning: {warning}" for warning in division.warnings)
     if not division.catalogue.functions:
-        remarks.append(
-            f"{agent.name} has no MCP tools that a program could call: add a server to mcpServers."
-        )
+        yield f"{agent} has no MCP tools that a program could call: add a server to mcpServers."
     if division.ordinary:
-        remarks.append(f"Ordinary tools: {', '.join(tool.name for tool in division.ordinary)}")
+        yield f"Ordinary tools: {', '.join(tool.name for tool in division.ordinary)}"
     if not code_mode.enabled:
-        remarks.append(f"Code mode is off: `codeMode: true` in the file of {agent.name} switches it on.")
-    return remarks
+        yield f"Code mode is off: `codeMode: true` in the file of {agent} switches it on."
 
 
 def _wire(function: ToolFunction) -> dict[str, Any]:
@@ -129,7 +115,8 @@ def _wire(function: ToolFunction) -> dict[str, Any]:
         "server": function.tool.server,
         "tool": function.tool.name,
         "parameters": [
-            {"name": each.name, "key": each.key, "required": each.required} for each in function.parameters
+            {"name": each.name, "key": each.key, "required": each.required}
+            for each in function.stub.parameters
         ],
         "stub": function.stub.text,
     }

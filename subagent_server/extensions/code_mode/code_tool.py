@@ -25,6 +25,7 @@ from subagent_server.extensions.code_mode.execution import (
     Reply,
     version_of,
 )
+from subagent_server.extensions.code_mode.python_text import shortened
 from subagent_server.extensions.code_mode.stubs import Catalogue, ToolFunction, divided
 from subagent_server.run.agent_definition import (
     CALLS_FILE,
@@ -37,7 +38,7 @@ from subagent_server.run.agent_definition import (
 from subagent_server.run.errors import BadArgument, RunRefused
 from subagent_server.run.files import Directory
 from subagent_server.run.secrets import Masker
-from subagent_server.sandbox.file_watch import CommandWatch, watching
+from subagent_server.sandbox.file_watch import watching
 from subagent_server.sandbox.readable import BoxRefused, box_environment, end_of_run
 from subagent_server.toolbox.basic import AskParent
 from subagent_server.toolbox.context import RunContext
@@ -98,20 +99,8 @@ async def with_programs(setup: RunTools) -> list[Tool]:
         Attachments(setup.outputs, setup.masker),
         next((tool for tool in setup.own if isinstance(tool, AskParent)), None),
     )
-    setting = ProgramSetting(
-        run=run,
-        place=ProgramPlace(python or sys.executable, Path.cwd(), environment, setup.box, setup.spare),
-        records=ProgramRecords(
-            setup.code, setup.masker, lambda message: run.record("warning", message=message)
-        ),
-        outputs=setup.outputs,
-        masker=setup.masker,
-        version=version,
-        most_seconds=code_mode.max_timeout_seconds,
-        stub_characters=code_mode.stub_characters,
-        watch=setup.watch,
-    )
-    return [ExecutePythonCode(functions, setting), *division.ordinary]
+    place = ProgramPlace(python or sys.executable, Path.cwd(), environment, setup.box, setup.spare)
+    return [ExecutePythonCode(setup, functions, place, version), *division.ordinary]
 
 
 # -- the programs of a run on disk: `code/NNN/` with the code, its calls, its output and its end
@@ -204,7 +193,7 @@ class Functions:
                 each.namespace,
                 each.name,
                 self.catalogue.flat.get(each.name) is each,
-                [[parameter.name, parameter.key, parameter.required] for parameter in each.parameters],
+                [[parameter.name, parameter.key, parameter.required] for parameter in each.stub.parameters],
                 each.stub.takes_more,
             ]
             for each in self.catalogue.functions
@@ -303,10 +292,10 @@ class ProgramCalls:
         shown = ", ".join(
             f"{name}={_as_json(value)}" for name, value in arguments.items() if value is not None
         )
-        call = _Call(len(self._made) + 1, function, _cut(shown, _SHOWN))
+        call = _Call(len(self._made) + 1, function, shortened(shown, _SHOWN))
         self._made.append(call)
         written = _as_json(arguments)
-        kept = arguments if len(written) <= _KEPT else _cut(written, _KEPT)
+        kept = arguments if len(written) <= _KEPT else shortened(written, _KEPT)
         self._keep("program_call", call, {}, {"function": function, "arguments": kept})
         return call
 
@@ -345,15 +334,11 @@ def value_of(
 def _preview(reply: Reply, characters: int) -> str:
     """Return the beginning of an answer, for people and for lists."""
     value = next((reply[key] for key in ("error", "text", "value") if key in reply), None)
-    return _cut(value if isinstance(value, str) else _as_json(value), characters)
+    return shortened(value if isinstance(value, str) else _as_json(value), characters)
 
 
 def _as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _cut(text: str, characters: int) -> str:
-    return text if len(text) <= characters else text[: characters - 1] + "…"
 
 
 # -- the tool
@@ -364,38 +349,30 @@ class _ProgramArguments(Arguments):
     execution_timeout: int = Field(alias="executionTimeout")
 
 
-@dataclass(frozen=True)
-class ProgramSetting:
-    """The surroundings of all programs of a run. `outputs` has the files of long outputs."""
-
-    run: RunContext
-    place: ProgramPlace
-    records: ProgramRecords
-    outputs: Directory
-    masker: Masker
-    version: str
-    most_seconds: int
-    stub_characters: int
-    watch: CommandWatch | None = None
-
-
 class ExecutePythonCode:
     """Runs programs, one after the other, each in a process of its own."""
 
     name = CODE_TOOL_NAME
     sequential = True
 
-    def __init__(self, functions: Functions, setting: ProgramSetting) -> None:
+    def __init__(self, setup: RunTools, functions: Functions, place: ProgramPlace, version: str) -> None:
+        """`version` is that of the interpreter at `place`."""
+        self._setup = setup
+        self._code_mode = setup.agent.code_mode or CodeMode()
         self._functions = functions
-        self._setting = setting
+        self._place = place
+        self._version = version
+        self._records = ProgramRecords(
+            setup.code, setup.masker, lambda message: setup.run.record("warning", message=message)
+        )
         self._turn = asyncio.Lock()
         self._closed = False
 
     def definition(self) -> dict[str, Any]:
         """Return the tool as the model sees it, with the functions that its programs have."""
-        most, functions = self._setting.most_seconds, self._functions
-        rules = _RULES.format(version=self._setting.version, ask=_ASK if functions.ask is not None else "")
-        stubs = functions.catalogue.text(self._setting.stub_characters)
+        most, functions = self._code_mode.max_timeout_seconds, self._functions
+        rules = _RULES.format(version=self._version, ask=_ASK if functions.ask is not None else "")
+        stubs = functions.catalogue.text(self._code_mode.stub_characters)
         return {
             "name": self.name,
             "description": f"{rules}\n```python\n{stubs}\n```" if stubs else rules,
@@ -417,7 +394,7 @@ class ExecutePythonCode:
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Run a program to its end. A cancelled call first ends its program."""
-        most = self._setting.most_seconds
+        most = self._code_mode.max_timeout_seconds
         try:
             wanted = parse_arguments(_ProgramArguments, arguments)
         except BadArgument as error:
@@ -433,22 +410,22 @@ class ExecutePythonCode:
             if self._closed:
                 return ToolResult.failure("No more programs are run because the run is ending: finish now.")
             code = without_fences(wanted.code)
-            with await off_loop(lambda: self._setting.records.begin(code)) as record:
+            with await off_loop(lambda: self._records.begin(code)) as record:
                 return await self._executed(code, record, wanted.execution_timeout)
 
     async def _executed(self, code: str, record: ProgramRecord, seconds: int) -> ToolResult:
-        setting, functions, clock = self._setting, self._functions, ProgramClock(seconds)
-        calls = ProgramCalls(record, functions, setting.run, clock)
-        capture = OutputCapture(setting.outputs, masker=setting.masker)
-        mark = f"{setting.run.run_id}/{record.number}"
+        setup, functions, clock = self._setup, self._functions, ProgramClock(seconds)
+        calls = ProgramCalls(record, functions, setup.run, clock)
+        capture = OutputCapture(setup.outputs, masker=setup.masker)
+        mark = f"{setup.run.run_id}/{record.number}"
         types = sorted({name for each in functions.catalogue.functions for name in each.stub.objects})
 
         async def executed() -> ProgramEnd:
-            execution = Execution(setting.place, code, functions.table(), types, clock, calls.answer)
+            execution = Execution(self._place, code, functions.table(), types, clock, calls.answer)
             return await execution.run(mark, capture)
 
         try:
-            watched = watching(setting.watch, f"program {record.number}")
+            watched = watching(setup.watch, f"program {record.number}")
             async with entered_off_loop(watched) as came:
                 try:
                     end = await executed()

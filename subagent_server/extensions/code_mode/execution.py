@@ -202,12 +202,6 @@ class Channel:
         self._places = asyncio.Semaphore(MOST_CALLS_AT_ONCE)
         self._used: set[int] = set()
 
-    @classmethod
-    async def open(cls, line: socket.socket, answer: Answerer) -> "Channel":
-        """Return the channel of a socket, which it takes over."""
-        reader, writer = await asyncio.open_connection(sock=line, limit=MOST_REQUEST_BYTES + 4_096)
-        return cls(reader, writer, answer)
-
     async def begins(self) -> bool:
         """Return whether the program has got ready; False if it has ended. Raises Broken."""
         record = await self._next()
@@ -215,13 +209,10 @@ class Channel:
             raise Broken("its first record is not that it is ready")
         return record is not None
 
-    async def send(self, record: Mapping[str, Any]) -> None:
-        """Send a record. A program that has ended gets none."""
-        await self._write(json.dumps(record))
-
-    async def _write(self, line: str) -> None:
+    async def send(self, record: str) -> None:
+        """Send a record, a line of JSON. A program that has ended gets none."""
         with suppress(ConnectionError):
-            self._writer.write(line.encode() + b"\n")
+            self._writer.write(record.encode() + b"\n")
             await self._writer.drain()
 
     async def serve(self) -> None:
@@ -264,7 +255,7 @@ class Channel:
             line = json.dumps({"call": number, **reply})
             if len(line) > MOST_REPLY_BYTES:
                 line = json.dumps({"call": number, "error": _TOO_LARGE})
-            await self._write(line)
+            await self.send(line)
         finally:
             self._places.release()
 
@@ -484,7 +475,9 @@ class Execution:
         try:
             await off_loop(lambda: started.append(ProgramProcess.start(self.place, mark, capture)))
             process = started[0]
-            channel = await Channel.open(process.line, self.answer)
+            # the limit has room for what stands around the arguments of the longest call
+            streams = await asyncio.open_connection(sock=process.line, limit=MOST_REQUEST_BYTES + 4_096)
+            channel = Channel(*streams, self.answer)
             begun = await self._begun(process, channel)
             if begun:
                 serving = asyncio.create_task(channel.serve())
@@ -520,15 +513,8 @@ class Execution:
             self._cut = f"[the interpreter did not get ready within {START_SECONDS:g} s]"
             return False
         limits = await off_loop(process.check)
-        await channel.send(
-            {
-                "code": self.code,
-                "functions": self.functions,
-                "types": self.types,
-                "limits": limits,
-                "mostBytes": MOST_REQUEST_BYTES,
-            }
-        )
+        task = {"code": self.code, "functions": self.functions, "types": self.types}
+        await channel.send(json.dumps({**task, "limits": limits, "mostBytes": MOST_REQUEST_BYTES}))
         return True
 
     async def _watched(self, process: ProgramProcess, serving: "asyncio.Task[None]") -> None:

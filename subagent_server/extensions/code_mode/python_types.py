@@ -188,22 +188,12 @@ def typed_dict(name: str, fields: Sequence[Field], about: str, *, as_class: bool
 
 MAX_DEPTH = 16
 MAX_PARTS = 2_000
-_SIMPLE = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 _LONG = ("enum", "properties", "required")
 _A_PART = 100
 """Joining so many values, properties or names costs about as much as reading another part."""
 _SHAPES = frozenset(
-    {
-        "type",
-        "properties",
-        "items",
-        "prefixItems",
-        "enum",
-        "const",
-        "additionalProperties",
-        "patternProperties",
-    }
-    | {"anyOf", "oneOf", "allOf", "$ref"}
+    {"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "items", "prefixItems"}
+    | {"properties", "additionalProperties", "patternProperties"}
 )
 """Keywords that say what a value looks like; all others only bound it."""
 _RULES = frozenset({"not", "if", "contains", "dependentSchemas", "dependentRequired", "propertyNames"})
@@ -366,13 +356,11 @@ class TypeWriter:
         return ANYTHING if _RULES.isdisjoint(whole) else unknown("a rule that no type expresses")
 
     def _of(self, kind: str, whole: dict[str, Any], name: str, depth: int, reference: str) -> PythonType:
-        if kind in _SIMPLE:
-            return PythonType((_SIMPLE[kind],))
         if kind == "array":
             return self._array(whole, name, depth)
         if kind == "object":
             return self._object(whole, name, depth, reference)
-        return ANYTHING
+        return PythonType((_BY_KIND[kind],)) if kind in _BY_KIND else ANYTHING
 
     def _array(self, whole: dict[str, Any], name: str, depth: int) -> PythonType:
         places = list_in(whole, "prefixItems")

@@ -49,7 +49,7 @@ class ServerTool:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a function: its name there, its key in the arguments of the tool."""
+    """A parameter of a function: its name there, and the key by which the tool knows it."""
 
     name: str
     key: str
@@ -84,7 +84,8 @@ class StubWriter:
         """Return the stub of a tool that is called `name` in its namespace."""
         before = set(self._taken)
         try:
-            stub = self._typed_stub(name, tool) if _is_small(tool) else None
+            schemas = json.dumps([tool.input_schema, tool.output_schema], default=str)
+            stub = self._typed_stub(name, tool) if len(schemas) <= MAX_SCHEMA_CHARACTERS else None
         except RecursionError:
             stub = None
         if stub is not None and len(stub.text) <= MAX_STUB_CHARACTERS:
@@ -115,11 +116,6 @@ class StubWriter:
         head = _signature(name, lines, result.annotation())
         text = "".join([*writer.definitions, *reader.definitions, head, _rest(tool, schema, result.reasons)])
         return Stub(text, parameters, more is not None, unwraps)
-
-
-def _is_small(tool: ServerTool) -> bool:
-    schemas = json.dumps([tool.input_schema, tool.output_schema], default=str)
-    return len(schemas) <= MAX_SCHEMA_CHARACTERS
 
 
 def _parameters(schema: InputSchema) -> list[Parameter]:
@@ -209,7 +205,7 @@ class ToolFunction:
     @property
     def call(self) -> str:
         """A call of it in short: optional arguments have `=...`."""
-        names = [each.name if each.required else f"{each.name}=..." for each in self.parameters]
+        names = [each.name if each.required else f"{each.name}=..." for each in self.stub.parameters]
         return f"{self.qualified}({', '.join([*names, *(['...'] if self.stub.takes_more else [])])})"
 
     @property
@@ -217,11 +213,6 @@ class ToolFunction:
         """The beginning of its description."""
         first = self.tool.description.strip().partition("\n")[0]
         return shortened(first, _SUMMARY_CHARACTERS)
-
-    @property
-    def parameters(self) -> Sequence[Parameter]:
-        """The parameters, each with the key that the server knows it by."""
-        return self.stub.parameters
 
 
 @dataclass(frozen=True)
@@ -249,7 +240,8 @@ class Catalogue:
 
     def help(self, name: str) -> str:
         """Return the stub of a function, or the functions of a server, a line each; of nothing the index."""
-        by_namespace, every = self._by_namespace(), self._by_name()
+        by_namespace = self._by_namespace()
+        every = {**self.flat, **{each.qualified: each for each in self.functions}}
         if not name and self.functions:
             return self._index()
         if name in by_namespace:
@@ -269,9 +261,6 @@ class Catalogue:
         if found:
             return _listed(found, _MOST_FOUND)
         return f"No function has a word of {shorten(query)}.\n{self._index()}"
-
-    def _by_name(self) -> dict[str, ToolFunction]:
-        return {**self.flat, **{each.qualified: each for each in self.functions}}
 
     def _by_namespace(self) -> dict[str, list[ToolFunction]]:
         found: dict[str, list[ToolFunction]] = {}
@@ -315,7 +304,7 @@ def _score(function: ToolFunction, word: str) -> int:
     name = function.name.lower()
     if word in re.split(r"[\W_]+", name):
         return 8
-    about = f"{function.tool.description} {' '.join(each.name for each in function.parameters)}".lower()
+    about = f"{function.tool.description} {' '.join(each.name for each in function.stub.parameters)}".lower()
     places = ((name, 4), (function.namespace.lower(), 2), (about, 1))
     return next((score for text, score in places if word in text), 0)
 

@@ -105,17 +105,16 @@ def _check(session: Session, path: Path, file: EvalFile) -> None:
         NotTrusted, UnknownAgent.
     """
     trust_check = TrustCheck(session.service)
-    judges = [each.judge.agent for case in file.cases for each in case.expect if each.judge is not None]
     own = [name for case in file.cases for name in case.agents or file.agents]
-    for name in dict.fromkeys([*own, *judges]):
+    for name in dict.fromkeys([*own, *(judge.agent for judge in file.judges)]):
         trust_check.check(session.service.registry.get(name))
     trust_check.check_reach(*reach_of(path, file))
 
 
 def _scripts(session: Session, path: Path, file: EvalFile) -> dict[str, PlayedScript]:
     """Return the scripts that the cases name. Raises ScriptError."""
-    judges = [each.judge.script for case in file.cases for each in case.expect if each.judge is not None]
-    names = dict.fromkeys([*(case.script for case in file.cases), *judges])
+    cases, judges = (case.script for case in file.cases), (judge.script for judge in file.judges)
+    names = dict.fromkeys([*cases, *judges])
     found = {name: script_file(session, path.parent / name) for name in names if name is not None}
     return {name: script for name, script in found.items() if script is not None}
 

@@ -160,6 +160,11 @@ class EvalFile(_Part):
     )
     cases: list[EvalCase] = Field(min_length=1, description="The cases, in the order of the table.")
 
+    @property
+    def judges(self) -> list[Judging]:
+        """The judges of all cases."""
+        return [each.judge for case in self.cases for each in case.expect if each.judge is not None]
+
     @model_validator(mode="after")
     def _fits(self) -> "EvalFile":
         names = [case.name for case in self.cases]

@@ -31,11 +31,11 @@ from subagent_server.extensions.programs.program import (
     parsed,
     text_of,
 )
+from subagent_server.extensions.programs.program_checks import program_of
 from subagent_server.loop.runner import Outcome
 from subagent_server.run.agent_definition import AgentDefinition, Selection, ServerDefinition, select
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.files import Directory
-from subagent_server.run.records import Failure
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.context import Permissions, RunOver
 
@@ -48,10 +48,10 @@ _QUIET_SECONDS = 1.0
 _LONGEST_TEXT = 4 << 20
 """Characters of one text that is put together from its parts."""
 _ENDS = {
-    "max_turn_requests": ("max_turns", "It reached its limit of turns."),
-    "max_tokens": ("agent_error", "Its model reached the limit of tokens."),
-    "refusal": ("agent_error", "Its model refused to go on."),
-    "cancelled": ("agent_error", "It gave its turn up."),
+    "max_turn_requests": ("It reached its limit of turns.", "max_turns"),
+    "max_tokens": ("Its model reached the limit of tokens.", "agent_error"),
+    "refusal": ("Its model refused to go on.", "agent_error"),
+    "cancelled": ("It gave its turn up.", "agent_error"),
 }
 _SILENT = (
     schema.UserMessageChunk,
@@ -116,13 +116,13 @@ class AcpDialect:
             return (talking if talking.done() else self._refused).result()
         except ConnectionError:
             how = how_ended(await process.exited())
-            return self._failed("agent_error", f"{self.title} ended in the middle of its work ({how}).")
+            return self._events.failed(f"{self.title} ended in the middle of its work ({how}).")
         except RequestError as error:
             return self._failed_request(error)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            return self._failed("agent_error", f"{self.title} does not keep its protocol: {what}.")
+            return self._events.failed(f"{self.title} does not keep its protocol: {what}.")
         finally:
             talking.cancel()
             await self._agent.close()
@@ -228,11 +228,13 @@ class AcpDialect:
     def _outcome(self, reason: str) -> Outcome:
         if self._is_cut:
             limit = self._task.agent.limits.max_turns
-            return self._failed("max_turns", f"It reached the limit of {limit} turns.", "Raise `maxTurns`.")
+            return self._events.failed(
+                f"It reached the limit of {limit} turns.", "max_turns", "Raise `maxTurns`."
+            )
         if reason in _ENDS:
-            return self._failed(*_ENDS[reason])
+            return self._events.failed(*_ENDS[reason])
         if not self._events.text.strip():
-            return self._failed("agent_error", f"{self.title} ended its turn without a word.")
+            return self._events.failed(f"{self.title} ended its turn without a word.")
         return Outcome(self._events.text)
 
     def _failed_request(self, error: RequestError) -> Outcome:
@@ -241,12 +243,8 @@ class AcpDialect:
         said = f"{error} ({details})" if details else str(error)
         if error.code == _LOGIN:
             hint = about_login(self._task.agent, self.login_hint())
-            return self._failed("config", f"{self.title} is not logged in: {said}", hint)
-        return self._failed("model_error", f"{self.title} failed: {said}")
-
-    def _failed(self, code: str, message: str, hint: str | None = None) -> Outcome:
-        hint = hint or "Look at run.log, which has all that it said."
-        return Outcome(self._events.text, failure=Failure(code=code, message=message, hint=hint))
+            return self._events.failed(f"{self.title} is not logged in: {said}", "config", hint)
+        return self._events.failed(f"{self.title} failed: {said}", "model_error")
 
     def _spend(self, ended: schema.PromptResponse) -> None:
         """Take the tokens that the answer to the prompt tells of; Gemini CLI has a form of its own."""
@@ -489,7 +487,6 @@ def _server(name: str, server: ServerDefinition) -> _Server:
 
 # -- Gemini CLI
 
-COMMAND = "gemini"
 _SYSTEM, _POLICY = "system.md", "policy.toml"
 _FILLED = ("${AgentSkills}", "${SubAgents}", "${AvailableTools}", "_ToolName}")
 """What Gemini CLI fills in by itself in a system prompt."""
@@ -513,7 +510,7 @@ class GeminiDialect(AcpDialect):
         agent = self._task.agent
         _check_words(agent)
         names = [self._task.child.name, *agent.mcp_servers]
-        argv = [agent.command or COMMAND, "--acp", "--approval-mode", "default"]
+        argv = [program_of(agent) or "", "--acp", "--approval-mode", "default"]
         argv += [f"--allowed-mcp-server-names={name}" for name in names]
         argv += ["--policy", str(self._write(_POLICY, policy(agent, self._task.child.name)))]
         if agent.model not in (None, "inherit", "default"):
@@ -627,17 +624,15 @@ def _check_words(agent: AgentDefinition) -> None:
 
 
 def _opened_now(state: Directory, session: str) -> bool:
+    """Whether there is a file of the session with this minute. In a box links may stand in its place."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M")
-    start = f"session-{now}-{session[:8]}."
-    return any(name.startswith(start) for name in _conversations(state.below("tmp")))
-
-
-def _conversations(projects: Directory) -> Iterator[str]:
-    """Yield the names of its files of conversations. In a box it may have put links in their place."""
+    names: list[str] = []
     with suppress(OSError):
+        projects = state.below("tmp")
         for project in projects.names():
             with suppress(OSError):
-                yield from projects.below(project).below("chats").names()
+                names += projects.below(project).below("chats").names()
+    return any(name.startswith(f"session-{now}-{session[:8]}.") for name in names)
 
 
 def _trusts(home: Path, cwd: Path) -> bool:

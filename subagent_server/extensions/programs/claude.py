@@ -23,6 +23,7 @@ from subagent_server.extensions.programs.program import (
     parsed,
     text_of,
 )
+from subagent_server.extensions.programs.program_checks import KNOWN_PROGRAMS, program_of
 from subagent_server.loop.runner import Outcome
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.run.errors import RunRefused
@@ -30,8 +31,6 @@ from subagent_server.run.records import UNTOLD, Failure
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.context import Permissions
 
-COMMAND = "claude"
-INSTALL = "npm install -g @anthropic-ai/claude-code"
 _QUIET = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
 _OF_API = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 """What `apiKeyEnv` and `baseUrl` stand for if the agent file leaves them out."""
@@ -73,7 +72,7 @@ class ClaudeDialect:
         agent = self._task.agent
         files = [_in_memory(self._servers()), _in_memory(self._task.system.encode("utf-8", "replace"))]
         servers, system = (f"/proc/self/fd/{file}" for file in files)
-        words = [agent.command or COMMAND, "-p", "--verbose", "--strict-mcp-config", "--setting-sources", ""]
+        words = [program_of(agent) or "", "-p", "--verbose", "--strict-mcp-config", "--setting-sources", ""]
         words += ["--input-format", "stream-json", "--output-format", "stream-json"]
         words += ["--permission-prompt-tool", "stdio", "--mcp-config", servers]
         words += [
@@ -232,10 +231,9 @@ class ClaudeDialect:
 
     def _count(self, usage: dict[str, Any]) -> None:
         """Add the tokens of one message; the end of the run names the totals."""
-        so_far = self._events.usage
         added = {name: count + (getattr(self._usage, name) or 0) for name, count in _tokens(usage).items()}
         self._usage = self._usage.model_copy(update=added)
-        self._events.spend(so_far.model_copy(update=added))
+        self._events.spend(self._events.usage.model_copy(update=added))
 
     # -- permissions
 
@@ -264,21 +262,19 @@ class ClaudeDialect:
 
     def _ended(self, event: dict[str, Any]) -> Outcome:
         totals = _totals(event, self._task.spent)
-        so_far = self._events.usage
-        self._events.spend(so_far.model_copy(update=totals))
+        self._events.spend(self._events.usage.model_copy(update=totals))
         return judged_end(event, self._task.agent, self._asked, self._events)
 
     async def _broken_off(self, process: AgentProcess) -> Outcome:
         code = await process.exited()
         how = f"exited with {code}"
-        hint = f"If an option is unknown to it, it is too old: `{INSTALL}`. Else `continue` carries on."
+        install = KNOWN_PROGRAMS["claude"].install
+        hint = f"If an option is unknown to it, it is too old: `{install}`. Else `continue` carries on."
         if code is not None and code < 0:
             how = f"was ended by signal {-code}"
             hint = "Something outside of the run has ended it, or memory ran out: `continue` carries on."
         words = f" Its last words: {self._events.last_words}" if self._events.last_words else ""
-        message = f"Claude Code {how} before it gave a result.{words}"
-        failure = Failure(code="agent_error", message=message, hint=hint)
-        return Outcome(self._events.text, failure=failure)
+        return self._events.failed(f"Claude Code {how} before it gave a result.{words}", hint=hint)
 
 
 def _tokens(usage: dict[str, Any]) -> dict[str, int]:
@@ -352,9 +348,14 @@ def judged_end(
     text = text_of(event.get("result")) or events.text
     if (failure := _failure(event, text, agent)) is not None:
         return Outcome(events.text or text, failure=failure)
-    silent = [denial for denial in items_of(event.get("permission_denials")) if _is_silent(denial, asked)]
-    unasked = sorted({text_of(denial.get("tool_name"))[:200] for denial in silent} - _forbidden(agent))
-    if unasked:
+    denied = {
+        text_of(denial.get("tool_name"))[:200]
+        for denial in items_of(event.get("permission_denials"))
+        if text_of(denial.get("tool_use_id")) not in asked
+    }
+    # what the agent file itself forbids, in whole or in part, is no surprise
+    forbidden = {name.partition("(")[0].strip() for name in agent.disallowed_tools}
+    if unasked := sorted(denied - forbidden):
         message = f"Claude Code was denied {', '.join(unasked)}, and nobody was asked."
         hint = (
             "Allow it by `tools`, forbid it by `disallowedTools`, or word the task so that it is not needed."
@@ -377,8 +378,7 @@ def _failure(event: dict[str, Any], text: str, agent: AgentDefinition) -> Failur
     if subtype in _LIMITS:
         code, message, hint = _LIMITS[subtype]
         return Failure(code=code, message=message, hint=hint)
-    is_fine = subtype == "success" and event.get("is_error") is False and reason in ("", "completed")
-    if is_fine:
+    if subtype == "success" and event.get("is_error") is False and reason in ("", "completed"):
         return None
     told = event.get("errors")
     errors = [error for error in told if isinstance(error, str)] if isinstance(told, list) else []
@@ -389,12 +389,3 @@ def _failure(event: dict[str, Any], text: str, agent: AgentDefinition) -> Failur
         message=f"Claude Code ended with an error ({reason or subtype}): {said}",
         hint=about_login(agent, _LOGIN),
     )
-
-
-def _is_silent(denial: dict[str, Any], asked: Collection[str]) -> bool:
-    return text_of(denial.get("tool_use_id")) not in asked
-
-
-def _forbidden(agent: AgentDefinition) -> set[str]:
-    """Return the names of tools that the agent file itself forbids, in whole or in part."""
-    return {name.partition("(")[0].strip() for name in agent.disallowed_tools}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.extensions.programs.program import (
+    LOOK_AT_LOG,
     Launch,
     Message,
     ProgramEvents,
@@ -25,14 +26,14 @@ from subagent_server.extensions.programs.program import (
     parsed,
     text_of,
 )
+from subagent_server.extensions.programs.program_checks import program_of
 from subagent_server.loop.runner import Outcome
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.errors import RunRefused
-from subagent_server.run.records import UNTOLD, Failure, Usage
+from subagent_server.run.records import UNTOLD, Usage
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.context import Permissions, RunOver
 
-COMMAND = "codex"
 _CHILD_CALL_SECONDS = 24 * 60 * 60
 """A question may wait for its answer this long; the run has limits of its own."""
 _STARTUP_SECONDS = 60
@@ -91,7 +92,7 @@ class CodexDialect:
         """Return its command line, the same for every run."""
         settings = ["check_for_update_on_startup=false", "analytics.enabled=false"]
         words = [word for setting in settings for word in ("-c", setting)]
-        return Launch([self._task.agent.command or COMMAND, *words, "app-server"])
+        return Launch([program_of(self._task.agent) or "", *words, "app-server"])
 
     async def converse(self, process: AgentProcess) -> Outcome:
         """Open the thread, let it work through one turn, and return how that ended."""
@@ -109,7 +110,7 @@ class CodexDialect:
         except ProgramGone:
             return self._gone(await process.exited())
         except ProtocolError as error:
-            return self._failed(f"Codex refused {self._asking}: {error}.")
+            return self._events.failed(f"Codex refused {self._asking}: {error}.")
         finally:
             listening.cancel()
 
@@ -320,7 +321,7 @@ class CodexDialect:
             if not self._unready:
                 self._servers_known.set()
         if params.get("status") == "failed" and name in ours:
-            self._end(self._failed(f"The MCP server {name} did not start: {why}", "config"))
+            self._end(self._events.failed(f"The MCP server {name} did not start: {why}", "config"))
             self._interrupting = asyncio.ensure_future(self._interrupt())
         elif params.get("status") == "failed":
             self._events.warn(f"The MCP server {name} of the user's own configuration did not start: {why}")
@@ -330,15 +331,16 @@ class CodexDialect:
         status = turn.get("status")
         error = members(turn.get("error"))
         if self._reached is not None:
-            self._end(self._failed(self._reached, "max_turns", "Raise `maxTurns`, or continue the run."))
-        elif status == "failed":
             self._end(
-                self._failed(f"Codex failed: {text_of(error.get('message'))}", "model_error", _hint(error))
+                self._events.failed(self._reached, "max_turns", "Raise `maxTurns`, or continue the run.")
             )
+        elif status == "failed":
+            message = f"Codex failed: {text_of(error.get('message'))}"
+            self._end(self._events.failed(message, "model_error", _hint(error)))
         elif status != "completed":
-            self._end(self._failed(f"The turn of Codex ended as {status!r}."))
+            self._end(self._events.failed(f"The turn of Codex ended as {status!r}."))
         elif not self._events.text.strip():
-            self._end(self._failed("Codex ended its turn without a word."))
+            self._end(self._events.failed("Codex ended its turn without a word."))
         else:
             self._end(Outcome(self._events.text))
 
@@ -347,11 +349,7 @@ class CodexDialect:
             self._ended.set_result(outcome)
 
     def _gone(self, code: int | None) -> Outcome:
-        return self._failed(f"Codex ended in the middle of its work ({how_ended(code)}).")
-
-    def _failed(self, message: str, code: str = "agent_error", hint: str | None = None) -> Outcome:
-        hint = hint or "Look at run.log, which has all that it said."
-        return Outcome(self._events.text, failure=Failure(code=code, message=message, hint=hint))
+        return self._events.failed(f"Codex ended in the middle of its work ({how_ended(code)}).")
 
 
 def _usage(counts: Mapping[str, Any]) -> Usage:
@@ -377,11 +375,11 @@ def _since(before: Usage, total: Usage) -> Usage:
     return UNTOLD.model_copy(update=added)
 
 
-def _hint(error: Message) -> str | None:
+def _hint(error: Message) -> str:
     said = f"{error.get('codexErrorInfo')} {error.get('message')}"
     if re.search(r"unauthori[sz]ed|\b401\b", said, re.IGNORECASE):
         return "Log in once with `codex login`, or mend the key of its model provider."
-    return None
+    return LOOK_AT_LOG
 
 
 def _server_entry(name: str, server: ServerDefinition) -> Message:

@@ -168,6 +168,9 @@ class Dialect(Protocol):
         ...
 
 
+LOOK_AT_LOG = "Look at run.log, which has all that it said."
+
+
 def about_login(agent: AgentDefinition, hint: str) -> str:
     """Return a hint about a login, with what a program in a sandbox needs besides."""
     if agent.sandbox != "bwrap":
@@ -225,6 +228,10 @@ class ProgramEvents:
         """Record a trouble that the program tells of, such as a retry. It is no progress."""
         self._words = words.strip()[-_LONGEST_WORDS:]
         self._record("warning", message=words)
+
+    def failed(self, message: str, code: str = "agent_error", hint: str = LOOK_AT_LOG) -> Outcome:
+        """Return the outcome of a program that has failed: its last text is kept."""
+        return Outcome(self.text, failure=Failure(code=code, message=message, hint=hint))
 
     # -- what it does
 
@@ -343,20 +350,24 @@ class ProgramRunner:
     async def _conversed(self, conversation: "asyncio.Task[Outcome]") -> Outcome:
         """Return the end of the conversation, which is bounded in silence."""
         while not conversation.done():
-            await asyncio.wait([conversation], timeout=self._until_next_look)
+            left = self._agent.limits.idle_timeout_seconds - self._events.idle_seconds
+            await asyncio.wait([conversation], timeout=min(_LOOK_SECONDS, max(0.05, left)))
             if self._events.idle_seconds < _LOOK_SECONDS or conversation.done():
                 continue
             if self._run.waits_for_others:
                 with self._run.waiting():
                     await self._others_done(conversation)
             elif self._events.idle_seconds >= self._agent.limits.idle_timeout_seconds:
-                raise self._stuck()
+                said = self._events.last_words
+                words = f" Its last words: {said}" if said else " It had said nothing."
+                raise RunRefused(
+                    "timeout",
+                    "The program gave no sign of work for "
+                    f"{self._agent.limits.idle_timeout_seconds:g} s.{words}",
+                    "It may wait for a terminal or a login: start it once by hand. Or raise "
+                    "`idleTimeoutSeconds`.",
+                )
         return conversation.result()
-
-    @property
-    def _until_next_look(self) -> float:
-        left = self._agent.limits.idle_timeout_seconds - self._events.idle_seconds
-        return min(_LOOK_SECONDS, max(0.05, left))
 
     async def _others_done(self, conversation: "asyncio.Task[Outcome]") -> None:
         """Return when nothing is waited for, or the program gets on beside it."""
@@ -366,15 +377,6 @@ class ProgramRunner:
             if self._events.idle_seconds < silent:
                 return
         self._events.progress()
-
-    def _stuck(self) -> RunRefused:
-        said = self._events.last_words
-        words = f" Its last words: {said}" if said else " It had said nothing."
-        return RunRefused(
-            "timeout",
-            f"The program gave no sign of work for {self._agent.limits.idle_timeout_seconds:g} s.{words}",
-            "It may wait for a terminal or a login: start it once by hand. Or raise `idleTimeoutSeconds`.",
-        )
 
     async def _checked(self, outcome: Outcome) -> Outcome:
         """Return an outcome whose structured output fits the schema of the agent."""

@@ -1,8 +1,8 @@
-"""The versions of programs that carry out runs, as the programs tell them.
+"""What a start has to know of the programs that carry out runs.
 
-Asking executes the program, so only a start and `doctor` ask, and only for agents that may be used. A program
-is asked once for as long as its file stays as it is; one that is too old is asked again each time, because a
-file that starts another program stays the same when that one is replaced.
+That is how they are called and installed, which keys they cannot keep, and whether one is too old. An agent
+never runs without something that its author asked for, so a key that its program cannot be given is refused
+(SPEC section 3).
 """
 
 import os
@@ -19,12 +19,6 @@ from subagent_server.run.agent_definition import AgentDefinition, RunnerName
 from subagent_server.run.bounded_command import start
 from subagent_server.run.errors import shorten
 from subagent_server.run.host_programs import NoHostProgram, user_program
-
-# -- The programs that carry out runs: how they are called and installed, and the keys that they cannot
-# keep.
-#
-# An agent never runs without something that its author asked for, so a key that its program cannot be given
-# is refused (SPEC section 3).
 
 
 @dataclass(frozen=True)
@@ -99,8 +93,6 @@ _PLACES = {"model": "{model}", "effort": "{effort}"}
 
 def unkept_keys(agent: AgentDefinition) -> dict[str, str]:
     """Return the keys that the program of an agent cannot keep, each with a sentence."""
-    if agent.runner == "messages":
-        return {}
     keeps = _kept(agent)
     return {
         key: _sentence(agent, key) for key, is_asked in _ASKED.items() if is_asked(agent) and key not in keeps
@@ -125,11 +117,8 @@ def _kept(agent: AgentDefinition) -> frozenset[str]:
         return known.keeps
     if agent.runner == "acp":
         return frozenset({"args", "maxTurns", "mcpServers"})
-    return frozenset({"args", *(key for key, place in _PLACES.items() if _has_place(agent, place))})
-
-
-def _has_place(agent: AgentDefinition, place: str) -> bool:
-    return any(place in word for word in agent.args)
+    placed = (key for key, place in _PLACES.items() if any(place in word for word in agent.args))
+    return frozenset({"args", *placed})
 
 
 def _sentence(agent: AgentDefinition, key: str) -> str:
@@ -138,7 +127,11 @@ def _sentence(agent: AgentDefinition, key: str) -> str:
     return f"{key} cannot be kept by the runner {agent.runner}: leave it out, or choose another runner."
 
 
-__all__ = ["installing", "program_of", "too_old", "unkept_keys"]
+# -- The version, as the program tells it.
+#
+# Asking executes the program, so only a start and `doctor` ask, and only for agents that may be used. A
+# program is asked once for as long as its file stays as it is; one that is too old is asked again each time,
+# because a file that starts another program stays the same when that one is replaced.
 
 VERSION_SECONDS = 10.0
 """How long a program may take to tell its version."""
@@ -146,8 +139,7 @@ _MOST_BYTES = 4096
 _VERSION = re.compile(r"(?<![\d.])(\d{1,6})\.(\d{1,6})\.(\d{1,6})(?!\d)")
 
 Version = tuple[int, ...]
-_Known = tuple[str, int, int]
-_told: dict[_Known, Version] = {}
+_told: dict[tuple[str, int, int], Version] = {}
 """Of program files by path, size and time of change: the versions that are new enough."""
 
 
@@ -162,7 +154,10 @@ def too_old(
     if agent.sandbox == "bwrap":
         return None, None
     known, command = KNOWN_PROGRAMS.get(agent.runner), (program_of(agent) or "").strip()
-    file = _file(command, environment, written)
+    try:
+        file = user_program(command, environment.get("PATH"), written) if command else None
+    except NoHostProgram:
+        file = None
     if known is None or file is None:
         return None, None
     least = ".".join(map(str, known.oldest))
@@ -175,13 +170,6 @@ def too_old(
     mine = ".".join(map(str, version))
     told = f"The program {shorten(command)} is too old for the runner {agent.runner}"
     return f"{told} ({mine}; {least} is needed): {installing(agent)}.", None
-
-
-def _file(command: str, environment: Mapping[str, str], written: Sequence[Path]) -> Path | None:
-    try:
-        return user_program(command, environment.get("PATH"), written) if command else None
-    except NoHostProgram:
-        return None
 
 
 def _version(file: Path, known: KnownProgram, environment: Mapping[str, str]) -> Version | None:

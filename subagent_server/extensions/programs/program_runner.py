@@ -1,4 +1,4 @@
-"""Opening a program that carries out a run: its task, its place, its child's server and its dialect."""
+"""Opening a program that carries out a run: what it carries on, how it reaches its worker, and its start."""
 
 import array
 import asyncio
@@ -501,7 +501,7 @@ async def _start(
     dialect: Dialect,
     log: ServerLog,
     connections: ChildConnections,
-    boxed: BoxedStart | None = None,
+    boxed: BoxedStart | None,
 ) -> AgentProcess:
     launch = await asyncio.to_thread(dialect.launch)
     environment = {**setup.environment, **launch.environment}

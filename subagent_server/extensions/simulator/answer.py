@@ -1,7 +1,5 @@
 """The answer of a script to a request, as the Messages API sends it."""
 
-import base64
-import hashlib
 import json
 import re
 import uuid
@@ -18,6 +16,7 @@ from subagent_server.extensions.simulator.model_request import (
     RequestView,
     blocks_of,
     error_body,
+    opaque,
     output_tokens,
     signature_of,
 )
@@ -268,8 +267,7 @@ def dicts_in(value: Any) -> list[Json]:
 
 def secret_of(url: Any, title: Any) -> str:
     """Return the text of a result that only the API can read, and that has to come back unchanged."""
-    digest = hashlib.sha256(f"simulated page\0{url}\0{title}".encode("utf-8", "replace")).digest()
-    return base64.b64encode(digest * 3).decode("ascii")
+    return opaque("page", url, title)
 
 
 # -- the answer: one JSON message, or the events of its stream

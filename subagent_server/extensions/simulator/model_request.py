@@ -68,10 +68,16 @@ def refuse(place: str, why: str) -> ApiError:
     return ApiError(400, f"{place}: {why}")
 
 
-def signature_of(thinking: str) -> str:
-    """Return the signature of a thinking block, the same for the same text."""
-    digest = hashlib.sha256(b"simulated thinking\0" + thinking.encode("utf-8", "replace")).digest()
+def opaque(kind: str, *parts: Any) -> str:
+    """Return a text that only the API could read, the same for the same parts."""
+    text = "\0".join([f"simulated {kind}", *map(str, parts)])
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).digest()
     return base64.b64encode(digest * 3).decode("ascii")
+
+
+def signature_of(thinking: str) -> str:
+    """Return the signature of a thinking block."""
+    return opaque("thinking", thinking)
 
 
 # -- the request
@@ -255,7 +261,10 @@ class PromptCache:
         """Return the tokens that `request` reads and writes, and remember these; `overhead` not."""
         places = list(_places(request))
         total = places[-1].tokens if places else 0
-        marks = [n for n, place in enumerate(places) if place.ttl and place.tokens >= self._least(request)]
+        model, smallest = str(request["model"]), self._smallest
+        if smallest is None:
+            smallest = next((size for name, size in _SMALLEST if name.match(model)), 0)
+        marks = [n for n, place in enumerate(places) if place.ttl and place.tokens >= smallest]
         read = max((self._read(places, mark) for mark in marks), default=0)
         for mark in marks:
             lifetime = _LIFETIMES[places[mark].ttl or "5m"]
@@ -274,12 +283,6 @@ class PromptCache:
                 self._entries[place.prefix] = (self._clock() + lifetime, lifetime)
                 return place.tokens
         return 0
-
-    def _least(self, request: dict[str, Any]) -> int:
-        if self._smallest is not None:
-            return self._smallest
-        model = str(request["model"])
-        return next((size for name, size in _SMALLEST if name.match(model)), 0)
 
 
 def _places(request: dict[str, Any]) -> Iterator[_Breakpoint]:

@@ -40,7 +40,6 @@ from subagent_server.extensions.simulator.answer import (
 )
 from subagent_server.extensions.simulator.model_request import (
     ApiError,
-    Context,
     PromptCache,
     RequestView,
     input_tokens,
@@ -203,19 +202,16 @@ class Answer:
         await until_gone(self._play(scope, send), receive)
 
     async def _play(self, scope: Scope, send: Send) -> None:
-        if self.fault is not None and (self.fault.hang or self._stalls_whole):
+        fault = self.fault
+        if fault is not None and (fault.hang or (fault.stall_after is not None and not self.streaming)):
             await _forever()
         await asyncio.sleep(self.turn.latency)
-        if self.fault is not None and self.fault.cut_after == 0:
+        if fault is not None and fault.cut_after == 0:
             await _cut(scope)
         if self.streaming:
             await self._stream(scope, send)
         else:
             await self._whole(scope, send)
-
-    @property
-    def _stalls_whole(self) -> bool:
-        return self.fault is not None and self.fault.stall_after is not None and not self.streaming
 
     async def _stream(self, scope: Scope, send: Send) -> None:
         await self._start(send, [(b"content-type", b"text/event-stream; charset=utf-8")])
@@ -363,10 +359,11 @@ class MessagesApi:
 
     def __init__(self, script: Script | Respond, recorder: RequestRecorder, key: str | None = None) -> None:
         self._script = script
+        self._takes = script if isinstance(script, Script) else _ANY
         self._key = key
         self._recorder = recorder
         self._faults = FaultLedger()
-        self._cache = PromptCache(script.cache_minimum if isinstance(script, Script) else None)
+        self._cache = PromptCache(self._takes.cache_minimum)
 
     def app(self) -> Starlette:
         """Return the application."""
@@ -390,7 +387,9 @@ class MessagesApi:
         record = await self._record(request)
         with self._refusal_recorded(record):
             body = self._admit(record, counting=False)
-            context = self._context(record, body)
+            betas = record.headers.get("anthropic-beta", "")
+            able, window = self._takes.context_editing, self._takes.context_window
+            context = managed(body, betas, able=able, window=window)
         view = RequestView(body)
         choice = self._choose(view)
         fault = self._faults.take((view.conversation, view.turn, choice.place), choice.turn.fault)
@@ -437,20 +436,14 @@ class MessagesApi:
             raise
 
     def _admit(self, record: RecordedRequest, *, counting: bool) -> dict[str, Any]:
-        script = self._script if isinstance(self._script, Script) else _ANY
         body = _checked(_parsed(record), counting)
-        for number, tool in enumerate(body.get("tools") or [] if not script.web_tools else []):
+        for number, tool in enumerate(body.get("tools") or [] if not self._takes.web_tools else []):
             if (found := re.fullmatch(r"(web_search|web_fetch)_\d+", str(tool.get("type")))) is not None:
                 place = f"tools.{number}.{found[0]}"
                 raise refuse(place, f"the tool {found[1]} is not supported by this endpoint")
         if further_check is not None:
-            further_check(body, counting=counting, allow_prefill=script.allow_prefill)
+            further_check(body, counting=counting, allow_prefill=self._takes.allow_prefill)
         return body
-
-    def _context(self, record: RecordedRequest, body: dict[str, Any]) -> Context:
-        script = self._script if isinstance(self._script, Script) else _ANY
-        betas = record.headers.get("anthropic-beta", "")
-        return managed(body, betas, able=script.context_editing, window=script.context_window)
 
     def _choose(self, view: RequestView) -> Choice:
         if view.body["max_tokens"] == 0:

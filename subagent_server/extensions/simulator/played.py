@@ -1,7 +1,7 @@
 """The scripted model of a run: a Messages API in a thread of its worker, for as long as the worker lives."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from subagent_server.extensions.simulator import Simulator, parse_script
 from subagent_server.run.errors import LaunchFailed, SubagentError
@@ -17,16 +17,11 @@ def script_played(script: Mapping[str, str], environment: dict[str, str]) -> Ite
     Raises:
         LaunchFailed: the script cannot be played.
     """
-    simulator = _simulator(script, environment[KEY])
-    try:
+    with ExitStack() as opened:
+        try:
+            parsed = parse_script(script["text"], script["name"])
+            simulator = opened.enter_context(Simulator(parsed, key=environment[KEY]))
+        except SubagentError as error:
+            raise LaunchFailed(error.sentence) from error
         environment[ADDRESS] = simulator.base_url
         yield
-    finally:
-        simulator.__exit__(None, None, None)
-
-
-def _simulator(script: Mapping[str, str], key: str) -> Simulator:
-    try:
-        return Simulator(parse_script(script["text"], script["name"]), key=key).__enter__()
-    except SubagentError as error:
-        raise LaunchFailed(error.sentence) from error

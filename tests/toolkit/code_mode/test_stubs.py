@@ -71,7 +71,7 @@ def stub_of(
 def test_a_tool_becomes_a_function_with_its_types_defaults_bounds_and_words() -> None:
     (function,) = catalogue_of([SEARCH]).functions
     assert function.stub.text == WRITTEN
-    assert [(p.name, p.key, p.required) for p in function.parameters][::4] == [
+    assert [(p.name, p.key, p.required) for p in function.stub.parameters][::4] == [
         ("query", "query", True),
         ("from_", "from", False),
     ]

@@ -106,10 +106,10 @@ def _plain(schema: dict[str, Any], root: Any, dice: random.Random, depth: int, s
 
 def call(function: ToolFunction, arguments: dict[str, Any]) -> str:
     """Return a call of a function with these arguments, as a program writes it."""
-    names = {parameter.key: parameter.name for parameter in function.parameters}
+    names = {parameter.key: parameter.name for parameter in function.stub.parameters}
     named = [f"{names.pop(key)}={value!r}" for key, value in arguments.items() if key in names]
     others = {
-        key: value for key, value in arguments.items() if key not in {p.key for p in function.parameters}
+        key: value for key, value in arguments.items() if key not in {p.key for p in function.stub.parameters}
     }
     more = [f"**{others!r}"] if others else []
     return f"{function.qualified}({', '.join([*named, *more])})"
@@ -120,7 +120,9 @@ def check_hints(function: ToolFunction) -> None:
     module = ModuleType("stub")
     exec(compile(PREAMBLE + function.stub.text, function.qualified, "exec"), module.__dict__)
     hints = typing.get_type_hints(getattr(module, function.name), include_extras=True)
-    assert hints.keys() - {"return"} >= {parameter.name for parameter in function.parameters} - {"return"}
+    assert hints.keys() - {"return"} >= {parameter.name for parameter in function.stub.parameters} - {
+        "return"
+    }
     for each in vars(module).values():
         if typing.is_typeddict(each):
             typing.get_type_hints(each, vars(module))

@@ -144,14 +144,8 @@ def demo(session: Session, repo: Path | None, code: bool) -> int:
     """
     scene = _SURVEY if code else _REVIEW
     key = session.settings.environment.get("ANTHROPIC_API_KEY")
-    places = [
-        "--agents",
-        str(scene.agents),
-        "--agent",
-        scene.agent,
-        "--runs",
-        str(session.settings.runs_root),
-    ]
+    places = ["--agents", str(scene.agents), "--agent", scene.agent]
+    places += ["--runs", str(session.settings.runs_root)]
     with _repository(session, repo) as root, _model(scene, key) as environment:
         server = StdioServerParameters(
             command=sys.executable,

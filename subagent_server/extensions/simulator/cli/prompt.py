@@ -111,7 +111,9 @@ def _parts(body: dict[str, Any]) -> Iterator[str]:
         yield _part(f"system {number} of {len(system)}{cached}", block["text"])
     for tool in body.get("tools", []):
         rest = {k: v for k, v in tool.items() if k not in ("name", "description", "cache_control")}
-        text = "\n".join(filter(None, [tool.get("description"), _pretty(rest)]))
+        text = "\n".join(
+            filter(None, [tool.get("description"), json.dumps(rest, ensure_ascii=False, indent=2)])
+        )
         yield _part(f"tool {tool['name']}", text)
     for message in body["messages"]:
         for block in message["content"]:
@@ -128,10 +130,6 @@ def _text(block: dict[str, Any]) -> str:
     source = block.get("source", {})
     size = len(source.get("data", ""))
     return f"({block['type']} {source.get('media_type', '')}, {size:,} characters in Base64)"
-
-
-def _pretty(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2)
 
 
 # -- the run
