@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from subagent_server.loop.loop import task_blocks
 from subagent_server.loop.model import joined_text
+from subagent_server.loop.prompt import task_blocks
 from subagent_server.loop.runner import Outcome
 from subagent_server.loop.web import SERVER_CALL, calls_without_result, is_server_result
 from subagent_server.run.agent_definition import CODE_TOOL_NAME, RUN_AGENT_NAME

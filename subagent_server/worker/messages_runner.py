@@ -7,15 +7,14 @@ import math
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from subagent_server import extensions
-from subagent_server.loop.loop import Loop, Task, system_blocks, task_blocks
+from subagent_server.loop.loop import Loop
 from subagent_server.loop.model import (
     DEFAULT_MAX_TOKENS,
     Model,
@@ -24,37 +23,28 @@ from subagent_server.loop.model import (
     UsageMeter,
     find_prices,
 )
+from subagent_server.loop.prompt import Task, system_blocks, task_blocks
 from subagent_server.loop.resume import Opening, Resumed, carry_on_conversation, start_conversation
 from subagent_server.loop.runner import Outcome
 from subagent_server.loop.web import make_web_tools
 from subagent_server.process import marks
-from subagent_server.run import durable, processes
 from subagent_server.run.agent_definition import (
-    CODE_TOOL_NAME,
     AgentDefinition,
     Selection,
     Verdict,
-    tool_name,
 )
 from subagent_server.run.control_groups import GROUPS
 from subagent_server.run.durable import remove_leftovers, write_durably
-from subagent_server.run.errors import StorageFailed, SubagentError, UnreadableMeta
+from subagent_server.run.errors import StorageFailed
 from subagent_server.run.files import Directory
-from subagent_server.run.history import PastCall, PastChild, PastProgramCall, PastRun
-from subagent_server.run.journal import read_transcript
-from subagent_server.run.paths import RunPaths, is_marked
+from subagent_server.run.paths import is_marked
 from subagent_server.run.processes import boot_id
-from subagent_server.run.records import Failure, RunMeta, RunRequest, Usage, worktree_words
+from subagent_server.run.records import Failure, RunRequest, Usage, worktree_words
 from subagent_server.run.stderr import log
-from subagent_server.run.store import RunStore
 from subagent_server.sandbox.readable import BoxRefused, end_of_run
-from subagent_server.sandbox.server_places import Builder, ServerStarts
-from subagent_server.settings import state_directory_of
 from subagent_server.toolbox.bash import BashTool
 from subagent_server.toolbox.basic import AgentComplete, AskParent, FinalAnswer, nested_tools
 from subagent_server.toolbox.context import LONGEST_WAIT_SECONDS, check_asked
-from subagent_server.toolbox.mcp.connection import ServerContext
-from subagent_server.toolbox.mcp.mcp_tools import Attachments, McpTool, Servers, ToolChoice, connect
 from subagent_server.toolbox.outputs import KeptOutputs
 from subagent_server.toolbox.ripgrep import SearchScope
 from subagent_server.toolbox.select import make_workspace_tools
@@ -64,6 +54,7 @@ from subagent_server.toolbox.workspace import off_loop
 from subagent_server.verbs.inputs import copied_inputs
 from subagent_server.verbs.scripts import is_scripted
 from subagent_server.verbs.tool_names import verdict_of
+from subagent_server.worker.previous_run import read_past
 from subagent_server.worker.run import WorkerRun
 from subagent_server.worker.runners import RunnerSetup
 from subagent_server.worker.sandbox_setup import (
@@ -75,223 +66,8 @@ from subagent_server.worker.sandbox_setup import (
     without_box,
 )
 
-# -- Runs that meet a busy API pause together: a small file of the runs root says when calls may go on.
-#
-# Waits are measured on the clock of this boot, so that no jump of the wall clock makes a short silence
-# long. A file of another boot or host, a torn file, and a figure out of bounds count as a missing file.
-
-
-LONGEST_SECONDS = 0.9 * LONGEST_WAIT_SECONDS
-"""No hold is longer, whatever the API asks for or a file says: the rest of that wait is for the spread."""
-LONGEST_GROWN_SECONDS = 30.0
-"""The longest wait that grows by itself, when the API named none."""
-LEAST_SPREAD_SECONDS = 0.25
-_LONGEST_HOLD = 4_096
-
-
-@dataclass(frozen=True)
-class _Hold:
-    """No run calls before `until`, in seconds of this boot; the hold was made for so many `seconds`."""
-
-    until: float
-    seconds: float
-
-
-class SharedPace:
-    """Implements `toolkit.pace.Pace` for all runs of a root that call one API with one key.
-
-    The file of a hold is named by a digest of root, address and key: runs with other keys are other accounts,
-    and no file tells which key it is about.
-    """
-
-    def __init__(self, directory: Directory, base_url: str, key: str) -> None:
-        """`key` is the key itself, which is never written."""
-        self._directory = directory
-        account = f"{directory.path}\n{base_url}\n{key}".encode("utf-8", "surrogateescape")
-        self._file = directory.entry(f"{hashlib.sha256(account).hexdigest()[:16]}.json")
-
-    def hold(self) -> float:
-        """Return the seconds to wait, longer by chance, so that waiting runs do not come all at once."""
-        moment = time.monotonic()
-        hold = self._read(moment)
-        if hold is None or hold.until <= moment:
-            return 0.0
-        return hold.until - moment + _spread(hold.seconds)
-
-    def busy(self, seconds: float, *, asked: bool) -> float:
-        """Hold all runs back. If the API is busy again right after a hold, the next hold is longer."""
-        moment = time.monotonic()
-        seconds = min(seconds, LONGEST_SECONDS)
-        before = self._read(moment)
-        if before is not None and before.until <= moment < before.until + 2 * before.seconds and not asked:
-            seconds = max(seconds, min(LONGEST_GROWN_SECONDS, 2 * before.seconds))
-        until = moment + seconds
-        if before is None or before.until < until:
-            self._write(_Hold(until, seconds))
-        else:
-            until = before.until
-        return until - moment + _spread(seconds)
-
-    def _read(self, moment: float) -> _Hold | None:
-        try:
-            data = json.loads(self._file.read(_LONGEST_HOLD))
-        except (OSError, ValueError):
-            return None
-        if not isinstance(data, dict) or data.get("bootId") != boot_id():
-            return None
-        until, seconds = _number(data.get("until")), _number(data.get("seconds"))
-        if not 0 < seconds <= LONGEST_SECONDS or not until - moment <= seconds:
-            return None
-        return _Hold(until, seconds)
-
-    def _write(self, hold: _Hold) -> None:
-        data = {"bootId": boot_id(), "until": hold.until, "seconds": hold.seconds}
-        try:
-            self._directory.make()
-            remove_leftovers(self._directory)
-            write_durably(self._file, json.dumps(data).encode())
-        except (OSError, StorageFailed) as error:
-            log(f"The busy API could not be recorded for other runs ({error}); this run goes on.")
-
-
-def _number(value: Any) -> float:
-    """Return a finite number; any other value becomes infinity, which is out of every bound."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number else math.inf
-
-
-def _spread(seconds: float) -> float:
-    """Return what is added to a wait by chance: never so much that it is longer than the longest."""
-    most = min(seconds / 2, LONGEST_WAIT_SECONDS - seconds)
-    return random.uniform(0, max(LEAST_SPREAD_SECONDS, most))
-
-
-# -- Reading the files of a run for its continuation. The files are data: any may be damaged.
-
-
-Event = dict[str, Any]
-
-LONGEST_CHAIN = 1_000
-
-
-def read_past(store: RunStore, run_id: str) -> list[PastRun]:
-    """Return the run, preceded by the runs it carried on, back to the last run with a transcript.
-
-    Once a run has begun, its own transcript has the whole conversation. A run that ended earlier has only its
-    request; then the run to be carried on by this run comes first.
-
-    Raises:
-        InvalidRunId, UnknownRun, UnreadableMeta: a run of the chain is gone, or cannot be read.
-    """
-    found: list[PastRun] = []
-    named: str | None = run_id
-    while named is not None and len(found) < LONGEST_CHAIN:
-        meta = store.read(named)
-        try:
-            found.append(_past_run(store, meta))
-        except OSError as error:
-            place = store.paths.run(named).directory
-            raise UnreadableMeta(
-                named, Path(error.filename or place), error.strerror or str(error)
-            ) from error
-        named = None if found[-1].messages else store.read_request(named).continues_run_id
-    return found[::-1]
-
-
-def _past_run(store: RunStore, meta: RunMeta) -> PastRun:
-    run = store.paths.run(meta.run_id)
-    model, calls = _of_journal(run)
-    return PastRun(
-        run_id=meta.run_id,
-        status=meta.status,
-        prompt=store.read_request(meta.run_id).prompt,
-        model=model,
-        inputs=copied_inputs(run),
-        messages=list(read_transcript(run)),
-        calls=calls,
-        questions=meta.messages,
-        children=[child for child in map(_child(store), store.children_of(meta.run_id)) if child],
-        tells_all=_is_since_boot(meta),
-    )
-
-
-def _is_since_boot(meta: RunMeta) -> bool:
-    """Whether unsynced writes are there for sure: within one boot, a kill loses none of them."""
-    return meta.launch is not None and (meta.launch.host, meta.launch.boot_id) == (
-        processes.host_name(),
-        processes.boot_id(),
-    )
-
-
-def _of_journal(run: RunPaths) -> tuple[str | None, dict[str, PastCall]]:
-    """Return the model and the tool calls that had begun, by the journal."""
-    model: str | None = None
-    calls: dict[str, PastCall] = {}
-    for event in durable.records(run.events):
-        match event.get("type"):
-            case "run_started":
-                model = event["model"] if isinstance(event.get("model"), str) else model
-            case "tool_call" | "tool_result" if event.get("server") is not True:  # the API makes those
-                call = _call(event, calls)
-                if call is not None:
-                    calls[call.call_id] = call
-            case "program_call" | "program_result":
-                _add_call_of_program(event, calls)
-    return model, calls
-
-
-def _call(event: Event, known: dict[str, PastCall]) -> PastCall | None:
-    """Return a call as updated by a further event. A call with a result had begun, recorded or not."""
-    call_id, name = event.get("toolCallId"), event.get("toolName")
-    if not isinstance(call_id, str) or not isinstance(name, str):
-        return None
-    if event["type"] == "tool_call":
-        return PastCall(call_id, name, event.get("arguments"), _moment(event))
-    begun = known.get(call_id) or PastCall(call_id, name)
-    return PastCall(
-        call_id=call_id,
-        name=name,
-        arguments=begun.arguments,
-        began_at=begun.began_at,
-        finished=True,
-        text=str(event.get("text", "")),
-        is_error=event.get("isError") is True,
-        whole=event.get("cut") is not True,
-    )
-
-
-def _add_call_of_program(event: Event, calls: dict[str, PastCall]) -> None:
-    """Add a call to the program that made it: programs run one after the other, so it is the last begun."""
-    programs = [call for call in calls.values() if call.name == CODE_TOOL_NAME and not call.finished]
-    number, function = event.get("call"), event.get("function")
-    if not programs or not isinstance(number, int) or not isinstance(function, str):
-        return
-    made = programs[-1].made
-    if event["type"] == "program_call":
-        made[number] = PastProgramCall(function, event.get("arguments"))
-    elif number in made:
-        text, is_error = str(event.get("text", "")), event.get("isError") is True
-        made[number] = replace(made[number], finished=True, text=text, is_error=is_error)
-
-
-def _moment(event: Event) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(event.get("at")))
-    except ValueError:
-        return None
-
-
-def _child(store: RunStore) -> Any:
-    def read(run_id: str) -> PastChild | None:
-        try:
-            meta, request = store.read(run_id), store.read_request(run_id)
-        except SubagentError:
-            return None  # a start that never was, or an unreadable run
-        tool = tool_name(meta.agent_name, distinct=bool(request.agent.get("distinctTool")))
-        return PastChild(run_id, meta.agent_name, tool, request.prompt, meta.status)
-
-    return read
-
+if TYPE_CHECKING:  # imports the SDK of the protocol
+    from subagent_server.worker.connected_servers import ConnectedServers
 
 _AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
 """The other variable by which programs call the Messages API."""
@@ -390,9 +166,14 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
         else:
             start = await carry_on_conversation(run, read_past(run.store, request.continues_run_id), opening)
         # 4. Connect the servers. If one fails, this closes them all itself.
-        own_names = [*(tool.name for tool in own_tools), *verdict.web.names]
-        servers = await _servers(setup, own_names, place)
-        if servers is not None:
+        servers = None
+        if agent.mcp_servers:
+            # Not at the top: this imports the SDK of the protocol.
+            from subagent_server.worker.connected_servers import connect_servers
+
+            own_names = [*(tool.name for tool in own_tools), *verdict.web.names]
+            build = None if place.servers is None else place.servers.built_for
+            servers = await connect_servers(setup, own_names, build)
             cleanup.push_async_callback(servers.aclose)
         foreign = await _foreign_tools(setup, servers, own_tools, place)
         tools = [*own_tools, *foreign]
@@ -552,14 +333,6 @@ async def _foreign_tools(
     )
 
 
-async def _servers(setup: RunnerSetup, own_names: list[str], place: Place) -> "ConnectedServers | None":
-    if not setup.agent.mcp_servers:
-        return None
-    # imports the SDK of the protocol
-
-    return await connect_servers(setup, own_names, None if place.servers is None else place.servers.built_for)
-
-
 def _warn(
     setup: RunnerSetup, verdict: Verdict, tools: list[Tool], servers: "ConnectedServers | None"
 ) -> None:
@@ -571,53 +344,92 @@ def _warn(
         setup.run.record("warning", message=f"No tool is offered under the names {', '.join(unknown)}.")
 
 
-# -- The MCP servers of a run, as its worker connects, uses and closes them.
+# -- Runs that meet a busy API pause together: a small file of the runs root says when calls may go on.
 #
-# Imports the SDK of the protocol, so it is imported for agents with MCP servers alone.
+# Waits are measured on the clock of this boot, so that no jump of the wall clock makes a short silence
+# long. A file of another boot or host, a torn file, and a figure out of bounds count as a missing file.
 
 
-@dataclass
-class ConnectedServers:
-    """The servers of a run, and the tools of these servers that the run may use."""
-
-    servers: Servers
-    tools: list[McpTool]
-
-    def know(self, name: str) -> bool:
-        """Whether a name in the agent file's `tools` means one of these tools."""
-        return any(tool.answers_to(name) for tool in self.tools)
-
-    async def aclose(self) -> None:
-        """Close the servers."""
-        await self.servers.aclose()
+LONGEST_SECONDS = 0.9 * LONGEST_WAIT_SECONDS
+"""No hold is longer, whatever the API asks for or a file says: the rest of that wait is for the spread."""
+LONGEST_GROWN_SECONDS = 30.0
+"""The longest wait that grows by itself, when the API named none."""
+LEAST_SPREAD_SECONDS = 0.25
+_LONGEST_HOLD = 4_096
 
 
-async def connect_servers(
-    setup: RunnerSetup, own_names: Collection[str], build: Builder | None
-) -> ConnectedServers:
-    """Connect to the servers of an agent, all at once, and choose among their tools.
+@dataclass(frozen=True)
+class _Hold:
+    """No run calls before `until`, in seconds of this boot; the hold was made for so many `seconds`."""
 
-    `own_names` are taken already. `build` makes the boxes of those that work in one, beside each other.
+    until: float
+    seconds: float
 
-    Raises:
-        RunRefused: `config`, or `storage` if a box could not be made, naming the server and its words. No
-            server is left connected.
+
+class SharedPace:
+    """Implements `toolkit.pace.Pace` for all runs of a root that call one API with one key.
+
+    The file of a hold is named by a digest of root, address and key: runs with other keys are other accounts,
+    and no file tells which key it is about.
     """
-    agent, run = setup.agent, setup.run
-    worktree, cwd = run.meta().worktree, Path.cwd()
-    project = cwd if worktree is None else Path(worktree.origin)
-    state = state_directory_of(setup.environment)
-    starts = ServerStarts(agent, setup.environment, cwd, project, state, build, setup.places.written)
-    around = ServerContext(starts.start, run.record, run.masker, run.paths.server_logs)
-    servers = await connect(agent.mcp_servers, around, agent.name)
-    try:
-        code_mode = agent.enabled_code_mode
-        excluded = None if code_mode is None else code_mode.excluded_tools
-        wanted = ToolChoice(agent.tools, agent.disallowed_tools, excluded)
-        tools, warnings = servers.tools(wanted, set(own_names), Attachments(run.paths.outputs, run.masker))
-    except BaseException:
-        await servers.aclose(hurry=True)
-        raise
-    for warning in warnings:
-        run.record("warning", message=warning)
-    return ConnectedServers(servers, tools)
+
+    def __init__(self, directory: Directory, base_url: str, key: str) -> None:
+        """`key` is the key itself, which is never written."""
+        self._directory = directory
+        account = f"{directory.path}\n{base_url}\n{key}".encode("utf-8", "surrogateescape")
+        self._file = directory.entry(f"{hashlib.sha256(account).hexdigest()[:16]}.json")
+
+    def hold(self) -> float:
+        """Return the seconds to wait, longer by chance, so that waiting runs do not come all at once."""
+        moment = time.monotonic()
+        hold = self._read(moment)
+        if hold is None or hold.until <= moment:
+            return 0.0
+        return hold.until - moment + _spread(hold.seconds)
+
+    def busy(self, seconds: float, *, asked: bool) -> float:
+        """Hold all runs back. If the API is busy again right after a hold, the next hold is longer."""
+        moment = time.monotonic()
+        seconds = min(seconds, LONGEST_SECONDS)
+        before = self._read(moment)
+        if before is not None and before.until <= moment < before.until + 2 * before.seconds and not asked:
+            seconds = max(seconds, min(LONGEST_GROWN_SECONDS, 2 * before.seconds))
+        until = moment + seconds
+        if before is None or before.until < until:
+            self._write(_Hold(until, seconds))
+        else:
+            until = before.until
+        return until - moment + _spread(seconds)
+
+    def _read(self, moment: float) -> _Hold | None:
+        try:
+            data = json.loads(self._file.read(_LONGEST_HOLD))
+        except (OSError, ValueError):
+            return None
+        if not isinstance(data, dict) or data.get("bootId") != boot_id():
+            return None
+        until, seconds = _number(data.get("until")), _number(data.get("seconds"))
+        if not 0 < seconds <= LONGEST_SECONDS or not until - moment <= seconds:
+            return None
+        return _Hold(until, seconds)
+
+    def _write(self, hold: _Hold) -> None:
+        data = {"bootId": boot_id(), "until": hold.until, "seconds": hold.seconds}
+        try:
+            self._directory.make()
+            remove_leftovers(self._directory)
+            write_durably(self._file, json.dumps(data).encode())
+        except (OSError, StorageFailed) as error:
+            log(f"The busy API could not be recorded for other runs ({error}); this run goes on.")
+
+
+def _number(value: Any) -> float:
+    """Return a finite number; any other value becomes infinity, which is out of every bound."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else math.inf
+
+
+def _spread(seconds: float) -> float:
+    """Return what is added to a wait by chance: never so much that it is longer than the longest."""
+    most = min(seconds / 2, LONGEST_WAIT_SECONDS - seconds)
+    return random.uniform(0, max(LEAST_SPREAD_SECONDS, most))

@@ -54,11 +54,6 @@ class WorkerDelegation:
             return await self._tools.call(tool, call)
 
 
-def open_delegation(run: WorkerRun, environment: Mapping[str, str]) -> WorkerDelegation:
-    """Return the parent's tools of a run, with the settings that its `environment` gives."""
-    return WorkerDelegation(service_of(run, environment), run.run_id, run.clock)
-
-
 def service_of(run: WorkerRun, environment: Mapping[str, str]) -> Service:
     """Return the verbs for a run, with the settings that its `environment` gives."""
     return open_service(read_settings(runs=run.store.paths.root, environment=dict(environment)))
