@@ -15,7 +15,7 @@ from typing import Any
 
 from subagent_server.loop.model import CONTEXT_HINT, Model, ModelReply, Retry, ToolCall, UsageMeter
 from subagent_server.loop.runner import Outcome
-from subagent_server.loop.web import WebTools, record_server_use
+from subagent_server.loop.web import Block, Message, WebTools, record_server_use
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import Failure, Usage
 from subagent_server.run.stderr import lack_of_room
@@ -41,7 +41,7 @@ _CUT = "The reply was cut in the middle of this call, so it was not run: send it
 _TOO_MANY = f"Not run: one turn may have {MOST_CALLS:,} calls. Make fewer at a time."
 
 
-def normalise(reply: ModelReply, messages: Sequence[dict[str, Any]]) -> None:
+def normalise(reply: ModelReply, messages: Sequence[Message]) -> None:
     """Make `reply` fit for the conversation: unique ids, and a `problem` for each call that may not run."""
     _make_unique(reply, _ids(messages))
     last = reply.content[-1] if reply.content else {}
@@ -55,7 +55,7 @@ def room_of_each(calls: Sequence[ToolCall]) -> int:
     return max(LEAST_CHARACTERS, min(RESULT_CHARACTERS, TURN_CHARACTERS // max(1, len(calls))))
 
 
-def _ids(messages: Sequence[dict[str, Any]]) -> Counter[str]:
+def _ids(messages: Sequence[Message]) -> Counter[str]:
     return Counter(
         block["id"]
         for message in messages
@@ -81,8 +81,6 @@ def _make_unique(reply: ModelReply, seen: Counter[str]) -> None:
 
 # -- the loop
 
-Message = dict[str, Any]
-
 _DEAD_ENDS = {
     "max_tokens": ("The reply was cut at the limit of `maxTokens`.", "Raise `maxTokens` in the agent file."),
     "refusal": ("The model refused to go on.", "Look at run.log, and word the task differently."),
@@ -103,7 +101,7 @@ class Loop:
 
     run: RunContext
     model: Model
-    system: list[dict[str, Any]]
+    system: list[Block]
     tools: Sequence[Tool]
     max_turns: int
     final: FinalAnswer | None = None
@@ -238,7 +236,7 @@ class Loop:
 
     # -- tools
 
-    async def _use_tools(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+    async def _use_tools(self, calls: Sequence[ToolCall]) -> list[Block]:
         """Run the calls of one turn at the same time, the sequential ones among them in their order."""
         by_name = {tool.name: tool for tool in self.tools}
         ordered = [c for c in calls if c.name in by_name and by_name[c.name].sequential]
@@ -262,7 +260,10 @@ class Loop:
                         group.create_task(alone(call))
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
-        return [_result_block(call, results[call.call_id]) for call in calls]
+        return [
+            result_block(call.call_id, (result := results[call.call_id]).content, is_error=result.is_error)
+            for call in calls
+        ]
 
     async def _use(self, call: ToolCall, tool: Tool | None, room: int) -> ToolResult:
         self.run.checkpoint()
@@ -320,19 +321,12 @@ def _completed(summary: str, payload: str | None = None) -> Outcome:
     return Outcome(summary, summary=summary, payload=payload)
 
 
-def _result_block(call: ToolCall, result: ToolResult) -> dict[str, Any]:
-    block: dict[str, Any] = {
-        "type": "tool_result",
-        "tool_use_id": call.call_id,
-        "content": _without_blanks(result),
-    }
-    return block | ({"is_error": True} if result.is_error else {})
-
-
-def _without_blanks(result: ToolResult) -> list[dict[str, Any]]:
-    """Return the content without blank texts, which the API refuses; an empty result says `(empty)`."""
-    content = [b for b in result.content if b.get("type") != "text" or b["text"].strip()]
-    return content or [{"type": "text", "text": "(empty)"}]
+def result_block(call_id: str, content: Sequence[Block], *, is_error: bool) -> Block:
+    """Return the block of a result, without blank texts, which the API refuses: without any, `(empty)`."""
+    kept = [b for b in content if b.get("type") != "text" or b["text"].strip()]
+    kept = kept or [{"type": "text", "text": "(empty)"}]
+    block: Block = {"type": "tool_result", "tool_use_id": call_id, "content": kept}
+    return block | ({"is_error": True} if is_error else {})
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -3,12 +3,11 @@
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from subagent_server.loop.web import Block
 from subagent_server.run.history import StoredFile
 from subagent_server.toolbox.basic import CONTRACT_COMPLETE
 
-Block = dict[str, Any]
 LARGEST_INPUT = 32 << 20
 """In bytes: more than a start takes."""
 

@@ -34,9 +34,9 @@ from subagent_server.run.records import Failure
 from subagent_server.run.stderr import MaskedText, log
 from subagent_server.verbs.inputs import enter
 from subagent_server.verbs.reconcile import EXIT_STORAGE
-from subagent_server.worker.own_places import prepare_worktree
 from subagent_server.worker.run import WorkerRun
 from subagent_server.worker.run_end import end_unbegun, exit_worker, observe_directory, reconcile_directory
+from subagent_server.worker.run_worktree import prepare_worktree
 from subagent_server.worker.runners import RUNNERS
 from subagent_server.worker.supervisor import Supervisor
 

@@ -46,7 +46,7 @@ async def connect_servers(
     worktree, cwd = run.meta().worktree, Path.cwd()
     project = cwd if worktree is None else Path(worktree.origin)
     state = state_directory_of(setup.environment)
-    starts = ServerStarts(agent, setup.environment, cwd, project, state, build, setup.places.written)
+    starts = ServerStarts(agent, setup.environment, cwd, project, state, build, setup.protected.written)
     around = ServerContext(starts.start, run.record, run.masker, run.paths.server_logs)
     servers = await connect(agent.mcp_servers, around, agent.name)
     try:

@@ -59,10 +59,10 @@ from subagent_server.worker.run import WorkerRun
 from subagent_server.worker.runners import RunnerSetup
 from subagent_server.worker.sandbox_setup import (
     NO_GROUP,
-    Place,
+    Sandbox,
     entered,
     get_ready,
-    planned_place,
+    planned_sandbox,
     without_box,
 )
 
@@ -74,20 +74,20 @@ _AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
 
 
 class MessagesRunner:
-    """Implements `runners.runner.Runner` with a loop that can start, and the start of its conversation."""
+    """Implements `loop.runner.Runner` with a loop that can start, and the start of its conversation."""
 
     def __init__(
         self,
         loop: Loop,
         start: Resumed,
         servers: "ConnectedServers | None",
-        place: Place,
+        sandbox: Sandbox,
         first_request: asyncio.Event,
     ) -> None:
         self._loop = loop
         self._start = start
         self._servers = servers
-        self._place = place
+        self._sandbox = sandbox
         self._first_request = first_request
 
     @property
@@ -107,13 +107,13 @@ class MessagesRunner:
             await asyncio.gather(getting_ready, return_exceptions=True)
 
     async def _get_ready(self) -> None:
-        """Get the place of the programs ready, from when the first request of the model is on its way."""
+        """Get the sandbox of the programs ready, from when the first request of the model is on its way."""
         await self._first_request.wait()
-        await get_ready(self._place, self._loop.tools)
-        if GROUPS.has_failed and self._place.box is not None:
+        await get_ready(self._sandbox, self._loop.tools)
+        if GROUPS.has_failed and self._sandbox.box is not None:
             self._loop.run.record("warning", message=NO_GROUP)
         with suppress(OSError):
-            for name in await off_loop(self._place.open):
+            for name in await off_loop(self._sandbox.open):
                 message = f"What other programs execute is not protected in the sandbox: {name}"
                 self._loop.run.record("warning", message=message)
 
@@ -127,9 +127,10 @@ class MessagesRunner:
 
     async def aclose(self) -> None:
         """Close the tools, the MCP servers and the connections of the model, all at once."""
-        closing = [_leave(self._loop.tools)]
-        closing += [self._servers.aclose()] if self._servers is not None else []
-        await asyncio.gather(*closing, self._loop.model.aclose(), return_exceptions=True)
+        closing = [_close(self._loop.tools), self._loop.model.aclose()]
+        if self._servers is not None:
+            closing.append(self._servers.aclose())
+        await asyncio.gather(*closing, return_exceptions=True)
 
 
 async def open_runner(setup: RunnerSetup) -> MessagesRunner:
@@ -150,15 +151,19 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
     settings = _model_settings(agent, verdict.model, setup.environment, prices)
     request = run.request()
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
-    workspace, place = await _entered_workspace(setup, verdict.selection)
+    workspace, sandbox = await _entered_workspace(setup, verdict.selection)
     async with AsyncExitStack() as cleanup:
-        cleanup.push_async_callback(_leave, workspace)
+        cleanup.push_async_callback(_close, workspace)
         # 2. Record the start: whatever is refused from here on stands in the journal behind it.
-        setup.record_start(request, place.mark, settings.model)
-        todos = todo_tools(verdict.selection.todos, run.record)
-        own_tools = [*workspace, *todos, *_companions(setup), *([final] if final else [])]
+        setup.record_start(request, sandbox.mark, settings.model)
+        own_tools = [
+            *workspace,
+            *todo_tools(verdict.selection.todos, run.record),
+            *_companions(setup),
+            *([final] if final else []),
+        ]
         # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
-        task = _task(agent, request, run, place)
+        task = _task(agent, request, run, sandbox)
         delegates = setup.delegation is not None
         opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, delegates)
         if request.continues_run_id is None:
@@ -172,11 +177,11 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
             from subagent_server.worker.connected_servers import connect_servers
 
             own_names = [*(tool.name for tool in own_tools), *verdict.web.names]
-            build = None if place.servers is None else place.servers.built_for
+            build = None if sandbox.servers is None else sandbox.servers.built_for
             servers = await connect_servers(setup, own_names, build)
             cleanup.push_async_callback(servers.aclose)
-        foreign = await _foreign_tools(setup, servers, own_tools, place)
-        tools = [*own_tools, *foreign]
+        listed = await _listed_tools(setup, servers, own_tools, sandbox)
+        tools = [*own_tools, *listed]
         check_asked(agent.ask, [tool.name for tool in tools])
         # 5. Nothing may be refused from here on.
         may_ask = any(tool.name == AskParent.name for tool in tools)
@@ -199,7 +204,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
             message = f"No price is known for {settings.model}, so its cost is not counted."
             run.record("warning", message=message)
         cleanup.pop_all()
-        return MessagesRunner(loop, start, servers, place, run.first_request)
+        return MessagesRunner(loop, start, servers, sandbox, run.first_request)
 
 
 # -- step 1: without an effect
@@ -218,29 +223,29 @@ def _model_settings(
     )
 
 
-async def _entered_workspace(setup: RunnerSetup, selection: Selection) -> tuple[list[Tool], Place]:
+async def _entered_workspace(setup: RunnerSetup, selection: Selection) -> tuple[list[Tool], Sandbox]:
     """Return the tools of the workspace, with the shell in its box if there is one, and where it works."""
-    place = await off_loop(lambda: planned_place(setup, selection))
-    tools = _workspace(setup, selection, place)
+    sandbox = await off_loop(lambda: planned_sandbox(setup, selection))
+    tools = _workspace(setup, selection, sandbox)
     try:
-        await entered(place, tools)
+        await entered(sandbox, tools)
     except BoxRefused as refusal:
         if refusal.passes:
             raise end_of_run("The programs of the run", refusal) from refusal
-        place = without_box(setup.agent, refusal.reason)
-        tools = _workspace(setup, selection, place)
+        sandbox = without_box(setup.agent, refusal.reason)
+        tools = _workspace(setup, selection, sandbox)
     except BaseException:
-        await _leave(tools)
+        await _close(tools)
         raise
-    return tools, place
+    return tools, sandbox
 
 
-async def _leave(tools: Sequence[Tool]) -> None:
+async def _close(tools: Sequence[Tool]) -> None:
     """Close the tools, all at once."""
     await asyncio.gather(*(tool.aclose() for tool in tools), return_exceptions=True)
 
 
-def _workspace(setup: RunnerSetup, selection: Selection, place: Place) -> list[Tool]:
+def _workspace(setup: RunnerSetup, selection: Selection, sandbox: Sandbox) -> list[Tool]:
     """Return the shell, the editor and search, as far as the agent may use them."""
     return make_workspace_tools(
         selection,
@@ -248,15 +253,15 @@ def _workspace(setup: RunnerSetup, selection: Selection, place: Place) -> list[T
             Path.cwd(),
             Path(os.path.realpath(setup.run.store.paths.root)),
             is_marked,
-            None if place.box is None else place.box.program,
+            None if sandbox.box is None else sandbox.box.program,
         ),
         environment=_shell_environment(setup.agent, setup.environment),
-        read_only=setup.places.all,
+        read_only=setup.protected.all,
         output_dir=setup.run.paths.outputs,
         lifted=setup.agent.lifted,
         masker=setup.run.masker,
         spare=marks.shims_on_record(setup.run.store.paths),  # no run ends the shim of another
-        box=None if place.box is None else place.box.built,
+        box=None if sandbox.box is None else sandbox.box.built,
         watch=setup.watch,
     )
 
@@ -286,7 +291,7 @@ def _companions(setup: RunnerSetup) -> list[Tool]:
 # -- step 3: the transcript
 
 
-def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, place: Place) -> Task:
+def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, sandbox: Sandbox) -> Task:
     return Task(
         run_id=run.run_id,
         agent_name=agent.name,
@@ -296,15 +301,15 @@ def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, place: Pl
         inputs=copied_inputs(run.paths),
         continues=request.continues_run_id,
         by_contract=agent.by_contract,
-        place="\n".join(filter(None, (place.words, worktree_words(run.meta().worktree)))),
+        place="\n".join(filter(None, (sandbox.words, worktree_words(run.meta().worktree)))),
     )
 
 
 # -- steps 4 and 5: servers and model
 
 
-async def _foreign_tools(
-    setup: RunnerSetup, servers: "ConnectedServers | None", own: Sequence[Tool], place: Place
+async def _listed_tools(
+    setup: RunnerSetup, servers: "ConnectedServers | None", own: Sequence[Tool], sandbox: Sandbox
 ) -> Sequence[Tool]:
     """Return the tools of MCP servers, as the extensions of the agent offer them.
 
@@ -326,7 +331,7 @@ async def _foreign_tools(
             code=run.paths.code,
             outputs=run.paths.outputs,
             masker=run.masker,
-            box=None if place.box is None else place.box.built,
+            box=None if sandbox.box is None else sandbox.box.built,
             spare=marks.shims_on_record(run.store.paths),
             watch=setup.watch,
         )
@@ -367,7 +372,7 @@ class _Hold:
 
 
 class SharedPace:
-    """Implements `toolkit.pace.Pace` for all runs of a root that call one API with one key.
+    """Implements `toolbox.context.Pace` for all runs of a root that call one API with one key.
 
     The file of a hold is named by a digest of root, address and key: runs with other keys are other accounts,
     and no file tells which key it is about.

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from subagent_server import extensions
 from subagent_server.loop.runner import Outcome, Runner
 from subagent_server.run import locks
 from subagent_server.run.agent_definition import AgentDefinition
@@ -20,10 +21,11 @@ from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.toolbox.context import RunOver
 from subagent_server.verbs.export_run import export_end
 from subagent_server.verbs.reconcile import observe
-from subagent_server.worker.own_places import ExecutedWatch, leave_worktree, own_places
+from subagent_server.worker.protected_paths import ExecutedWatch, protected_paths
 from subagent_server.worker.run import WorkerRun, seconds_left
 from subagent_server.worker.run_end import Left, close_journal, end_run
-from subagent_server.worker.runners import RunnerSetup, WorkerDelegation, opener_of, service_of
+from subagent_server.worker.run_worktree import leave_worktree
+from subagent_server.worker.runners import RUNNERS, OpenRunner, RunnerSetup, WorkerDelegation, service_of
 from subagent_server.worker.subagents import subagents_heard
 
 T = TypeVar("T")
@@ -132,12 +134,13 @@ class Supervisor:
             reap = delegation.service.launcher.reap
             asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, reap)
         root = Path(os.path.realpath(self.run.store.paths.root))
-        places = await asyncio.to_thread(own_places, self.agent, self.environment, root, Path.cwd())
+        protected = await asyncio.to_thread(protected_paths, self.agent, self.environment, root, Path.cwd())
         setup = RunnerSetup(
-            self.agent, self.run, self.environment, places, delegation, self._executed.commands
+            self.agent, self.run, self.environment, protected, delegation, self._executed.commands
         )
         with self.run.working():
-            return await opener_of(self.agent.runner)(setup)
+            opener: OpenRunner = extensions.imported(RUNNERS[self.agent.runner])
+            return await opener(setup)
 
     # -- the watch beside the work
 
