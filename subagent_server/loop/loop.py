@@ -149,7 +149,13 @@ class Loop:
             self._before_pause = self.text
         while True:
             if self.meter.turns >= self.max_turns:
-                raise _out_of_turns(self.max_turns, self.final)
+                refusal = self.final.last_refusal if self.final is not None else ""
+                without = f" without a valid final_answer{refusal}" if refusal else ""
+                raise RunRefused(
+                    "max_turns",
+                    f"The agent used all of its {self.max_turns} turns{without}.",
+                    "Raise `maxTurns` in the agent file, or give it a smaller task.",
+                )
             reply = await self._turn(messages)
             if reply.stop_reason in _LAST_WORDS or not (reply.calls or reply.stop_reason == "pause_turn"):
                 return self._ended(reply)
@@ -169,7 +175,9 @@ class Loop:
     async def _turn(self, messages: list[Message]) -> ModelReply:
         self.run.checkpoint()
         definitions = [*(tool.definition() for tool in self.tools), *self.web.definitions(messages)]
-        async with self.run.model_call(self.usage, self._most_for_searches):
+        prices = self.meter.prices
+        for_searches = Decimal(0) if prices is None else self.web.most_cost(prices.web_search)
+        async with self.run.model_call(self.usage, for_searches):
             self.run.record("turn", turn=self.meter.turns + 1)
             reply = await self.model.reply(
                 self.system, messages, definitions, self._before_retry, self.meter.charge
@@ -187,20 +195,12 @@ class Loop:
             self.run.record("text", text=reply.text)
         if content := reply.sendable():
             self._say(messages, {"role": "assistant", "content": content}, reply.stop_reason)
-        self._mind_pause(reply)
-        return reply
-
-    def _mind_pause(self, reply: ModelReply) -> None:
-        """Keep the text of a reply that the API has paused: the next reply belongs to it."""
+        # The text of a reply that the API has paused is kept: the next reply belongs to it.
         is_paused = reply.stop_reason == "pause_turn" and not reply.calls
         self._before_pause = self.text if is_paused and (self._before_pause or reply.text) else ""
         if is_paused:
             self.web.check_pause()
-
-    @property
-    def _most_for_searches(self) -> Decimal:
-        prices = self.meter.prices
-        return Decimal(0) if prices is None else self.web.most_cost(prices.web_search)
+        return reply
 
     def _sourced(self, outcome: Outcome) -> Outcome:
         return replace(outcome, sources=self.web.sources)
@@ -305,15 +305,6 @@ class Loop:
                 raise
             return ToolResult.failure(f"The call could not be carried out. {lack}")
         return result
-
-
-def _out_of_turns(turns: int, final: FinalAnswer | None) -> RunRefused:
-    refusal = final.last_refusal if final is not None else ""
-    return RunRefused(
-        "max_turns",
-        f"The agent used all of its {turns} turns{refusal and f' without a valid final_answer{refusal}'}.",
-        "Raise `maxTurns` in the agent file, or give it a smaller task.",
-    )
 
 
 def _completed(summary: str, payload: str | None = None) -> Outcome:

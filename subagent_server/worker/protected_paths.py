@@ -95,14 +95,14 @@ def protected_paths(
     places = dict.fromkeys([*agents, *installation, *(place for other in others for place in other.agents)])
     return ProtectedPaths(
         list(dict.fromkeys([root, *(other.root for other in others)])),
-        [path for path in places if not _is_lifted(path, cwd, agent)],
+        [
+            path
+            for path in places
+            if not (path.is_relative_to(cwd) and is_lifted(path.relative_to(cwd).parts, agent.lifted))
+        ],
         [step for path in named for step in steps_to(path) if step.is_relative_to(cwd) and step.is_symlink()],
         [*own, *(place for other in others for place in other.writes)],
     )
-
-
-def _is_lifted(path: Path, cwd: Path, agent: AgentDefinition) -> bool:
-    return path.is_relative_to(cwd) and is_lifted(path.relative_to(cwd).parts, agent.lifted)
 
 
 def _installation() -> list[Path]:

@@ -65,7 +65,7 @@ class WorkerRun:
         self._journal = RunJournal(self.paths)
         self._transcript = Transcript(self.paths)
         self._model_calls = ModelCalls(self.store, self.paths)
-        self._acknowledgements = Acknowledgements(self._acknowledge)
+        self.acknowledgements = Acknowledgements(self._acknowledge)
         self._sleeper: Sleeper | None = None
         self._hooks: str | None = None
         self._own_questions: set[str] = set()
@@ -136,14 +136,9 @@ class WorkerRun:
         """Return the state of the run. Raises UnreadableMeta."""
         return self.store.read_state(self.paths)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the run has ended."""
-        return self.meta().status.is_terminal
-
     def checkpoint(self) -> None:
         """Raise RunOver if the run has ended."""
-        if self.is_over:
+        if self.meta().status.is_terminal:
             raise RunOver
 
     # -- journal and transcript
@@ -267,16 +262,12 @@ class WorkerRun:
         finally:
             self.model_busy = False
             calls.end()
-        await self.acknowledgements_written()
+        await self.acknowledgements.written()
 
     def request_sent(self) -> None:
         """Acknowledge the answers that the request holds."""
-        self._acknowledgements.release()
+        self.acknowledgements.release()
         self.first_request.set()
-
-    async def acknowledgements_written(self) -> None:
-        """Return once all answers read are acknowledged. Raises SubagentError if an acknowledgement fails."""
-        await self._acknowledgements.written()
 
     # -- questions
 
@@ -295,9 +286,9 @@ class WorkerRun:
             if (refusal := self.refusal_of_late(message)) is not None:
                 raise refusal
             return Reply(message.message_id, None)
-        self._acknowledgements.add(message.message_id)
+        self.acknowledgements.add(message.message_id)
         if self.clock.waits_until is not None:  # no request is sent before the other waits are over
-            self._acknowledgements.release()
+            self.acknowledgements.release()
         return Reply(message.message_id, message.answer_content)
 
     async def _write_question(self, question: str, options: list[str] | None) -> Message:

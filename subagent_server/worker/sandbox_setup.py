@@ -151,6 +151,9 @@ class RunBox:
 def _unprotected(setup: RunnerSetup) -> Rules:
     """Return the rules of a box in which the working directory cannot be written."""
     agent, cwd, code_mode = setup.agent, Path.cwd(), setup.agent.enabled_code_mode
+    # the directory of the zygote, if the environment names one: its socket is not for programs
+    named = setup.environment.get("SUBAGENT_RUNTIME_DIR")
+    runtime_directory = [Path(os.path.realpath(cwd / named))] if named else []
     interpreters = [] if code_mode is None else [Path(code_mode.python or sys.executable)]
     write = _existing(agent.write_elsewhere)
     return Rules(
@@ -162,7 +165,7 @@ def _unprotected(setup: RunnerSetup) -> Rules:
         read=_existing(agent.sandbox_read),
         write=write,
         over=_read_only(setup, [cwd, *write]),
-        hidden=[*setup.protected.roots, *_runtime_directory(setup.environment, cwd)],
+        hidden=[*setup.protected.roots, *runtime_directory],
         cwd_read_only=True,
         group=group_of_run(setup.run.run_id),
     )
@@ -195,12 +198,6 @@ def _existing(named: Sequence[str]) -> list[Path]:
     """Return the paths elsewhere that the agent names and that are there, links resolved."""
     real = (Path(os.path.realpath(Path(name).expanduser())) for name in named)
     return [path for path in real if path.exists()]
-
-
-def _runtime_directory(environment: Mapping[str, str], cwd: Path) -> list[Path]:
-    """Return the directory of the zygote if the environment names one: its socket is not for programs."""
-    named = environment.get("SUBAGENT_RUNTIME_DIR")
-    return [Path(os.path.realpath(cwd / named))] if named else []
 
 
 NO_PROGRAMS = "not needed (the agent has no tool that starts programs)"

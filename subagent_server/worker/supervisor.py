@@ -69,7 +69,7 @@ class Supervisor:
         async with subagents_heard(self.run, self.environment, may_delegate=bool(self.agent.agents)):
             outcome = await self._outcome()
             with suppress(SubagentError):
-                await self.run.acknowledgements_written()
+                await self.run.acknowledgements.written()
         # 2. Its programs end, then what they have left is looked for, then its worktree is committed.
         executed = await self._stop_programs()
         worktree = await leave_worktree(self.run)
@@ -92,7 +92,7 @@ class Supervisor:
             self._executed.begin()
             self._runner = await self._watched(self._opened())
             outcome = await self._watched(self._runner.work())
-            await self.run.acknowledgements_written()
+            await self.run.acknowledgements.written()
             return outcome
         except RunOver:
             return None
@@ -168,7 +168,7 @@ class Supervisor:
         while not work.done():
             if self._parent.is_dead:
                 await asyncio.to_thread(self._parent.reconcile)
-            if self.run.is_over:
+            if self.run.meta().status.is_terminal:
                 return RunOver()
             remaining = limit - self.run.clock.elapsed
             if remaining <= 0:  # before the signal: the shim sends it to a worker that is late
