@@ -6,7 +6,6 @@ which the model reads instead of a result.
 """
 
 import asyncio
-import base64
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,12 +15,11 @@ from typing import Any
 
 from subagent_server.loop.model import CONTEXT_HINT, Model, ModelReply, Retry, ToolCall, UsageMeter
 from subagent_server.loop.runner import Outcome
-from subagent_server.loop.web import WebTools, record_server_use
+from subagent_server.loop.web import Block, Message, WebTools, record_server_use
 from subagent_server.run.errors import RunRefused
-from subagent_server.run.history import StoredFile
 from subagent_server.run.records import Failure, Usage
 from subagent_server.run.stderr import lack_of_room
-from subagent_server.toolbox.basic import CONTRACT_COMPLETE, AgentComplete, FinalAnswer, before_marker
+from subagent_server.toolbox.basic import AgentComplete, FinalAnswer, before_marker
 from subagent_server.toolbox.context import Permissions, RunContext, is_asked
 from subagent_server.toolbox.outputs import KeptOutputs, Shortener, is_too_long
 from subagent_server.toolbox.tool import Tool, ToolResult
@@ -43,7 +41,7 @@ _CUT = "The reply was cut in the middle of this call, so it was not run: send it
 _TOO_MANY = f"Not run: one turn may have {MOST_CALLS:,} calls. Make fewer at a time."
 
 
-def normalise(reply: ModelReply, messages: Sequence[dict[str, Any]]) -> None:
+def normalise(reply: ModelReply, messages: Sequence[Message]) -> None:
     """Make `reply` fit for the conversation: unique ids, and a `problem` for each call that may not run."""
     _make_unique(reply, _ids(messages))
     last = reply.content[-1] if reply.content else {}
@@ -57,7 +55,7 @@ def room_of_each(calls: Sequence[ToolCall]) -> int:
     return max(LEAST_CHARACTERS, min(RESULT_CHARACTERS, TURN_CHARACTERS // max(1, len(calls))))
 
 
-def _ids(messages: Sequence[dict[str, Any]]) -> Counter[str]:
+def _ids(messages: Sequence[Message]) -> Counter[str]:
     return Counter(
         block["id"]
         for message in messages
@@ -83,8 +81,6 @@ def _make_unique(reply: ModelReply, seen: Counter[str]) -> None:
 
 # -- the loop
 
-Message = dict[str, Any]
-
 _DEAD_ENDS = {
     "max_tokens": ("The reply was cut at the limit of `maxTokens`.", "Raise `maxTokens` in the agent file."),
     "refusal": ("The model refused to go on.", "Look at run.log, and word the task differently."),
@@ -105,7 +101,7 @@ class Loop:
 
     run: RunContext
     model: Model
-    system: list[dict[str, Any]]
+    system: list[Block]
     tools: Sequence[Tool]
     max_turns: int
     final: FinalAnswer | None = None
@@ -153,7 +149,13 @@ class Loop:
             self._before_pause = self.text
         while True:
             if self.meter.turns >= self.max_turns:
-                raise _out_of_turns(self.max_turns, self.final)
+                refusal = self.final.last_refusal if self.final is not None else ""
+                without = f" without a valid final_answer{refusal}" if refusal else ""
+                raise RunRefused(
+                    "max_turns",
+                    f"The agent used all of its {self.max_turns} turns{without}.",
+                    "Raise `maxTurns` in the agent file, or give it a smaller task.",
+                )
             reply = await self._turn(messages)
             if reply.stop_reason in _LAST_WORDS or not (reply.calls or reply.stop_reason == "pause_turn"):
                 return self._ended(reply)
@@ -173,7 +175,9 @@ class Loop:
     async def _turn(self, messages: list[Message]) -> ModelReply:
         self.run.checkpoint()
         definitions = [*(tool.definition() for tool in self.tools), *self.web.definitions(messages)]
-        async with self.run.model_call(self.usage, self._most_for_searches):
+        prices = self.meter.prices
+        for_searches = Decimal(0) if prices is None else self.web.most_cost(prices.web_search)
+        async with self.run.model_call(self.usage, for_searches):
             self.run.record("turn", turn=self.meter.turns + 1)
             reply = await self.model.reply(
                 self.system, messages, definitions, self._before_retry, self.meter.charge
@@ -191,20 +195,12 @@ class Loop:
             self.run.record("text", text=reply.text)
         if content := reply.sendable():
             self._say(messages, {"role": "assistant", "content": content}, reply.stop_reason)
-        self._mind_pause(reply)
-        return reply
-
-    def _mind_pause(self, reply: ModelReply) -> None:
-        """Keep the text of a reply that the API has paused: the next reply belongs to it."""
+        # The text of a reply that the API has paused is kept: the next reply belongs to it.
         is_paused = reply.stop_reason == "pause_turn" and not reply.calls
         self._before_pause = self.text if is_paused and (self._before_pause or reply.text) else ""
         if is_paused:
             self.web.check_pause()
-
-    @property
-    def _most_for_searches(self) -> Decimal:
-        prices = self.meter.prices
-        return Decimal(0) if prices is None else self.web.most_cost(prices.web_search)
+        return reply
 
     def _sourced(self, outcome: Outcome) -> Outcome:
         return replace(outcome, sources=self.web.sources)
@@ -240,7 +236,7 @@ class Loop:
 
     # -- tools
 
-    async def _use_tools(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+    async def _use_tools(self, calls: Sequence[ToolCall]) -> list[Block]:
         """Run the calls of one turn at the same time, the sequential ones among them in their order."""
         by_name = {tool.name: tool for tool in self.tools}
         ordered = [c for c in calls if c.name in by_name and by_name[c.name].sequential]
@@ -264,7 +260,10 @@ class Loop:
                         group.create_task(alone(call))
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
-        return [_result_block(call, results[call.call_id]) for call in calls]
+        return [
+            result_block(call.call_id, (result := results[call.call_id]).content, is_error=result.is_error)
+            for call in calls
+        ]
 
     async def _use(self, call: ToolCall, tool: Tool | None, room: int) -> ToolResult:
         self.run.checkpoint()
@@ -308,130 +307,20 @@ class Loop:
         return result
 
 
-def _out_of_turns(turns: int, final: FinalAnswer | None) -> RunRefused:
-    refusal = final.last_refusal if final is not None else ""
-    return RunRefused(
-        "max_turns",
-        f"The agent used all of its {turns} turns{refusal and f' without a valid final_answer{refusal}'}.",
-        "Raise `maxTurns` in the agent file, or give it a smaller task.",
-    )
-
-
 def _completed(summary: str, payload: str | None = None) -> Outcome:
     """Return the outcome of a fulfilled contract."""
     return Outcome(summary, summary=summary, payload=payload)
 
 
-def _result_block(call: ToolCall, result: ToolResult) -> dict[str, Any]:
-    block: dict[str, Any] = {
-        "type": "tool_result",
-        "tool_use_id": call.call_id,
-        "content": _without_blanks(result),
-    }
-    return block | ({"is_error": True} if result.is_error else {})
-
-
-def _without_blanks(result: ToolResult) -> list[dict[str, Any]]:
-    """Return the content without blank texts, which the API refuses; an empty result says `(empty)`."""
-    content = [b for b in result.content if b.get("type") != "text" or b["text"].strip()]
-    return content or [{"type": "text", "text": "(empty)"}]
+def result_block(call_id: str, content: Sequence[Block], *, is_error: bool) -> Block:
+    """Return the block of a result, without blank texts, which the API refuses: without any, `(empty)`."""
+    kept = [b for b in content if b.get("type") != "text" or b["text"].strip()]
+    kept = kept or [{"type": "text", "text": "(empty)"}]
+    block: Block = {"type": "tool_result", "tool_use_id": call_id, "content": kept}
+    return block | ({"is_error": True} if is_error else {})
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the one cause to report: the tasks of a turn that fail together fail for the same reason."""
     first = errors.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
-
-
-# -- The first words to the model: the agent's prompt, a short preamble, the task and its inputs.
-
-
-Block = dict[str, Any]
-LARGEST_INPUT = 32 << 20
-"""In bytes: more than a start takes."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """The work as it was given. `inputs` are the copied files with their media types."""
-
-    run_id: str
-    agent_name: str
-    system_prompt: str
-    prompt: str
-    cwd: str
-    inputs: tuple[tuple[StoredFile, str], ...] = ()
-    continues: str | None = None
-    by_contract: bool = False
-    place: str = ""
-    """What the model has to know of the place where its programs work; empty if they may do everything."""
-
-
-def system_blocks(task: Task, *, may_ask: bool, structured: bool) -> list[Block]:
-    """Return the system prompt, literally, and the preamble behind it.
-
-    The prompt stands first and is a cache breakpoint: it is the same for every run of the agent.
-    """
-    blocks: list[Block] = []
-    if task.system_prompt.strip():
-        blocks.append({"type": "text", "text": task.system_prompt, "cache_control": {"type": "ephemeral"}})
-    blocks.append({"type": "text", "text": preamble(task, may_ask=may_ask, structured=structured)})
-    return blocks
-
-
-def preamble(task: Task, *, may_ask: bool, structured: bool) -> str:
-    """Return the few lines that every run gets: its name and place, how to ask, how to finish."""
-    lines = [
-        _who(task),
-        "Another agent, your parent, gave you the task and sees only your final result, not your steps.",
-    ]
-    if task.continues is not None:
-        lines.append(
-            f"You carry on run {task.continues}, whose conversation this is. Its shell, and whatever it left "
-            "running, are gone."
-        )
-    if task.place:
-        lines.append(task.place)
-    if may_ask:
-        lines.append(
-            "If you need a decision or a fact that only the parent has, call ask_parent; "
-            "otherwise decide yourself."
-        )
-    if task.by_contract:
-        lines.append(
-            "When you have fulfilled the contract, call agent_complete once, with your agent_id and a "
-            "summary of the result: that ends your work. A message whose last line is "
-            f"{CONTRACT_COMPLETE} does the same."
-        )
-    elif structured:
-        lines.append("When you are done, call final_answer once with the whole result: that ends your work.")
-    else:
-        lines.append("When you are done, end with one message that holds the whole result.")
-    return "\n".join(lines)
-
-
-def _who(task: Task) -> str:
-    if task.by_contract:
-        return f"Your agent_id is {task.run_id}. You work by a contract, which is the message, in {task.cwd}."
-    return f"You are run {task.run_id} of the subagent {task.agent_name}, working in {task.cwd}."
-
-
-def task_blocks(prompt: str, inputs: Sequence[tuple[StoredFile, str]]) -> list[Block]:
-    """Return the inputs and the prompt behind them; a run that carries another on may have neither.
-
-    Raises:
-        OSError: a copied input cannot be read.
-    """
-    blocks = [block for file, media_type in inputs for block in _input_blocks(file, media_type)]
-    return [*blocks, *([{"type": "text", "text": prompt}] if prompt.strip() else [])]
-
-
-def _input_blocks(file: StoredFile, media_type: str) -> list[Block]:
-    name = file.name.split("-", 1)[-1]
-    content = file.read(LARGEST_INPUT)
-    if media_type == "text/plain":
-        return [{"type": "text", "text": f"<input name={name!r}>\n{content.decode('utf-8')}\n</input>"}]
-    data = base64.standard_b64encode(content).decode("ascii")
-    source = {"type": "base64", "media_type": media_type, "data": data}
-    kind = "document" if media_type == "application/pdf" else "image"
-    return [{"type": "text", "text": f"Input {name!r}:"}, {"type": kind, "source": source}]

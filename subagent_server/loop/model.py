@@ -36,7 +36,7 @@ from anthropic.types import RawMessageStreamEvent
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelInfo, Provider
 
-from subagent_server.loop.web import refuses_web_tools
+from subagent_server.loop.web import Block, Message, refuses_web_tools
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.processes import now
 from subagent_server.run.records import Usage
@@ -44,8 +44,6 @@ from subagent_server.run.states import timestamp
 from subagent_server.toolbox.context import LONGEST_WAIT_SECONDS, Alone, Pace
 
 # -- texts
-
-Block = dict[str, Any]
 
 
 def text_of(block: Block) -> str:
@@ -59,15 +57,18 @@ def joined_text(blocks: Iterable[Block]) -> str:
 
     A reply with citations comes in pieces of sentences: a piece with citations belongs to its neighbours.
     """
-    told = ""
+    joined = ""
     before: Block | None = None
     for block in blocks:
         text = text_of(block)
         if text.strip() or (text and before is not None):
             cited = before is not None and bool(before.get("citations") or block.get("citations"))
-            told = told + text if cited or not told else f"{told}\n\n{text}" if text.strip() else told
+            if cited or not joined:
+                joined += text
+            elif text.strip():
+                joined += f"\n\n{text}"
         before = block if text else None
-    return told if told.strip() else ""
+    return joined if joined.strip() else ""
 
 
 # -- a reply
@@ -188,15 +189,12 @@ class ReplyBuilder:
                 continue
             arguments, problem = _parsed(raw) if raw else (block.get("input") or {}, None)
             block["input"] = arguments
-            if not is_call:
-                continue
-            self._reply.calls.append(ToolCall(block["id"], block["name"], arguments, problem))
+            if is_call:
+                self._reply.calls.append(ToolCall(block["id"], block["name"], arguments, problem))
 
     def _count(self, usage: dict[str, Any]) -> None:
-        by_age = usage.get("cache_creation")
-        by_tool = usage.get("server_tool_use")
         counts = {**usage}
-        for more in (by_age, by_tool):
+        for more in (usage.get("cache_creation"), usage.get("server_tool_use")):
             counts |= more if isinstance(more, dict) else {}
         counts = {key: value for key, value in counts.items() if isinstance(value, int) and value >= 0}
         if max(counts.values(), default=0) > _MOST_TOKENS:
@@ -323,7 +321,7 @@ MARK: Block = {"type": "ephemeral"}
 _UNMARKABLE = ("thinking", "redacted_thinking")
 
 
-def marked(system: list[Block], tools: list[Block], messages: list[Block]) -> Block:
+def marked(system: list[Block], tools: list[Block], messages: list[Message]) -> Block:
     """Return the parts of a request with their marks, three at most of the four that the API takes."""
     if tools and not any("cache_control" in block for block in system):
         tools = [*tools[:-1], tools[-1] | {"cache_control": MARK}]
@@ -331,7 +329,7 @@ def marked(system: list[Block], tools: list[Block], messages: list[Block]) -> Bl
     return parts | ({"tools": tools} if tools else {})
 
 
-def _marked_messages(messages: list[Block]) -> list[Block]:
+def _marked_messages(messages: list[Message]) -> list[Message]:
     """Return the messages with a mark at the end of the request before this one."""
     answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
     last = answers[-1] - 1 if answers else -1
@@ -522,9 +520,9 @@ class Model:
 
     async def reply(
         self,
-        system: list[dict[str, Any]],
-        messages: list[dict[str, Any]],
-        tools: list[dict[str, Any]],
+        system: list[Block],
+        messages: list[Message],
+        tools: list[Block],
         on_retry: Callable[[Retry], Awaitable[None]],
         on_spent: OnSpent = lambda _: None,
     ) -> ModelReply:
@@ -546,7 +544,9 @@ class Model:
                 retry = self._without_edits(error) or _retry(error, attempt)
                 if retry is None:
                     raise _refusal(error, tools) from error
-                retry = self._agreed(retry)
+                if retry.busy:  # the runs that call the same API agree on the wait
+                    seconds = self._pace.busy(retry.seconds, asked=retry.asked)
+                    retry = replace(retry, seconds=seconds)
                 if attempt == MAX_ATTEMPTS:
                     raise self._gave_up(retry) from error
                 await on_retry(retry)
@@ -554,15 +554,9 @@ class Model:
 
     def _without_edits(self, error: Exception) -> Retry | None:
         """Return a retry without context edits, if the API has none for the model."""
-        if not isinstance(error, anthropic.BadRequestError) or not self.context.give_up(_said(error)):
+        if not isinstance(error, anthropic.BadRequestError) or not self.context.give_up(_message_of(error)):
             return None
         return Retry("the API clears no old tool results for this model, so a long run may end early", 0)
-
-    def _agreed(self, retry: Retry) -> Retry:
-        """Return the wait that the runs agree on which call the same API."""
-        if not retry.busy:
-            return retry
-        return replace(retry, seconds=self._pace.busy(retry.seconds, asked=retry.asked))
 
     def _gave_up(self, retry: Retry) -> RunRefused:
         api = urlsplit(str(self._client.base_url)).hostname or "the API"
@@ -577,9 +571,7 @@ class Model:
         """Close the connections."""
         await self._client.close()
 
-    def _request(
-        self, system: list[dict[str, Any]], messages: list[dict[str, Any]], tools: list[dict[str, Any]]
-    ) -> dict[str, Any]:
+    def _request(self, system: list[Block], messages: list[Message], tools: list[Block]) -> dict[str, Any]:
         request: dict[str, Any] = {
             "model": self._settings.model,
             "max_tokens": self._settings.max_tokens,
@@ -590,9 +582,7 @@ class Model:
             request["output_config"] = {"effort": self._settings.effort}
         return request
 
-    async def _attempt(
-        self, request: dict[str, Any], on_spent: Callable[[Mapping[str, int]], None]
-    ) -> ModelReply:
+    async def _attempt(self, request: dict[str, Any], on_spent: OnSpent) -> ModelReply:
         builder = ReplyBuilder()
         self._streaming = builder
         try:
@@ -641,7 +631,7 @@ def _retry(error: Exception, attempt: int) -> Retry | None:
     """Return how to go on after `error`, or None if it is final."""
     delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** (attempt - 1)) * random.uniform(0.75, 1.25)
     if isinstance(error, anthropic.APIStatusError):
-        named = _STATUS_OF_TYPE.get(_told(error, "type"), 0)
+        named = _STATUS_OF_TYPE.get(_field_of(error, "type"), 0)
         status = named if named in _BUSY or error.status_code < 400 else error.status_code
         reason = _BUSY.get(status) or _TRANSIENT.get(status)
         if reason is None:
@@ -667,15 +657,15 @@ def _asked_delay(error: anthropic.APIStatusError) -> float | None:
     return min(LONGEST_WAIT_SECONDS, seconds) if seconds > 0 else None  # NaN is not
 
 
-def _told(error: Exception, name: str) -> str:
-    """Return what the API says of an error: its `type`, such as `overloaded_error`, or its `message`."""
+def _field_of(error: Exception, name: str) -> str:
+    """Return what the API calls an error: its `type`, such as `overloaded_error`, or its `message`."""
     body = getattr(error, "body", None)
     inner = body.get("error") if isinstance(body, dict) else None
     return str(inner.get(name) or "") if isinstance(inner, dict) else ""
 
 
-def _said(error: Exception) -> str:
-    return (_told(error, "message") or str(error))[:1000]
+def _message_of(error: Exception) -> str:
+    return (_field_of(error, "message") or str(error))[:1000]
 
 
 def _cause(error: Exception) -> str:
@@ -686,13 +676,14 @@ def _cause(error: Exception) -> str:
 
 
 def _refusal(error: Exception, tools: Sequence[Mapping[str, Any]]) -> RunRefused:
+    words = _message_of(error)
     status = error.status_code if isinstance(error, anthropic.APIStatusError) else 0
-    kind = _told(error, "type") if isinstance(error, anthropic.APIStatusError) else type(error).__name__
+    kind = _field_of(error, "type") if isinstance(error, anthropic.APIStatusError) else type(error).__name__
     fault = f"{status} {kind}".strip() if status >= 400 else kind
-    if refuses_web_tools(status, _said(error), tools):
-        return RunRefused("config", f"The API refused the web tools ({fault}): {_said(error)}", _NO_WEB_TOOLS)
-    hint = CONTEXT_HINT if _TOO_LONG in _said(error) else _HINTS.get(status)
-    return RunRefused("model_error", f"The API refused the call ({fault}): {_said(error)}", hint)
+    if refuses_web_tools(status, words, tools):
+        return RunRefused("config", f"The API refused the web tools ({fault}): {words}", _NO_WEB_TOOLS)
+    hint = CONTEXT_HINT if _TOO_LONG in words else _HINTS.get(status)
+    return RunRefused("model_error", f"The API refused the call ({fault}): {words}", hint)
 
 
 _NO_WEB_TOOLS = "Take WebSearch and WebFetch out of `tools`, or use an API and a model that have them."

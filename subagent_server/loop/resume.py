@@ -16,21 +16,20 @@
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
-from subagent_server.loop.loop import task_blocks
+from subagent_server.loop.loop import result_block
 from subagent_server.loop.model import joined_text
+from subagent_server.loop.prompt import task_blocks
 from subagent_server.loop.runner import Outcome
-from subagent_server.loop.web import SERVER_CALL, calls_without_result, is_server_result
+from subagent_server.loop.web import SERVER_CALL, Block, Message, calls_without_result, is_server_result
 from subagent_server.run.agent_definition import CODE_TOOL_NAME, RUN_AGENT_NAME
 from subagent_server.run.history import PastCall, PastChild, PastProgramCall, PastRun
 from subagent_server.run.records import Message as Question
 from subagent_server.run.states import MessageStatus, Status
 from subagent_server.toolbox.basic import NO_ANSWER, AskParent, FinalAnswer
 from subagent_server.toolbox.context import RunContext
-
-Block = dict[str, Any]
-Message = dict[str, Any]
 
 # -- the calls of the API itself
 
@@ -118,12 +117,7 @@ class DanglingCalls:
     def answer(self, call: Block) -> Block:
         """Return the result block for a call without one."""
         text, is_error = self._result(call)
-        block = {
-            "type": "tool_result",
-            "tool_use_id": call["id"],
-            "content": [{"type": "text", "text": text if text.strip() else "(empty)"}],
-        }
-        return block | ({"is_error": True} if is_error else {})
+        return result_block(call["id"], _text(text), is_error=is_error)
 
     def lost(self, known: Iterable[str]) -> str | None:
         """Return a text on the calls in the journal whose messages are lost, or None."""
@@ -431,11 +425,12 @@ async def resume(past: Sequence[PastRun], opening: Opening) -> Resumed:
         messages = repaired(messages, first, dangling.answer, keep_thoughts=keep)
         if number > 0:
             _say(messages, first)
-        _say(messages, _text(dangling.lost(_known(messages))))
+        known = (call["id"] for message in messages for call in calls_of(message))
+        _say(messages, _text(dangling.lost(known)))
         unknown += dangling.unknown
-    given = await _given(messages, past[0], dangling, opening)
-    if given is not None:
-        return Resumed(without_cut_calls(messages), _last_text(messages), unknown, given)
+    outcome = await _reached_outcome(messages, past[0], dangling, opening)
+    if outcome is not None:
+        return Resumed(without_cut_calls(messages), _last_text(messages), unknown, outcome)
     _say(messages, _text(_stopped_children(past, opening)))
     _say(messages, opening.words)
     if messages[-1]["role"] == "assistant" and not is_paused(messages[-1]):
@@ -444,7 +439,7 @@ async def resume(past: Sequence[PastRun], opening: Opening) -> Resumed:
     return Resumed(messages, "" if opening.words else _last_text(messages), unknown)
 
 
-async def _given(
+async def _reached_outcome(
     messages: list[Message], run: PastRun, dangling: DanglingCalls, opening: Opening
 ) -> Outcome | None:
     """Return the outcome that the conversation has reached already, if only the end of the run is missing.
@@ -454,14 +449,10 @@ async def _given(
     if run.status is Status.COMPLETED:
         return None
     if messages[-1]["role"] == "assistant":
-        return _said(messages, opening)
+        reply = messages[-1]
+        is_result = reply.get(STOP_REASON) in _COMPLETE and opening.final is None and not opening.words
+        return Outcome(_last_text(messages)) if is_result and joined_text(reply["content"]) else None
     return await _answered(messages, dangling, opening)
-
-
-def _said(messages: Sequence[Message], opening: Opening) -> Outcome | None:
-    reply = messages[-1]
-    is_result = reply.get(STOP_REASON) in _COMPLETE and opening.final is None and not opening.words
-    return Outcome(_last_text(messages)) if is_result and _text_of(reply) else None
 
 
 async def _answered(messages: list[Message], dangling: DanglingCalls, opening: Opening) -> Outcome | None:
@@ -478,18 +469,13 @@ async def _answered(messages: list[Message], dangling: DanglingCalls, opening: O
         if call is None:
             continue
         if may_take and opening.final is not None:
-            results[number] = await _taken(opening.final, call)
+            taken = await opening.final.call(call["input"])
+            results[number] = result_block(call["id"], taken.content, is_error=taken.is_error)
         elif not result.get("is_error"):
             results[number] = dangling.answer(call)
     if opening.final is None or not opening.final.given:
         return None
     return Outcome(_last_text(messages), opening.final.answer, has_output=True)
-
-
-async def _taken(final: FinalAnswer, call: Block) -> Block:
-    result = await final.call(call["input"])
-    block: Block = {"type": "tool_result", "tool_use_id": call["id"], "content": result.content}
-    return block | ({"is_error": True} if result.is_error else {})
 
 
 def _onward(reply: Message, opening: Opening) -> str:
@@ -521,33 +507,17 @@ def _text(text: str | None) -> list[Block]:
     return [{"type": "text", "text": text}] if text and text.strip() else []
 
 
-def _known(messages: Sequence[Message]) -> list[str]:
-    return [call["id"] for message in messages for call in calls_of(message)]
-
-
 def _last_text(messages: Sequence[Message]) -> str:
     """Return the last text of the model since the last words of a user."""
     for number in range(len(messages) - 1, -1, -1):
-        if text := _text_of(messages[number]):
+        if text := joined_text(messages[number]["content"]):
             if messages[number]["role"] != "assistant":
                 return ""
-            return "\n\n".join([*_paused_texts(messages[:number]), text])
+            # replies that the API has paused are the beginning of the next one
+            paused = list(takewhile(is_paused, reversed(messages[:number])))
+            texts = [joined_text(message["content"]) for message in reversed(paused)]
+            return "\n\n".join([*filter(None, texts), text])
     return ""
-
-
-def _paused_texts(messages: Sequence[Message]) -> list[str]:
-    """Return the texts of the replies at the end of `messages` that the API has paused."""
-    texts: list[str] = []
-    for message in reversed(messages):
-        if not is_paused(message):
-            break
-        texts.insert(0, _text_of(message))
-    return [text for text in texts if text]
-
-
-def _text_of(message: Message) -> str:
-    """Return the text of a message as the loop puts it together."""
-    return joined_text(message["content"])
 
 
 def start_conversation(run: RunContext, opening: Opening) -> Resumed:

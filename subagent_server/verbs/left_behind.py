@@ -1,7 +1,7 @@
 """What a run leaves behind: files that other programs execute, and its worktree.
 
 Such files are moved away or named, and given back to a person who wants them. During the run its worker
-watches for them (`worker/own_places.py`); what a killed worker left undone is done here. The worktree is
+watches for them (`worker/protected_paths.py`); what a killed worker left undone is done here. The worktree is
 settled when the run ends, and handed over, merged or dropped later.
 
 Tested in `tests/worktrees/` and `tests/sandbox/test_executed_changes.py`.

@@ -19,26 +19,28 @@ import gc
 import importlib
 import json
 import os
+import random
 import threading
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from subagent_server import extensions
+from subagent_server.run import locks
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import LaunchFailed, RunRefused, StorageFailed, SubagentError
+from subagent_server.run.files import Directory, Entry, NotPlain
 from subagent_server.run.records import Failure
 from subagent_server.run.stderr import MaskedText, log
 from subagent_server.verbs.inputs import enter
 from subagent_server.verbs.reconcile import EXIT_STORAGE
-from subagent_server.worker.own_places import prepare_worktree
 from subagent_server.worker.run import WorkerRun
 from subagent_server.worker.run_end import end_unbegun, exit_worker, observe_directory, reconcile_directory
+from subagent_server.worker.run_worktree import prepare_worktree
 from subagent_server.worker.runners import RUNNERS
-from subagent_server.worker.supervisor import take_import_lock
+from subagent_server.worker.supervisor import Supervisor
 
-_HEAVY = "subagent_server.worker.supervisor"
-_SERVERS = "subagent_server.worker.messages_runner"
+_SERVERS = "subagent_server.worker.connected_servers"
 """Imports the SDK of the protocol, so it is for agents with MCP servers alone."""
 _NICENESS = 5
 _FEWEST_FILES = 16
@@ -105,7 +107,7 @@ def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -
         end_unbegun(run, Failure(code="config", message=why))
         return
     try:
-        _live(run, package, environment)
+        _supervise(run, package, environment)
     except LaunchFailed as error:
         end_unbegun(run, Failure(code="launch_failed", message=error.sentence))
     except Exception as error:
@@ -115,7 +117,7 @@ def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -
         end_unbegun(run, Failure(code="launch_failed", message=f"The worker could not begin. {lack}"))
 
 
-def _live(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -> None:
+def _supervise(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -> None:
     """Load the modules of the agent, and let it work.
 
     Raises:
@@ -126,10 +128,10 @@ def _live(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) 
     agent = AgentDefinition.model_validate(package["definition"])
     run.limit(agent.limits)
     servers = [_SERVERS] if agent.mcp_servers and agent.runner == "messages" else []
-    life = _import_gently(run, [_HEAVY, RUNNERS[agent.runner].partition(":")[0], *servers])
+    _import_gently(run, [RUNNERS[agent.runner].partition(":")[0], *servers])
     with _model_played(package.get("script"), environment):
         run.use_agent(agent, environment)
-        asyncio.run(life.Life(run, agent, environment).live())
+        asyncio.run(Supervisor(run, agent, environment).supervise())
 
 
 def _model_played(script: dict[str, str] | None, environment: dict[str, str]) -> AbstractContextManager[None]:
@@ -149,17 +151,17 @@ def _read_package(memory: int) -> dict[str, Any]:
     return package
 
 
-def _import_gently(run: WorkerRun, names: list[str]) -> Any:
-    """Import the heavy half, at most one worker a core at a time and niced, so that servers stay quick.
+def _import_gently(run: WorkerRun, names: list[str]) -> None:
+    """Import the modules of the runner, at most one worker a core at a time and niced: servers stay quick.
 
-    A process forked warm has the heavy half already.
+    A process forked warm has them already.
 
     Niceness belongs to a thread (sched(7)), and only root could lower the value again: so a separate thread
     imports.
     """
     if all(name in sys.modules for name in names):
-        return sys.modules[_HEAVY]
-    lock = take_import_lock(run.paths.root.slots)
+        return
+    lock = _take_import_lock(run.paths.root.slots)
     try:
         thread = threading.Thread(target=_import_niced, args=[names], name="import")
         thread.start()
@@ -169,7 +171,6 @@ def _import_gently(run: WorkerRun, names: list[str]) -> Any:
     for name in names:
         importlib.import_module(name)
     gc.freeze()  # imported objects stay: to look through them again and again holds the run up for 150 ms
-    return sys.modules[_HEAVY]
 
 
 def _import_niced(names: list[str]) -> None:
@@ -177,6 +178,27 @@ def _import_niced(names: list[str]) -> None:
     with suppress(Exception):  # the main thread imports what is missing, and meets the same error
         for name in names:
             importlib.import_module(name)
+
+
+def _take_import_lock(slots: Directory) -> int:
+    """Take a lock, of which there are as many as cores, and return the held lock. Blocks while all are taken.
+
+    Raises:
+        StorageFailed: all the names are taken by other kinds of files.
+    """
+    taken: list[Entry] = []
+    for number in range(os.cpu_count() or 1):
+        file = slots.entry(f"starting.{number}")
+        with suppress(NotPlain):
+            descriptor = locks.take(file)
+            if descriptor is not None:
+                return descriptor
+            taken.append(file)
+    if not taken:
+        raise StorageFailed(slots.path, "it holds something else than lock files")
+    descriptor = locks.open_lock(random.choice(taken))
+    locks.lock(descriptor)
+    return descriptor
 
 
 if __name__ == "__main__":

@@ -7,15 +7,14 @@ import math
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from subagent_server import extensions
-from subagent_server.loop.loop import Loop, Task, system_blocks, task_blocks
+from subagent_server.loop.loop import Loop
 from subagent_server.loop.model import (
     DEFAULT_MAX_TOKENS,
     Model,
@@ -24,37 +23,28 @@ from subagent_server.loop.model import (
     UsageMeter,
     find_prices,
 )
+from subagent_server.loop.prompt import Task, system_blocks, task_blocks
 from subagent_server.loop.resume import Opening, Resumed, carry_on_conversation, start_conversation
 from subagent_server.loop.runner import Outcome
 from subagent_server.loop.web import make_web_tools
 from subagent_server.process import marks
-from subagent_server.run import durable, processes
 from subagent_server.run.agent_definition import (
-    CODE_TOOL_NAME,
     AgentDefinition,
     Selection,
     Verdict,
-    tool_name,
 )
 from subagent_server.run.control_groups import GROUPS
 from subagent_server.run.durable import remove_leftovers, write_durably
-from subagent_server.run.errors import StorageFailed, SubagentError, UnreadableMeta
+from subagent_server.run.errors import StorageFailed
 from subagent_server.run.files import Directory
-from subagent_server.run.history import PastCall, PastChild, PastProgramCall, PastRun
-from subagent_server.run.journal import read_transcript
-from subagent_server.run.paths import RunPaths, is_marked
+from subagent_server.run.paths import is_marked
 from subagent_server.run.processes import boot_id
-from subagent_server.run.records import Failure, RunMeta, RunRequest, Usage, worktree_words
+from subagent_server.run.records import Failure, RunRequest, Usage, worktree_words
 from subagent_server.run.stderr import log
-from subagent_server.run.store import RunStore
 from subagent_server.sandbox.readable import BoxRefused, end_of_run
-from subagent_server.sandbox.server_places import Builder, ServerStarts
-from subagent_server.settings import state_directory_of
 from subagent_server.toolbox.bash import BashTool
 from subagent_server.toolbox.basic import AgentComplete, AskParent, FinalAnswer, nested_tools
 from subagent_server.toolbox.context import LONGEST_WAIT_SECONDS, check_asked
-from subagent_server.toolbox.mcp.connection import ServerContext
-from subagent_server.toolbox.mcp.mcp_tools import Attachments, McpTool, Servers, ToolChoice, connect
 from subagent_server.toolbox.outputs import KeptOutputs
 from subagent_server.toolbox.ripgrep import SearchScope
 from subagent_server.toolbox.select import make_workspace_tools
@@ -64,16 +54,300 @@ from subagent_server.toolbox.workspace import off_loop
 from subagent_server.verbs.inputs import copied_inputs
 from subagent_server.verbs.scripts import is_scripted
 from subagent_server.verbs.tool_names import verdict_of
+from subagent_server.worker.previous_run import read_past
 from subagent_server.worker.run import WorkerRun
 from subagent_server.worker.runners import RunnerSetup
 from subagent_server.worker.sandbox_setup import (
     NO_GROUP,
-    Place,
+    Sandbox,
     entered,
     get_ready,
-    planned_place,
+    planned_sandbox,
     without_box,
 )
+
+if TYPE_CHECKING:  # imports the SDK of the protocol
+    from subagent_server.worker.connected_servers import ConnectedServers
+
+_AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
+"""The other variable by which programs call the Messages API."""
+
+
+class MessagesRunner:
+    """Implements `loop.runner.Runner` with a loop that can start, and the start of its conversation."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        start: Resumed,
+        servers: "ConnectedServers | None",
+        sandbox: Sandbox,
+        first_request: asyncio.Event,
+    ) -> None:
+        self._loop = loop
+        self._start = start
+        self._servers = servers
+        self._sandbox = sandbox
+        self._first_request = first_request
+
+    @property
+    def usage(self) -> Usage:
+        """What the run has used so far."""
+        return self._loop.usage
+
+    async def work(self) -> Outcome:
+        """Carry the conversation on to its end. Raises as `Loop.work` does."""
+        if self._start.outcome is not None:
+            return self._start.outcome
+        getting_ready = asyncio.create_task(self._get_ready())
+        try:
+            return await self._loop.work(self._start.messages)
+        finally:
+            getting_ready.cancel()
+            await asyncio.gather(getting_ready, return_exceptions=True)
+
+    async def _get_ready(self) -> None:
+        """Get the sandbox of the programs ready, from when the first request of the model is on its way."""
+        await self._first_request.wait()
+        await get_ready(self._sandbox, self._loop.tools)
+        if GROUPS.has_failed and self._sandbox.box is not None:
+            self._loop.run.record("warning", message=NO_GROUP)
+        with suppress(OSError):
+            for name in await off_loop(self._sandbox.open):
+                message = f"What other programs execute is not protected in the sandbox: {name}"
+                self._loop.run.record("warning", message=message)
+
+    def cut_short(self, failure: Failure) -> Outcome:
+        """Return the outcome of a run that something else ends."""
+        return self._loop.cut_short(failure)
+
+    async def rest(self) -> None:
+        """End the shell and its jobs."""
+        await asyncio.gather(*(tool.aclose() for tool in self._loop.tools if isinstance(tool, BashTool)))
+
+    async def aclose(self) -> None:
+        """Close the tools, the MCP servers and the connections of the model, all at once."""
+        closing = [_close(self._loop.tools), self._loop.model.aclose()]
+        if self._servers is not None:
+            closing.append(self._servers.aclose())
+        await asyncio.gather(*closing, return_exceptions=True)
+
+
+async def open_runner(setup: RunnerSetup) -> MessagesRunner:
+    """Return the loop of a run, with its start recorded and its MCP servers connected.
+
+    The order of the steps matters. A refusal before step 2 leaves a run that never began in its journal; a
+    refusal after step 4 would leave the servers connected.
+
+    Raises:
+        RunRefused: `config`, if a setting of the agent cannot be kept.
+        UnknownRun, UnreadableMeta: the run to carry on is gone.
+    """
+    agent, run = setup.agent, setup.run
+    # 1. Take the verdict on model and tools, made before the start, and look up the prices.
+    verdict = agent.verdict or verdict_of(agent)  # a server from before an upgrade sends none
+    prices, scripted = find_prices(verdict.model), is_scripted(setup.environment)
+    meter = UsageMeter(None if scripted else prices)
+    settings = _model_settings(agent, verdict.model, setup.environment, prices)
+    request = run.request()
+    final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
+    workspace, sandbox = await _entered_workspace(setup, verdict.selection)
+    async with AsyncExitStack() as cleanup:
+        cleanup.push_async_callback(_close, workspace)
+        # 2. Record the start: whatever is refused from here on stands in the journal behind it.
+        setup.record_start(request, sandbox.mark, settings.model)
+        own_tools = [
+            *workspace,
+            *todo_tools(verdict.selection.todos, run.record),
+            *_companions(setup),
+            *([final] if final else []),
+        ]
+        # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
+        task = _task(agent, request, run, sandbox)
+        delegates = setup.delegation is not None
+        opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, delegates)
+        if request.continues_run_id is None:
+            start = start_conversation(run, opening)
+        else:
+            start = await carry_on_conversation(run, read_past(run.store, request.continues_run_id), opening)
+        # 4. Connect the servers. If one fails, this closes them all itself.
+        servers = None
+        if agent.mcp_servers:
+            # Not at the top: this imports the SDK of the protocol.
+            from subagent_server.worker.connected_servers import connect_servers
+
+            own_names = [*(tool.name for tool in own_tools), *verdict.web.names]
+            build = None if sandbox.servers is None else sandbox.servers.built_for
+            servers = await connect_servers(setup, own_names, build)
+            cleanup.push_async_callback(servers.aclose)
+        listed = await _listed_tools(setup, servers, own_tools, sandbox)
+        tools = [*own_tools, *listed]
+        check_asked(agent.ask, [tool.name for tool in tools])
+        # 5. Nothing may be refused from here on.
+        may_ask = any(tool.name == AskParent.name for tool in tools)
+        pace = SharedPace(run.store.paths.backoff, settings.base_url or "", settings.api_key)
+        loop = Loop(
+            run=run,
+            model=Model(settings, pace, run.request_sent),
+            system=system_blocks(task, may_ask=may_ask, structured=final is not None),
+            tools=tools,
+            max_turns=agent.limits.max_turns,
+            final=final,
+            meter=meter,
+            outputs=KeptOutputs(run.paths.outputs, run.masker),
+            text=start.text,
+            web=make_web_tools(verdict.web),
+            ask=agent.ask,
+        )
+        _warn(setup, verdict, [*tools, *(servers.tools if servers else [])], servers)
+        if prices is None and not scripted and verdict.is_model_known:  # else the start has said so
+            message = f"No price is known for {settings.model}, so its cost is not counted."
+            run.record("warning", message=message)
+        cleanup.pop_all()
+        return MessagesRunner(loop, start, servers, sandbox, run.first_request)
+
+
+# -- step 1: without an effect
+
+
+def _model_settings(
+    agent: AgentDefinition, model: str, environment: Mapping[str, str], prices: Prices | None
+) -> ModelSettings:
+    return ModelSettings(
+        model=model,
+        api_key=environment[agent.api_key_env].strip(),
+        base_url=agent.base_url or environment.get("ANTHROPIC_BASE_URL") or None,
+        max_tokens=agent.max_tokens or DEFAULT_MAX_TOKENS,
+        effort=agent.effort,
+        context_window=prices.context_window if prices else None,
+    )
+
+
+async def _entered_workspace(setup: RunnerSetup, selection: Selection) -> tuple[list[Tool], Sandbox]:
+    """Return the tools of the workspace, with the shell in its box if there is one, and where it works."""
+    sandbox = await off_loop(lambda: planned_sandbox(setup, selection))
+    tools = _workspace(setup, selection, sandbox)
+    try:
+        await entered(sandbox, tools)
+    except BoxRefused as refusal:
+        if refusal.passes:
+            raise end_of_run("The programs of the run", refusal) from refusal
+        sandbox = without_box(setup.agent, refusal.reason)
+        tools = _workspace(setup, selection, sandbox)
+    except BaseException:
+        await _close(tools)
+        raise
+    return tools, sandbox
+
+
+async def _close(tools: Sequence[Tool]) -> None:
+    """Close the tools, all at once."""
+    await asyncio.gather(*(tool.aclose() for tool in tools), return_exceptions=True)
+
+
+def _workspace(setup: RunnerSetup, selection: Selection, sandbox: Sandbox) -> list[Tool]:
+    """Return the shell, the editor and search, as far as the agent may use them."""
+    return make_workspace_tools(
+        selection,
+        scope=SearchScope(
+            Path.cwd(),
+            Path(os.path.realpath(setup.run.store.paths.root)),
+            is_marked,
+            None if sandbox.box is None else sandbox.box.program,
+        ),
+        environment=_shell_environment(setup.agent, setup.environment),
+        read_only=setup.protected.all,
+        output_dir=setup.run.paths.outputs,
+        lifted=setup.agent.lifted,
+        masker=setup.run.masker,
+        spare=marks.shims_on_record(setup.run.store.paths),  # no run ends the shim of another
+        box=None if sandbox.box is None else sandbox.box.built,
+        watch=setup.watch,
+    )
+
+
+def _shell_environment(agent: AgentDefinition, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the shell: the environment of the run without the key of its model.
+
+    An agent that may start others keeps the key, because a `subagent run` in its shell hands the key on. An
+    agent whose own `env` gives the key keeps the key too.
+    """
+    if agent.agents:
+        return dict(environment)
+    keys = {agent.api_key_env, _AUTH_TOKEN} - agent.env.keys()
+    return {name: value for name, value in environment.items() if name not in keys}
+
+
+def _companions(setup: RunnerSetup) -> list[Tool]:
+    """Return the tools that come without being named, less the tools forbidden by the file."""
+    tools: list[Tool] = [
+        AskParent(setup.run),
+        *([AgentComplete(setup.run.run_id)] if setup.agent.by_contract else []),
+        *(nested_tools(setup.delegation) if setup.delegation else []),
+    ]
+    return [tool for tool in tools if tool.name not in setup.agent.disallowed_tools]
+
+
+# -- step 3: the transcript
+
+
+def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, sandbox: Sandbox) -> Task:
+    return Task(
+        run_id=run.run_id,
+        agent_name=agent.name,
+        system_prompt=agent.system_prompt,
+        prompt=request.prompt,
+        cwd=request.cwd,
+        inputs=copied_inputs(run.paths),
+        continues=request.continues_run_id,
+        by_contract=agent.by_contract,
+        place="\n".join(filter(None, (sandbox.words, worktree_words(run.meta().worktree)))),
+    )
+
+
+# -- steps 4 and 5: servers and model
+
+
+async def _listed_tools(
+    setup: RunnerSetup, servers: "ConnectedServers | None", own: Sequence[Tool], sandbox: Sandbox
+) -> Sequence[Tool]:
+    """Return the tools of MCP servers, as the extensions of the agent offer them.
+
+    Raises:
+        RunRefused: `config`; an extension cannot keep what the agent asks for.
+    """
+    run, listed = setup.run, servers.tools if servers is not None else []
+    where = extensions.tools_for("codeMode")
+    if setup.agent.enabled_code_mode is None or where is None:  # without the extension, the start refuses it
+        return listed
+    with_programs: Callable[[RunTools], Awaitable[Sequence[Tool]]] = extensions.imported(where)
+    return await with_programs(
+        RunTools(
+            agent=setup.agent,
+            run=run,
+            environment=setup.environment,
+            own=own,
+            listed=listed,
+            code=run.paths.code,
+            outputs=run.paths.outputs,
+            masker=run.masker,
+            box=None if sandbox.box is None else sandbox.box.built,
+            spare=marks.shims_on_record(run.store.paths),
+            watch=setup.watch,
+        )
+    )
+
+
+def _warn(
+    setup: RunnerSetup, verdict: Verdict, tools: list[Tool], servers: "ConnectedServers | None"
+) -> None:
+    """Record a warning for names in `tools` that no server offers; the start has warned of the others."""
+    known = {tool.name for tool in tools} | {AskParent.name, *verdict.missing_tools}
+    asked = [*verdict.selection.unknown, *(verdict.selection.mcp or [])]
+    unknown = [n for n in asked if n not in known and (servers is None or not servers.know(n))]
+    if unknown:
+        setup.run.record("warning", message=f"No tool is offered under the names {', '.join(unknown)}.")
+
 
 # -- Runs that meet a busy API pause together: a small file of the runs root says when calls may go on.
 #
@@ -98,7 +372,7 @@ class _Hold:
 
 
 class SharedPace:
-    """Implements `toolkit.pace.Pace` for all runs of a root that call one API with one key.
+    """Implements `toolbox.context.Pace` for all runs of a root that call one API with one key.
 
     The file of a hold is named by a digest of root, address and key: runs with other keys are other accounts,
     and no file tells which key it is about.
@@ -164,460 +438,3 @@ def _spread(seconds: float) -> float:
     """Return what is added to a wait by chance: never so much that it is longer than the longest."""
     most = min(seconds / 2, LONGEST_WAIT_SECONDS - seconds)
     return random.uniform(0, max(LEAST_SPREAD_SECONDS, most))
-
-
-# -- Reading the files of a run for its continuation. The files are data: any may be damaged.
-
-
-Event = dict[str, Any]
-
-LONGEST_CHAIN = 1_000
-
-
-def read_past(store: RunStore, run_id: str) -> list[PastRun]:
-    """Return the run, preceded by the runs it carried on, back to the last run with a transcript.
-
-    Once a run has begun, its own transcript has the whole conversation. A run that ended earlier has only its
-    request; then the run to be carried on by this run comes first.
-
-    Raises:
-        InvalidRunId, UnknownRun, UnreadableMeta: a run of the chain is gone, or cannot be read.
-    """
-    found: list[PastRun] = []
-    named: str | None = run_id
-    while named is not None and len(found) < LONGEST_CHAIN:
-        meta = store.read(named)
-        try:
-            found.append(_past_run(store, meta))
-        except OSError as error:
-            place = store.paths.run(named).directory
-            raise UnreadableMeta(
-                named, Path(error.filename or place), error.strerror or str(error)
-            ) from error
-        named = None if found[-1].messages else store.read_request(named).continues_run_id
-    return found[::-1]
-
-
-def _past_run(store: RunStore, meta: RunMeta) -> PastRun:
-    run = store.paths.run(meta.run_id)
-    model, calls = _of_journal(run)
-    return PastRun(
-        run_id=meta.run_id,
-        status=meta.status,
-        prompt=store.read_request(meta.run_id).prompt,
-        model=model,
-        inputs=copied_inputs(run),
-        messages=list(read_transcript(run)),
-        calls=calls,
-        questions=meta.messages,
-        children=[child for child in map(_child(store), store.children_of(meta.run_id)) if child],
-        tells_all=_is_since_boot(meta),
-    )
-
-
-def _is_since_boot(meta: RunMeta) -> bool:
-    """Whether unsynced writes are there for sure: within one boot, a kill loses none of them."""
-    return meta.launch is not None and (meta.launch.host, meta.launch.boot_id) == (
-        processes.host_name(),
-        processes.boot_id(),
-    )
-
-
-def _of_journal(run: RunPaths) -> tuple[str | None, dict[str, PastCall]]:
-    """Return the model and the tool calls that had begun, by the journal."""
-    model: str | None = None
-    calls: dict[str, PastCall] = {}
-    for event in durable.records(run.events):
-        match event.get("type"):
-            case "run_started":
-                model = event["model"] if isinstance(event.get("model"), str) else model
-            case "tool_call" | "tool_result" if event.get("server") is not True:  # the API makes those
-                call = _call(event, calls)
-                if call is not None:
-                    calls[call.call_id] = call
-            case "program_call" | "program_result":
-                _add_call_of_program(event, calls)
-    return model, calls
-
-
-def _call(event: Event, known: dict[str, PastCall]) -> PastCall | None:
-    """Return a call as updated by a further event. A call with a result had begun, recorded or not."""
-    call_id, name = event.get("toolCallId"), event.get("toolName")
-    if not isinstance(call_id, str) or not isinstance(name, str):
-        return None
-    if event["type"] == "tool_call":
-        return PastCall(call_id, name, event.get("arguments"), _moment(event))
-    begun = known.get(call_id) or PastCall(call_id, name)
-    return PastCall(
-        call_id=call_id,
-        name=name,
-        arguments=begun.arguments,
-        began_at=begun.began_at,
-        finished=True,
-        text=str(event.get("text", "")),
-        is_error=event.get("isError") is True,
-        whole=event.get("cut") is not True,
-    )
-
-
-def _add_call_of_program(event: Event, calls: dict[str, PastCall]) -> None:
-    """Add a call to the program that made it: programs run one after the other, so it is the last begun."""
-    programs = [call for call in calls.values() if call.name == CODE_TOOL_NAME and not call.finished]
-    number, function = event.get("call"), event.get("function")
-    if not programs or not isinstance(number, int) or not isinstance(function, str):
-        return
-    made = programs[-1].made
-    if event["type"] == "program_call":
-        made[number] = PastProgramCall(function, event.get("arguments"))
-    elif number in made:
-        text, is_error = str(event.get("text", "")), event.get("isError") is True
-        made[number] = replace(made[number], finished=True, text=text, is_error=is_error)
-
-
-def _moment(event: Event) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(event.get("at")))
-    except ValueError:
-        return None
-
-
-def _child(store: RunStore) -> Any:
-    def read(run_id: str) -> PastChild | None:
-        try:
-            meta, request = store.read(run_id), store.read_request(run_id)
-        except SubagentError:
-            return None  # a start that never was, or an unreadable run
-        tool = tool_name(meta.agent_name, distinct=bool(request.agent.get("distinctTool")))
-        return PastChild(run_id, meta.agent_name, tool, request.prompt, meta.status)
-
-    return read
-
-
-_AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
-"""The other variable by which programs call the Messages API."""
-
-
-class MessagesRunner:
-    """Implements `runners.runner.Runner` with a loop that can start, and the start of its conversation."""
-
-    def __init__(
-        self,
-        loop: Loop,
-        start: Resumed,
-        servers: "ConnectedServers | None",
-        place: Place,
-        first_request: asyncio.Event,
-    ) -> None:
-        self._loop = loop
-        self._start = start
-        self._servers = servers
-        self._place = place
-        self._first_request = first_request
-
-    @property
-    def usage(self) -> Usage:
-        """What the run has used so far."""
-        return self._loop.usage
-
-    async def work(self) -> Outcome:
-        """Carry the conversation on to its end. Raises as `Loop.work` does."""
-        if self._start.outcome is not None:
-            return self._start.outcome
-        getting_ready = asyncio.create_task(self._get_ready())
-        try:
-            return await self._loop.work(self._start.messages)
-        finally:
-            getting_ready.cancel()
-            await asyncio.gather(getting_ready, return_exceptions=True)
-
-    async def _get_ready(self) -> None:
-        """Get the place of the programs ready, from when the first request of the model is on its way."""
-        await self._first_request.wait()
-        await get_ready(self._place, self._loop.tools)
-        if GROUPS.has_failed and self._place.box is not None:
-            self._loop.run.record("warning", message=NO_GROUP)
-        with suppress(OSError):
-            for name in await off_loop(self._place.open):
-                message = f"What other programs execute is not protected in the sandbox: {name}"
-                self._loop.run.record("warning", message=message)
-
-    def cut_short(self, failure: Failure) -> Outcome:
-        """Return the outcome of a run that something else ends."""
-        return self._loop.cut_short(failure)
-
-    async def rest(self) -> None:
-        """End the shell and its jobs."""
-        await asyncio.gather(*(tool.aclose() for tool in self._loop.tools if isinstance(tool, BashTool)))
-
-    async def aclose(self) -> None:
-        """Close the tools, the MCP servers and the connections of the model, all at once."""
-        closing = [_leave(self._loop.tools)]
-        closing += [self._servers.aclose()] if self._servers is not None else []
-        await asyncio.gather(*closing, self._loop.model.aclose(), return_exceptions=True)
-
-
-async def open_runner(setup: RunnerSetup) -> MessagesRunner:
-    """Return the loop of a run, with its start recorded and its MCP servers connected.
-
-    The order of the steps matters. A refusal before step 2 leaves a run that never began in its journal; a
-    refusal after step 4 would leave the servers connected.
-
-    Raises:
-        RunRefused: `config`, if a setting of the agent cannot be kept.
-        UnknownRun, UnreadableMeta: the run to carry on is gone.
-    """
-    agent, run = setup.agent, setup.run
-    # 1. Take the verdict on model and tools, made before the start, and look up the prices.
-    verdict = agent.verdict or verdict_of(agent)  # a server from before an upgrade sends none
-    prices, scripted = find_prices(verdict.model), is_scripted(setup.environment)
-    meter = UsageMeter(None if scripted else prices)
-    settings = _model_settings(agent, verdict.model, setup.environment, prices)
-    request = run.request()
-    final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
-    workspace, place = await _entered_workspace(setup, verdict.selection)
-    async with AsyncExitStack() as cleanup:
-        cleanup.push_async_callback(_leave, workspace)
-        # 2. Record the start: whatever is refused from here on stands in the journal behind it.
-        setup.record_start(request, place.mark, settings.model)
-        todos = todo_tools(verdict.selection.todos, run.record)
-        own_tools = [*workspace, *todos, *_companions(setup), *([final] if final else [])]
-        # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
-        task = _task(agent, request, run, place)
-        delegates = setup.delegation is not None
-        opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, delegates)
-        if request.continues_run_id is None:
-            start = start_conversation(run, opening)
-        else:
-            start = await carry_on_conversation(run, read_past(run.store, request.continues_run_id), opening)
-        # 4. Connect the servers. If one fails, this closes them all itself.
-        own_names = [*(tool.name for tool in own_tools), *verdict.web.names]
-        servers = await _servers(setup, own_names, place)
-        if servers is not None:
-            cleanup.push_async_callback(servers.aclose)
-        foreign = await _foreign_tools(setup, servers, own_tools, place)
-        tools = [*own_tools, *foreign]
-        check_asked(agent.ask, [tool.name for tool in tools])
-        # 5. Nothing may be refused from here on.
-        may_ask = any(tool.name == AskParent.name for tool in tools)
-        pace = SharedPace(run.store.paths.backoff, settings.base_url or "", settings.api_key)
-        loop = Loop(
-            run=run,
-            model=Model(settings, pace, run.request_sent),
-            system=system_blocks(task, may_ask=may_ask, structured=final is not None),
-            tools=tools,
-            max_turns=agent.limits.max_turns,
-            final=final,
-            meter=meter,
-            outputs=KeptOutputs(run.paths.outputs, run.masker),
-            text=start.text,
-            web=make_web_tools(verdict.web),
-            ask=agent.ask,
-        )
-        _warn(setup, verdict, [*tools, *(servers.tools if servers else [])], servers)
-        if prices is None and not scripted and verdict.is_model_known:  # else the start has said so
-            message = f"No price is known for {settings.model}, so its cost is not counted."
-            run.record("warning", message=message)
-        cleanup.pop_all()
-        return MessagesRunner(loop, start, servers, place, run.first_request)
-
-
-# -- step 1: without an effect
-
-
-def _model_settings(
-    agent: AgentDefinition, model: str, environment: Mapping[str, str], prices: Prices | None
-) -> ModelSettings:
-    return ModelSettings(
-        model=model,
-        api_key=environment[agent.api_key_env].strip(),
-        base_url=agent.base_url or environment.get("ANTHROPIC_BASE_URL") or None,
-        max_tokens=agent.max_tokens or DEFAULT_MAX_TOKENS,
-        effort=agent.effort,
-        context_window=prices.context_window if prices else None,
-    )
-
-
-async def _entered_workspace(setup: RunnerSetup, selection: Selection) -> tuple[list[Tool], Place]:
-    """Return the tools of the workspace, with the shell in its box if there is one, and where it works."""
-    place = await off_loop(lambda: planned_place(setup, selection))
-    tools = _workspace(setup, selection, place)
-    try:
-        await entered(place, tools)
-    except BoxRefused as refusal:
-        if refusal.passes:
-            raise end_of_run("The programs of the run", refusal) from refusal
-        place = without_box(setup.agent, refusal.reason)
-        tools = _workspace(setup, selection, place)
-    except BaseException:
-        await _leave(tools)
-        raise
-    return tools, place
-
-
-async def _leave(tools: Sequence[Tool]) -> None:
-    """Close the tools, all at once."""
-    await asyncio.gather(*(tool.aclose() for tool in tools), return_exceptions=True)
-
-
-def _workspace(setup: RunnerSetup, selection: Selection, place: Place) -> list[Tool]:
-    """Return the shell, the editor and search, as far as the agent may use them."""
-    return make_workspace_tools(
-        selection,
-        scope=SearchScope(
-            Path.cwd(),
-            Path(os.path.realpath(setup.run.store.paths.root)),
-            is_marked,
-            None if place.box is None else place.box.program,
-        ),
-        environment=_shell_environment(setup.agent, setup.environment),
-        read_only=setup.places.all,
-        output_dir=setup.run.paths.outputs,
-        lifted=setup.agent.lifted,
-        masker=setup.run.masker,
-        spare=marks.shims_on_record(setup.run.store.paths),  # no run ends the shim of another
-        box=None if place.box is None else place.box.built,
-        watch=setup.watch,
-    )
-
-
-def _shell_environment(agent: AgentDefinition, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the shell: the environment of the run without the key of its model.
-
-    An agent that may start others keeps the key, because a `subagent run` in its shell hands the key on. An
-    agent whose own `env` gives the key keeps the key too.
-    """
-    if agent.agents:
-        return dict(environment)
-    keys = {agent.api_key_env, _AUTH_TOKEN} - agent.env.keys()
-    return {name: value for name, value in environment.items() if name not in keys}
-
-
-def _companions(setup: RunnerSetup) -> list[Tool]:
-    """Return the tools that come without being named, less the tools forbidden by the file."""
-    tools: list[Tool] = [
-        AskParent(setup.run),
-        *([AgentComplete(setup.run.run_id)] if setup.agent.by_contract else []),
-        *(nested_tools(setup.delegation) if setup.delegation else []),
-    ]
-    return [tool for tool in tools if tool.name not in setup.agent.disallowed_tools]
-
-
-# -- step 3: the transcript
-
-
-def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, place: Place) -> Task:
-    return Task(
-        run_id=run.run_id,
-        agent_name=agent.name,
-        system_prompt=agent.system_prompt,
-        prompt=request.prompt,
-        cwd=request.cwd,
-        inputs=copied_inputs(run.paths),
-        continues=request.continues_run_id,
-        by_contract=agent.by_contract,
-        place="\n".join(filter(None, (place.words, worktree_words(run.meta().worktree)))),
-    )
-
-
-# -- steps 4 and 5: servers and model
-
-
-async def _foreign_tools(
-    setup: RunnerSetup, servers: "ConnectedServers | None", own: Sequence[Tool], place: Place
-) -> Sequence[Tool]:
-    """Return the tools of MCP servers, as the extensions of the agent offer them.
-
-    Raises:
-        RunRefused: `config`; an extension cannot keep what the agent asks for.
-    """
-    run, listed = setup.run, servers.tools if servers is not None else []
-    where = extensions.tools_for("codeMode")
-    if setup.agent.enabled_code_mode is None or where is None:  # without the extension, the start refuses it
-        return listed
-    with_programs: Callable[[RunTools], Awaitable[Sequence[Tool]]] = extensions.imported(where)
-    return await with_programs(
-        RunTools(
-            agent=setup.agent,
-            run=run,
-            environment=setup.environment,
-            own=own,
-            listed=listed,
-            code=run.paths.code,
-            outputs=run.paths.outputs,
-            masker=run.masker,
-            box=None if place.box is None else place.box.built,
-            spare=marks.shims_on_record(run.store.paths),
-            watch=setup.watch,
-        )
-    )
-
-
-async def _servers(setup: RunnerSetup, own_names: list[str], place: Place) -> "ConnectedServers | None":
-    if not setup.agent.mcp_servers:
-        return None
-    # imports the SDK of the protocol
-
-    return await connect_servers(setup, own_names, None if place.servers is None else place.servers.built_for)
-
-
-def _warn(
-    setup: RunnerSetup, verdict: Verdict, tools: list[Tool], servers: "ConnectedServers | None"
-) -> None:
-    """Record a warning for names in `tools` that no server offers; the start has warned of the others."""
-    known = {tool.name for tool in tools} | {AskParent.name, *verdict.missing_tools}
-    asked = [*verdict.selection.unknown, *(verdict.selection.mcp or [])]
-    unknown = [n for n in asked if n not in known and (servers is None or not servers.know(n))]
-    if unknown:
-        setup.run.record("warning", message=f"No tool is offered under the names {', '.join(unknown)}.")
-
-
-# -- The MCP servers of a run, as its worker connects, uses and closes them.
-#
-# Imports the SDK of the protocol, so it is imported for agents with MCP servers alone.
-
-
-@dataclass
-class ConnectedServers:
-    """The servers of a run, and the tools of these servers that the run may use."""
-
-    servers: Servers
-    tools: list[McpTool]
-
-    def know(self, name: str) -> bool:
-        """Whether a name in the agent file's `tools` means one of these tools."""
-        return any(tool.answers_to(name) for tool in self.tools)
-
-    async def aclose(self) -> None:
-        """Close the servers."""
-        await self.servers.aclose()
-
-
-async def connect_servers(
-    setup: RunnerSetup, own_names: Collection[str], build: Builder | None
-) -> ConnectedServers:
-    """Connect to the servers of an agent, all at once, and choose among their tools.
-
-    `own_names` are taken already. `build` makes the boxes of those that work in one, beside each other.
-
-    Raises:
-        RunRefused: `config`, or `storage` if a box could not be made, naming the server and its words. No
-            server is left connected.
-    """
-    agent, run = setup.agent, setup.run
-    worktree, cwd = run.meta().worktree, Path.cwd()
-    project = cwd if worktree is None else Path(worktree.origin)
-    state = state_directory_of(setup.environment)
-    starts = ServerStarts(agent, setup.environment, cwd, project, state, build, setup.places.written)
-    around = ServerContext(starts.start, run.record, run.masker, run.paths.server_logs)
-    servers = await connect(agent.mcp_servers, around, agent.name)
-    try:
-        code_mode = agent.enabled_code_mode
-        excluded = None if code_mode is None else code_mode.excluded_tools
-        wanted = ToolChoice(agent.tools, agent.disallowed_tools, excluded)
-        tools, warnings = servers.tools(wanted, set(own_names), Attachments(run.paths.outputs, run.masker))
-    except BaseException:
-        await servers.aclose(hurry=True)
-        raise
-    for warning in warnings:
-        run.record("warning", message=warning)
-    return ConnectedServers(servers, tools)

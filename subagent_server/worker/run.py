@@ -37,6 +37,334 @@ from subagent_server.verbs.questions import ask, hooks_of
 from subagent_server.verbs.reconcile import subtree, tree_usage
 from subagent_server.verbs.tree_limits import Budget, budgets_of, check_budgets, check_cost
 
+_BUDGET_POLL_SECONDS = 0.5
+"""How long a model call waits before it looks again whether a budget has room for it."""
+
+
+class WorkerRun:
+    """Implements `toolbox.context.RunContext` for the worker process of a run.
+
+    `store` and `paths` are for the worker's own modules. Everything written is masked first.
+    """
+
+    def __init__(self, directory: Path, slots: list[int], deadline: int | None = None) -> None:
+        """Descriptors: `slots` are the locks that let this run work, `deadline` is the pipe to its shim."""
+        self.paths = run_at(directory)
+        self.store = RunStore(directory.parent, self.paths.root)
+        self.masker = Masker()
+        self.clock = WorkClock(self._wait_begins, self.report_deadline, self.report_deadline)
+        self._deadline = DeadlineWriter(deadline)
+        self.model_busy = False
+        """Whether the API works on a request: a stop waits a little for the reply."""
+        self.first_request = asyncio.Event()
+        """Set when the first request of the model is on its way."""
+        self._limits = Limits()
+        self._prompt: str | None = None
+        self._secrets: list[str] = []
+        self._slots = slots
+        self._journal = RunJournal(self.paths)
+        self._transcript = Transcript(self.paths)
+        self._model_calls = ModelCalls(self.store, self.paths)
+        self.acknowledgements = Acknowledgements(self._acknowledge)
+        self._sleeper: Sleeper | None = None
+        self._hooks: str | None = None
+        self._own_questions: set[str] = set()
+        """The questions of the agent itself, each of which waits for its own answer."""
+        self._asking = 0
+        """How many of them are just being written, so that their ids are not known yet."""
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self.paths.run_id
+
+    def limit(self, limits: Limits) -> None:
+        """Keep to the limits of the agent. Called before anything that could block for ever."""
+        self._limits = limits
+        self.report_deadline()
+
+    def use_package(self, package: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        """Take what came through memory: the prompt, and the secrets to mask from now on."""
+        self._prompt = package.get("prompt")  # the launcher may be older than an upgrade
+        self._secrets = package.get("secrets") or []
+        self.masker = masker_of(None, environment, self._secrets)
+
+    def request(self) -> RunRequest:
+        """Return the request, with the prompt as it was given: on disk its secrets are masked.
+
+        Raises:
+            UnreadableMeta: it cannot be read.
+        """
+        request = self.store.read_request(self.run_id)
+        return request if self._prompt is None else request.model_copy(update={"prompt": self._prompt})
+
+    def use_agent(self, agent: AgentDefinition, environment: Mapping[str, str]) -> None:
+        """Mask the secrets of `agent` too, and tell the user's hooks. Called before any work."""
+        self.masker = masker_of(agent, environment, self._secrets)
+        self._hooks = hooks_of(environment)
+
+    # -- the state
+
+    def begin(self) -> bool:
+        """Record that the worker lives. Returns False if the run was ended meanwhile.
+
+        Raises:
+            StorageFailed: the state cannot be written.
+        """
+        identity = processes.this_process()
+        worker = WorkerIdentity(
+            host=identity.host, pid=identity.pid, start_time=identity.start_time, boot_id=identity.boot_id
+        )
+        try:
+            self.apply(transitions.WorkerStarted(worker=worker))
+        except IllegalTransition:
+            return False
+        failpoint("worker.started")
+        return True
+
+    def apply(
+        self, event: RunEvent, result: RunResult | None = None, payload: bytes | None = None
+    ) -> RunMeta:
+        """Write an event into the state of the run, and with a terminal one its result and payload.
+
+        Raises:
+            SubagentError: IllegalTransition, MessageClosed, or the state cannot be written.
+        """
+        return self.store.update(self.run_id, event, now(), result=result, payload=payload)
+
+    def meta(self) -> RunMeta:
+        """Return the state of the run. Raises UnreadableMeta."""
+        return self.store.read_state(self.paths)
+
+    def checkpoint(self) -> None:
+        """Raise RunOver if the run has ended."""
+        if self.meta().status.is_terminal:
+            raise RunOver
+
+    # -- journal and transcript
+
+    def record(self, kind: str, **facts: Any) -> None:
+        """Append an event to the journal; a disk that refuses is a warning."""
+        self._journal.append(kind, now(), self.masker.data(facts))
+        failpoint("worker.told")
+
+    def remember(self, message: dict[str, Any], stop_reason: str | None = None) -> None:
+        """Append a message to the transcript; a disk that refuses is a warning."""
+        kept = message | ({"stopReason": stop_reason} if stop_reason else {})
+        self._transcript.append(self.masker.message(kept))
+        failpoint("worker.remembered")
+
+    def adopt(self, messages: list[dict[str, Any]]) -> None:
+        """Begin the transcript with the conversation of the run being carried on."""
+        self._transcript.begin(self.masker.message(message) for message in messages)
+
+    # -- time
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While inside, each change of the run wakes every `sleep`. Enter it inside the event loop."""
+        self._sleeper = Sleeper(self.paths.wake(os.getpid()))
+        try:
+            yield
+        finally:
+            self._sleeper.close()
+            self._sleeper = None
+
+    async def sleep(self, seconds: float) -> None:
+        """Return at the next change of the run, at the slow poll, or when the time is over."""
+        if self._sleeper is not None:
+            await self._sleeper.sleep(seconds)
+
+    def wake(self) -> None:
+        """Wake every sleeper."""
+        if self._sleeper is not None:
+            self._sleeper.wake_all()
+
+    async def spare(self, seconds: float) -> None:
+        """Pause inside a stretch of working time, which stands still: it is a busy API that is waited for.
+
+        The run keeps its slots: another run would only find the API busy too.
+        """
+        with self.clock.pausing(time.monotonic() + seconds):
+            await self.pause(seconds)
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep, unless the run ends meanwhile: then it raises RunOver."""
+        deadline = time.monotonic() + seconds
+        busy, self.model_busy = self.model_busy, False  # a stop has nothing to wait for
+        try:
+            while (remaining := deadline - time.monotonic()) > 0:
+                self.checkpoint()
+                await self.sleep(min(remaining, SLOW_POLL_SECONDS))
+            self.checkpoint()
+        finally:
+            self.model_busy = busy
+
+    def working(self) -> AbstractContextManager[None]:
+        """Count working time."""
+        return self.clock.working()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Suspend the stretch of working time that this is inside."""
+        return self.clock.waiting()
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether a question of the run is open, or a run that it has started goes on."""
+        meta = self.meta()
+        if meta.status.is_terminal or meta.pending:
+            return bool(meta.pending)
+        return any(not self._has_ended(child) for child in self.store.children_of(self.run_id))
+
+    def _has_ended(self, run_id: str) -> bool:
+        try:
+            return self.store.read(run_id).status.is_terminal
+        except SubagentError:
+            return True  # a start that never was, or an unreadable run: nobody waits for it
+
+    def session_opened(self, session_id: str) -> None:
+        """Write the name of the program's conversation into the state. Raises SubagentError."""
+        with suppress(IllegalTransition):  # ended from outside, which is noticed by itself
+            self.apply(transitions.ProgressReported(external_session_id=session_id))
+
+    def report_deadline(self) -> None:
+        """Let the shim know when this process is to be ended if it no longer answers."""
+        until = self.clock.waits_until
+        if self.clock.running or until is None:
+            until = time.monotonic() + self._limits.timeout_seconds - self.clock.elapsed
+        self._deadline.write(until)
+
+    def _wait_begins(self) -> None:
+        """Give back the slots, so that others work. They are not taken again."""
+        self.report_deadline()
+        for descriptor in self._slots:
+            with suppress(OSError):
+                locks.give_back(descriptor)
+        self._slots.clear()
+
+    # -- model calls
+
+    @asynccontextmanager
+    async def model_call(self, spent: Usage, besides: Decimal = Decimal(0)) -> AsyncIterator[None]:
+        """Count working time, and let a stop wait for the reply.
+
+        Raises:
+            RunRefused: the money is spent.
+            SubagentError: that an answer was read could not be written.
+        """
+        calls = self._model_calls
+        while not (calls.unbounded or await asyncio.to_thread(calls.begin, spent, besides)):
+            await self.pause(_BUDGET_POLL_SECONDS)
+        self.model_busy = True
+        try:
+            with self.clock.working():
+                yield
+        finally:
+            self.model_busy = False
+            calls.end()
+        await self.acknowledgements.written()
+
+    def request_sent(self) -> None:
+        """Acknowledge the answers that the request holds."""
+        self.acknowledgements.release()
+        self.first_request.set()
+
+    # -- questions
+
+    async def ask(self, question: str, options: list[str] | None) -> Reply:
+        """Ask the parent and sleep until the answer, the expiry, or the end of the run.
+
+        The agent goes on with an answer before the acknowledgement: delivery never depends on the
+        acknowledgement.
+        """
+        message = await self._write_question(question, options)
+        self.record_question(message)
+        with self.clock.waiting(time.monotonic() + seconds_left(message)):
+            message = await self._closed(message)
+        self.record_end_of(message)
+        if message.message_status is MessageStatus.EXPIRED:
+            if (refusal := self.refusal_of_late(message)) is not None:
+                raise refusal
+            return Reply(message.message_id, None)
+        self.acknowledgements.add(message.message_id)
+        if self.clock.waits_until is not None:  # no request is sent before the other waits are over
+            self.acknowledgements.release()
+        return Reply(message.message_id, message.answer_content)
+
+    async def _write_question(self, question: str, options: list[str] | None) -> Message:
+        text, masked = self.masker.text(question), self.masker.data(options)
+        seconds = self._limits.ask_timeout_seconds
+        self._asking += 1
+        try:
+            meta = await asyncio.to_thread(ask, self.store, self.run_id, text, masked, seconds, self._hooks)
+            message = meta.messages[-1]
+            self._own_questions.add(message.message_id)
+            return message
+        except IllegalTransition as error:
+            raise RunOver from error
+        finally:
+            self._asking -= 1
+
+    async def _closed(self, message: Message) -> Message:
+        """Return the question once it is answered or has expired."""
+        while True:
+            meta = self.meta()
+            current = meta.message(message.message_id) or message
+            if meta.status.is_terminal:
+                raise RunOver
+            if current.message_status is not MessageStatus.PENDING:
+                return current
+            left = seconds_left(current)
+            if left <= 0:
+                await self.expire(message.message_id)
+            else:
+                await self.sleep(min(left, SLOW_POLL_SECONDS))
+
+    async def expire(self, message_id: str) -> None:
+        """Give up a question."""
+        with suppress(IllegalTransition):  # answered or ended meanwhile: the next look says which
+            await asyncio.to_thread(self.apply, transitions.QuestionExpired(message_id=message_id))
+
+    def _acknowledge(self, message_id: str) -> None:
+        message = self.meta().message(message_id)
+        answer = None if message is None else message.answer_content
+        masked = None if answer is None else self.masker.text(answer)
+        self.apply(transitions.ReplyAcknowledged(message_id=message_id, masked=masked))
+
+    def record_question(self, message: Message) -> None:
+        """Record that a question was asked."""
+        facts = {"options": message.options} if message.options else {}
+        self.record("question", messageId=message.message_id, question=message.question_content, **facts)
+
+    def record_end_of(self, message: Message) -> None:
+        """Record the answer to a question, or that none came in time."""
+        if message.message_status is MessageStatus.EXPIRED:
+            self.record("no_reply", messageId=message.message_id)
+        else:
+            answer = {"answer": message.answer_content, "answeredBy": message.answered_by}
+            self.record("reply", messageId=message.message_id, **answer)
+
+    def questions_of_programs(self) -> list[Message]:
+        """Return the questions that this process has not asked; none while it is just asking one itself."""
+        messages = [] if self._asking else self.meta().messages
+        return [message for message in messages if message.message_id not in self._own_questions]
+
+    def refusal_of_late(self, message: Message) -> RunRefused | None:
+        """Return why a question without an answer ends the run, or None if the agent goes on without it."""
+        if self._limits.on_ask_timeout != "fail":
+            return None
+        return RunRefused(
+            "ask_timeout",
+            f"Nobody answered {message.message_id} within {self._limits.ask_timeout_seconds:g} s.",
+            "Answer sooner, raise `askTimeoutSeconds`, or set `onAskTimeout: continue`.",
+        )
+
+
+def seconds_left(message: Message) -> float:
+    """Return how long an answer may still come."""
+    return (message.expires_at - now()).total_seconds() if message.expires_at else float("inf")
+
+
 # -- Acknowledging the answers read by a run, without delaying the model call that carries them.
 
 
@@ -265,344 +593,3 @@ class WorkClock:
             self._on_work()
         elif was_open and not self._open:
             self._elapsed += self._clock() - self._since
-
-
-_BUDGET_POLL_SECONDS = 0.5
-"""How long a model call waits before it looks again whether a budget has room for it."""
-
-
-class WorkerRun:
-    """Implements `toolkit.run_context.RunContext` for the worker process of a run.
-
-    `store` and `paths` are for the worker's own modules. Everything written is masked first.
-    """
-
-    def __init__(self, directory: Path, slots: list[int], deadline: int | None = None) -> None:
-        """Descriptors: `slots` are the locks that let this run work, `deadline` is the pipe to its shim."""
-        self.paths = run_at(directory)
-        self.store = RunStore(directory.parent, self.paths.root)
-        self.masker = Masker()
-        self.clock = WorkClock(self._wait_begins, self.report_deadline, self.report_deadline)
-        self._deadline = DeadlineWriter(deadline)
-        self.model_busy = False
-        """Whether the API works on a request: a stop waits a little for the reply."""
-        self.first_request = asyncio.Event()
-        """Set when the first request of the model is on its way."""
-        self._limits = Limits()
-        self._prompt: str | None = None
-        self._secrets: list[str] = []
-        self._slots = slots
-        self._journal = RunJournal(self.paths)
-        self._transcript = Transcript(self.paths)
-        self._model_calls = ModelCalls(self.store, self.paths)
-        self._acknowledgements = Acknowledgements(self._acknowledge)
-        self._sleeper: Sleeper | None = None
-        self._hooks: str | None = None
-        self._own_questions: set[str] = set()
-        """The questions of the agent itself, each of which waits for its own answer."""
-        self._asking = 0
-        """How many of them are just being written, so that their ids are not known yet."""
-
-    @property
-    def run_id(self) -> str:
-        """The id of the run."""
-        return self.paths.run_id
-
-    def limit(self, limits: Limits) -> None:
-        """Keep to the limits of the agent. Called before anything that could block for ever."""
-        self._limits = limits
-        self.report_deadline()
-
-    def use_package(self, package: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        """Take what came through memory: the prompt, and the secrets to mask from now on."""
-        self._prompt = package.get("prompt")  # the launcher may be older than an upgrade
-        self._secrets = package.get("secrets") or []
-        self.masker = masker_of(None, environment, self._secrets)
-
-    def request(self) -> RunRequest:
-        """Return the request, with the prompt as it was given: on disk its secrets are masked.
-
-        Raises:
-            UnreadableMeta: it cannot be read.
-        """
-        request = self.store.read_request(self.run_id)
-        return request if self._prompt is None else request.model_copy(update={"prompt": self._prompt})
-
-    def use_agent(self, agent: AgentDefinition, environment: Mapping[str, str]) -> None:
-        """Mask the secrets of `agent` too, and tell the user's hooks. Called before any work."""
-        self.masker = masker_of(agent, environment, self._secrets)
-        self._hooks = hooks_of(environment)
-
-    # -- the state
-
-    def begin(self) -> bool:
-        """Record that the worker lives. Returns False if the run was ended meanwhile.
-
-        Raises:
-            StorageFailed: the state cannot be written.
-        """
-        identity = processes.this_process()
-        worker = WorkerIdentity(
-            host=identity.host, pid=identity.pid, start_time=identity.start_time, boot_id=identity.boot_id
-        )
-        try:
-            self.apply(transitions.WorkerStarted(worker=worker))
-        except IllegalTransition:
-            return False
-        failpoint("worker.started")
-        return True
-
-    def apply(
-        self, event: RunEvent, result: RunResult | None = None, payload: bytes | None = None
-    ) -> RunMeta:
-        """Write an event into the state of the run, and with a terminal one its result and payload.
-
-        Raises:
-            SubagentError: IllegalTransition, MessageClosed, or the state cannot be written.
-        """
-        return self.store.update(self.run_id, event, now(), result=result, payload=payload)
-
-    def meta(self) -> RunMeta:
-        """Return the state of the run. Raises UnreadableMeta."""
-        return self.store.read_state(self.paths)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the run has ended."""
-        return self.meta().status.is_terminal
-
-    def checkpoint(self) -> None:
-        """Raise RunOver if the run has ended."""
-        if self.is_over:
-            raise RunOver
-
-    # -- journal and transcript
-
-    def record(self, kind: str, **facts: Any) -> None:
-        """Append an event to the journal; a disk that refuses is a warning."""
-        self._journal.append(kind, now(), self.masker.data(facts))
-        failpoint("worker.told")
-
-    def remember(self, message: dict[str, Any], stop_reason: str | None = None) -> None:
-        """Append a message to the transcript; a disk that refuses is a warning."""
-        kept = message | ({"stopReason": stop_reason} if stop_reason else {})
-        self._transcript.append(self.masker.message(kept))
-        failpoint("worker.remembered")
-
-    def adopt(self, messages: list[dict[str, Any]]) -> None:
-        """Begin the transcript with the conversation of the run being carried on."""
-        self._transcript.begin(self.masker.message(message) for message in messages)
-
-    # -- time
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """While inside, each change of the run wakes every `sleep`. Enter it inside the event loop."""
-        self._sleeper = Sleeper(self.paths.wake(os.getpid()))
-        try:
-            yield
-        finally:
-            self._sleeper.close()
-            self._sleeper = None
-
-    async def sleep(self, seconds: float) -> None:
-        """Return at the next change of the run, at the slow poll, or when the time is over."""
-        if self._sleeper is not None:
-            await self._sleeper.sleep(seconds)
-
-    def wake(self) -> None:
-        """Wake every sleeper."""
-        if self._sleeper is not None:
-            self._sleeper.wake_all()
-
-    async def spare(self, seconds: float) -> None:
-        """Pause inside a stretch of working time, which stands still: it is a busy API that is waited for.
-
-        The run keeps its slots: another run would only find the API busy too.
-        """
-        with self.clock.pausing(time.monotonic() + seconds):
-            await self.pause(seconds)
-
-    async def pause(self, seconds: float) -> None:
-        """Sleep, unless the run ends meanwhile: then it raises RunOver."""
-        deadline = time.monotonic() + seconds
-        busy, self.model_busy = self.model_busy, False  # a stop has nothing to wait for
-        try:
-            while (remaining := deadline - time.monotonic()) > 0:
-                self.checkpoint()
-                await self.sleep(min(remaining, SLOW_POLL_SECONDS))
-            self.checkpoint()
-        finally:
-            self.model_busy = busy
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """Count working time."""
-        with self.clock.working():
-            yield
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Suspend the stretch of working time that this is inside."""
-        with self.clock.waiting():
-            yield
-
-    @property
-    def waits_for_others(self) -> bool:
-        """Whether a question of the run is open, or a run that it has started goes on."""
-        meta = self.meta()
-        if meta.status.is_terminal or meta.pending:
-            return bool(meta.pending)
-        return any(not self._has_ended(child) for child in self.store.children_of(self.run_id))
-
-    def _has_ended(self, run_id: str) -> bool:
-        try:
-            return self.store.read(run_id).status.is_terminal
-        except SubagentError:
-            return True  # a start that never was, or an unreadable run: nobody waits for it
-
-    def session_opened(self, session_id: str) -> None:
-        """Write the name of the program's conversation into the state. Raises SubagentError."""
-        with suppress(IllegalTransition):  # ended from outside, which is noticed by itself
-            self.apply(transitions.ProgressReported(external_session_id=session_id))
-
-    def report_deadline(self) -> None:
-        """Let the shim know when this process is to be ended if it no longer answers."""
-        until = self.clock.waits_until
-        if self.clock.running or until is None:
-            until = time.monotonic() + self._limits.timeout_seconds - self.clock.elapsed
-        self._deadline.write(until)
-
-    def _wait_begins(self) -> None:
-        """Give back the slots, so that others work. They are not taken again."""
-        self.report_deadline()
-        for descriptor in self._slots:
-            with suppress(OSError):
-                locks.give_back(descriptor)
-        self._slots.clear()
-
-    # -- model calls
-
-    @asynccontextmanager
-    async def model_call(self, spent: Usage, besides: Decimal = Decimal(0)) -> AsyncIterator[None]:
-        """Count working time, and let a stop wait for the reply.
-
-        Raises:
-            RunRefused: the money is spent.
-            SubagentError: that an answer was read could not be written.
-        """
-        calls = self._model_calls
-        while not (calls.unbounded or await asyncio.to_thread(calls.begin, spent, besides)):
-            await self.pause(_BUDGET_POLL_SECONDS)
-        self.model_busy = True
-        try:
-            with self.clock.working():
-                yield
-        finally:
-            self.model_busy = False
-            calls.end()
-        await self.acknowledgements_written()
-
-    def request_sent(self) -> None:
-        """Acknowledge the answers that the request holds."""
-        self._acknowledgements.release()
-        self.first_request.set()
-
-    async def acknowledgements_written(self) -> None:
-        """Return once all answers read are acknowledged. Raises SubagentError if an acknowledgement fails."""
-        await self._acknowledgements.written()
-
-    # -- questions
-
-    async def ask(self, question: str, options: list[str] | None) -> Reply:
-        """Ask the parent and sleep until the answer, the expiry, or the end of the run.
-
-        The agent goes on with an answer before the acknowledgement: delivery never depends on the
-        acknowledgement.
-        """
-        message = await self._asked(question, options)
-        self.record_question(message)
-        with self.clock.waiting(time.monotonic() + seconds_left(message)):
-            message = await self._closed(message)
-        self.record_end_of(message)
-        if message.message_status is MessageStatus.EXPIRED:
-            if (refusal := self.refusal_of_late(message)) is not None:
-                raise refusal
-            return Reply(message.message_id, None)
-        self._acknowledgements.add(message.message_id)
-        if self.clock.waits_until is not None:  # no request is sent before the other waits are over
-            self._acknowledgements.release()
-        return Reply(message.message_id, message.answer_content)
-
-    async def _asked(self, question: str, options: list[str] | None) -> Message:
-        masked: list[str] | None = self.masker.data(options)
-        text, seconds = self.masker.text(question), self._limits.ask_timeout_seconds
-        self._asking += 1
-        try:
-            meta = await asyncio.to_thread(ask, self.store, self.run_id, text, masked, seconds, self._hooks)
-            message = meta.messages[-1]
-            self._own_questions.add(message.message_id)
-        except IllegalTransition as error:
-            raise RunOver from error
-        finally:
-            self._asking -= 1
-        return message
-
-    async def _closed(self, message: Message) -> Message:
-        """Return the question once it is answered or has expired."""
-        while True:
-            meta = self.meta()
-            current = meta.message(message.message_id) or message
-            if meta.status.is_terminal:
-                raise RunOver
-            if current.message_status is not MessageStatus.PENDING:
-                return current
-            left = seconds_left(current)
-            if left <= 0:
-                await self.expire(message.message_id)
-            else:
-                await self.sleep(min(left, SLOW_POLL_SECONDS))
-
-    async def expire(self, message_id: str) -> None:
-        """Give up a question."""
-        with suppress(IllegalTransition):  # answered or ended meanwhile: the next look says which
-            await asyncio.to_thread(self.apply, transitions.QuestionExpired(message_id=message_id))
-
-    def _acknowledge(self, message_id: str) -> None:
-        message = self.meta().message(message_id)
-        answer = None if message is None else message.answer_content
-        masked = None if answer is None else self.masker.text(answer)
-        self.apply(transitions.ReplyAcknowledged(message_id=message_id, masked=masked))
-
-    def record_question(self, message: Message) -> None:
-        """Record that a question was asked."""
-        facts = {"options": message.options} if message.options else {}
-        self.record("question", messageId=message.message_id, question=message.question_content, **facts)
-
-    def record_end_of(self, message: Message) -> None:
-        """Record the answer to a question, or that none came in time."""
-        if message.message_status is MessageStatus.EXPIRED:
-            self.record("no_reply", messageId=message.message_id)
-        else:
-            answer = {"answer": message.answer_content, "answeredBy": message.answered_by}
-            self.record("reply", messageId=message.message_id, **answer)
-
-    def questions_of_programs(self) -> list[Message]:
-        """Return the questions that this process has not asked; none while it is just asking one itself."""
-        messages = [] if self._asking else self.meta().messages
-        return [message for message in messages if message.message_id not in self._own_questions]
-
-    def refusal_of_late(self, message: Message) -> RunRefused | None:
-        """Return why a question without an answer ends the run, or None if the agent goes on without it."""
-        if self._limits.on_ask_timeout != "fail":
-            return None
-        return RunRefused(
-            "ask_timeout",
-            f"Nobody answered {message.message_id} within {self._limits.ask_timeout_seconds:g} s.",
-            "Answer sooner, raise `askTimeoutSeconds`, or set `onAskTimeout: continue`.",
-        )
-
-
-def seconds_left(message: Message) -> float:
-    """Return how long an answer may still come."""
-    return (message.expires_at - now()).total_seconds() if message.expires_at else float("inf")

@@ -99,8 +99,9 @@ def _written(run: WorkerRun, outcome: Outcome, usage: Usage | None, left: Left) 
         event = transitions.Finished(summary=summary, usage=usage)
     else:
         event = transitions.RunFailed(failure=result.error, summary=result.summary, usage=usage)
+    payload = None if outcome.payload is None else run.masker.text(outcome.payload)
     try:
-        return run.apply(event, result, _payload(run, outcome))
+        return run.apply(event, result, None if payload is None else payload.encode("utf-8", "replace"))
     except SubagentError as error:
         failure = Failure(code="storage", message=error.sentence)
         return run.apply(transitions.RunFailed(failure=failure, usage=usage))
@@ -110,17 +111,11 @@ def _masked(run: WorkerRun, result: RunResult) -> RunResult:
     """Return a result without secrets, its error as short as a state may hold it."""
     masked = run.masker.data(result.model_dump(mode="json", exclude_unset=True))
     result = RunResult.model_validate(masked)
-    return result if result.error is None else result.model_copy(update={"error": _cut(result.error)})
-
-
-def _cut(failure: Failure) -> Failure:
+    if (failure := result.error) is None:
+        return result
     hint = None if failure.hint is None else cut(failure.hint)
-    return failure.model_copy(update={"message": cut(failure.message), "hint": hint})
-
-
-def _payload(run: WorkerRun, outcome: Outcome) -> bytes | None:
-    """Return the payload without secrets, as a file holds it."""
-    return None if outcome.payload is None else run.masker.text(outcome.payload).encode("utf-8", "replace")
+    short = failure.model_copy(update={"message": cut(failure.message), "hint": hint})
+    return result.model_copy(update={"error": short})
 
 
 def _summary(outcome: Outcome) -> str | None:

@@ -78,7 +78,7 @@ class RunBox:
 
     @property
     def write_elsewhere(self) -> Sequence[Path]:
-        """The places outside the working directory that its programs may write."""
+        """The directories outside the working directory that its programs may write."""
         return self._rules.write
 
     def open(self) -> list[str]:
@@ -89,8 +89,8 @@ class RunBox:
         """
         if not self.protects:
             return []
-        places = [printable(str(link)) for link in self._setup.places.links]
-        return [*self._held().open, *(f"{link}: it is a link that leads to agents" for link in places)]
+        links = [printable(str(link)) for link in self._setup.protected.links]
+        return [*self._held().open, *(f"{link}: it is a link that leads to agents" for link in links)]
 
     def built(self) -> Box:
         """Return a box. Blocking, for any thread.
@@ -118,7 +118,7 @@ class RunBox:
         return replace(
             self._rules,
             own={**self._settings().identity, **self._rules.own},
-            read=[_outputs(self._setup), *self._rules.read],
+            read=[_directory(self._setup) / self._setup.run.paths.outputs.path.name, *self._rules.read],
             over=[*self._rules.over, *mounts, *self._held().mounts],
             shown_as=self._config_as_shown(),
             cwd_read_only=False,
@@ -133,7 +133,7 @@ class RunBox:
         if (shown := config_without_credentials(config)) is None:
             return {}
         durable.write_durably(copy, shown)
-        return {config: _root(self._setup) / self._setup.run.run_id / copy.path.name}
+        return {config: _directory(self._setup) / copy.path.name}
 
     def _held(self) -> Held:
         return hold(self._rules.cwd, self._settings().executed, self._setup.agent.lifted)
@@ -150,27 +150,31 @@ class RunBox:
 
 def _unprotected(setup: RunnerSetup) -> Rules:
     """Return the rules of a box in which the working directory cannot be written."""
-    agent, cwd = setup.agent, Path.cwd()
-    write = _places(agent.write_elsewhere)
+    agent, cwd, code_mode = setup.agent, Path.cwd(), setup.agent.enabled_code_mode
+    # the directory of the zygote, if the environment names one: its socket is not for programs
+    named = setup.environment.get("SUBAGENT_RUNTIME_DIR")
+    runtime_directory = [Path(os.path.realpath(cwd / named))] if named else []
+    interpreters = [] if code_mode is None else [Path(code_mode.python or sys.executable)]
+    write = _existing(agent.write_elsewhere)
     return Rules(
         cwd=cwd,
-        environment=showing(_interpreters(agent), setup.environment),
+        environment=showing(interpreters, setup.environment),
         own=agent.env,
         network=agent.network,
         limits=agent.sandbox_limits or SandboxLimits(),
-        read=_places(agent.sandbox_read),
+        read=_existing(agent.sandbox_read),
         write=write,
         over=_read_only(setup, [cwd, *write]),
-        hidden=[*setup.places.roots, *_runtime_directory(setup.environment, cwd)],
+        hidden=[*setup.protected.roots, *runtime_directory],
         cwd_read_only=True,
         group=group_of_run(setup.run.run_id),
     )
 
 
 def _read_only(setup: RunnerSetup, written: Sequence[Path]) -> list[tuple[str, Path]]:
-    """Return the mounts for the places of all runs that lie where the programs of a box write."""
-    places = (path for path in setup.places.read_only if path.is_dir())
-    return [("--ro-bind", path) for path in places if any(map(path.is_relative_to, written))]
+    """Return the mounts for the protected paths that lie where the programs of a box write."""
+    present = (path for path in setup.protected.read_only if path.is_dir())
+    return [("--ro-bind", path) for path in present if any(map(path.is_relative_to, written))]
 
 
 def showing(programs: Sequence[Path], environment: Mapping[str, str]) -> Mapping[str, str]:
@@ -185,30 +189,15 @@ def showing(programs: Sequence[Path], environment: Mapping[str, str]) -> Mapping
     }
 
 
-def _root(setup: RunnerSetup) -> Path:
-    return Path(os.path.realpath(setup.run.store.paths.root))
+def _directory(setup: RunnerSetup) -> Path:
+    """Return the directory of the run, links of the root resolved."""
+    return Path(os.path.realpath(setup.run.store.paths.root)) / setup.run.run_id
 
 
-def _outputs(setup: RunnerSetup) -> Path:
-    return _root(setup) / setup.run.run_id / setup.run.paths.outputs.path.name
-
-
-def _interpreters(agent: AgentDefinition) -> list[Path]:
-    """Return the interpreter of the agent's programs, if it has programs."""
-    code_mode = agent.enabled_code_mode
-    return [] if code_mode is None else [Path(code_mode.python or sys.executable)]
-
-
-def _places(named: Sequence[str]) -> list[Path]:
-    """Return the places elsewhere that the agent names and that are there, links resolved."""
+def _existing(named: Sequence[str]) -> list[Path]:
+    """Return the paths elsewhere that the agent names and that are there, links resolved."""
     real = (Path(os.path.realpath(Path(name).expanduser())) for name in named)
     return [path for path in real if path.exists()]
-
-
-def _runtime_directory(environment: Mapping[str, str], cwd: Path) -> list[Path]:
-    """Return the directory of the zygote if the environment names one: its socket is not for programs."""
-    named = environment.get("SUBAGENT_RUNTIME_DIR")
-    return [Path(os.path.realpath(cwd / named))] if named else []
 
 
 NO_PROGRAMS = "not needed (the agent has no tool that starts programs)"
@@ -221,7 +210,7 @@ _UNSANDBOXED = "none (unsandboxed: programs run with all rights of the user"
 
 
 @dataclass(frozen=True)
-class Place:
+class Sandbox:
     """Where programs work: a box, or None for no box; `mark` says so to people, `words` to the model.
 
     `servers` builds the boxes of MCP servers, None if none works in a box: as a rule it is `box` itself.
@@ -238,8 +227,8 @@ class Place:
         return held.open() if held is not None else ()
 
 
-def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
-    """Return the place that the agent asks for; whether the box works shows when it is entered. Blocking.
+def planned_sandbox(setup: RunnerSetup, selection: Selection) -> Sandbox:
+    """Return the sandbox that the agent asks for; whether the box works shows when it is entered. Blocking.
 
     Raises:
         RunRefused: `config`, if the agent insists on a box and there can be none.
@@ -262,37 +251,37 @@ def planned_place(setup: RunnerSetup, selection: Selection) -> Place:
     if not is_boxed:
         return replace(_tools_without_box(agent), servers=box)
     mark = f"{mark_of(box)}{_mark_of_servers(agent)}"
-    return Place(box, mark, words_of(box) if writes else "", box if servers else None)
+    return Sandbox(box, mark, words_of(box) if writes else "", box if servers else None)
 
 
-def _tools_without_box(agent: AgentDefinition) -> Place:
-    """Return the place of an agent whose tools have no box by its file, or start no program."""
+def _tools_without_box(agent: AgentDefinition) -> Sandbox:
+    """Return the sandbox of an agent whose tools have no box by its file, or start no program."""
     if agent.sandbox == "none":
         return without_box(agent, _SAYS_NONE)
-    return Place(None, f"{NO_PROGRAMS}{_mark_of_servers(agent)}")
+    return Sandbox(None, f"{NO_PROGRAMS}{_mark_of_servers(agent)}")
 
 
-async def entered(place: Place, tools: Sequence[Tool]) -> None:
+async def entered(sandbox: Sandbox, tools: Sequence[Tool]) -> None:
     """Start the shell in the box, or try the box if there is no shell, unless such boxes are known to work.
 
     Raises:
         BoxRefused: there is no such box here. Nothing is left running.
     """
-    wanted = place.box or place.servers
+    wanted = sandbox.box or sandbox.servers
     if wanted is None or is_proven(wanted.program):
         return
     shell = _shell_of(tools)
-    if place.box is not None and shell is not None:
+    if sandbox.box is not None and shell is not None:
         await shell.begin(wait=True)
     else:
         await off_loop(lambda: tried_twice(lambda: try_box(wanted.built())))
 
 
-async def get_ready(place: Place, tools: Sequence[Tool]) -> None:
+async def get_ready(sandbox: Sandbox, tools: Sequence[Tool]) -> None:
     """Start the shell in the box if it was not started to enter it: beside the first model call."""
     shell = _shell_of(tools)
     with suppress(BoxRefused, OSError):  # the first command meets it again, and says it
-        if place.box is not None and shell is not None:
+        if sandbox.box is not None and shell is not None:
             await shell.begin(wait=False)
 
 
@@ -300,8 +289,8 @@ def _shell_of(tools: Sequence[Tool]) -> BashTool | None:
     return next((tool for tool in tools if isinstance(tool, BashTool)), None)
 
 
-def without_box(agent: AgentDefinition, reason: str) -> Place:
-    """Return the place of programs without a box.
+def without_box(agent: AgentDefinition, reason: str) -> Sandbox:
+    """Return the sandbox of programs without a box.
 
     Raises:
         RunRefused: `config`, if the agent asks for something that only a box can give.
@@ -310,7 +299,7 @@ def without_box(agent: AgentDefinition, reason: str) -> Place:
     asked = [*asked_of_box(agent).values(), *(asked_by_servers(agent) if no_box is not None else {})]
     if asked:
         raise refused(asked[0], reason)
-    return Place(None, f"{_UNSANDBOXED}; {reason}){_mark_of_servers(agent, no_box)}")
+    return Sandbox(None, f"{_UNSANDBOXED}; {reason}){_mark_of_servers(agent, no_box)}")
 
 
 def refused(asked: str, reason: str) -> RunRefused:
@@ -325,8 +314,8 @@ def refused(asked: str, reason: str) -> RunRefused:
 def _mark_of_servers(agent: AgentDefinition, no_box: str | None = None) -> str:
     """Return the end of a mark: where the MCP servers of the agent work."""
     places = _places_of_servers(agent, no_box).values()
-    said = "; ".join(f"{place.where}: {', '.join(names)}" for place, names in places)
-    return f"; MCP servers {said}" if said else ""
+    where = "; ".join(f"{place.where}: {', '.join(names)}" for place, names in places)
+    return f"; MCP servers {where}" if where else ""
 
 
 def _places_of_servers(

@@ -278,8 +278,8 @@ async def subagents_heard(
             (fault,) = await asyncio.gather(following, return_exceptions=True)
             if isinstance(fault, Exception):
                 run.record("warning", message=f"Events of nested runs could not be read: {fault}")
-        nested.close()
-        foreign.close()
+        nested.record_left_out()
+        foreign.record_left_out()
 
 
 class NestedEvents:
@@ -351,10 +351,6 @@ class SubagentJournal:
         if self._has_room():
             self._record(KIND, **event.facts())
 
-    def close(self) -> None:
-        """Record the events that were left out last."""
-        self._record_left_out()
-
     async def follow(self, look: Callable[[bool], list[dict[str, Any]]], over: asyncio.Event) -> None:
         """Write the events that `look`, in a thread, finds each second, and once more when `over`."""
         last = False
@@ -373,12 +369,13 @@ class SubagentJournal:
         if self._room < 1 or self._written >= MAX_EVENTS:
             self._left_out += 1
             return False
-        self._record_left_out()
+        self.record_left_out()
         self._room -= 1
         self._written += 1
         return True
 
-    def _record_left_out(self) -> None:
+    def record_left_out(self) -> None:
+        """Record how many events were left out since the last one that was written."""
         if self._left_out:
-            self._record(KIND, event="events_left_out", count=self._left_out)
+            self._record(KIND, event=_LEFT_OUT, count=self._left_out)
             self._left_out = 0

@@ -27,7 +27,7 @@ from subagent_server.verbs.get_logs import get_logs
 from subagent_server.verbs.list_runs import RunList, stats, trees_of
 from subagent_server.verbs.questions import open_questions
 from subagent_server.verbs.remove import Age, prune, remove
-from subagent_server.worker.messages_runner import read_past
+from subagent_server.worker.previous_run import read_past
 from tests.faults.canaries import SECRET, Outside, changed
 from tests.faults.planted import BASES, SHAPES, write_run
 from tests.fuzz.dice import FUZZED, JSON, mutated

@@ -3,7 +3,7 @@
 import base64
 from pathlib import Path
 
-from subagent_server.loop.loop import Task, system_blocks, task_blocks
+from subagent_server.loop.prompt import Task, system_blocks, task_blocks
 from subagent_server.run.files import Entry
 
 RUN_ID = "20261122-093015-417-k3f9qz"

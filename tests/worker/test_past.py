@@ -20,7 +20,7 @@ from subagent_server.run.journal import RunJournal, Transcript
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import Failure, LaunchInfo
 from subagent_server.run.store import RunStore
-from subagent_server.worker.messages_runner import read_past
+from subagent_server.worker.previous_run import read_past
 from tests.helpers.api_checks import check_messages
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
 from tests.helpers.scale import times

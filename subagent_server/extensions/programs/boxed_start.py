@@ -163,7 +163,7 @@ def host_program(setup: RunnerSetup, command: str) -> str:
     """
     if setup.agent.sandbox == "none":
         return command
-    return str(user_program(command, setup.environment.get("PATH"), setup.places.written))
+    return str(user_program(command, setup.environment.get("PATH"), setup.protected.written))
 
 
 def _is_written(setup: RunnerSetup) -> bool:
@@ -173,7 +173,7 @@ def _is_written(setup: RunnerSetup) -> bool:
     files = [
         cwd / word for word in (command, *setup.agent.args) if os.sep in word or word in setup.agent.args
     ]
-    return any(path.is_file() and lies_in(path, setup.places.written) is not None for path in files)
+    return any(path.is_file() and lies_in(path, setup.protected.written) is not None for path in files)
 
 
 def _found(setup: RunnerSetup) -> Path | None:

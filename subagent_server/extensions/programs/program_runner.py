@@ -28,7 +28,7 @@ from subagent_server.extensions.programs.program import (
     ProgramTask,
     is_session_id,
 )
-from subagent_server.loop.loop import task_blocks
+from subagent_server.loop.prompt import task_blocks
 from subagent_server.process import marks
 from subagent_server.run.agent_definition import RunnerName
 from subagent_server.run.errors import RunRefused, SubagentError
@@ -49,7 +49,7 @@ from subagent_server.toolbox.workspace import entered_off_loop
 from subagent_server.verbs.access import run_as_caller
 from subagent_server.verbs.context import Service
 from subagent_server.verbs.inputs import copied_inputs
-from subagent_server.worker.messages_runner import LONGEST_CHAIN, read_past
+from subagent_server.worker.previous_run import LONGEST_CHAIN, read_past
 from subagent_server.worker.run import WorkerRun
 from subagent_server.worker.runners import RunnerSetup, service_of
 from subagent_server.worker.sandbox_setup import RunBox, mark_of, refused, words_of

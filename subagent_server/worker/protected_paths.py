@@ -1,7 +1,7 @@
-"""The places that programs of the host read for all runs, and that no run may write.
+"""The paths that no run may write, and the watch of files that other programs execute unasked.
 
-These are this installation, which the end of a run, its servers for children and the next run execute; the
-directories of agents; and the runs roots: those of this run, and those of all other live runs of the user.
+Protected are this installation, which the end of a run, its servers for children and the next run execute;
+the directories of agents; and the runs roots: those of this run, and of all other live runs of the user.
 """
 
 import asyncio
@@ -11,16 +11,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.errors import CallerError, RunRefused, SubagentError
+from subagent_server.run.errors import RunRefused
 from subagent_server.run.executed_files import is_lifted
 from subagent_server.run.host_programs import steps_to
 from subagent_server.run.processes import this_process
-from subagent_server.run.records import Worktree, WorktreeState
-from subagent_server.run.stderr import failpoint, lack_of_room
-from subagent_server.run.store import read_worktree, write_worktree
+from subagent_server.run.stderr import lack_of_room
 from subagent_server.sandbox.box import homes
 from subagent_server.sandbox.file_watch import (
     CommandWatch,
@@ -34,32 +31,22 @@ from subagent_server.sandbox.file_watch import (
 )
 from subagent_server.sandbox.quarantine import Quarantine
 from subagent_server.sandbox.readable import shows_too_much
-from subagent_server.sandbox.verify import can_box
 from subagent_server.settings import state_directory_of
 from subagent_server.verbs.left_behind import (
-    hand_over,
-    inherited_state,
     left_facts,
     left_since,
     look_for_run,
-    settle_if_possible,
     taken_facts,
-    worktree_of,
 )
 from subagent_server.verbs.live_runs import LiveRun, enter
 from subagent_server.worker.run import WorkerRun
-from subagent_server.worktrees.git import GitFailed
-from subagent_server.worktrees.making import make_worktree
-from subagent_server.worktrees.reading import Reader
-from subagent_server.worktrees.settling import drop_worktree, take_over
-from subagent_server.worktrees.store_of_run import is_of_run, repository_of
 
 _PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
-class OwnPlaces:
-    """`roots` are runs roots, which no program of a run sees; `read_only` are places that it may read.
+class ProtectedPaths:
+    """`roots` are runs roots, which no program of a run sees; `read_only` are directories that it may read.
 
     `links` lie in the working directory and lead to agents: a mount does not keep them from being replaced.
     """
@@ -72,18 +59,20 @@ class OwnPlaces:
 
     @property
     def all(self) -> list[Path]:
-        """The places that no tool of a run changes."""
+        """The directories that no tool of a run changes."""
         return [*self.roots, *self.read_only]
 
 
-def own_places(agent: AgentDefinition, environment: Mapping[str, str], root: Path, cwd: Path) -> OwnPlaces:
-    """Note this run among the live ones, and return the places that it may not write. Blocking.
+def protected_paths(
+    agent: AgentDefinition, environment: Mapping[str, str], root: Path, cwd: Path
+) -> ProtectedPaths:
+    """Note this run among the live ones, and return the paths that it may not write. Blocking.
 
     Directories of agents and the installation below `cwd` are left out if the author names them in
     `sandboxWrite`.
 
     Raises:
-        RunRefused: `config`, if the working directory lies in such a place.
+        RunRefused: `config`, if the working directory lies in such a path.
     """
     named = [Path(name) for name in environment.get("SUBAGENT_AGENTS", "").split(os.pathsep) if name]
     agents, installation = [_real(str(path)) for path in named], _installation()
@@ -97,24 +86,23 @@ def own_places(agent: AgentDefinition, environment: Mapping[str, str], root: Pat
             "Start the run in the directory of a project.",
         )
     named_to_write = [*agent.write_elsewhere, *agent.written_by_servers]
-    own = [] if agent.sandbox == "none" else [*_in_box(cwd, environment), *map(_real, named_to_write)]
+    own = []
+    if agent.sandbox != "none":
+        # no box may write a working directory that holds a home directory
+        in_box = [] if shows_too_much(cwd, homes(environment)) else [cwd]
+        own = [*in_box, *map(_real, named_to_write)]
     others = enter(state_directory_of(environment), LiveRun(this_process(), root, agents, own))
     places = dict.fromkeys([*agents, *installation, *(place for other in others for place in other.agents)])
-    return OwnPlaces(
+    return ProtectedPaths(
         list(dict.fromkeys([root, *(other.root for other in others)])),
-        [path for path in places if not _is_lifted(path, cwd, agent)],
+        [
+            path
+            for path in places
+            if not (path.is_relative_to(cwd) and is_lifted(path.relative_to(cwd).parts, agent.lifted))
+        ],
         [step for path in named for step in steps_to(path) if step.is_relative_to(cwd) and step.is_symlink()],
         [*own, *(place for other in others for place in other.writes)],
     )
-
-
-def _in_box(cwd: Path, environment: Mapping[str, str]) -> list[Path]:
-    """Return the working directory unless it holds a home directory, which no box may write."""
-    return [] if shows_too_much(cwd, homes(environment)) else [cwd]
-
-
-def _is_lifted(path: Path, cwd: Path, agent: AgentDefinition) -> bool:
-    return path.is_relative_to(cwd) and is_lifted(path.relative_to(cwd).parts, agent.lifted)
 
 
 def _installation() -> list[Path]:
@@ -130,93 +118,11 @@ def _real(name: str) -> Path:
     return Path(os.path.realpath(Path(name).expanduser()))
 
 
-# -- The worktree of a run, as its worker makes it or takes it over, and leaves it.
-
-
-def prepare_worktree(run: WorkerRun, definition: Mapping[str, Any]) -> None:
-    """Make the worktree of the run, if it gets one, or take over the worktree of the continued run.
-
-    Raises:
-        RunRefused: no worktree can be made here.
-        SubagentError: git or the disk refused.
-    """
-    meta = run.meta()
-    worktree = meta.worktree
-    if worktree is None:
-        return
-    boxed = _works_in_box(definition)
-    try:
-        state = None
-        if worktree.taken_from is not None:
-            hand_over(run.store, run.store.read(worktree.taken_from), run.run_id)
-            state = _taken_over(run, worktree, worktree.taken_from, boxed=boxed)
-        if state is None:
-            # Half a worktree is never taken for changes: until it is whole, the record says that it goes.
-            write_worktree(run.paths, WorktreeState(phase="removing"))
-            _bring_base(run, worktree)
-            state = make_worktree(worktree, os.environ, boxed=boxed)
-    except (OSError, CallerError) as error:
-        why = error.sentence if isinstance(error, CallerError) else f"{error.filename}: {error.strerror}"
-        raise RunRefused("config", f"isolation: worktree cannot be kept: {why}") from error
-    failpoint("worktree.made")
-    write_worktree(run.paths, state)
-
-
-def _works_in_box(definition: Mapping[str, Any]) -> bool:
-    """Whether the programs of the run will be in a box: then nothing of it is read outside of one."""
-    wanted = definition.get("sandbox", "auto")
-    if wanted != "auto" or definition.get("runner", "messages") != "messages":
-        return bool(wanted == "bwrap")
-    return can_box(os.environ)
-
-
-def _bring_base(run: WorkerRun, worktree: Worktree) -> None:
-    """Bring the commit of another run, in whose worktree this one begins, into the repository."""
-    git = repository_of(worktree, os.environ)
-    above, state = worktree_of(run.store, Path(worktree.origin).name)
-    if is_of_run(worktree.origin, worktree) and git.commit(worktree.base) is None:
-        if above is None or state is None or above.path != worktree.origin:
-            raise GitFailed("find the base of the worktree", f"{worktree.origin} is gone")
-        Reader(git, above, state, os.environ).take(worktree.base)
-
-
-def _taken_over(run: WorkerRun, worktree: Worktree, before: str, *, boxed: bool) -> WorktreeState | None:
-    """Return how the worktree of an ended run stands, or None if that had no changes and was removed."""
-    old = read_worktree(run.store.paths.run(before)) or WorktreeState(phase="working")
-    if old.phase == "removing":
-        drop_worktree(worktree, os.environ)
-    if old.phase in ("removing", "removed"):
-        return None
-    if not Path(worktree.path).is_dir():
-        raise RunRefused(
-            "config",
-            f"The worktree {worktree.path} of run {before} is gone, so this run has no place to work in.",
-            "Start a new run instead.",
-        )
-    take_over(worktree, old, os.environ)
-    taken = inherited_state(run.store, before)
-    return taken.model_copy(update={"handed_to": None, "trouble": None, "boxed": boxed})
-
-
-async def leave_worktree(run: WorkerRun) -> WorktreeState | None:
-    """Commit what the run has changed, or remove its worktree; a failure is a warning of the run."""
-    meta = run.meta()
-    if meta.worktree is None:
-        return None
-    os.chdir(run.paths.directory)  # the place may go
-    state = await asyncio.to_thread(settle_if_possible, run.store, meta)
-    if isinstance(state, SubagentError):
-        more = "The next reader of the run tries again."
-        run.record("warning", message=f"The worktree of the run was not settled. {state.sentence} {more}")
-        return None
-    return state
-
-
-# -- Watch the files that other programs execute: around each command, before the first, and when all rest.
-
-
 class ExecutedWatch:
-    """The looks of a worker. An agent without a shell, programs and an editor that writes needs none."""
+    """Looks at the files that other programs execute: around each command, before the first, and at the end.
+
+    An agent without a shell, programs and an editor that writes needs none of it.
+    """
 
     def __init__(self, run: WorkerRun, agent: AgentDefinition, environment: Mapping[str, str]) -> None:
         selection = agent.selection
@@ -224,6 +130,7 @@ class ExecutedWatch:
         self._run = run
         self._since = time.time()
         self._before: asyncio.Task[Seen] | None = None
+        """The first look."""
         self._quarantine = Quarantine(run.paths.quarantine)
         self._cwd = Path.cwd()
         names = NameWatch(
@@ -281,16 +188,17 @@ class ExecutedWatch:
         self._run.record("warning", **taken_facts(taken, self._cwd))
         moved = ", ".join(kept.shown(self._cwd) for kept in taken.moved)
         stuck = ", ".join(taken.stuck)
-        remarks = [
-            f"[moved out of the working directory, because other programs execute it unasked: {moved}. "
-            "A person can give it back: say in your answer what it is for]"
-            if moved
-            else "",
-            f"[other programs execute such files unasked, and they could not be moved away: {stuck}]"
-            if stuck
-            else "",
-        ]
-        return "\n".join(filter(None, remarks))
+        remarks: list[str] = []
+        if moved:
+            remarks.append(
+                f"[moved out of the working directory, because other programs execute it unasked: {moved}. "
+                "A person can give it back: say in your answer what it is for]"
+            )
+        if stuck:
+            remarks.append(
+                f"[other programs execute such files unasked, and they could not be moved away: {stuck}]"
+            )
+        return "\n".join(remarks)
 
 
 def _retrieve(look: "asyncio.Task[Seen]") -> None:
