@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from tests.helpers.forking import ORDER_BYTES, Limits
 
-_LOADED = ("domain", "host", "store", "catalog", "launch", "service", "server", "web", "cli")
+_LOADED = ("run", "agents", "process", "sandbox", "worktrees", "verbs", "tools", "server", "cli")
 """The rooms whose modules are imported before the first fork."""
 _LOADED_TOO = ("mcp.client", "jsonschema", "watchdog.observers", "rich.console", "asyncio", "uvicorn")
 
