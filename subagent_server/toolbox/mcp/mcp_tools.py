@@ -463,6 +463,9 @@ class Servers:
         await asyncio.gather(*(each.aclose(hurry=hurry) for each in self.connections))
 
 
+_MOMENT_SECONDS = 0.2
+
+
 async def connect(definitions: Mapping[str, ServerDefinition], around: ServerContext, agent: str) -> Servers:
     """Connect to all servers of an agent at once and list their tools, each within its own `timeout`.
 
@@ -476,7 +479,10 @@ async def connect(definitions: Mapping[str, ServerDefinition], around: ServerCon
     opening = {asyncio.create_task(each.open()): each.name for each in servers.connections}
     try:
         if opening:
-            await asyncio.wait(opening, return_when=asyncio.FIRST_EXCEPTION)
+            done, others = await asyncio.wait(opening, return_when=asyncio.FIRST_EXCEPTION)
+            if others and any(task.exception() for task in done):
+                # Programs are started in threads: two that are not there fail a moment apart, and are named together.
+                await asyncio.wait(others, timeout=_MOMENT_SECONDS)
         failed = {name: task for task, name in opening.items() if task.done() and task.exception()}
         if failed:
             raise _refusal(failed, agent)
