@@ -481,7 +481,7 @@ async def connect(definitions: Mapping[str, ServerDefinition], around: ServerCon
         if opening:
             done, others = await asyncio.wait(opening, return_when=asyncio.FIRST_EXCEPTION)
             if others and any(task.exception() for task in done):
-                # Programs are started in threads: two that are not there fail a moment apart, and are named together.
+                # Programs are started in threads: two that are not there fail a moment apart.
                 await asyncio.wait(others, timeout=_MOMENT_SECONDS)
         failed = {name: task for task, name in opening.items() if task.done() and task.exception()}
         if failed:
