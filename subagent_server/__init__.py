@@ -6,7 +6,7 @@ Where to begin reading:
 2. `run/store.py`: a run is a directory, and one function writes its state.
 3. `verbs/start.py`: a verb checks everything, makes the directory, and has the run started.
 4. `process/shim.py` and `worker/supervisor.py`: the two processes of a run, from its slot to one outcome.
-5. `server/` and `cli/`: the doors, which parse, call a verb of `service/`, and present its answer.
+5. `server/` and `cli/`: the doors, which parse, call a verb of `verbs/`, and present its answer.
 
 `docs/architecture.md` has the rooms, the floors on which they stand, and the words.
 """

@@ -41,9 +41,7 @@ The registry of extensions, `extensions/__init__.py`, imports none of our rooms,
 The `cli.py` of an extension has commands: it stands where `cli` stands; what opens a program for a run, or
 plays a script for one, stands where `worker` stands.
 """
-ABOVE = re.compile(
-    r"extensions\.(\w+\.cli(\.\w+)?|programs\.(program_runner|boxed_start|carried_on|child_connections)|simulator\.played)"
-)
+ABOVE = re.compile(r"extensions\.(\w+\.cli(\.\w+)?|programs\.(program_runner|boxed_start)|simulator\.played)")
 
 THIRD_PARTY: dict[str, set[str]] = {
     "run": {

@@ -85,7 +85,7 @@ def _renamed(path: Path, text: str, name: str) -> str:
 
 # -- JSON Schemas of agent files, for completion and checks in an editor.
 #
-# The keys and their types follow from the definitions in `domain`, so a new key appears by itself. They are
+# The keys and their types follow from `run/agent_definition.py`, so a new key appears by itself. They are
 # a little stricter than the loader: one spelling of each key, no dialects of other tools.
 
 

@@ -24,7 +24,7 @@ class Command:
 class Extension:
     """What an extension gives, each as `module:attribute`.
 
-    `tools`: by the key of agent files that asks for it, a function that takes a `toolkit.tool.RunTools` and
+    `tools`: by the key of agent files that asks for it, a function that takes a `toolbox.tool.RunTools` and
     returns the tools that the model gets in the place of those of the MCP servers.
     `runners`: by the value of `runner`, a function that opens one (`worker/runners.py`); `runner_checks` is a
     module that says of an agent, before a start, what these runners cannot keep (`verbs/check_agent.py`).

@@ -321,7 +321,7 @@ class Session:
 
     @cached_property
     def service(self) -> Service:
-        """The context that the verbs of `service` take."""
+        """The context that the verbs take."""
         return open_service(self.settings)
 
     @cached_property

@@ -2,9 +2,9 @@
 
 How to add a runner:
 
-1. Write a dialect, a file beside `command.py`: a class that keeps `runner.Dialect`. It says how the program
+1. Write a dialect, a file beside `command.py`: a class that keeps `program.Dialect`. It says how the program
    is started (`launch`), speaks with it until it knows how the run ended (`converse`), and interrupts it. It
-   tells `runner.ProgramEvents` all that happens: these become the journal, the log, the preview, the usage
+   tells `program.ProgramEvents` all that happens: these become the journal, the log, the preview, the usage
    and the partial result, the same for every program. Before a tool is used that the agent file does not
    allow, it asks `toolbox/context.py`.
 2. Give it a row in `program_runner.py` beside it (its class) and in `extensions/__init__.py`, and its name in
