@@ -14,7 +14,6 @@ from typing import Any
 
 from subagent_server.process import marks
 from subagent_server.run import durable, locks, processes, transitions
-from subagent_server.run import store as store_module
 from subagent_server.run.control_groups import GROUPS, group_of_run
 from subagent_server.run.errors import StorageFailed, SubagentError, UnknownRun, UnreadableMeta
 from subagent_server.run.files import Entry
@@ -25,7 +24,7 @@ from subagent_server.run.processes import now
 from subagent_server.run.records import Failure, RunMeta, Usage
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.stderr import failpoint
-from subagent_server.run.store import RunStore
+from subagent_server.run.store import RunStore, restore, retire
 from subagent_server.verbs.access import USER, Caller, check_open
 from subagent_server.verbs.context import Service
 from subagent_server.verbs.left_behind import is_settled, left_behind, settle_if_possible
@@ -226,7 +225,7 @@ def _reconciled(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
         return _declare_dead(store, run)
     # 7. It lives.
     if not is_marked:
-        store_module.restore(run)
+        restore(run)
     return Observed(_expire_questions(store, meta), True)
 
 
@@ -338,9 +337,9 @@ def _end_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
     if ended is not None and ended.get("treeGone"):
         durable.remove_leftovers(run.files)  # of a reader, or of the process that stopped the run
         if is_settled(store, meta):
-            store_module.retire(run)  # its shim may have been killed just before it did so
+            retire(run)  # its shim may have been killed just before it did so
         else:
-            store_module.restore(run)  # so that a list looks at it again, too
+            restore(run)  # so that a list looks at it again, too
         return False
     sweep_orphans(run)
     failpoint("reconcile.swept")
@@ -351,7 +350,7 @@ def _end_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
     durable.remove_leftovers(run.files)
     durable.discard(run.spare)
     if _record_gone(run) and not isinstance(settled, SubagentError):
-        store_module.retire(run)
+        retire(run)
     return False
 
 

@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 
 from subagent_server.process import marks
 from subagent_server.run import locks
-from subagent_server.run import store as store_module
 from subagent_server.run.errors import (
     CallerError,
     NewerSchema,
@@ -29,7 +28,7 @@ from subagent_server.run.files import NotPlain, remove_tree
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.processes import now
 from subagent_server.run.states import SCHEMA_VERSION, is_run_id
-from subagent_server.run.store import RunStore, newer_version, read_request
+from subagent_server.run.store import RunStore, drop_vain, mark_seen, newer_version, read_request
 from subagent_server.verbs.left_behind import drop
 from subagent_server.verbs.reconcile import is_over, observe, tree_is_gone
 
@@ -131,7 +130,7 @@ def sweep(store: RunStore) -> None:
         for name in removed.names():
             remove_tree(removed.entry(name))
     for name in filter(is_run_id, store.paths.marks()):
-        store_module.drop_vain(store.paths.run(name))
+        drop_vain(store.paths.run(name))
 
 
 # -- Which runs are old.
@@ -280,7 +279,7 @@ def _take_away(store: RunStore, run_id: str, parent: str | None) -> None:
         raise StorageFailed(run.directory, error.strerror or str(error)) from error
     with suppress(OSError):
         store.paths.change_mark(run_id).unlink()
-    store_module.mark_seen(run)
+    mark_seen(run)
     with suppress(OSError):
         if parent is not None and is_run_id(parent):
             store.paths.run(parent).children.entry(run_id).unlink()

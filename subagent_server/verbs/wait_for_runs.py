@@ -13,13 +13,12 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
-from subagent_server.run import store as store_module
 from subagent_server.run.errors import SubagentError, UnknownRun, visible
 from subagent_server.run.journal import latest_step
 from subagent_server.run.processes import now
 from subagent_server.run.records import Record, RunMeta, StartedBy
 from subagent_server.run.states import Status, cut
-from subagent_server.run.store import RunStore
+from subagent_server.run.store import RunStore, newest_unseen
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.run.watch import Watcher
 from subagent_server.verbs.access import (
@@ -190,7 +189,7 @@ class Watchlist:
             return self._named
         store, others = self._service.store, OtherParents(self._caller)
         noted = dict.fromkeys([*self._shown.unfinished, *self._remembered.unfinished, *store.live_ids()])
-        unseen_ends = [] if self._caller.is_child else store_module.newest_unseen(store.paths, now())
+        unseen_ends = [] if self._caller.is_child else newest_unseen(store.paths, now())
         own, self._others = [], []
         for run_id in dict.fromkeys([*noted, *unseen_ends]):
             try:
