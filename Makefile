@@ -16,7 +16,7 @@ N ?=
 # The many interpreters of the tests use their caches, even if the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: schemas demo test test-whole test-races test-clients test-browser test-install picture check fuzz soak soak-continue bench format lock clean
+.PHONY: docs demo test test-whole test-races test-clients test-browser test-install picture check fuzz soak soak-continue bench format lock clean
 
 demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a subagent
 	@$(BIN)/subagent demo
@@ -61,7 +61,8 @@ soak-continue: $(VENV)/.installed-dev  ## kill runs at ROUNDS random moments, an
 bench: $(VENV)/.installed  ## everything that is measured, into benchmarks/RESULTS.md; N=20 is a quick look
 	$(BIN)/python -m benchmarks $(N)
 
-schemas: $(VENV)/.installed  ## write the JSON Schemas of agent files into docs/schemas
+docs: $(VENV)/.installed-dev  ## write the documents that are made from the code (docs/cli.md, the diagram) and the schemas anew
+	$(BIN)/python -m tests.helpers.generated
 	$(BIN)/subagent schema agent > docs/schemas/agent.schema.json
 	$(BIN)/subagent schema cpe > docs/schemas/cpe.schema.json
 	$(BIN)/subagent schema eval > docs/schemas/eval.schema.json

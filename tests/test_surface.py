@@ -1,15 +1,17 @@
-"""What people and programs see does not change by accident: help texts and file schemas, as snapshots.
+"""What people and programs see does not change by accident: documents made from the code, and file schemas.
 
-After a change that is meant, write them anew: `SNAPSHOTS=write .venv/bin/pytest tests/test_surface.py`.
+After a change that is meant, `make docs` writes the documents anew, and
+`SNAPSHOTS=write .venv/bin/pytest tests/test_surface.py` the schemas.
 """
 
 import os
 from pathlib import Path
 
-import click
+import pytest
 from click.testing import CliRunner
 
 from subagent_server.cli.console.app import subagent
+from tests.helpers.generated import GENERATED
 from tests.helpers.processes import REPOSITORY
 
 SNAPSHOTS = REPOSITORY / "tests/surface"
@@ -23,18 +25,6 @@ def is_as_before(name: str, now: str) -> None:
     assert now.splitlines() == path.read_text(encoding="utf-8").splitlines(), f"{path} differs"
 
 
-def commands_of(group: click.Group, words: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the words of each command of a group, and of its groups."""
-    context = click.Context(group)
-    found = []
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        found.append((*words, name))
-        if isinstance(command, click.Group):
-            found.extend(commands_of(command, (*words, name)))
-    return found
-
-
 def said(*words: str) -> str:
     """Return what a command prints, which must succeed."""
     done = CliRunner().invoke(subagent, words, prog_name="subagent", terminal_width=100)
@@ -42,9 +32,13 @@ def said(*words: str) -> str:
     return done.output
 
 
-def test_the_help_of_every_command_is_as_before() -> None:
-    texts = [said(*words, "--help") for words in [(), *commands_of(subagent, ())]]
-    is_as_before("help.txt", "\n".join(texts))
+@pytest.mark.parametrize("document", GENERATED, ids=lambda path: path.name)
+def test_a_document_made_from_the_code_is_current(document: Path) -> None:
+    now = document.read_text(encoding="utf-8").splitlines() if document.exists() else []
+    assert now == GENERATED[document]().splitlines(), (
+        f"{document.name} is not what the code says now. If the change is meant, write the page anew with "
+        "`make docs` (or `.venv/bin/python -m tests.helpers.generated`) and commit it."
+    )
 
 
 def test_the_schemas_of_files_are_as_before() -> None:

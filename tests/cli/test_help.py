@@ -31,7 +31,7 @@ def test_the_help_lists_every_verb_and_the_exit_codes(cli: Cli) -> None:
     said = cli("--help").stdout
     for name in VERBS:
         assert f"\n  {name} " in said
-    assert "124 timed out" in " ".join(said.split())
+    assert "124 the time was over" in " ".join(said.split())
 
 
 def test_the_help_of_the_group_imports_no_verb() -> None:

@@ -83,7 +83,7 @@ def test_a_state_without_a_field_that_is_always_written_is_refused(cli: Cli, key
 @pytest.mark.parametrize("what", ["agent", "cpe", "eval"])
 def test_the_schemas_in_the_documents_are_those_that_are_printed(cli: Cli, what: str) -> None:
     document = REPOSITORY / "docs" / "schemas" / f"{what}.schema.json"
-    assert json.loads(document.read_text(encoding="utf-8")) == schema(cli, what), "run make schemas"
+    assert json.loads(document.read_text(encoding="utf-8")) == schema(cli, what), "run `make docs`"
 
 
 def test_it_is_json_with_and_without_json(cli: Cli) -> None:

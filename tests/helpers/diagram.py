@@ -1,10 +1,8 @@
 """The life of a run as a Mermaid diagram, drawn from `TRANSITIONS`.
 
-`python -m tests.helpers.diagram` prints what stands in docs/pictures.md between the markers
-`<!-- life of a run -->` and `<!-- end -->`. Standard library only.
+It stands in docs/pictures.md, where `make docs` (`generated.py`) writes it.
 """
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations_with_replacement
 from typing import NamedTuple
@@ -137,7 +135,3 @@ def _merged(arrows: Iterable[tuple[str, Event, str]]) -> dict[tuple[str, str], s
         if event.value not in words:
             words.append(event.value)
     return {ends: f"{ends[0]} --> {ends[1]} : {', '.join(words)}" for ends, words in labels.items()}
-
-
-if __name__ == "__main__":
-    sys.stdout.write(diagram_section())

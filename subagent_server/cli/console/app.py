@@ -22,6 +22,7 @@ from click.shell_completion import CompletionItem
 
 from subagent_server import __version__, extensions
 from subagent_server.cli.console.output import (
+    EXIT_CODES,
     EarlyExit,
     ExitCode,
     Flags,
@@ -60,57 +61,72 @@ def _verb(name: str, help: str) -> Verb:
     return Verb(f"subagent_server.cli.{name}:{name}", help)
 
 
-_OWN: dict[str, Verb] = {
-    "run": _verb("run", "Start an agent and follow it until it ends."),
-    "rerun": _verb("rerun", "Start the task of a run once more, as a new run."),
-    "ls": _verb("ls", "List runs: those that need you, those that work, the last that ended."),
-    "show": _verb("show", "Show everything about a run."),
-    "logs": _verb("logs", "Print the log of a run, or follow it."),
-    "wait": _verb("wait", "Wait until runs end; the exit code says how."),
-    "inbox": _verb("inbox", "List the questions that wait for an answer."),
-    "reply": _verb("reply", "Answer a question of a run."),
-    "stop": _verb("stop", "Stop runs, and the runs that they started."),
-    "continue": Verb(
-        "subagent_server.cli.continue_:continue_", "Carry a run that has ended on, as a new run."
-    ),
-    "merge": _verb("merge", "Merge what a run has changed in its git worktree."),
-    "rm": _verb("rm", "Remove runs that are over."),
-    "page": _verb("page", "Open the page that shows the runs in a browser."),
-    "prune": _verb("prune", "Remove runs that ended long ago."),
-    "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),
-    "agents": _verb("agents", "List the agents and the faults of their files."),
-    "compare": _verb("compare", "Show two runs side by side."),
-    "new": _verb("new", "Write the file of a new agent."),
-    "mcp": _verb("mcp", "Try the MCP servers of an agent."),
-    "trust": _verb("trust", "Let the agents and MCP servers of a directory be used."),
-    "doctor": _verb("doctor", "Find what is wrong with agent files, or with runs."),
-    "init": _verb("init", "Register this server with an MCP client."),
-    "schema": _verb("schema", "Print the JSON Schema of a file of a run, or of an agent file."),
-    "serve": _verb("serve", "Serve the agents to an MCP client."),
-    "export": _verb("export", "Pack a run into one archive."),
-    "completion": _verb("completion", "Print the script that completes this command in a shell."),
+_OWN: dict[str, dict[str, Verb]] = {
+    "Run": {
+        "run": _verb("run", "Start an agent and follow it until it ends."),
+        "rerun": _verb("rerun", "Start the task of a run once more, as a new run."),
+        "continue": Verb(
+            "subagent_server.cli.continue_:continue_", "Carry a run that has ended on, as a new run."
+        ),
+        "wait": _verb("wait", "Wait until runs end; the exit code says how."),
+        "stop": _verb("stop", "Stop runs, and the runs that they started."),
+    },
+    "Look and answer": {
+        "ls": _verb("ls", "List runs: those that need you, those that work, the last that ended."),
+        "show": _verb("show", "Show everything about a run."),
+        "logs": _verb("logs", "Print the log of a run, or follow it."),
+        "inbox": _verb("inbox", "List the questions that wait for an answer."),
+        "reply": _verb("reply", "Answer a question of a run."),
+        "compare": _verb("compare", "Show two runs side by side."),
+        "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),
+        "page": _verb("page", "Open the page that shows the runs in a browser."),
+    },
+    "Keep or remove": {
+        "merge": _verb("merge", "Merge what a run has changed in its git worktree."),
+        "export": _verb("export", "Pack a run into one archive."),
+        "rm": _verb("rm", "Remove runs that are over."),
+        "prune": _verb("prune", "Remove runs that ended long ago."),
+    },
+    "Agents": {
+        "agents": _verb("agents", "List the agents and the faults of their files."),
+        "new": _verb("new", "Write the file of a new agent."),
+        "mcp": _verb("mcp", "Try the MCP servers of an agent."),
+        "trust": _verb("trust", "Let the agents and MCP servers of a directory be used."),
+        "doctor": _verb("doctor", "Find what is wrong with agent files, or with runs."),
+        "schema": _verb("schema", "Print the JSON Schema of a file of a run, or of an agent file."),
+    },
+    "Connect": {
+        "init": _verb("init", "Register this server with an MCP client."),
+        "serve": _verb("serve", "Serve the agents to an MCP client."),
+        "completion": _verb("completion", "Print the script that completes this command in a shell."),
+    },
 }
 
-VERBS: dict[str, Verb] = {
-    name: verb
-    for own, verb_of_own in _OWN.items()
-    for name, verb in [
-        (own, verb_of_own),
-        *(
-            (name, Verb(each.where, each.help))
-            for name, each in extensions.commands().items()
-            if each.after == own
-        ),
-    ]
+GROUPS: dict[str, dict[str, Verb]] = {
+    title: {
+        name: verb
+        for own, verb_of_own in group.items()
+        for name, verb in [
+            (own, verb_of_own),
+            *(
+                (name, Verb(each.where, each.help))
+                for name, each in extensions.commands().items()
+                if each.after == own
+            ),
+        ]
+    }
+    for title, group in _OWN.items()
 }
-"""All verbs in the order of `--help`; those of extensions stand behind the verb that they name."""
+"""The verbs by the headings of `--help`; those of extensions stand behind the verb that they name."""
+
+VERBS: dict[str, Verb] = {name: verb for group in GROUPS.values() for name, verb in group.items()}
+"""All verbs in the order of `--help`."""
 
 _EPILOG = (
     "RUN is the id of a run, a unique beginning of it, its unique last part, or @last, the "
-    "last run that no other run started. "
-    "Exit codes: 0 ok, 1 the run failed, 2 usage, 3 no such run or agent, 4 the run was stopped, "
-    "5 a person's answer is needed, 6 environment, 124 timed out, 130 Ctrl-C (which stops the watching, "
-    "never the run)."
+    "last run that no other run started. Exit codes: "
+    + "; ".join(f"{code.value} {meaning}" for code, meaning in EXIT_CODES.items())
+    + "."
 )
 
 
@@ -146,8 +162,10 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of verbs without importing them."""
-        with formatter.section("Verbs"):
-            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+        width = max(map(len, VERBS))
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), verb.help) for name, verb in group.items()])
 
 
 def _spelled_as_options(args: Sequence[str]) -> list[str]:

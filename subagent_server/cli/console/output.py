@@ -164,6 +164,20 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+EXIT_CODES: dict[ExitCode, str] = {
+    ExitCode.OK: "ok",
+    ExitCode.FAILED: "the run failed, or a check found something",
+    ExitCode.USAGE: "wrong usage, or refused",
+    ExitCode.UNKNOWN: "no such run or agent",
+    ExitCode.STOPPED: "the run was stopped",
+    ExitCode.NEEDS_ANSWER: "a question waits for an answer",
+    ExitCode.ENVIRONMENT: "the machine: disk, lock, process",
+    ExitCode.TIMED_OUT: "the time was over (the run goes on, unless --stop was given)",
+    ExitCode.INTERRUPTED: "Ctrl-C (which ends the watching, never the run)",
+}
+"""What each code means, for `--help` and docs/cli.md."""
+
+
 class EarlyExit(Exception):
     """Ends the verb with this exit code and one sentence for people that says why."""
 
