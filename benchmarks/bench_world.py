@@ -16,9 +16,9 @@ from subagent_server.extensions.simulator import Simulator
 from subagent_server.extensions.simulator.model_server import Respond
 from subagent_server.run import processes
 from subagent_server.settings import read_settings
-from subagent_server.verbs.context import Service, open_service
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.reconcile import observe
+from subagent_server.verbs.service import Service, open_service
 
 MAX_RUNS = 2_000
 """More than ever work at once."""

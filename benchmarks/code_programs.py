@@ -22,8 +22,8 @@ from benchmarks.table import Bar, Line, table
 from subagent_server.run import durable
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.sandbox.server_places import ServerStarts
-from subagent_server.toolbox.mcp.connection import ServerContext
 from subagent_server.toolbox.mcp.mcp_tools import Attachments, ToolChoice, connect
+from subagent_server.toolbox.mcp.server_connection import ServerContext
 from tests.helpers.turns import Turn, call, says, tool_results
 
 _STARTS = ServerStarts(

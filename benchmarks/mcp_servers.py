@@ -16,8 +16,8 @@ from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.sandbox.server_places import ServerStarts
-from subagent_server.toolbox.mcp.connection import ServerContext
 from subagent_server.toolbox.mcp.mcp_tools import Attachments, ToolChoice, connect
+from subagent_server.toolbox.mcp.server_connection import ServerContext
 
 _STARTS = ServerStarts(
     AgentDefinition(name="bench", sandbox="none"), dict(os.environ), Path.cwd(), Path.cwd()

@@ -22,7 +22,7 @@ import httpx2
 
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
-from subagent_server.verbs.http_access import PageAccess
+from subagent_server.verbs.access_tokens import PageAccess
 from tests.helpers.planted import planted
 from tests.helpers.stored import make_stored
 

@@ -36,7 +36,7 @@ from subagent_server.cli.registration import (
 )
 from subagent_server.cli.serve import check_patterns
 from subagent_server.sandbox.file_watch import OwnWrites
-from subagent_server.verbs.trust import trust
+from subagent_server.verbs.trust_check import trust
 
 _KEY = "ANTHROPIC_API_KEY"
 """The variable of the key that agents use unless their file names another."""

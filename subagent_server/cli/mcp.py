@@ -45,16 +45,16 @@ from subagent_server.sandbox.server_places import (
     rules_without_run,
 )
 from subagent_server.sandbox.verify import try_box
-from subagent_server.toolbox.mcp.connection import (
+from subagent_server.toolbox.mcp.mcp_tools import Attachments, ToolListing, converted, passes, unknown_names
+from subagent_server.toolbox.mcp.server_connection import (
     CallTimedOut,
     ServerConnection,
     ServerContext,
     ServerTrouble,
 )
-from subagent_server.toolbox.mcp.mcp_tools import Attachments, ToolListing, converted, passes, unknown_names
 from subagent_server.verbs.check_agent import asked_by_servers, asked_of_box
 from subagent_server.verbs.live_runs import written_places
-from subagent_server.verbs.trust import TrustCheck
+from subagent_server.verbs.trust_check import TrustCheck
 
 # -- The output of `subagent mcp`: servers, their tools and the results of calls as text.
 

@@ -8,7 +8,7 @@ import click
 from subagent_server.cli.console.app import Session, pass_session
 from subagent_server.cli.console.output import err, json_option, out, out_json
 from subagent_server.run.errors import BadArgument, HostError
-from subagent_server.verbs.http_access import CODE_SECONDS, PageAccess, PageServer
+from subagent_server.verbs.access_tokens import CODE_SECONDS, PageAccess, PageServer
 
 _FORWARDED = "http://127.0.0.1:8101"
 _EVERYWHERE = {"http://0.0.0.0:": "http://127.0.0.1:", "http://[::]:": "http://[::1]:"}

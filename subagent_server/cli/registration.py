@@ -29,8 +29,8 @@ from subagent_server.cli.console.output import EarlyExit, ExitCode, Flags, out, 
 from subagent_server.cli.console.terminal import coloured, escape_lines
 from subagent_server.run.errors import shorten
 from subagent_server.settings import Settings
-from subagent_server.verbs.http_access import token_of
-from subagent_server.verbs.trust import Coverage, coverage
+from subagent_server.verbs.access_tokens import token_of
+from subagent_server.verbs.trust_check import Coverage, coverage
 
 _COMMAND = "subagent"
 _COLOURS = {"+": "green", "-": "red"}

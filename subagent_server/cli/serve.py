@@ -22,10 +22,10 @@ from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, choices, shorten
 from subagent_server.settings import Role, Settings
 from subagent_server.verbs.access import Caller
+from subagent_server.verbs.access_tokens import PageAccess, PageNotUsable
 from subagent_server.verbs.check_agent import AgentChecker
-from subagent_server.verbs.context import AgentRegistry, Service, may_serve, open_service
 from subagent_server.verbs.contract_agent import DEFAULT_CONTRACT_MODEL
-from subagent_server.verbs.http_access import PageAccess, PageNotUsable
+from subagent_server.verbs.service import AgentRegistry, Service, may_serve, open_service
 
 
 @click.command()

@@ -20,7 +20,7 @@ from subagent_server.cli.console.output import (
 )
 from subagent_server.cli.console.terminal import one_line
 from subagent_server.run.states import timestamp
-from subagent_server.verbs.trust import (
+from subagent_server.verbs.trust_check import (
     Coverage,
     Inventory,
     adopt,
@@ -29,7 +29,7 @@ from subagent_server.verbs.trust import (
     forget,
     take_inventory,
 )
-from subagent_server.verbs.trust import trust as trust_now
+from subagent_server.verbs.trust_check import trust as trust_now
 
 _HERE = Path()
 _MOST_NAMES = 5

@@ -50,7 +50,7 @@ EXTENSIONS: Mapping[str, Extension] = {
     "code_mode": Extension(
         commands={
             "tools": Command(
-                f"{_HERE}.extensions.code_mode.cli:tools",
+                f"{_HERE}.extensions.code_mode.tools_command:tools",
                 "Print the functions that programs of an agent can call.",
                 "new",
             ),
@@ -67,17 +67,17 @@ EXTENSIONS: Mapping[str, Extension] = {
     "simulator": Extension(
         commands={
             "prompt": Command(
-                f"{_HERE}.extensions.simulator.cli.prompt:prompt",
+                f"{_HERE}.extensions.simulator.prompt_command:prompt",
                 "Show what the model of an agent would get, without a call.",
                 "agents",
             ),
             "script": Command(
-                f"{_HERE}.extensions.simulator.cli.script:script",
+                f"{_HERE}.extensions.simulator.script_command:script",
                 "Turn a run that has ended into a script that plays it again.",
                 "agents",
             ),
             "demo": Command(
-                f"{_HERE}.extensions.simulator.cli.demo:demo",
+                f"{_HERE}.extensions.simulator.demo_command:demo",
                 "Show a whole run with a scripted model, without a key.",
                 "completion",
             ),
@@ -88,7 +88,7 @@ EXTENSIONS: Mapping[str, Extension] = {
     "evals": Extension(
         commands={
             "eval": Command(
-                f"{_HERE}.extensions.evals.cli:eval_", "Try cases with agents and models.", "agents"
+                f"{_HERE}.extensions.evals.eval_command:eval_", "Try cases with agents and models.", "agents"
             ),
         },
         schemas={"eval": f"{_HERE}.extensions.evals.eval_file:eval_schema"},

@@ -20,8 +20,8 @@ from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import Failure, Usage
 from subagent_server.run.stderr import lack_of_room
 from subagent_server.toolbox.basic import AgentComplete, FinalAnswer, before_marker
-from subagent_server.toolbox.context import Permissions, RunContext, is_asked
 from subagent_server.toolbox.outputs import KeptOutputs, Shortener, is_too_long
+from subagent_server.toolbox.run_context import Permissions, RunContext, is_asked
 from subagent_server.toolbox.tool import Tool, ToolResult
 
 # -- the calls of a turn

@@ -41,7 +41,7 @@ from subagent_server.run.errors import RunRefused
 from subagent_server.run.processes import now
 from subagent_server.run.records import Usage
 from subagent_server.run.states import timestamp
-from subagent_server.toolbox.context import LONGEST_WAIT_SECONDS, Alone, Pace
+from subagent_server.toolbox.run_context import LONGEST_WAIT_SECONDS, Alone, Pace
 
 # -- texts
 

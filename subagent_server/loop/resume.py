@@ -29,7 +29,7 @@ from subagent_server.run.history import PastCall, PastChild, PastProgramCall, Pa
 from subagent_server.run.records import Message as Question
 from subagent_server.run.states import MessageStatus, Status
 from subagent_server.toolbox.basic import NO_ANSWER, AskParent, FinalAnswer
-from subagent_server.toolbox.context import RunContext
+from subagent_server.toolbox.run_context import RunContext
 
 # -- the calls of the API itself
 

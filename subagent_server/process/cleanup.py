@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from subagent_server.process import marks
-from subagent_server.process.program import EXIT_GATE_CLOSED, WorkerProgram
 from subagent_server.process.slots import signal_when_free
+from subagent_server.process.worker_process import EXIT_GATE_CLOSED, WorkerProgram
 from subagent_server.run import durable, locks, processes, wake
 from subagent_server.run.bounded_command import start
 from subagent_server.run.command_input import command_environment, command_stdin

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from subagent_server.process.program import WORKER
+from subagent_server.process.worker_process import WORKER
 from subagent_server.run import durable, processes
 from subagent_server.run.paths import RECORD_BYTES, RootPaths, RunPaths
 from subagent_server.run.processes import Command, Identity

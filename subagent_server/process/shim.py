@@ -26,7 +26,7 @@ if __name__ == "__main__":  # -I leaves out the directory of the package
 from subagent_server.process import cleanup, slots
 from subagent_server.process.cleanup import conclude, state_has_ended
 from subagent_server.process.marks import SHIM_FLAGS
-from subagent_server.process.program import Invocation, WorkerProgram
+from subagent_server.process.worker_process import Invocation, WorkerProgram
 from subagent_server.run import durable, processes
 from subagent_server.run.errors import StorageFailed
 from subagent_server.run.files import Entry

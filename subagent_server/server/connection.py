@@ -36,7 +36,7 @@ from subagent_server.settings import Role
 from subagent_server.tools.spec import LIST, Answer, Call, ToolSpec, page_of
 from subagent_server.tools.tool_table import PAGE_TOOLS, PARENT_TOOLS, ToolDispatcher, ToolTables, tools_of
 from subagent_server.verbs.access import Caller
-from subagent_server.verbs.context import Service
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.wait_for_runs import AgentChanges, Changes, progress_words
 
 Params = TypeVar("Params")

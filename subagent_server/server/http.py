@@ -65,9 +65,9 @@ from subagent_server.server.resources import Context
 from subagent_server.server.sockets import BACKLOG
 from subagent_server.settings import Role
 from subagent_server.verbs.access import Caller
-from subagent_server.verbs.context import Service
+from subagent_server.verbs.access_tokens import PageAccess
 from subagent_server.verbs.end_run import StoredPayload, open_payload
-from subagent_server.verbs.http_access import PageAccess
+from subagent_server.verbs.service import Service
 
 MAX_OPEN = 2_000
 """How many requests may have no answer at once."""

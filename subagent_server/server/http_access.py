@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from subagent_server.run.errors import SubagentError
-from subagent_server.verbs.http_access import PageAccess
+from subagent_server.verbs.access_tokens import PageAccess
 
 MAX_CONNECTIONS = 800
 OWN_DESCRIPTORS = 224

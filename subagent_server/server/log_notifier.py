@@ -29,8 +29,8 @@ from subagent_server.run.records import RunMeta
 from subagent_server.server.notifications import Background, is_modern
 from subagent_server.server.resources import Context
 from subagent_server.verbs.access import Caller, OtherParents
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.get_logs import Event, JournalFollower, JournalPlace
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.wait_for_runs import Changes, Wait, until_root_is_made, wait_until
 
 LOOK_SECONDS = 1.0

@@ -38,8 +38,8 @@ from subagent_server.server.resources import (
     signature,
 )
 from subagent_server.verbs.access import Caller
-from subagent_server.verbs.context import AgentRegistry, Service
 from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.service import AgentRegistry, Service
 from subagent_server.verbs.wait_for_runs import Changes, ChangeSource, Wait, until_root_is_made, wait_until
 
 TOOLS_POLL_SECONDS = 2.0

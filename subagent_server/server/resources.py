@@ -16,9 +16,9 @@ from subagent_server.run.files import Entry
 from subagent_server.run.records import Message, RunMeta
 from subagent_server.run.states import MAX_LABEL_CHARACTERS, cut, maybe_cut
 from subagent_server.verbs.access import Caller, OtherParents
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.get_logs import MAX_LINES, get_logs
 from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.service import Service
 
 Context = ServerRequestContext[Any, Any]
 Kind = Literal["meta", "log", "result"]

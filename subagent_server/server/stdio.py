@@ -32,7 +32,7 @@ from subagent_server.server.connection import (
 )
 from subagent_server.settings import Role
 from subagent_server.verbs.access import Caller
-from subagent_server.verbs.context import Service
+from subagent_server.verbs.service import Service
 
 MAX_LINE_BYTES = 128 << 20
 """Twice the largest payload, which grows when JSON escapes it."""

@@ -9,8 +9,8 @@ from subagent_server.run.commands import CHECK_SECONDS, misfit
 from subagent_server.run.errors import BadArgument, CallerError, SubagentError
 from subagent_server.run.schemas import NEWEST, OPTIONS_SCHEMA, QUESTION_SCHEMA, embedded, validator_name
 from subagent_server.run.states import MAX_REPORT_CHARACTERS, check_summary
-from subagent_server.toolbox.context import RunContext
 from subagent_server.toolbox.mcp.input_schemas import repaired, without_dead_references
+from subagent_server.toolbox.run_context import RunContext
 from subagent_server.toolbox.tool import ToolResult
 
 NO_ANSWER = "No answer came in time. Go on without one: choose what is safest and say so in your result."

@@ -10,7 +10,7 @@ from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.file_watch import CommandWatch
 from subagent_server.toolbox.agent_process import Spare
-from subagent_server.toolbox.context import RunContext
+from subagent_server.toolbox.run_context import RunContext
 
 ContentBlock = dict[str, Any]
 """A content block of the Messages API: `{"type": "text", "text": ...}`, an image, a document."""

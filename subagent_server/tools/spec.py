@@ -23,10 +23,10 @@ from subagent_server.run.states import MAX_SUMMARY_CHARACTERS, MessageStatus
 from subagent_server.verbs.access import Caller, ShownRuns
 from subagent_server.verbs.check_agent import AgentChecker, says_refused
 from subagent_server.verbs.check_status import view_for
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.reconcile import Observed, observe, open_run
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.tree_limits import agents_of
-from subagent_server.verbs.trust import TrustCheck
+from subagent_server.verbs.trust_check import TrustCheck
 from subagent_server.verbs.views import RunView, ToolCalls, row_schema, run_view
 from subagent_server.verbs.wait_for_runs import Changes, Wait, has_ended_or_asks, wait_until
 

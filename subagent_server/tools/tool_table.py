@@ -52,10 +52,10 @@ from subagent_server.tools.spec import (
     wait,
 )
 from subagent_server.verbs.access import ENDED, MAX_SHOWN, Caller
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.contract_agent import AgentStatus, agent_statuses, contract_agent, status_of
 from subagent_server.verbs.end_run import stop, structured_result, update_status
 from subagent_server.verbs.questions import ask_as_child
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.start import StartOrder, start_agent
 from subagent_server.verbs.tree_limits import agents_of
 from subagent_server.verbs.wait_for_runs import Changes

@@ -27,7 +27,7 @@ from subagent_server.run.records import RunMeta, StartedBy
 from subagent_server.run.states import MAX_LABEL_CHARACTERS, MAX_LENGTH, cut, is_run_id
 from subagent_server.run.store import RunStore
 from subagent_server.settings import Settings
-from subagent_server.verbs.context import Service
+from subagent_server.verbs.service import Service
 
 
 class NotAllowed(CallerError):

@@ -1,7 +1,7 @@
 """Checking an agent: says, without a start, why a start would refuse it, and what its file names in vain.
 
 `subagent agents`, `doctor`, `serve --config`, the list of tools and the start itself ask here, so that they
-cannot differ. Whether a person trusts the agent is judged in `verbs/trust.py`.
+cannot differ. Whether a person trusts the agent is judged in `verbs/trust_check.py`.
 
 Tested in `tests/service/test_check_agent.py`.
 """
@@ -33,10 +33,10 @@ from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.sandbox.box import find_program
 from subagent_server.sandbox.readable import BoxRefused
 from subagent_server.sandbox.server_places import NotOutside, ServerPlace, outside_start, place_of
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.inputs import cwd_of_user
 from subagent_server.verbs.live_runs import written_places
 from subagent_server.verbs.scripts import is_scripted
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.tool_names import (
     MissingName,
     missing_agents,
@@ -45,7 +45,7 @@ from subagent_server.verbs.tool_names import (
     tool_refusals,
     verdict_of,
 )
-from subagent_server.verbs.trust import NotTrusted, TrustCheck
+from subagent_server.verbs.trust_check import NotTrusted, TrustCheck
 
 # -- The keys of a definition that only a box of the sandbox can keep.
 

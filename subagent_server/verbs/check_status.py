@@ -10,8 +10,8 @@ from subagent_server.run.errors import MessageClosed, UnknownMessage
 from subagent_server.run.processes import now
 from subagent_server.run.states import MessageStatus
 from subagent_server.verbs.access import USER, Caller
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.reconcile import Observed, open_run
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.views import AS_TOOLS, NextCalls, RunView, run_view
 
 

@@ -18,12 +18,12 @@ from subagent_server.run.secrets import MASK
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.store import read_worktree
 from subagent_server.verbs.access import USER, Caller, NotAllowed
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.contract_agent import contract_agent
 from subagent_server.verbs.inputs import cwd_of_agent
 from subagent_server.verbs.left_behind import check_not_handed_over, hand_over
 from subagent_server.verbs.reconcile import Observed, open_run, read_exit
 from subagent_server.verbs.scripts import check_not_scripted
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.start import StartOrder, directory_before_worktree, start_agent
 
 

@@ -12,8 +12,8 @@ from subagent_server.run.journal import latest_words
 from subagent_server.run.records import Moment, Record, RunMeta
 from subagent_server.run.states import MAX_SUMMARY_CHARACTERS, Status, cut, maybe_cut
 from subagent_server.verbs.access import USER, Caller
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.views import (
     MAX_NAME_CHARACTERS,
     MAX_PREVIEW_CHARACTERS,

@@ -29,9 +29,9 @@ from subagent_server.run.states import (
     maybe_cut,
 )
 from subagent_server.verbs.access import USER, Caller
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.inputs import masker_at_door
 from subagent_server.verbs.reconcile import Observed, observe, open_run, signal_shim, stop_children, stop_run
+from subagent_server.verbs.service import Service
 
 # -- The verb `stop_run`: the status is written first, then the processes get their signals.
 

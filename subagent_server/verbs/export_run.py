@@ -25,9 +25,9 @@ from subagent_server.run.secrets import Masker
 from subagent_server.run.states import Status, known_sum, timestamp
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.access import USER, Caller
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.inputs import masker_at_door
 from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.service import Service
 
 MAX_FILE_BYTES = 64 << 20
 """A larger file of a run is left out, and said."""

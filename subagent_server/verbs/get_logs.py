@@ -17,8 +17,8 @@ from subagent_server.run.records import Record, RunMeta
 from subagent_server.run.states import timestamp
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.access import USER, Caller
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.reconcile import ending_facts, open_run
+from subagent_server.verbs.service import Service
 
 Stream = Literal["log", "events", "result", "payload"]
 MAX_LINES = 1_000

@@ -21,7 +21,7 @@ from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import RunMeta
 from subagent_server.run.secrets import MASK, Masker, collector_secrets, secret_values
 from subagent_server.verbs.access import Caller
-from subagent_server.verbs.context import Service
+from subagent_server.verbs.service import Service
 
 # -- The directories of a run and of its children: a tree stays in the `cwd` of its first run (SPEC 13).
 

@@ -19,8 +19,8 @@ from subagent_server.run.records import RunMeta, StartedBy, Usage
 from subagent_server.run.states import TOKENS, Status
 from subagent_server.run.store import RunStore, drop_vain
 from subagent_server.verbs.access import USER, Caller, NotAllowed, OtherParents, others_sentence
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.reconcile import is_over, observe, open_run, tree_usage
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.views import RunRow, row_of, those_that_fit
 
 MAX_SEARCHED = 5_000

@@ -14,8 +14,8 @@ from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, SubagentError, UnknownAgent, shorten
 from subagent_server.sandbox.file_watch import OwnWrites
 from subagent_server.settings import Settings
-from subagent_server.verbs.context import Service
-from subagent_server.verbs.trust import Coverage, coverage, trust
+from subagent_server.verbs.service import Service
+from subagent_server.verbs.trust_check import Coverage, coverage, trust
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 

@@ -19,9 +19,9 @@ from subagent_server.run.journal import Message, latest_doing, read_transcript, 
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.states import is_run_id
 from subagent_server.verbs.access import USER, Caller
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.list_runs import RowReader, RunList
 from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.views import RunRow
 
 Row = dict[str, Any]

@@ -21,9 +21,9 @@ from subagent_server.run.secrets import MASK
 from subagent_server.run.states import check_answer, check_question
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.access import USER, Caller, NotAllowed
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.inputs import masker_at_door
 from subagent_server.verbs.reconcile import Observed, open_run
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.views import MessageView, message_view
 
 

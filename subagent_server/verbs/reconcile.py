@@ -26,8 +26,8 @@ from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.stderr import failpoint
 from subagent_server.run.store import RunStore, restore, retire
 from subagent_server.verbs.access import USER, Caller, check_open
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.left_behind import is_settled, left_behind, settle_if_possible
+from subagent_server.verbs.service import Service
 
 # -- Reading the records of a run's shim.
 

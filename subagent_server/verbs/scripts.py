@@ -19,8 +19,8 @@ from subagent_server.run.journal import recorded_usage
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import Failure, Money, Record
 from subagent_server.run.states import Status
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.reconcile import Observed, tree_usage
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.views import elapsed_seconds
 
 _OWN = ("turns", "toolCalls")

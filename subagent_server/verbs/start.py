@@ -37,7 +37,6 @@ from subagent_server.run.transitions import RunEvent, RunFailed, StopRequested
 from subagent_server.settings import Settings
 from subagent_server.verbs.access import USER, Caller, new_token, token_hash
 from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent, Refusal
-from subagent_server.verbs.context import Service, agents_from
 from subagent_server.verbs.inputs import (
     MASKED_PROMPT,
     NAMES_ON_DISK,
@@ -54,6 +53,7 @@ from subagent_server.verbs.inputs import (
 from subagent_server.verbs.left_behind import worktree_of
 from subagent_server.verbs.live_runs import host_program
 from subagent_server.verbs.scripts import WARNING, PlayedScript, calling_script, is_scripted, scripted_service
+from subagent_server.verbs.service import Service, agents_from
 from subagent_server.verbs.tree_limits import check_may_start, publish_counted
 from subagent_server.worktrees.git import GitFailed
 from subagent_server.worktrees.reading import Reader

@@ -10,8 +10,8 @@ from subagent_server.run.records import RunMeta
 from subagent_server.run.states import dollars
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.access import Caller, NotAllowed
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.reconcile import observe, tree_cost
+from subagent_server.verbs.service import Service
 
 # -- The budgets that bound a run: its own and the budgets of the runs above, each over a whole tree.
 

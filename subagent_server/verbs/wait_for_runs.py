@@ -30,8 +30,8 @@ from subagent_server.verbs.access import (
     others_sentence,
     read_cursor,
 )
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.reconcile import Observed, observe
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.views import (
     MAX_IDS,
     NextCalls,

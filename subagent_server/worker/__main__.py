@@ -34,11 +34,11 @@ from subagent_server.run.records import Failure
 from subagent_server.run.stderr import MaskedText, log
 from subagent_server.verbs.inputs import enter
 from subagent_server.verbs.reconcile import EXIT_STORAGE
-from subagent_server.worker.run import WorkerRun
 from subagent_server.worker.run_end import end_unbegun, exit_worker, observe_directory, reconcile_directory
 from subagent_server.worker.run_worktree import prepare_worktree
 from subagent_server.worker.runners import RUNNERS
 from subagent_server.worker.supervisor import Supervisor
+from subagent_server.worker.worker_run import WorkerRun
 
 _SERVERS = "subagent_server.worker.connected_servers"
 """Imports the SDK of the protocol, so it is for agents with MCP servers alone."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from subagent_server.sandbox.server_places import Builder, ServerStarts
 from subagent_server.settings import state_directory_of
-from subagent_server.toolbox.mcp.connection import ServerContext
 from subagent_server.toolbox.mcp.mcp_tools import Attachments, McpTool, Servers, ToolChoice, connect
+from subagent_server.toolbox.mcp.server_connection import ServerContext
 from subagent_server.worker.runners import RunnerSetup
 
 

@@ -44,9 +44,9 @@ from subagent_server.run.stderr import log
 from subagent_server.sandbox.readable import BoxRefused, end_of_run
 from subagent_server.toolbox.bash import BashTool
 from subagent_server.toolbox.basic import AgentComplete, AskParent, FinalAnswer, nested_tools
-from subagent_server.toolbox.context import LONGEST_WAIT_SECONDS, check_asked
 from subagent_server.toolbox.outputs import KeptOutputs
 from subagent_server.toolbox.ripgrep import SearchScope
+from subagent_server.toolbox.run_context import LONGEST_WAIT_SECONDS, check_asked
 from subagent_server.toolbox.select import make_workspace_tools
 from subagent_server.toolbox.todo_list import todo_tools
 from subagent_server.toolbox.tool import RunTools, Tool
@@ -55,7 +55,6 @@ from subagent_server.verbs.inputs import copied_inputs
 from subagent_server.verbs.scripts import is_scripted
 from subagent_server.verbs.tool_names import verdict_of
 from subagent_server.worker.previous_run import read_past
-from subagent_server.worker.run import WorkerRun
 from subagent_server.worker.runners import RunnerSetup
 from subagent_server.worker.sandbox_setup import (
     NO_GROUP,
@@ -65,6 +64,7 @@ from subagent_server.worker.sandbox_setup import (
     planned_sandbox,
     without_box,
 )
+from subagent_server.worker.worker_run import WorkerRun
 
 if TYPE_CHECKING:  # imports the SDK of the protocol
     from subagent_server.worker.connected_servers import ConnectedServers
@@ -372,7 +372,7 @@ class _Hold:
 
 
 class SharedPace:
-    """Implements `toolbox.context.Pace` for all runs of a root that call one API with one key.
+    """Implements `toolbox.run_context.Pace` for all runs of a root that call one API with one key.
 
     The file of a hold is named by a digest of root, address and key: runs with other keys are other accounts,
     and no file tells which key it is about.

@@ -39,7 +39,7 @@ from subagent_server.verbs.left_behind import (
     taken_facts,
 )
 from subagent_server.verbs.live_runs import LiveRun, enter
-from subagent_server.worker.run import WorkerRun
+from subagent_server.worker.worker_run import WorkerRun
 
 _PACKAGE = Path(__file__).parents[1]
 

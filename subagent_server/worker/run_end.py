@@ -23,7 +23,7 @@ from subagent_server.verbs.reconcile import (
     record_tree_usage,
     stop_children,
 )
-from subagent_server.worker.run import WorkerRun
+from subagent_server.worker.worker_run import WorkerRun
 
 
 @dataclass(frozen=True)

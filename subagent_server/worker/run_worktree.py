@@ -17,7 +17,7 @@ from subagent_server.verbs.left_behind import (
     settle_if_possible,
     worktree_of,
 )
-from subagent_server.worker.run import WorkerRun
+from subagent_server.worker.worker_run import WorkerRun
 from subagent_server.worktrees.git import GitFailed
 from subagent_server.worktrees.making import make_worktree
 from subagent_server.worktrees.reading import Reader

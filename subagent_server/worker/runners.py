@@ -13,10 +13,10 @@ from subagent_server.settings import read_settings
 from subagent_server.tools.spec import Call
 from subagent_server.tools.tool_table import PARENT_TOOLS, ToolDispatcher
 from subagent_server.verbs.access import run_as_caller
-from subagent_server.verbs.context import Service, open_service
+from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.wait_for_runs import Changes
 from subagent_server.worker.protected_paths import ProtectedPaths
-from subagent_server.worker.run import WorkClock, WorkerRun
+from subagent_server.worker.worker_run import WorkClock, WorkerRun
 
 
 @dataclass(frozen=True)

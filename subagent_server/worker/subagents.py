@@ -24,7 +24,7 @@ from subagent_server.run.errors import SubagentError
 from subagent_server.run.history import KIND, ForeignEvent, nested_event
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.get_logs import JournalFollower, JournalPlace
-from subagent_server.worker.run import WorkerRun
+from subagent_server.worker.worker_run import WorkerRun
 
 # -- `POST .../subagent-events`: the programs of a run report their subagents here (SPEC section 8).
 #

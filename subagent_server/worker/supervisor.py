@@ -18,15 +18,15 @@ from subagent_server.run.states import MessageStatus
 from subagent_server.run.stderr import lack_of_room, log_exception
 from subagent_server.run.store import RunStore
 from subagent_server.run.wake import SLOW_POLL_SECONDS
-from subagent_server.toolbox.context import RunOver
+from subagent_server.toolbox.run_context import RunOver
 from subagent_server.verbs.export_run import export_end
 from subagent_server.verbs.reconcile import observe
 from subagent_server.worker.protected_paths import ExecutedWatch, protected_paths
-from subagent_server.worker.run import WorkerRun, seconds_left
 from subagent_server.worker.run_end import Left, close_journal, end_run
 from subagent_server.worker.run_worktree import leave_worktree
 from subagent_server.worker.runners import RUNNERS, OpenRunner, RunnerSetup, WorkerDelegation, service_of
 from subagent_server.worker.subagents import subagents_heard
+from subagent_server.worker.worker_run import WorkerRun, seconds_left
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ from subagent_server.run.records import RunMeta, RunResult
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
-from subagent_server.verbs.trust import coverage, trust
+from subagent_server.verbs.trust_check import coverage, trust
 from tests.helpers import bubblewrap, warm
 from tests.helpers.forking import run_command, start_command
 from tests.helpers.runs import STARTED, make_meta, make_request

@@ -11,7 +11,7 @@ from subagent_server.run.errors import StorageFailed
 from subagent_server.run.records import RunResult
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
-from subagent_server.verbs.doctor import examine
+from subagent_server.verbs.examine import examine
 from subagent_server.verbs.reconcile import tree_is_gone
 from tests.faults.disks import fill, memory_disk
 from tests.helpers.files import names

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from subagent_server.process.program import WORKER
+from subagent_server.process.worker_process import WORKER
 from subagent_server.run import locks, processes, transitions
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.processes import Identity, now
 from subagent_server.run.records import LaunchInfo, WorkerIdentity
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
-from subagent_server.verbs.doctor import examine
+from subagent_server.verbs.examine import examine
 from subagent_server.verbs.reconcile import observe, stop_run
 from subagent_server.verbs.views import AS_TOOLS, run_view
 from tests.helpers.processes import Child

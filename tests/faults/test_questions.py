@@ -21,7 +21,7 @@ ANSWERER = """
     import sys
     from pathlib import Path
     from subagent_server.run.errors import MessageClosed
-    from subagent_server.verbs.context import open_service
+    from subagent_server.verbs.service import open_service
     from subagent_server.verbs.questions import reply
     from subagent_server.settings import read_settings
     root, run_id, name, *messages = sys.argv[1:]

@@ -9,7 +9,7 @@ import pytest
 
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
-from subagent_server.verbs.doctor import examine
+from subagent_server.verbs.examine import examine
 from tests.helpers.processes import Child
 from tests.helpers.runs import ASKED, STARTED, start_run
 from tests.helpers.scale import times

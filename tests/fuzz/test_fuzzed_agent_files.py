@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from subagent_server.agents.discover import discover
 from subagent_server.settings import read_settings
 from subagent_server.verbs.check_agent import AgentChecker
-from subagent_server.verbs.context import open_service
+from subagent_server.verbs.service import open_service
 from tests.fuzz.dice import FUZZED, mutated
 from tests.helpers.processes import REPOSITORY
 

@@ -12,12 +12,12 @@ from subagent_server.run.errors import SubagentError
 from subagent_server.run.records import Failure
 from subagent_server.settings import read_settings
 from subagent_server.verbs.check_status import check_status
-from subagent_server.verbs.context import Service, open_service
-from subagent_server.verbs.doctor import examine
 from subagent_server.verbs.end_run import stop
+from subagent_server.verbs.examine import examine
 from subagent_server.verbs.get_logs import get_logs
 from subagent_server.verbs.list_runs import list_runs
 from subagent_server.verbs.questions import reply
+from subagent_server.verbs.service import Service, open_service
 from tests.fuzz.dice import FUZZED, mutated
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, start_run
 

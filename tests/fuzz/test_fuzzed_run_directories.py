@@ -21,12 +21,12 @@ from subagent_server.server.resources import list_documents, parse_address, read
 from subagent_server.settings import read_settings
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.check_status import check_status
-from subagent_server.verbs.context import Service, open_service
-from subagent_server.verbs.doctor import examine
+from subagent_server.verbs.examine import examine
 from subagent_server.verbs.get_logs import get_logs
 from subagent_server.verbs.list_runs import RunList, stats, trees_of
 from subagent_server.verbs.questions import open_questions
 from subagent_server.verbs.remove import Age, prune, remove
+from subagent_server.verbs.service import Service, open_service
 from subagent_server.worker.previous_run import read_past
 from tests.faults.canaries import SECRET, Outside, changed
 from tests.faults.planted import BASES, SHAPES, write_run

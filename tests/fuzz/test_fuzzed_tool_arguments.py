@@ -16,7 +16,7 @@ from subagent_server.tools.parent_tools import MANY_AGENTS, RUN_ARGUMENTS
 from subagent_server.tools.spec import Call
 from subagent_server.tools.tool_table import LIFECYCLE_TOOLS, TOOLS, ToolDispatcher
 from subagent_server.verbs.access import USER
-from subagent_server.verbs.context import open_service
+from subagent_server.verbs.service import open_service
 from subagent_server.verbs.wait_for_runs import Changes
 from tests.fuzz.dice import FUZZED, JSON
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, start_run

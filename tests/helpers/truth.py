@@ -10,7 +10,7 @@ from subagent_server.run import processes
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
-from subagent_server.verbs.doctor import examine
+from subagent_server.verbs.examine import examine
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -22,10 +22,10 @@ from subagent_server.run.records import RunMeta, RunResult
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
-from subagent_server.verbs.context import Service, open_service, warm_start
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.questions import reply
 from subagent_server.verbs.reconcile import Observed, observe, read_shim
+from subagent_server.verbs.service import Service, open_service, warm_start
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers import bubblewrap, warm
 from tests.helpers.forking import run_command

@@ -8,8 +8,8 @@ from subagent_server.run import transitions
 from subagent_server.run.records import RunResult
 from subagent_server.run.states import Status, make_run_id
 from subagent_server.settings import read_settings
-from subagent_server.verbs.context import open_service
 from subagent_server.verbs.contract_agent import agent_statuses
+from subagent_server.verbs.service import open_service
 from subagent_server.verbs.views import MAX_TOOL_ANSWER_CHARACTERS
 from tests.helpers.runs import STARTED, T0, start_run
 

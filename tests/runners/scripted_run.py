@@ -16,8 +16,8 @@ from subagent_server.run.errors import RunRefused
 from subagent_server.run.files import Directory
 from subagent_server.run.records import Failure, Usage
 from subagent_server.toolbox.basic import FinalAnswer
-from subagent_server.toolbox.context import Pace, Reply, RunOver
 from subagent_server.toolbox.outputs import KeptOutputs
+from subagent_server.toolbox.run_context import Pace, Reply, RunOver
 from subagent_server.toolbox.tool import Tool, ToolResult
 from tests.helpers.turns import Turn
 

@@ -7,7 +7,7 @@ import pytest
 
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import Usage
-from subagent_server.toolbox.context import RunOver
+from subagent_server.toolbox.run_context import RunOver
 from tests.helpers.turns import Turn, call, calls, says, tool_results, use
 from tests.runners.scripted_run import BOUND, Played, ScriptedTool, echo
 

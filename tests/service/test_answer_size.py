@@ -18,8 +18,8 @@ from subagent_server.settings import read_settings
 from subagent_server.tools.spec import Call
 from subagent_server.tools.tool_table import TOOLS, ToolDispatcher
 from subagent_server.verbs.access import USER
-from subagent_server.verbs.context import Service, open_service
 from subagent_server.verbs.list_runs import ListedRuns
+from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.views import MAX_TOOL_ANSWER_CHARACTERS, RunRow
 from subagent_server.verbs.wait_for_runs import Changes
 from tests.helpers.runs import STARTED, T0, start_run

@@ -17,11 +17,11 @@ from subagent_server.run.processes import now
 from subagent_server.run.records import Failure, RunMeta, Usage
 from subagent_server.settings import read_settings
 from subagent_server.verbs.access import Caller, NotAllowed
-from subagent_server.verbs.context import Service, open_service
 from subagent_server.verbs.reconcile import record_tree_usage, tree_cost
+from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.start import StartOrder, start
 from subagent_server.verbs.tree_limits import budgets_of, check_budgets, exhausted
-from subagent_server.worker.run import ModelCalls
+from subagent_server.worker.worker_run import ModelCalls
 
 
 class Kept:

@@ -18,9 +18,9 @@ from subagent_server.run.processes import now
 from subagent_server.run.records import RunMeta
 from subagent_server.settings import read_settings
 from subagent_server.verbs.access import USER, Caller
-from subagent_server.verbs.context import Service, open_service
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from subagent_server.verbs.inputs import ParentDirectories, check_inputs, cwd_of_child, enter
+from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers.wait import wait_for
 from tests.service.test_nesting import HoldingLauncher, Kept

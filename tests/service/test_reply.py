@@ -24,7 +24,7 @@ from subagent_server.settings import read_settings
 from subagent_server.tools.spec import Call
 from subagent_server.tools.tool_table import TOOLS, ToolDispatcher
 from subagent_server.verbs.access import USER, Caller
-from subagent_server.verbs.context import Service, open_service
+from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.wait_for_runs import Changes
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, T0, make_request, start_run
 from tests.helpers.state_files import StateFiles, counted_state_files

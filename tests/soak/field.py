@@ -16,7 +16,7 @@ from subagent_server.run.errors import SubagentError
 from subagent_server.run.records import RunMeta
 from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
-from subagent_server.verbs.context import Service, open_service
+from subagent_server.verbs.service import Service, open_service
 from tests.helpers import bubblewrap
 from tests.helpers.installation import Installation
 from tests.helpers.processes import REPOSITORY

@@ -13,7 +13,7 @@ from subagent_server.run.errors import SubagentError
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import RunMeta
 from subagent_server.run.states import Event, MessageStatus, Status
-from subagent_server.verbs.doctor import examine_all
+from subagent_server.verbs.examine import examine_all
 from subagent_server.verbs.reconcile import read_exit
 from tests.soak import worktrees
 from tests.soak.excuses import BY_POINTS, CAUSES, Excuses

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from subagent_server.run import processes
-from subagent_server.verbs.http_access import CODE_SECONDS, MAX_SESSIONS, PageAccess, PageServer
+from subagent_server.verbs.access_tokens import CODE_SECONDS, MAX_SESSIONS, PageAccess, PageServer
 from tests.helpers.http_server import HttpServer, Reply
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World

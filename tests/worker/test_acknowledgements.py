@@ -8,7 +8,7 @@ import pytest
 from subagent_server.extensions.simulator import Simulator
 from subagent_server.run.errors import MessageClosed, StorageFailed
 from subagent_server.run.states import MessageStatus, Status
-from subagent_server.worker.run import Acknowledgements
+from subagent_server.worker.worker_run import Acknowledgements
 from tests.helpers.turns import asks
 from tests.helpers.world import BOUND, World
 

@@ -9,7 +9,7 @@ from subagent_server.run import locks
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import Usage
 from subagent_server.run.store import RunStore
-from subagent_server.worker.run import ModelCalls
+from subagent_server.worker.worker_run import ModelCalls
 from tests.helpers.runs import RUN_ID, STARTED, make_meta, make_request
 
 OTHER_ID = "20261122-093016-417-k3f9qz"

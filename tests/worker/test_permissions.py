@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from subagent_server.run.errors import RunRefused
-from subagent_server.toolbox.context import check_asked
+from subagent_server.toolbox.run_context import check_asked
 from tests.helpers.turns import says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World

@@ -14,9 +14,9 @@ from subagent_server.run.agent_definition import Limits
 from subagent_server.run.files import Directory, Entry
 from subagent_server.run.processes import LATE_SECONDS, DeadlineReader, boot_id
 from subagent_server.run.states import Status
-from subagent_server.toolbox.context import LONGEST_WAIT_SECONDS
+from subagent_server.toolbox.run_context import LONGEST_WAIT_SECONDS
 from subagent_server.worker.messages_runner import LONGEST_GROWN_SECONDS, LONGEST_SECONDS, SharedPace
-from subagent_server.worker.run import WorkerRun
+from subagent_server.worker.worker_run import WorkerRun
 from tests.helpers.turns import Turn, says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import API_KEY, BOUND, World

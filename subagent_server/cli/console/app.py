@@ -42,8 +42,8 @@ from subagent_server.run.errors import SubagentError, adopting
 from subagent_server.run.stderr import lack_of_room
 from subagent_server.settings import Settings, read_settings
 from subagent_server.verbs.access import Caller, NotAllowed, caller_of, find_run, user_here
-from subagent_server.verbs.context import Service, open_service
 from subagent_server.verbs.reconcile import Observed, open_run
+from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.tree_limits import check_may_delegate
 from subagent_server.verbs.views import Commands, RunView, run_view
 

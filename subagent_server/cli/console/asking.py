@@ -30,7 +30,7 @@ from subagent_server.run.records import Message
 from subagent_server.run.states import MessageStatus
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.verbs.questions import OpenQuestion, reply
-from subagent_server.verbs.trust import Coverage, NotTrusted, coverage, trust
+from subagent_server.verbs.trust_check import Coverage, NotTrusted, coverage, trust
 
 _CHUNK = 65536
 _PASTE_SECONDS = 0.05

@@ -46,9 +46,9 @@ from subagent_server.run.paths import RootPaths, RunPaths
 from subagent_server.run.states import TOKENS, dollars, least_mark
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.run.watch import Watcher
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.list_runs import Node, TreeRow, trees_of
 from subagent_server.verbs.reconcile import Observed
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.wait_for_runs import Changes, Wait, wait_until
 
 # -- Ctrl-C ends the watching, never the run.

@@ -15,7 +15,7 @@ from subagent_server.process.peer import is_user_outside_boxes
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.server.sockets import is_loopback, listen_on_path, listen_on_port, remove_path
 from subagent_server.settings import Settings
-from subagent_server.verbs.http_access import DEFAULT_PARENT, ParentTokens, read_tokens, token_of
+from subagent_server.verbs.access_tokens import DEFAULT_PARENT, ParentTokens, read_tokens, token_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_ADDRESS = "127.0.0.1:8101"

@@ -41,10 +41,10 @@ from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.file_watch import watching
 from subagent_server.sandbox.readable import BoxRefused, box_environment, end_of_run
 from subagent_server.toolbox.basic import AskParent
-from subagent_server.toolbox.context import RunContext
-from subagent_server.toolbox.mcp.connection import CallAnswer, ServerTrouble
 from subagent_server.toolbox.mcp.mcp_tools import Attachments, McpTool, converted
+from subagent_server.toolbox.mcp.server_connection import CallAnswer, ServerTrouble
 from subagent_server.toolbox.outputs import OutputCapture
+from subagent_server.toolbox.run_context import RunContext
 from subagent_server.toolbox.tool import ContentBlock, RunTools, Tool, ToolResult
 from subagent_server.toolbox.workspace import Arguments, entered_off_loop, off_loop, parse_arguments
 

@@ -30,11 +30,11 @@ from subagent_server.run.records import RunMeta, RunResult
 from subagent_server.run.secrets import secret_values
 from subagent_server.run.states import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, Status, cut
 from subagent_server.verbs.access import USER, Caller
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.questions import reply
 from subagent_server.verbs.reconcile import open_run, tree_usage
 from subagent_server.verbs.scripts import PlayedScript
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.start import StartOrder, directory_before_worktree, start
 from subagent_server.verbs.wait_for_runs import Changes, Wait, wait_until
 

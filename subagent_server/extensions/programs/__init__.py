@@ -6,7 +6,7 @@ How to add a runner:
    is started (`launch`), speaks with it until it knows how the run ended (`converse`), and interrupts it. It
    tells `program.ProgramEvents` all that happens: these become the journal, the log, the preview, the usage
    and the partial result, the same for every program. Before a tool is used that the agent file does not
-   allow, it asks `toolbox/context.py`.
+   allow, it asks `toolbox/run_context.py`.
 2. Give it a row in `program_runner.py` beside it (its class) and in `extensions/__init__.py`, and its name in
    `run/agent_definition.py` (`RunnerName`).
 3. Give it a row in `program_checks.py`: the keys of agent files that it can keep, and how it is installed.

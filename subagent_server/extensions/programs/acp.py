@@ -37,7 +37,7 @@ from subagent_server.run.agent_definition import AgentDefinition, Selection, Ser
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.files import Directory
 from subagent_server.toolbox.agent_process import AgentProcess
-from subagent_server.toolbox.context import Permissions, RunOver
+from subagent_server.toolbox.run_context import Permissions, RunOver
 
 _LOGIN = -32000
 """The code by which an agent says that it needs a login first."""

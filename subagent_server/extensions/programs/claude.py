@@ -29,7 +29,7 @@ from subagent_server.run.agent_definition import AgentDefinition, ServerDefiniti
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import UNTOLD, Failure
 from subagent_server.toolbox.agent_process import AgentProcess
-from subagent_server.toolbox.context import Permissions
+from subagent_server.toolbox.run_context import Permissions
 
 _QUIET = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
 _OF_API = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")

@@ -32,7 +32,7 @@ from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import UNTOLD, Usage
 from subagent_server.toolbox.agent_process import AgentProcess
-from subagent_server.toolbox.context import Permissions, RunOver
+from subagent_server.toolbox.run_context import Permissions, RunOver
 
 _CHILD_CALL_SECONDS = 24 * 60 * 60
 """A question may wait for its answer this long; the run has limits of its own."""

@@ -15,7 +15,7 @@ from subagent_server.loop.runner import Outcome
 from subagent_server.run.errors import visible
 from subagent_server.run.records import Failure
 from subagent_server.toolbox.agent_process import AgentProcess
-from subagent_server.toolbox.context import Permissions
+from subagent_server.toolbox.run_context import Permissions
 
 RESULT_BYTES = 16 << 20
 """Of a result file; a longer one is refused."""

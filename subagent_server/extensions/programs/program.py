@@ -22,7 +22,7 @@ from subagent_server.run.errors import RunRefused
 from subagent_server.run.files import Directory
 from subagent_server.run.records import UNTOLD, Failure, Usage
 from subagent_server.toolbox.agent_process import AgentProcess
-from subagent_server.toolbox.context import RunContext
+from subagent_server.toolbox.run_context import RunContext
 
 MOST_CHARACTERS = 32 << 20
 """Of all events of one run; texts beyond it are not written."""

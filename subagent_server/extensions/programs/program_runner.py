@@ -43,16 +43,16 @@ from subagent_server.sandbox.readable import BoxRefused, end_of_run
 from subagent_server.server.connection import ClientConnection, SharedByClients
 from subagent_server.server.stdio import Reports, Serving
 from subagent_server.toolbox.agent_process import AgentProcess, ProcessOrder
-from subagent_server.toolbox.context import Permissions
 from subagent_server.toolbox.mcp.transport import ServerLog
+from subagent_server.toolbox.run_context import Permissions
 from subagent_server.toolbox.workspace import entered_off_loop
 from subagent_server.verbs.access import run_as_caller
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.inputs import copied_inputs
+from subagent_server.verbs.service import Service
 from subagent_server.worker.previous_run import LONGEST_CHAIN, read_past
-from subagent_server.worker.run import WorkerRun
 from subagent_server.worker.runners import RunnerSetup, service_of
 from subagent_server.worker.sandbox_setup import RunBox, mark_of, refused, words_of
+from subagent_server.worker.worker_run import WorkerRun
 
 # -- Carry on the conversation of a program: by the program's own session, else as text.
 

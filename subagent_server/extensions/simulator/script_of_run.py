@@ -16,8 +16,8 @@ from subagent_server.run.errors import BadArgument, SubagentError
 from subagent_server.run.journal import Message, read_transcript
 from subagent_server.run.records import RunMeta
 from subagent_server.verbs.access import USER, Caller
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.reconcile import open_run, subtree
+from subagent_server.verbs.service import Service
 
 _PROMPT_CHARACTERS = 200
 """Of the prompt of a run below, which tells its conversation from others of the same agent."""

@@ -22,11 +22,10 @@ from subagent_server.run.errors import InvalidRunId, SubagentError
 from subagent_server.run.records import RunMeta
 from subagent_server.server.page.markdown import tree_of
 from subagent_server.verbs.access import Caller
-from subagent_server.verbs.context import Service
+from subagent_server.verbs.access_tokens import PageAccess
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run, order_of
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.get_logs import get_logs
-from subagent_server.verbs.http_access import PageAccess
 from subagent_server.verbs.list_runs import stats
 from subagent_server.verbs.merge_run import run_diff
 from subagent_server.verbs.page_data import (
@@ -40,6 +39,7 @@ from subagent_server.verbs.page_data import (
 )
 from subagent_server.verbs.questions import reply
 from subagent_server.verbs.reconcile import is_over, open_run
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.start import start
 from subagent_server.verbs.views import Commands, message_view, run_view, sandbox_mark
 from subagent_server.verbs.wait_for_runs import Changes, until_root_is_made

@@ -15,9 +15,9 @@ from subagent_server.run.errors import SubagentError
 from subagent_server.server.page.markdown import Node
 from subagent_server.server.page.page_app import STATIC, RunPage
 from subagent_server.verbs.access import Caller
-from subagent_server.verbs.context import Service
 from subagent_server.verbs.get_logs import MAX_LINES, get_logs
 from subagent_server.verbs.inputs import masker_at_door
+from subagent_server.verbs.service import Service
 
 STYLE = STATIC / "style.css"
 _LOG_PAGES = 50

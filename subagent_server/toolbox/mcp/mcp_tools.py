@@ -31,14 +31,14 @@ from subagent_server.run.files import Directory
 from subagent_server.run.images import media_type
 from subagent_server.run.secrets import Masker
 from subagent_server.toolbox.editor import image_block
-from subagent_server.toolbox.mcp.connection import (
+from subagent_server.toolbox.mcp.input_schemas import input_schema
+from subagent_server.toolbox.mcp.server_connection import (
     CallAnswer,
     NoPlace,
     ServerConnection,
     ServerContext,
     ServerTrouble,
 )
-from subagent_server.toolbox.mcp.input_schemas import input_schema
 from subagent_server.toolbox.outputs import keep_bytes
 from subagent_server.toolbox.tool import ToolResult
 

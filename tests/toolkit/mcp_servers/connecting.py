@@ -11,8 +11,8 @@ from subagent_server.run.agent_definition import AgentDefinition, ServerDefiniti
 from subagent_server.run.files import Directory
 from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.server_places import ServerStarts
-from subagent_server.toolbox.mcp.connection import ServerContext
 from subagent_server.toolbox.mcp.mcp_tools import Attachments, McpTool, Servers, ToolChoice, connect
+from subagent_server.toolbox.mcp.server_connection import ServerContext
 from subagent_server.toolbox.tool import ToolResult
 
 BOUND = 120.0

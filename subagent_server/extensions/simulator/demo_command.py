@@ -36,7 +36,7 @@ from subagent_server.extensions.simulator import Simulator, load_script
 from subagent_server.run.durable import read_from
 from subagent_server.run.errors import BadArgument
 from subagent_server.run.journal import usage_line
-from subagent_server.verbs.context import Service
+from subagent_server.verbs.service import Service
 
 _OWN_AGENTS = Path(__file__).with_name("demo_agents")
 _WAIT_SECONDS = 45

@@ -24,8 +24,8 @@ from subagent_server.extensions.code_mode.stubs import DividedTools, ToolFunctio
 from subagent_server.run.agent_definition import AgentDefinition, CodeMode
 from subagent_server.run.errors import RunRefused, choices, shorten
 from subagent_server.run.secrets import Masker
-from subagent_server.toolbox.mcp.connection import ServerContext
 from subagent_server.toolbox.mcp.mcp_tools import Attachments, ToolChoice, connect
+from subagent_server.toolbox.mcp.server_connection import ServerContext
 
 
 @click.command()

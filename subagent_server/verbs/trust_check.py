@@ -43,7 +43,7 @@ from subagent_server.run.processes import now
 from subagent_server.run.states import is_run_id
 from subagent_server.run.store import RunStore
 from subagent_server.settings import DEFAULT_AGENT_DIRECTORIES, Settings
-from subagent_server.verbs.context import Service
+from subagent_server.verbs.service import Service
 
 _USERS_AGENTS = Path(".claude", "agents")
 _MOST_SHOWN = 40_000

@@ -31,7 +31,7 @@ from subagent_server.run.stderr import failpoint
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import RunEvent
 from subagent_server.run.wake import SLOW_POLL_SECONDS, Sleeper
-from subagent_server.toolbox.context import Reply, RunOver
+from subagent_server.toolbox.run_context import Reply, RunOver
 from subagent_server.verbs.inputs import masker_of
 from subagent_server.verbs.questions import ask, hooks_of
 from subagent_server.verbs.reconcile import subtree, tree_usage
@@ -42,7 +42,7 @@ _BUDGET_POLL_SECONDS = 0.5
 
 
 class WorkerRun:
-    """Implements `toolbox.context.RunContext` for the worker process of a run.
+    """Implements `toolbox.run_context.RunContext` for the worker process of a run.
 
     `store` and `paths` are for the worker's own modules. Everything written is masked first.
     """

@@ -29,7 +29,7 @@ from subagent_server.extensions.evals.eval_file import EvalFile, reach_of, read_
 from subagent_server.extensions.evals.trials import Evaluation, TrialResult
 from subagent_server.run.states import dollars, least_mark
 from subagent_server.verbs.scripts import PlayedScript
-from subagent_server.verbs.trust import TrustCheck
+from subagent_server.verbs.trust_check import TrustCheck
 
 DEFAULT_JOBS = 2
 _HEADER = ("CASE", "AGENT", "MODEL", "PASS", "COST", "TIME")

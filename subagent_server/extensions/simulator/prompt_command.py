@@ -36,13 +36,13 @@ from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument
 from subagent_server.run.records import RunMeta
 from subagent_server.verbs.access import USER
-from subagent_server.verbs.context import Service, open_service
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.export_run import VARIABLE as OTLP
 from subagent_server.verbs.reconcile import open_run
 from subagent_server.verbs.scripts import new_key, scripted_environment
+from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.start import StartOrder, start_agent
-from subagent_server.verbs.trust import TrustCheck
+from subagent_server.verbs.trust_check import TrustCheck
 
 _SOME_PROMPT = "(the prompt)"
 BOUND_SECONDS = 180.0

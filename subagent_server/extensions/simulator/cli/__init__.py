@@ -1,1 +1,0 @@
-"""The verbs that play a scripted model: `demo`, `prompt` and `script`."""
