@@ -13,6 +13,7 @@ from tests.helpers import warm
 from tests.helpers.api_checks import check_strictly
 from tests.helpers.forking import ADDRESS, Forker
 from tests.helpers.starter import forget_starter
+from tests.helpers.world import World
 
 _WARM = pytest.StashKey[Path]()
 _FORKER = pytest.StashKey[Forker]()
@@ -60,3 +61,11 @@ def store(tmp_path: Path) -> RunStore:
     runs = RunStore(tmp_path / "runs")
     runs.make_root()
     return runs
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A world of its own; what is left of it is stopped and checked when the test is over."""
+    made = World(tmp_path)
+    yield made
+    made.close()

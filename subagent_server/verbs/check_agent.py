@@ -3,7 +3,7 @@
 `subagent agents`, `doctor`, `serve --config`, the list of tools and the start itself ask here, so that they
 cannot differ. Whether a person trusts the agent is judged in `verbs/trust_check.py`.
 
-Tested in `tests/service/test_check_agent.py`.
+Tested in `tests/verbs/test_check_agent.py`.
 """
 
 import os

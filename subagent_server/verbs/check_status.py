@@ -1,6 +1,6 @@
 """The verb `check_status`: the view of one run, and the answer for a child that asked.
 
-Tested in `tests/service/test_reply.py`, `test_run_case.py` there, and `tests/end_to_end/test_children.py`.
+Tested in `tests/verbs/test_reply.py`, `test_run_case.py` there, and `tests/end_to_end/test_children.py`.
 """
 
 from contextlib import suppress

@@ -37,7 +37,7 @@ def contract_agent(model: str | None) -> AgentDefinition:
 
 # -- The state of an agent in the words of the seed `agent_mcp_server.txt`.
 #
-# Tested in `tests/lifecycle/`.
+# Tested in `tests/tools/`.
 
 
 Lifecycle = Literal["ready", "running", "stopped", "completed"]

@@ -2,7 +2,7 @@
 
 Tested in `tests/end_to_end/test_stops.py`, `tests/faults/test_stop_races.py`, `tests/cli/test_stop.py`,
 `tests/end_to_end/test_children.py`, `tests/end_to_end/test_child_programs.py` and
-`tests/lifecycle/test_payload.py`.
+`tests/tools/test_payload.py`.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 A list reads the runs that may live, known by their marks in `.changes`, and then the others one by one, the
 newest first, until it has enough rows. Only a filter, which may pass over many, needs a bound.
 
-Tested in `tests/cli/test_ls.py`, `tests/service/test_run_case.py`, `tests/cli/test_stats.py` and
+Tested in `tests/cli/test_ls.py`, `tests/verbs/test_run_case.py`, `tests/cli/test_stats.py` and
 `tests/cli/test_trees.py`.
 """
 

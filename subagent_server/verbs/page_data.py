@@ -1,6 +1,6 @@
 """The rows of a root for a screen that stays open: all of them once, then those that have changed.
 
-Tested in `tests/web/test_stream.py`.
+Tested in `tests/page/test_stream.py`.
 """
 
 import json
@@ -137,7 +137,7 @@ def wire_row(row: RunRow) -> Row:
 
 # -- The verb `older_runs`: ended runs behind those that a screen shows already, searched part by part.
 #
-# Tested in `tests/web/test_older_runs.py`.
+# Tested in `tests/page/test_older_runs.py`.
 
 
 MAX_ROWS = 200

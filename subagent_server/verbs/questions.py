@@ -1,6 +1,6 @@
 """Questions: a run asks, its parent or a person replies, and a person lists what is open.
 
-Nobody need be connected when a question or an answer is recorded. Tested in `tests/service/test_reply.py`,
+Nobody need be connected when a question or an answer is recorded. Tested in `tests/verbs/test_reply.py`,
 `tests/end_to_end/test_child_programs.py` and `tests/cli/test_inbox.py`.
 """
 

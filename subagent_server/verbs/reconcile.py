@@ -1,6 +1,6 @@
 """Reconciliation: make the state of a run agree with the machine. Every reader of a run does this first.
 
-Tested in `tests/service/test_run_case.py`, `tests/faults/` and `tests/end_to_end/test_worker_deaths.py`.
+Tested in `tests/verbs/test_run_case.py`, `tests/faults/` and `tests/end_to_end/test_worker_deaths.py`.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Starting a run: everything is checked before anything is made.
 
-Tested in `tests/service/test_start.py` and `tests/end_to_end/`.
+Tested in `tests/verbs/test_start.py` and `tests/end_to_end/`.
 """
 
 import json

@@ -7,9 +7,6 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.helpers.worlds import world
-
-__all__ = ["world"]
 OpenPage = Callable[..., AbstractContextManager[Page]]
 BOUND_MS = 30_000
 

@@ -12,9 +12,6 @@ from tests.clients.installed import Installed, installed
 from tests.clients.scene import Scene
 from tests.clients.scene import scene as set_scene
 from tests.helpers.world import World
-from tests.helpers.worlds import world
-
-__all__ = ["world"]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from subagent_server.run.store import RunStore
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
-ARCHIVE = Path(__file__).resolve().parents[1] / "store" / "data" / "root_of_978e047.tar.gz"
+ARCHIVE = Path(__file__).resolve().parents[1] / "run" / "data" / "root_of_978e047.tar.gz"
 SHIM = """
 import fcntl, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])

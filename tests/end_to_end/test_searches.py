@@ -9,7 +9,7 @@ from subagent_server.run import processes
 from tests.helpers.turns import call, calls, says, tool_results, use
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
-from tests.toolkit.workspace.trap import SLOW_PATTERN, set_trap
+from tests.toolbox.trap import SLOW_PATTERN, set_trap
 
 
 def searching(world: World, run_id: str) -> list[processes.Identity]:

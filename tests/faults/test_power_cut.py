@@ -145,7 +145,7 @@ def test_a_run_of_a_program_whose_power_was_cut_says_so_and_is_continued(
         world.store = elsewhere
 
 
-PROGRAMS = str(Path(__file__).parents[1] / "runners" / "programs")
+PROGRAMS = str(Path(__file__).parents[1] / "extensions" / "programs")
 MOMENTS = {
     "while it works": "time.sleep(600)",
     "while it is asked": "answer_of_parent(server['command'], server['args'], 'Which colour?')",

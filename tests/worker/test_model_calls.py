@@ -1,4 +1,4 @@
-"""The one place that holds a budget while runs work. Trees of runs: `tests/service/test_nesting.py`."""
+"""The one place that holds a budget while runs work. Trees of runs: `tests/verbs/test_nesting.py`."""
 
 from decimal import Decimal
 from typing import Any

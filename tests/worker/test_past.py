@@ -25,7 +25,7 @@ from tests.helpers.api_checks import check_messages
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
 from tests.helpers.scale import times
 from tests.helpers.turns import calls, says, use
-from tests.runners.scripted_run import ScriptedRun, ScriptedTool, echo
+from tests.loop.scripted_run import ScriptedRun, ScriptedTool, echo
 
 MODEL = "claude-test"
 TURNS = [

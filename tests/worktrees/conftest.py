@@ -3,10 +3,7 @@
 import pytest
 
 from tests.helpers.world import World
-from tests.helpers.worlds import world
 from tests.worktrees.repository import Repository
-
-__all__ = ["world"]
 
 
 @pytest.fixture

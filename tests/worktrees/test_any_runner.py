@@ -3,9 +3,9 @@
 import json
 import sys
 
+from tests.extensions.programs import test_claude
 from tests.helpers.turns import says, shell
 from tests.helpers.world import World
-from tests.runners.programs import test_claude
 from tests.worktrees.repository import WORK, Repository
 
 

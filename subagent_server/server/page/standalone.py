@@ -1,6 +1,6 @@
 """A run as one HTML file: to attach to a report, or to show somebody. It has no script and fetches nothing.
 
-Every text of the run is masked once more and escaped. Tested in `tests/web/test_standalone.py`.
+Every text of the run is masked once more and escaped. Tested in `tests/page/test_standalone.py`.
 """
 
 import base64

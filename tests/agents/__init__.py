@@ -1,0 +1,1 @@
+"""Tests of agent files: of every format to one definition."""

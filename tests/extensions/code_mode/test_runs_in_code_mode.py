@@ -1,0 +1,217 @@
+"""Runs whose model runs programs: questions, stops, kills and continuations, and their configuration."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from subagent_server.run import processes
+from subagent_server.run.processes import now
+from subagent_server.run.states import Status
+from subagent_server.verbs.access import USER
+from subagent_server.verbs.continue_run import ContinueOrder, continue_run
+from tests.extensions.code_mode.shop import NUMBER, in_code_mode, program
+from tests.helpers.mcp_servers import scripted
+from tests.helpers.turns import call, says, tool_results
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
+
+WAITS = (
+    "import os, pathlib, time\nshop.price(n=1)\ntry:\n    shop.bad()\nexcept ToolError:\n    pass\n"
+    "pathlib.Path('pid').write_text(str(os.getpid()))\nshop.hangs()"
+)
+
+ANOTHER_PYTHON = f"""\
+#!/bin/sh
+[ "$2" = -c ] && exec {sys.executable} "$@"  # asked for its version
+shift 5  # -I -u -X utf8 -c
+as_another="import sys; sys.version = 'of another make'; exec(sys.argv.pop(1))"
+exec {sys.executable} -I -u -X utf8 -c "$as_another" "$@"
+"""
+"""An interpreter that says of itself that it is not that of the worker."""
+PROGRAM_WORDS = b"<code mode>"
+"""A part of the command line of each program, and of the bubblewrap around it."""
+
+
+def offered(body: Any) -> dict[str, Any]:
+    """Return the tools in a request, by their names."""
+    return {tool["name"]: tool for tool in body["tools"]}
+
+
+def results_anywhere(body: Any) -> list[str]:
+    """Return the texts of all tool results in the messages of a request."""
+    contents = [message["content"] for message in body["messages"] if isinstance(message["content"], list)]
+    blocks = [block for content in contents for block in content if block["type"] == "tool_result"]
+    return ["".join(part.get("text", "") for part in block["content"]) for block in blocks]
+
+
+def running_program(world: World, run_id: str) -> processes.Identity:
+    """Return the process of a program that runs `WAITS`, when its last call has begun."""
+    wait_for(lambda: len(world.events(run_id, "program_call")) == 3, BOUND, "the last call of the program")
+    identity = processes.identify(int((world.work / "pid").read_text(encoding="ascii")))
+    assert identity is not None
+    return identity
+
+
+def test_a_program_asks_the_parent_and_its_clock_stands_still_meanwhile(world: World) -> None:
+    in_code_mode(world, limits={"timeoutSeconds": 20})
+    code = "import time\nask_parent(question='Which?', options=['a', 'b']).upper() + str(shop.price(n=2))"
+    simulator = world.play(program(code, 2), says("Done."))
+    run_id = world.start()
+    world.asking(run_id)
+    (message,) = world.meta(run_id).messages
+    assert (message.question_content, message.options) == ("Which?", ["a", "b"])
+    before = message.question_timestamp.timestamp()
+    wait_for(lambda: _seconds_since(before) > 3, BOUND, "more time than the program has")
+    world.reply(run_id, "b")
+    assert world.completed(run_id) == "Done."
+    assert tool_results(simulator.requests[1].body) == ['B{"n": 2}']
+
+
+def test_a_stop_ends_the_program_of_a_run_at_once(world: World) -> None:
+    in_code_mode(world)
+    world.play(program(WAITS, 300), says("Never said."))
+    run_id = world.start()
+    identity = running_program(world, run_id)
+    assert world.stop(run_id, "enough").meta.status is Status.STOPPED
+    wait_for(lambda: not processes.is_alive(identity), BOUND, "the end of the program")
+    world.gone(run_id)
+
+
+def test_a_killed_worker_leaves_no_program_and_the_next_run_knows_each_call_and_repeats_none(
+    world: World,
+) -> None:
+    in_code_mode(world)
+    simulator = world.play(program(WAITS, 300), says("Done."))
+    run_id = world.start()
+    identity = running_program(world, run_id)
+    processes.send_signal(world.worker(run_id), signal.SIGKILL)
+    assert world.failed(run_id)[0] == "crashed"
+    world.gone(run_id)
+    assert not processes.is_alive(identity)
+    again = continue_run(world.service, ContinueOrder(run_id), USER).run_id
+    assert world.completed(again) == "Done."
+    (told,) = tool_results(simulator.requests[1].body)
+    assert "was not run again" in told
+    assert '1. shop.price {"n": 1}: done: {"n": 1}' in told and "2. shop.bad {}: failed: sold out" in told
+    assert "3. shop.hangs {}: it is not known what it did" in told
+    assert world.events(again, "program_call") == []
+
+
+def test_a_killed_program_is_an_error_that_lists_its_calls_and_the_run_goes_on(world: World) -> None:
+    in_code_mode(world, sandbox="none")
+    simulator = world.play(program(WAITS, 300), program("shop.price(n=3)"), says("Done."))
+    run_id = world.start()
+    processes.send_signal(running_program(world, run_id), signal.SIGKILL)
+    assert world.completed(run_id) == "Done."
+    (killed,) = tool_results(simulator.requests[1].body)
+    assert "ended by signal SIGKILL" in killed and "3. shop.hangs(): it is not known what it did" in killed
+    assert tool_results(simulator.requests[2].body) == ['{"n": 3}']
+
+
+@pytest.mark.parametrize("killed", ["box", "box and worker"])
+def test_a_killed_box_is_told_to_the_model_and_to_the_next_run_with_each_call_and_none_is_repeated(
+    world: World, killed: str
+) -> None:
+    in_code_mode(world, sandbox="bwrap")
+    simulator = world.play(program(WAITS, 300), says("Done."), says("Done."))
+    run_id = world.start()
+    wait_for(lambda: len(world.events(run_id, "program_call")) == 3, BOUND, "the last call of the program")
+    worker = world.worker(run_id)
+    below = processes.descendants([worker.pid])
+    bubblewrap = next(each for each in below if PROGRAM_WORDS in b" ".join(processes.command_of(each.pid)))
+    if killed == "box and worker":
+        processes.send_signal(worker, signal.SIGKILL)
+    processes.send_signal(bubblewrap, signal.SIGKILL)
+    world.ended(run_id)
+    world.gone(run_id)
+    again = continue_run(world.service, ContinueOrder(run_id, "Go on."), USER).run_id
+    assert world.completed(again) == "Done."
+    (told,) = results_anywhere(simulator.requests[-1].body)
+    assert "1. shop.price" in told and 'done: {"n": 1}' in told, told
+    assert "2. shop.bad" in told and "failed: sold out" in told, told
+    assert "3. shop.hangs" in told and "it is not known what it did" in told, told
+    assert ("ended by signal SIGKILL" in told) == (killed == "box"), told
+    assert world.events(again, "program_call") == []
+
+
+def test_excluded_tools_stay_ordinary_tools_and_the_named_interpreter_runs_the_programs(
+    world: World, tmp_path: Path
+) -> None:
+    python = tmp_path / "another-python"
+    python.write_text(ANOTHER_PYTHON, encoding="utf-8")
+    python.chmod(0o755)
+    mode = {
+        "enabled": True,
+        "excludedTools": ["bad", "nowhere"],
+        "python": str(python),
+        "maxTimeoutSeconds": 9,
+    }
+    in_code_mode(world, codeMode=mode)
+    code = "import sys\nshop.price(n=1) + sys.version"
+    simulator = world.play(program(code), program(code, 9), call("bad"), says("Done."))
+    run_id = world.start()
+    world.completed(run_id)
+    tools = offered(simulator.requests[0].body)
+    assert (
+        "bad" in tools and "price" not in tools and "bad" not in tools["execute_python_code"]["description"]
+    )
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert f"Python {version}" in tools["execute_python_code"]["description"]
+    results = [tool_results(request.body)[0] for request in simulator.requests[1:]]
+    assert results == ["`executionTimeout` must be 1 to 9 seconds.", '{"n": 1}of another make', "sold out"]
+    warnings = [event["message"] for event in world.events(run_id, "warning")]
+    assert any("nowhere" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"codeMode": {"enabled": True, "python": "/no/such/python"}}, "/no/such/python"),
+        ({"codeMode": {"enabled": True, "python": "/bin/false"}}, "asked for its version"),
+        ({"mcpServers": {"a": scripted("get_it", "get-it")}}, "get-it"),
+        ({"mcpServers": {"a": scripted("execute_python_code")}}, "execute_python_code"),
+        ({"mcpServers": {"a b": scripted("x"), "a-b": scripted("y")}}, "a-b"),
+    ],
+)
+def test_what_code_mode_cannot_keep_is_refused_before_the_first_model_call(
+    world: World, keys: dict[str, Any], words: str
+) -> None:
+    in_code_mode(world, **keys)
+    simulator = world.play(says("Never said."))
+    code, message = world.failed(world.start())
+    assert code == "config" and words in message, message
+    assert simulator.requests == []
+
+
+def test_a_configuration_of_cpe_runs_in_the_code_mode_of_its_model(world: World) -> None:
+    server = {**scripted({"name": "price", "inputSchema": NUMBER}, "other"), "type": "stdio"}
+    config = {
+        "version": "1.0",
+        "models": [
+            {
+                "ref": "main",
+                "display_name": "Main",
+                "id": "claude-sonnet-4-5",
+                "type": "anthropic",
+                "api_key_env": "ANTHROPIC_API_KEY",
+                "codeMode": {"enabled": True, "excludedTools": ["other"]},
+            }
+        ],
+        "subagent": {"name": "seller", "description": "Sells."},
+        "defaults": {"model": "main", "codeMode": {"enabled": False, "excludedTools": ["price"]}},
+        "mcpServers": {"shop": server},
+    }
+    (world.agents / "seller.cpe.yaml").write_text(json.dumps(config), encoding="utf-8")
+    simulator = world.play(program("shop.price(n=5).json()"), says("Done."))
+    assert world.completed(world.start(agent="seller")) == "Done."
+    tools = offered(simulator.requests[0].body)
+    assert "other" in tools and "price" not in tools and "execute_python_code" in tools
+    assert tool_results(simulator.requests[1].body) == ["{'n': 5}"]
+
+
+def _seconds_since(moment: float) -> float:
+    return now().timestamp() - moment

@@ -1,0 +1,154 @@
+"""Runs of agents that speak the Agent Client Protocol, Gemini CLI among them, played by a small program."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.extensions.programs.test_codex import told
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
+
+FAKE = Path(__file__).with_name("fake_acp.py")
+
+
+def acp(world: World, **keys: Any) -> None:
+    """Write an agent whose program speaks the protocol."""
+    env = keys.pop("env", {})
+    words = {"command": sys.executable, "args": [str(FAKE)]}
+    world.agent("worker", "You paint.", runner="acp", env=env, **words, **keys)
+
+
+def gemini(world: World, prompt: str = "You paint.", **keys: Any) -> None:
+    """Write an agent whose Gemini CLI is the fake one; it notes its command line."""
+    program = world.home / "gemini"
+    words = f'printf "%s\\n" "$@" > {world.home}/argv; cat "$GEMINI_SYSTEM_MD" > {world.home}/system'
+    version = '[ "$1" = --version ] && exec echo 0.61.0'
+    program.write_text(f"#!/bin/sh\n{version}\n{words}\nexec {sys.executable} {FAKE}\n", encoding="utf-8")
+    program.chmod(0o755)
+    world.agent("worker", prompt, runner="gemini", command=str(program), **keys)
+
+
+def test_a_run_over_the_protocol_has_the_events_of_every_run_and_no_guessed_figures(world: World) -> None:
+    acp(world)
+    run_id = world.start("say:Painted.")
+    assert world.completed(run_id) == "Painted."
+    world.gone(run_id)
+    kinds = [event["type"] for event in world.events(run_id)]
+    for kind in ("run_started", "thought", "text", "tool_call", "tool_result", "usage", "run_ended"):
+        assert kind in kinds
+    usage = world.meta(run_id).usage
+    assert (usage.input_tokens, usage.output_tokens, usage.cost_usd) == (400, 40, None)
+    (new,) = told(world, "session/new")
+    (server,) = new["mcpServers"]
+    assert server["args"][-1].isdecimal() and server["env"] == []
+    words = told(world, "session/prompt")[0]["prompt"][0]["text"]
+    assert "You paint." in words and run_id in words and not words.startswith("/")
+
+
+@pytest.mark.parametrize(("answer", "option"), [("for this run", "once"), ("no", "cancel")])
+def test_a_permission_request_is_a_question(world: World, answer: str, option: str) -> None:
+    acp(world)
+    run_id = world.start("approve")
+    world.asking(run_id)
+    world.reply(run_id, answer)
+    assert json.loads(world.completed(run_id)) == {"outcome": "selected", "optionId": option}
+
+
+BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "a refusal": ('end:{"stopReason": "refusal"}', {}, "agent_error", "refused"),
+    "an unknown reason": ('end:{"stopReason": 7}', {}, "agent_error", "stopReason"),
+    "its own limit": ('end:{"stopReason": "max_turn_requests"}', {}, "max_turns", "limit"),
+    "an exit": ("quit", {}, "agent_error", "exit code 3"),
+    "no login": ("say", {"env": {"FAKE_LOGIN": "no"}}, "config", "log in"),
+    "another version": ("say", {"env": {"FAKE_VERSION": "2"}}, "config", "version 2"),
+    "too many turns": ("turns:9", {"maxTurns": 2}, "max_turns", "limit of 2 turns"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ENDS)
+def test_a_run_over_the_protocol_that_ends_so_has_failed_and_says_why(world: World, name: str) -> None:
+    task, keys, code, words = BAD_ENDS[name]
+    acp(world, **keys)
+    run_id = world.start(task)
+    found = world.failed(run_id)
+    error = world.meta(run_id).error
+    assert error is not None and found[0] == code, found
+    assert words in f"{error.message} {error.hint}", error
+    world.gone(run_id)
+
+
+def test_whatever_an_agent_says_the_run_goes_on(world: World) -> None:
+    acp(world, limits={"askTimeoutSeconds": 0.5})
+    assert world.completed(world.start("babble")) == "Done."
+
+
+def test_a_stop_cancels_and_a_continuation_takes_the_session_up_without_its_old_words(world: World) -> None:
+    acp(world)
+    run_id = world.start("sleep")
+    wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "the command")
+    world.stop(run_id)
+    world.gone(run_id)
+    assert told(world, "session/cancel")
+    done = world.cli("continue", run_id, "say:Again.", "--detach")
+    assert done.returncode == 0, done.stderr
+    second = done.stdout.strip()
+    assert world.completed(second) == "Again."
+    assert world.meta(second).external_session_id == world.meta(run_id).external_session_id
+    assert not any("before" in event["text"] for event in world.events(second, "text"))
+
+
+def test_gemini_gets_model_policy_and_system_prompt_by_its_own_means(world: World) -> None:
+    gemini(world, model="gemini-2.5-flash", tools=["Read", "mcp__paint"], disallowedTools=["WebFetch"])
+    run_id = world.start("approve")
+    message = world.asking(run_id).messages[0]
+    assert "run_shell_command" in message.question_content
+    world.reply(run_id, "once")
+    world.completed(run_id)
+    argv = (world.home / "argv").read_text(encoding="utf-8").splitlines()
+    assert argv[:3] == ["--acp", "--approval-mode", "default"] and "gemini-2.5-flash" in argv
+    assert "--allowed-mcp-server-names=subagent" in argv and "--skip-trust" in argv
+    policy = Path(argv[argv.index("--policy") + 1]).read_text(encoding="utf-8")
+    for rule in (
+        'toolName = "read_file"\ndecision = "allow"',
+        'toolName = "web_fetch"\ndecision = "deny"',
+        'mcpName = "paint"',
+        'toolName = "*"\ndecision = "ask_user"',
+    ):
+        assert rule in policy
+    assert (world.home / "system").read_text(encoding="utf-8").startswith("You paint.")
+
+
+@pytest.mark.parametrize("name", [".env", ".gemini/settings.json"])
+def test_what_came_with_a_directory_does_not_decide_where_the_key_of_gemini_goes(
+    world: World, name: str
+) -> None:
+    planted = world.work / name
+    planted.parent.mkdir(exist_ok=True)
+    planted.write_text("GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:9\n", encoding="utf-8")
+    gemini(world)
+    run_id = world.start("say")
+    assert world.failed(run_id)[0] == "config"
+    rules = world.home / ".gemini"
+    rules.mkdir(exist_ok=True)
+    (rules / "trustedFolders.json").write_text(
+        json.dumps({str(world.work): "TRUST_FOLDER"}), encoding="utf-8"
+    )
+    run_id = world.start("say")
+    world.completed(run_id)
+    assert "--skip-trust" not in (world.home / "argv").read_text(encoding="utf-8")
+
+
+def test_in_a_box_its_session_is_not_kept_and_the_conversation_goes_on_in_words(world: World) -> None:
+    acp(world, sandbox="bwrap", sandboxRead=[str(FAKE)])
+    run_id = world.start("say:Painted.")
+    assert world.completed(run_id) == "Painted."
+    done = world.cli("continue", run_id, "say:Again.", "--detach")
+    assert done.returncode == 0, done.stderr
+    assert world.completed(done.stdout.strip()) == "Again."
+    assert len(told(world, "session/new")) == 2 and not told(world, "session/load")
+    words = told(world, "session/prompt")[1]["prompt"][0]["text"]
+    assert "This is what was said before" in words and "Painted." in words
+    assert told(world, "session/new")[0]["mcpServers"][0]["env"] == [], "the token of the run"

@@ -1,0 +1,87 @@
+"""The same task through every runner: a call of a tool, a question, its answer, a result."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.extensions.programs.test_acp import acp, gemini
+from tests.extensions.programs.test_claude import BASH, plays, result, says, text
+from tests.extensions.programs.test_codex import codex
+from tests.helpers import turns
+from tests.helpers.world import World
+
+HERE = str(Path(__file__).parent)
+QUESTION = "Which colour?"
+KINDS = {"run_started", "question", "reply", "text", "run_ended"}
+CALLS = {"tool_call", "tool_result"}
+ALLOWED = {"turn", "usage", "thought", "server_log", "warning"}
+
+
+def _loop(world: World) -> None:
+    world.agent()
+    world.play(turns.shell("echo hi"), turns.asks(QUESTION), turns.says("It is blue."))
+
+
+def _claude(world: World) -> None:
+    ended = {
+        "type": "user",
+        "message": {"content": [{"type": "tool_result", "tool_use_id": "t1", "content": "hi"}]},
+    }
+    ask = {"ask": QUESTION, "helpers": HERE}
+    plays(world, says(BASH), ended, ask, says(text("It is blue."), number=2), result(result="It is blue."))
+
+
+def _command(world: World) -> None:
+    code = (
+        f"import json, os, sys; sys.path.insert(0, {HERE!r}); from asking_parent import answer_of_parent\n"
+        "server = json.load(open(os.environ['SUBAGENT_MCP_CONFIG']))['mcpServers']['subagent']\n"
+        f"print(f\"It is {{answer_of_parent(server['command'], server['args'], {QUESTION!r})}}.\")"
+    )
+    world.agent("worker", "", runner="command", command=sys.executable, args=["-c", code])
+
+
+RUNNERS: dict[str, Callable[[World], None]] = {
+    "messages": _loop,
+    "claude": _claude,
+    "codex": codex,
+    "gemini": gemini,
+    "acp": acp,
+    "command": _command,
+}
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_the_same_task_leaves_the_same_events_and_views_whoever_carries_it_out(
+    world: World, runner: str
+) -> None:
+    RUNNERS[runner](world)
+    run_id = world.start(f"ask: {QUESTION}")
+    world.asking(run_id)
+    world.reply(run_id, "blue")
+    assert world.completed(run_id) == "It is blue."
+    world.gone(run_id)
+    kinds = [event["type"] for event in world.events(run_id)]
+    expected = KINDS if runner == "command" else KINDS | CALLS  # it does not tell of its calls
+    assert expected <= set(kinds) <= expected | ALLOWED
+    (asked,), (replied,) = world.events(run_id, "question"), world.events(run_id, "reply")
+    assert {**asked, **replied, "seq": 0, "at": ""} == {
+        "seq": 0,
+        "at": "",
+        "type": "reply",
+        "messageId": "q1",
+        "question": QUESTION,
+        "answer": "blue",
+        "answeredBy": "parent",
+    }
+    assert kinds.index("question") < kinds.index("reply") < len(kinds) - 1 - kinds[::-1].index("text")
+    view = json.loads(world.cli("show", run_id, "--json").stdout)
+    assert set(view) == VIEW
+
+
+VIEW = {
+    *("agent", "elapsedSeconds", "instructions", "live", "result", "revision", "runId", "sandbox", "status"),
+    *("summary", "usage"),
+}

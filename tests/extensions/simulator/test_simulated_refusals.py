@@ -1,0 +1,254 @@
+"""What the simulator refuses, as the Messages API does."""
+
+import base64
+import json
+from typing import Any
+
+import anthropic
+import httpx2
+import pytest
+
+from subagent_server.extensions.simulator import Simulator
+from tests.extensions.simulator.clients import LOCAL, ask, post
+
+Block = dict[str, Any]
+
+SCRIPT = {"turns": [{"text": "ok", "repeat": 9}]}
+PNG = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"png").decode("ascii")}
+
+
+def user(*content: Any) -> dict[str, Any]:
+    """Return a user message."""
+    return {
+        "role": "user",
+        "content": list(content) if content and isinstance(content[0], dict) else content[0],
+    }
+
+
+def assistant(*content: Any) -> dict[str, Any]:
+    """Return an assistant message."""
+    return user(*content) | {"role": "assistant"}
+
+
+def text(said: str = "x", **more: Any) -> Block:
+    """Return a text block."""
+    return {"type": "text", "text": said, **more}
+
+
+def call(call_id: str = "t1", **more: Any) -> Block:
+    """Return a call."""
+    return {"type": "tool_use", "id": call_id, "name": "bash", "input": {}, **more}
+
+
+def result(call_id: str = "t1", **more: Any) -> Block:
+    """Return the result of a call."""
+    return {"type": "tool_result", "tool_use_id": call_id, "content": "x", **more}
+
+
+def tool(**more: Any) -> Block:
+    """Return a tool."""
+    return {"name": "now", "input_schema": {"type": "object"}, **more}
+
+
+GO = user("go")
+MARK = {"type": "ephemeral"}
+
+WRONG_MESSAGES: list[tuple[str, Any, str]] = [
+    ("none", [], "messages: at least one message is required"),
+    ("no list", "hi", "messages: must be a list"),
+    ("no object", ["hi"], "messages.0: must be an object"),
+    ("role", [{"role": "tool", "content": "x"}], "messages.0.role"),
+    ("assistant first", [assistant("x"), GO], 'the first message must use the "user" role'),
+    ("no content", [{"role": "user"}], "messages.0.content: Field required"),
+    ("empty content", [user("")], "messages.0: all messages"),
+    ("empty list", [{"role": "user", "content": []}], "messages.0: all messages"),
+    ("empty answer", [GO, assistant(""), GO], "messages.1: all messages"),
+    ("empty text", [user(text(""))], "text content blocks must be non-empty"),
+    ("blank text", [user(" \n")], "text content blocks must contain non-whitespace text"),
+    ("no type", [user({"text": "x"})], "messages.0.content.0.type: Field required"),
+    ("prefill", [GO, assistant("I think")], "the conversation must end with a user message"),
+    ("call of the user", [user(call())], "`tool_use` blocks can only be in `assistant` messages"),
+    ("result of the assistant", [GO, assistant(result()), GO], "`tool_result` blocks can only be in `user`"),
+    ("no call", [user(result())], "messages.0.content.0: unexpected `tool_use_id` found in `tool_result`"),
+    ("other call", [GO, assistant(call()), user(result(), result("t2"))], "unexpected `tool_use_id`"),
+    (
+        "late",
+        [GO, assistant(call()), user(result()), assistant("x"), user(result())],
+        "unexpected `tool_use_id`",
+    ),
+    ("no result", [GO, assistant(call()), GO], "messages.1: `tool_use` ids were found without `tool_result`"),
+    ("one result", [GO, assistant(call(), call("t2")), user(result())], "immediately after: t2"),
+    ("text first", [GO, assistant(call()), user(text(), result())], "immediately after: t1"),
+    ("open end", [GO, assistant(call())], "immediately after: t1"),
+    ("two results", [GO, assistant(call()), user(result(), result())], "there are several `tool_result`: t1"),
+    (
+        "same id",
+        [GO, assistant(call()), user(result()), assistant(call()), user(result())],
+        "messages.3.content.0: `tool_use` ids must be unique",
+    ),
+    ("bad id", [GO, assistant(call("t 1")), user(result("t 1"))], "tool_use.id: must match"),
+    ("no input", [GO, assistant(call(input="{}")), user(result())], "tool_use.input: must be an object"),
+    ("is_error", [GO, assistant(call()), user(result(is_error="yes"))], "is_error: must be true or false"),
+    (
+        "empty error",
+        [GO, assistant(call()), user(result(is_error=True, content=""))],
+        "content cannot be empty if `is_error` is true",
+    ),
+    (
+        "image error",
+        [GO, assistant(call()), user(result(is_error=True, content=[{"type": "image", "source": PNG}]))],
+        "all content must be of type 'text' if `is_error` is true",
+    ),
+    ("empty part", [GO, assistant(call()), user(result(content=[text("")]))], "must be non-empty"),
+    ("image type", [user({"type": "image", "source": PNG | {"media_type": "image/bmp"}})], "media_type"),
+    ("image data", [user({"type": "image", "source": PNG | {"data": "&"}})], "is not valid base64"),
+    ("document", [user({"type": "document", "source": PNG})], "must be one of application/pdf"),
+    (
+        "thinking",
+        [GO, assistant({"type": "thinking", "thinking": "x", "signature": "y"}), GO],
+        "Invalid `signature` in `thinking` block",
+    ),
+    ("many marks", [user(*[text(cache_control=MARK)] * 5)], "At most 4 blocks may carry cache_control"),
+    ("mark", [user(text(cache_control={"type": "ephemeral", "ttl": "2h"}))], "must be '5m' or '1h'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"), [case[1:] for case in WRONG_MESSAGES], ids=[case[0] for case in WRONG_MESSAGES]
+)
+def test_wrong_messages_are_an_invalid_request(messages: Any, message: str) -> None:
+    with Simulator(SCRIPT) as simulator:
+        response = post(simulator, messages=messages, stream=True)
+    error = response.json()["error"]
+    assert (response.status_code, error["type"]) == (400, "invalid_request_error")
+    assert message in error["message"]
+
+
+WRONG_SETTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"model": None}, "model: Field required"),
+    ({"max_tokens": None}, "max_tokens: Field required"),
+    ({"messages": None}, "messages: Field required"),
+    ({"model": ""}, "model: must be"),
+    ({"max_tokens": -1}, "max_tokens: must be an integer"),
+    ({"max_tokens": "9"}, "max_tokens: must be an integer"),
+    ({"max_tokens": True}, "max_tokens: must be an integer"),
+    ({"stream": "yes"}, "stream: must be true or false"),
+    ({"system": [text("")]}, "system: text content blocks must be non-empty"),
+    ({"system": ["x"]}, "system.0: must be a text block"),
+    ({"tools": {}}, "tools: must be a list"),
+    ({"tools": [tool(), tool()]}, "tools: tool names must be unique, and 'now' stands twice"),
+    ({"tools": [tool(name="a b")]}, "tools.0.custom.name: must match"),
+    ({"tools": [tool(name="x" * 129)]}, "tools.0.custom.name: must match"),
+    ({"tools": [{"input_schema": {"type": "object"}}]}, "tools.0.custom.name: Field required"),
+    ({"tools": [{"name": "now"}]}, "tools.0.custom.input_schema: Field required"),
+    ({"tools": [tool(input_schema={})]}, "tools.0.custom.input_schema.type: must be 'object'"),
+    ({"tools": [tool(input_schema={"type": "object", "anyOf": []})]}, "at the top level"),
+    ({"tools": [tool(input_schema={"type": "object", "properties": {"a b": {}}})]}, "the key 'a b'"),
+    ({"tools": [tool(input_schema={"type": "object", "required": "a"})]}, "draft 2020-12"),
+    ({"tools": [{"type": "bash_20250124", "name": "sh"}]}, "tools.0.bash_20250124.name: must be 'bash'"),
+    ({"tool_choice": {"type": "auto"}}, "tool_choice: may only be given with tools"),
+    ({"tools": [tool()], "tool_choice": {"type": "tool", "name": "x"}}, "'x' is not among the tools"),
+    ({"tools": [tool()], "tool_choice": "any"}, "tool_choice.type: must be"),
+    (
+        {"thinking": {"type": "enabled", "budget_tokens": 9}},
+        "budget_tokens: must be an integer of at least 1024",
+    ),
+    ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "max_tokens: must be greater than"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG_SETTINGS)
+def test_wrong_settings_are_an_invalid_request(given: dict[str, Any], message: str) -> None:
+    with Simulator(SCRIPT) as simulator:
+        response = post(simulator, **given)
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]
+
+
+def test_what_the_api_takes_is_taken() -> None:
+    rich = [
+        text(),
+        {"type": "image", "source": PNG},
+        {"type": "image", "source": {"type": "url", "url": "u"}},
+    ]
+    messages = [
+        user("one", *[]),
+        user("two messages of one role are one turn"),
+        assistant(
+            call(),
+            call("t2"),
+            {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}},
+        ),
+        user(result("t2", content=rich), result(is_error=True, content=[text()])),
+        {"role": "system", "content": "Be brief."},
+        user(text("and more", cache_control=MARK)),
+        assistant(call("t3"), call("t4"), call("t5")),
+        user(result("t3", content="")),
+        user(result("t4", content=[]), {"type": "tool_result", "tool_use_id": "t5"}, text()),
+    ]
+    tools = [
+        tool(input_schema={"type": "object", "properties": {"a": {"anyOf": [{"type": "null"}]}}}),
+        {"type": "bash_20250124", "name": "bash"},
+        {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"},
+        {"type": "web_search_20250305", "name": "web_search", "cache_control": MARK},
+        {"type": "browser_toolset_20260801"},
+    ]
+    given: dict[str, Any] = {
+        "messages": messages,
+        "tools": tools,
+        "tool_choice": {"type": "tool", "name": "now"},
+        "system": [text(cache_control=MARK)],
+        "cache_control": MARK,
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+        "max_tokens": 1025,
+        "metadata": {"user_id": "x"},
+        "output_config": {"effort": "high"},
+        "temperature": 1,
+    }
+    headers = {"authorization": "Bearer x", "anthropic-version": "2099-01-01", "anthropic-beta": "a,b"}
+    with Simulator(SCRIPT) as simulator:
+        response = post(simulator, headers=headers, **given)
+    assert response.status_code == 200, response.text
+
+
+def test_a_prefilled_answer_is_taken_where_the_script_allows_it() -> None:
+    with Simulator(SCRIPT | {"allow_prefill": True}) as simulator:
+        assert post(simulator, messages=[GO, assistant("I think")]).status_code == 200
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-api-key": ""}])
+def test_a_request_without_a_key_is_an_authentication_error(headers: dict[str, str]) -> None:
+    with Simulator(SCRIPT) as simulator:
+        for path in ("/v1/messages", "/v1/messages/count_tokens"):
+            response = post(simulator, path=path, headers=headers)
+            error = response.json()["error"]
+            assert (response.status_code, error["type"]) == (401, "authentication_error")
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b"[]", b"null", b'"x"'])
+def test_a_body_that_is_no_json_object_is_an_invalid_request(raw: bytes) -> None:
+    with Simulator(SCRIPT) as simulator:
+        response = post(simulator, raw=raw)
+    assert (response.status_code, response.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+def test_a_body_over_32_mb_is_too_large() -> None:
+    with Simulator(SCRIPT) as simulator:
+        response = post(simulator, raw=json.dumps({"x": "y" * 33_600_000}).encode("ascii"))
+    assert (response.status_code, response.json()["error"]["type"]) == (413, "request_too_large")
+
+
+def test_another_path_or_method_is_an_error_of_the_same_shape() -> None:
+    with Simulator(SCRIPT) as simulator:
+        missing = post(simulator, path="/v1/complete")
+        wrong = httpx2.get(simulator.base_url + "/v1/messages", **LOCAL)
+    assert (missing.status_code, missing.json()["error"]["type"]) == (404, "not_found_error")
+    assert (wrong.status_code, wrong.json()["type"]) == (405, "error")
+
+
+def test_the_real_client_shows_the_refusal() -> None:
+    with (
+        Simulator(SCRIPT) as simulator,
+        pytest.raises(anthropic.BadRequestError, match="unexpected `tool_use_id`"),
+    ):
+        ask(simulator, [user(result())])

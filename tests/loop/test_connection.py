@@ -1,0 +1,50 @@
+"""The connection to the Messages API: when a request counts as sent."""
+
+import asyncio
+
+from subagent_server.loop.model import Model, ModelSettings, Retry
+from tests.helpers.turns import says
+from tests.loop.scripted_run import BOUND, Played
+
+
+def test_a_request_is_sent_once_the_api_has_it_and_before_it_answers() -> None:
+    async def scene() -> None:
+        arrived, sent = asyncio.Event(), asyncio.Event()
+
+        async def read_and_say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+            await reader.readexactly(int(length.partition(b":")[2]))
+            arrived.set()
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(read_and_say_nothing, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            settings = ModelSettings("claude-test", "key", f"http://127.0.0.1:{port}")
+            model = Model(settings, on_sent=sent.set)
+            message = {"role": "user", "content": "x" * 1_000_000}
+            call = asyncio.create_task(model.reply([], [message], [], _no_retry))
+            async with asyncio.timeout(BOUND):
+                await sent.wait()
+                await arrived.wait()
+            assert not call.done()
+            call.cancel()
+            await asyncio.wait([call], timeout=BOUND)
+            await model.aclose()
+
+    asyncio.run(scene())
+
+
+def test_every_attempt_that_reaches_the_api_is_sent_once() -> None:
+    played = Played(says("Done.", fault=[{"status": 529}, {"cut_after": 3}]))
+    assert played.outcome.text == "Done." and played.run.sent == len(played.bodies) == 3
+
+
+def test_no_request_is_sent_to_an_api_out_of_reach() -> None:
+    played = Played(says("Never said."), base_url="http://127.0.0.1:1")
+    assert played.failure.code == "model_error" and played.run.sent == 0
+
+
+async def _no_retry(retry: Retry) -> None:
+    raise AssertionError(retry)

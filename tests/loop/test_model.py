@@ -1,0 +1,228 @@
+"""Which failures of the API are tried again, and what the run's log has of them (SPEC section 6)."""
+
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tests.helpers.turns import Turn, calls, says, use
+from tests.loop.scripted_run import Played, ScriptedTool, echo
+
+ECHO = ScriptedTool("echo", echo)
+
+
+def faulty(*faults: Turn) -> Turn:
+    """Return a turn that goes wrong in these ways, then says Done."""
+    return says("Done.", fault=list(faults))
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"status": 429}, "the API limits the rate (429)"),
+        ({"status": 529}, "the API is overloaded (529)"),
+        ({"stream_error": "overloaded_error"}, "the API is overloaded (529)"),
+        ({"stream_error": "rate_limit_error", "after": 3}, "the API limits the rate (429)"),
+        ({"cut_after": 0}, "the connection to the API failed"),
+        ({"cut_after": 3}, "the connection to the API failed"),
+        ({"garbage_after": 3}, "not JSON in UTF-8"),
+        ({"status": 408}, "the API waited too long for the request (408)"),
+        ({"status": 500}, "the API met a fault of its own (500)"),
+        ({"status": 502}, "behind its gateway (502)"),
+        ({"status": 503}, "the API is not available (503)"),
+        ({"status": 504}, "the API took too long (504)"),
+        ({"stream_error": "api_error", "after": 3}, "the API met a fault of its own (500)"),
+    ],
+    ids=[
+        "429",
+        "529",
+        "overloaded in the stream",
+        "limited in the stream",
+        "no answer",
+        "a cut stream",
+        "no JSON",
+        "408",
+        "500",
+        "502",
+        "503",
+        "504",
+        "a fault in the stream",
+    ],
+)
+def test_a_busy_api_and_a_broken_connection_are_tried_again_with_a_warning(fault: Turn, reason: str) -> None:
+    played = Played(faulty(fault, fault))
+    assert played.outcome.text == "Done." and played.outcome.failure is None
+    assert len(played.bodies) == 3 and played.bodies[0] == played.bodies[2]
+    warnings = [warning["message"] for warning in played.run.recorded("warning")]
+    assert len(warnings) == 2 and all(reason in warning for warning in warnings), warnings
+    assert played.loop.usage.turns == 1, "an attempt is no turn"
+
+
+def test_the_waits_between_attempts_grow_and_an_api_that_names_one_is_obeyed() -> None:
+    played = Played(faulty({"status": 529, "times": 4}, {"status": 429, "retry_after": 7}))
+    first, second, third, fourth, asked = played.run.pauses
+    assert 0.3 < first < second < third < fourth < 6
+    assert asked == 7
+    assert "trying again in 7.0 s" in played.run.recorded("warning")[-1]["message"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"status": 400, "message": "max_tokens: too large"}, ["400", "max_tokens: too large"]),
+        ({"status": 401}, ["401", "authentication_error"]),
+        ({"status": 403}, ["403", "permission_error"]),
+        ({"stream_error": "billing_error", "message": "It broke."}, ["billing_error", "It broke."]),
+    ],
+    ids=["400", "401", "403", "an error in the stream"],
+)
+def test_any_other_failure_ends_the_run_with_the_words_of_the_api(fault: Turn, words: list[str]) -> None:
+    played = Played(faulty(fault))
+    assert played.failure.code == "model_error"
+    assert all(word in played.failure.message for word in words), played.failure.message
+    assert len(played.bodies) == 1 and not played.run.pauses
+
+
+def test_an_api_that_stays_busy_is_given_up_after_ten_attempts() -> None:
+    played = Played(faulty({"status": 529, "times": "always"}))
+    assert played.failure.code == "model_error"
+    assert len(played.bodies) == 10
+    assert "10 attempts at 127.0.0.1 failed: the API is overloaded (529)" in played.failure.message
+    moment = re.search(r"it may be called again at (\S+)\.$", played.failure.message)
+    assert moment is not None and datetime.fromisoformat(moment[1]) > datetime.now(UTC) + timedelta(seconds=5)
+    assert "ANTHROPIC_BASE_URL" not in (played.failure.hint or "")
+
+
+def test_only_a_wait_for_a_busy_api_is_no_working_time() -> None:
+    played = Played(
+        faulty({"status": 529, "retry_after": 3}, {"status": 500}, {"status": 503, "retry_after": 2})
+    )
+    assert played.run.spared == [3, 2] and len(played.run.pauses) == 3
+
+
+@pytest.mark.parametrize(
+    ("header", "least", "most"),
+    [
+        ("1e308", 600, 600),
+        ("inf", 600, 600),
+        ("0", 0.3, 0.7),
+        ("-5", 0.3, 0.7),
+        ("nan", 0.3, 0.7),
+        ("9" * 400, 600, 600),
+        ("soon", 0.3, 0.7),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.3, 0.7),
+        ("Wed, 21 Oct 2015 07:28:00", 0.3, 0.7),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 600, 600),
+        ("Fri, 31 Dec 9999 23:59:59 -2359", 0.3, 600),
+    ],
+)
+def test_whatever_wait_the_api_names_is_bounded(header: str, least: float, most: float) -> None:
+    with answering(b"{}", 429, {"retry-after": header}) as base_url:
+        played = Played(says("Never said."), base_url=base_url)
+    assert least <= played.run.pauses[0] <= most
+
+
+def test_a_date_to_come_is_waited_for() -> None:
+    moment = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
+    with answering(b"{}", 429, {"retry-after": moment}) as base_url:
+        played = Played(says("Never said."), base_url=base_url)
+    assert 50 < played.run.pauses[0] <= 100
+
+
+def test_an_api_that_cannot_be_reached_is_tried_again_with_a_warning() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        played = Played(says("Never said."), base_url=f"http://127.0.0.1:{unused.getsockname()[1]}")
+    assert played.failure.code == "model_error" and not played.bodies
+    assert "ANTHROPIC_BASE_URL" in (played.failure.hint or "")
+    assert len(played.run.recorded("warning")) == 9
+    assert "the connection to the API failed" in played.run.recorded("warning")[0]["message"]
+
+
+@contextmanager
+def streaming(*events: dict[str, Any]) -> Iterator[str]:
+    """Run an API that answers everything with these events, and give its address."""
+    body = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events).encode()
+    with answering(body) as base_url:
+        yield base_url
+
+
+@contextmanager
+def answering(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Run an API that answers everything with the bytes of this stream, and give its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(status)
+            for name, value in {"content-type": "text/event-stream", **(headers or {})}.items():
+                self.send_header(name, value)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_bytes_that_are_not_utf_8_are_a_damaged_stream_that_is_tried_again() -> None:
+    with answering(b"event: message_start\ndata: \x00\xff\xfe\n\n") as base_url:
+        played = Played(says("Never said."), base_url=base_url)
+    assert played.failure.code == "model_error" and len(played.run.pauses) == 9
+    assert "not JSON in UTF-8" in played.failure.message
+
+
+def test_events_that_do_not_fit_together_are_a_damaged_stream_that_is_tried_again() -> None:
+    delta = {"type": "content_block_delta", "index": 7, "delta": {"type": "text_delta", "text": "x"}}
+    with streaming(delta) as base_url:
+        played = Played(says("Never said."), base_url=base_url)
+    assert played.failure.code == "model_error" and len(played.run.pauses) == 9
+    assert "an event that makes no sense (content_block_delta)" in played.failure.message
+
+
+@pytest.mark.parametrize(("digits", "words"), [(400, "makes no sense (message_start)"), (5_000, "not JSON")])
+def test_a_token_count_of_hundreds_of_digits_is_a_fault_of_the_api(digits: int, words: str) -> None:
+    usage = f'"usage": {{"input_tokens": {"9" * digits}, "output_tokens": 1}}'
+    message = f'"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], {usage}'
+    start = f'event: message_start\ndata: {{"type": "message_start", "message": {{{message}}}}}\n\n'
+    with answering(start.encode()) as base_url:
+        played = Played(says("Never said."), base_url=base_url)
+    assert played.failure.code == "model_error" and words in played.failure.message
+
+
+@pytest.mark.parametrize("pings", [None, 0.05], ids=["in silence", "with pings"])
+def test_a_stream_that_stands_still_is_given_up_and_tried_again(pings: float | None) -> None:
+    stall: Turn = {"stall_after": 4} | ({"pings": pings} if pings else {})
+    played = Played(says("Done at last.", fault=stall), settings={"idle_seconds": 0.3})
+    assert played.outcome.text == "Done at last." and len(played.bodies) == 2
+    (warning,) = played.run.recorded("warning")
+    assert "the stream stood still for 0.3 s" in warning["message"]
+    assert (played.loop.usage.input_tokens or 0) > 0
+
+
+def test_a_stream_that_always_breaks_off_keeps_its_text_and_its_cost() -> None:
+    begun = says("This much I can tell. " * 20, fault={"cut_after": 9, "times": "always"})
+    played = Played(calls(use("echo"), text="I look."), begun, tools=[ECHO])
+    assert played.failure.code == "model_error" and "10 attempts" in played.failure.message
+    first, second = played.outcome.text.split("\n\n")
+    assert first == "I look." and second.startswith("This much I can tell.")
+    once, lone = played.loop.usage.input_tokens or 0, Played(says("x")).loop.usage.input_tokens or 0
+    assert played.loop.usage.turns == 1 and len(played.bodies) == 11
+    assert once > lone * 10, "each broken attempt was paid for"

@@ -1,0 +1,49 @@
+"""Runs that ended so long ago that the page does not show them by itself."""
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.helpers.http_server import Reply
+from tests.helpers.stored import make_stored
+from tests.helpers.world import World
+from tests.page.test_access import entered
+from tests.page.test_stream import stream
+
+STORED, SHOWN, PART = 800, 500, 200
+
+
+def test_a_page_reaches_all_ended_runs_part_by_part_and_by_search(world: World) -> None:
+    stored = make_stored(world.runs, STORED)
+    shown, behind = stored[-SHOWN:], stored[:-SHOWN][::-1]
+    with world.http_server() as server:
+        secret = entered(world, server)
+
+        def ask(before: str, words: str = "") -> Reply:
+            path = f"/page/older?{urlencode({'before': before, 'q': words})}"
+            return server.ask("GET", path, token=None, Authorization=f"Bearer {secret}")
+
+        with stream(server, secret) as events:
+            news = next(news for _, news in events if news.get("older"))
+            assert {row["runId"] for row in news["rows"]} == set(shown)
+        found = _all_parts(ask, min(shown))
+        assert [row["runId"] for row in found] == behind and all(row["over"] for row in found)
+        searched = _all_parts(ask, min(shown), "Task STOPPED")
+        wanted = [row["runId"] for row in found if row["status"] == "stopped" and "label" in row]
+        assert [row["runId"] for row in searched] == wanted and wanted
+        assert ask("../../etc").status == 400 and ask("").status == 400
+        assert ask(min(shown), "x" * 501).status == 400
+        assert server.ask("GET", f"/page/older?before={min(shown)}").status == 401
+    for name in stored:
+        shutil.rmtree(world.runs / name)  # they have no more than lists show
+
+
+def _all_parts(ask: Callable[[str, str], Reply], first: str, words: str = "") -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    before: str | None = first
+    while before is not None:
+        part = ask(before, words).json
+        assert len(part["rows"]) <= PART
+        rows, before = rows + part["rows"], part["before"]
+    return rows

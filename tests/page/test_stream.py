@@ -1,0 +1,105 @@
+"""The event stream of a page: all rows at first, then what changes, and the log of the run that it shows."""
+
+import json
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from tests.helpers.http_server import BOUND, HttpServer
+from tests.helpers.planted import planted
+from tests.helpers.stored import make_stored
+from tests.helpers.turns import asks, says
+from tests.helpers.world import World
+from tests.page.test_access import entered
+
+Event = tuple[str, dict[str, Any]]
+
+
+@contextmanager
+def stream(server: HttpServer, secret: str, run_id: str | None = None) -> Iterator[Iterator[Event]]:
+    """Give the events as they come; each has to come within the bound."""
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=BOUND)
+    try:
+        query = "" if run_id is None else f"?run={run_id}"
+        connection.request("GET", f"/page/events{query}", headers={"Authorization": f"Bearer {secret}"})
+        answer = connection.getresponse()
+        assert answer.status == 200
+
+        def events() -> Iterator[Event]:
+            kind, end = "", time.monotonic() + BOUND
+            for line in answer:
+                name, _, value = line.decode().rstrip("\n").partition(": ")
+                if name == "event":
+                    kind = value
+                assert time.monotonic() < end, "nothing of the kind came in time"
+                if name == "data":
+                    yield kind, json.loads(value)
+
+        yield events()
+    finally:
+        connection.close()
+
+
+def test_a_page_sees_a_run_begin_ask_and_end(world: World) -> None:
+    world.agent()
+    world.play(asks("Which?", "a", "b"), says("It is done."))
+    with world.http_server() as server, stream(server, entered(world, server)) as events:
+        assert next(events) == ("runs", {"all": True, "rows": [], "older": False})
+        run_id = world.start(label="a label")
+        row = next(row for _, news in events for row in news["rows"] if row.get("pendingQuestions"))
+        assert row["runId"] == run_id and row["label"] == "a label" and not row["over"]
+        world.reply(run_id, "a")
+        row = next(row for _, news in events for row in news["rows"] if row["over"])
+        assert (row["status"], row["summary"]) == ("completed", "It is done.") and row["endedAt"]
+        assert world.cli("rm", run_id).returncode == 0
+        assert next(news for _, news in events if news.get("gone"))["gone"] == [run_id]
+
+
+def test_the_log_of_the_shown_run_comes_with_the_rows(world: World) -> None:
+    world.agent()
+    world.play(asks("Which?"), says("\x1b[31mIt is\u202e done.\x1b[0m"))
+    run_id = world.start()
+    world.asking(run_id)
+    with world.http_server() as server, stream(server, entered(world, server), run_id) as events:
+        first = next(data for kind, data in events if kind == "log")
+        assert first["first"] and "? q1: Which?" in first["text"]
+        world.reply(run_id, "a")
+        text = ""
+        while "✔ completed" not in text:
+            text += next(data["text"] for kind, data in events if kind == "log")
+        assert "Which?" not in text, "nothing comes twice"
+
+
+def test_among_500_runs_alive_the_rows_come_and_each_line_of_a_log_is_heard(world: World) -> None:
+    stored = make_stored(world.runs, 3)
+    with planted(world.runs, 500) as run_ids, world.http_server() as server:
+        shown = run_ids[7]
+        with stream(server, entered(world, server), shown) as events:
+            rows: set[str] = set()
+            while not rows >= {*run_ids, *stored}:
+                rows |= {
+                    row["runId"] for row in next(news for kind, news in events if kind == "runs")["rows"]
+                }
+            began = time.monotonic()
+            for number in range(8):
+                with Path(world.paths(shown).log.path).open("a", encoding="utf-8") as log:
+                    log.write(f"12:00:00 line {number}\n")
+                assert next(news for kind, news in events if kind == "log")["text"].endswith(str(number))
+            assert time.monotonic() - began < 8, "a look every 2 s would take about 16"
+    for name in stored:
+        shutil.rmtree(world.runs / name)  # they have no more than lists show
+
+
+def test_the_streams_end_with_the_server_and_are_no_reason_to_wait(world: World) -> None:
+    world.agent()
+    with world.http_server() as server, stream(server, entered(world, server)) as events:
+        assert next(events)[0] == "runs"
+        server.signal(signal.SIGTERM)
+        assert list(events) == []
+        assert server.leaves(BOUND) == 0
+        assert "Traceback" not in server.said

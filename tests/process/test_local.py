@@ -1,0 +1,80 @@
+"""A run is started although the zygote is in trouble, and a start that is refused leaves nothing."""
+
+import signal
+
+import pytest
+
+from subagent_server.process.launcher import LaunchPackage
+from subagent_server.run import locks, processes, transitions
+from subagent_server.run.processes import now
+from subagent_server.verbs.reconcile import read_exit, read_shim
+from tests.helpers import warm
+from tests.helpers.runs import RUN_ID, make_meta, make_request
+from tests.helpers.turns import asks, says
+from tests.helpers.wait import wait_for
+from tests.helpers.warm_place import WarmPlace, forks_of, is_fork, warm_place
+from tests.helpers.world import BOUND, World
+from tests.process.zygote.tiny import tiny_place
+
+
+@pytest.mark.parametrize(
+    "trouble", [signal.SIGSTOP, signal.SIGKILL, None], ids=["stopped", "killed", "refuses"]
+)
+def test_a_run_starts_plainly_if_the_zygote_is_stopped_or_dead_or_refuses(
+    world: World, trouble: signal.Signals | None
+) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    with tiny_place(world.home / "place") as place:  # its table has no shim
+        zygote = place.start()
+        world.environment[warm.PLACE] = str(place.directory)
+        if trouble is not None:
+            processes.send_signal(zygote, trouble)
+        run_id = world.start()
+        world.asking(run_id)
+        assert not is_fork(world.worker(run_id))
+        if trouble is not None:
+            wait_for(lambda: not processes.is_alive(zygote), BOUND, "the end of a zygote that is in the way")
+    world.reply(run_id, "yes")
+    assert world.completed(run_id) == "Done."
+
+
+def test_a_run_that_finds_the_zygote_loading_waits_for_its_fork(world: World) -> None:
+    world.agent()
+    world.play(asks("Go on?"))
+    with warm_place(world) as place:
+        place.spawn()
+        wait_for(lambda: list(place.directory.glob("*.loading")), BOUND, "a zygote that loads")
+        (zygote,) = warm.zygotes(place.directory)
+        processes.send_signal(zygote, signal.SIGSTOP)  # it cannot be ready before the start
+        run_id = world.start()
+        assert list(place.directory.glob("*.loading"))
+        processes.send_signal(zygote, signal.SIGCONT)
+        world.asking(run_id)
+        assert is_fork(world.worker(run_id))
+        world.stop(run_id)
+        world.gone(run_id)
+
+
+def test_a_start_that_is_refused_after_it_has_connected_leaves_no_process_and_no_lock(
+    world: World, shared_place: WarmPlace
+) -> None:
+    world.agent(mcpServers=[{"missing": {"command": "${NO_SUCH_VARIABLE}"}}])
+    zygote = shared_place.zygote()
+    run_id = world.start()
+    assert world.failed(run_id)[0] == "config"
+    assert not locks.is_held(world.paths(run_id).live_lock)
+    wait_for(lambda: not forks_of(zygote), BOUND, "no fork")
+
+
+def test_a_run_that_was_stopped_before_its_shim_begins_never_gets_a_worker(world: World) -> None:
+    store = world.store
+    run = store.create(make_request())
+    with world.service.launcher.starting() as starting:
+        reservation = starting.reserve(run)
+    store.publish(make_meta())
+    store.update(RUN_ID, transitions.StopRequested(reason="enough"), now())
+    reservation.start(LaunchPackage({}, dict(world.environment), "token", str(world.work), "Do it."))
+    world.gone(RUN_ID)
+    assert "shim" in read_shim(run) and "worker" not in read_shim(run)
+    assert read_exit(run) is not None and not (read_exit(run) or {})["workerStarted"]

@@ -1,0 +1,110 @@
+"""The client finds the private directory of its user, and starts nothing by a zygote that is in trouble."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from subagent_server.process.zygote_client import MOST_ZYGOTES, WarmStart
+from subagent_server.process.zygote_protocol import zygote_name
+from subagent_server.run import locks, processes
+from subagent_server.run.files import Entry
+from tests.helpers import warm
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World, kill
+from tests.process.zygote.tiny import TinyPlace
+
+
+def stopped(zygote: processes.Identity, directory: Path) -> None:
+    """A zygote that hangs."""
+    processes.send_signal(zygote, signal.SIGSTOP)
+    wait_for(lambda: processes.is_stopped(zygote), BOUND, "the stop")
+
+
+def killed(zygote: processes.Identity, directory: Path) -> None:
+    """A socket on which no process listens."""
+    kill(zygote)
+
+
+def opened(zygote: processes.Identity, directory: Path) -> None:
+    """A directory that others may enter."""
+    directory.chmod(0o755)
+
+
+def replaced(zygote: processes.Identity, directory: Path) -> None:
+    """A link in the place of the directory."""
+    directory.rename(directory.with_name("elsewhere"))
+    directory.symlink_to("elsewhere")
+
+
+def without_secret(zygote: processes.Identity, directory: Path) -> None:
+    """A directory whose secret is gone."""
+    next(directory.glob("*.secret")).unlink()
+
+
+@pytest.mark.parametrize("trouble", [stopped, killed, opened, replaced, without_secret])
+def test_nothing_is_started_by_a_zygote_in_trouble(
+    tmp_path: Path, place: TinyPlace, trouble: Callable[[processes.Identity, Path], None]
+) -> None:
+    zygote = place.start()
+    trouble(zygote, place.directory)
+    assert not place.start_program("append", tmp_path / "lines")
+    if trouble in (stopped, killed):
+        wait_for(lambda: not processes.is_alive(zygote), BOUND, "the end of a zygote that is in the way")
+    else:
+        kill(zygote)
+    assert not (tmp_path / "lines").exists()
+
+
+def test_a_directory_with_a_long_path_is_as_good_as_another(tmp_path: Path) -> None:
+    place = TinyPlace(tmp_path / ("long" * 50) / "place")
+    place.start()
+    try:
+        assert place.start_program("append", tmp_path / "lines")
+        wait_for((tmp_path / "lines").exists, BOUND, "the program")
+    finally:
+        place.end()
+
+
+def test_the_private_directory_lies_where_no_other_user_can_take_the_name_first(world: World) -> None:
+    session, cache, home = (world.home / name for name in ("session", "cache", "home"))
+    session.mkdir(mode=0o700)
+    for each in (cache, home):
+        each.mkdir(mode=0o755)
+    usual, node = Path(f"/run/user/{os.getuid()}"), f"subagent-{os.uname().nodename}"
+
+    def place(**environment: Path) -> Path:
+        named = {name: str(path) for name, path in environment.items()}
+        examined = world.cli("doctor", "--json", env={**named, warm.PLACE: ""})
+        return Path(json.loads(examined.stdout)["warmStart"].partition(": ")[0])
+
+    assert place(XDG_RUNTIME_DIR=session) == session / "subagent"
+    session.chmod(0o755)
+    if usual.is_dir():
+        assert place(XDG_RUNTIME_DIR=session) == usual / "subagent"
+        return
+    assert place(XDG_RUNTIME_DIR=session, XDG_CACHE_HOME=cache) == cache / node
+    assert place(HOME=home) == home / ".cache" / node
+    assert not (home / ".cache").exists(), "a look makes nothing"
+    home.chmod(0o777)
+    assert place(HOME=home) == Path(f"/tmp/subagent-{os.getuid()}")
+
+
+def test_an_installation_has_at_most_three_zygotes(tmp_path: Path) -> None:
+    assert MOST_ZYGOTES == 3
+    directory, installation = tmp_path / "place", zygote_name().split("-")[0]
+    directory.mkdir(mode=0o700)
+    names = [f"{installation}-other{number}" for number in range(MOST_ZYGOTES)]
+    held = [locks.take(Entry.at(directory / f"{name}.lock")) for name in names]
+    assert WarmStart(directory, 0.1).spawn() is None
+    assert held[0] is not None
+    os.close(held[0])
+    starting = WarmStart(directory, 0.1).spawn()
+    assert starting is not None and starting.wait(BOUND) == 0
+    try:
+        wait_for(lambda: list(warm.zygotes(directory)), BOUND, "the third zygote")
+    finally:
+        warm.end(directory)

@@ -1,0 +1,337 @@
+"""Servers that are slow, silent, broken, old or rude, each as a process of its own."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from subagent_server.run import processes
+from subagent_server.run.errors import RunRefused
+from subagent_server.sandbox.box import Rules, build_box
+from subagent_server.toolbox.agent_process import AgentProcess, ProcessOrder
+from tests.helpers.bubblewrap import settings as bubblewrap_settings
+from tests.helpers.mcp_servers import scripted
+from tests.helpers.wait import wait_for
+from tests.toolbox.mcp.connecting import BOUND, connected
+
+
+def refusal(tmp_path: Path, **servers: dict[str, Any]) -> str:
+    """Return why servers could not be connected."""
+
+    async def attempt() -> None:
+        async with connected(tmp_path, **servers):
+            pass
+
+    with pytest.raises(RunRefused) as caught:
+        asyncio.run(attempt())
+    assert caught.value.failure_code == "config"
+    return caught.value.sentence
+
+
+def pids(mark: Path) -> list[int]:
+    """Return the processes of a server that have been started so far."""
+    return [int(line) for line in mark.read_text(encoding="utf-8").split()] if mark.exists() else []
+
+
+def has_gone(pid: int) -> bool:
+    """Whether a process has ended: one that was killed takes a moment."""
+    identity = processes.identify(pid)
+    return identity is None or not processes.is_alive(identity)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run a test that is a coroutine."""
+    asyncio.run(work)
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition in the loop."""
+    async with asyncio.timeout(BOUND):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_all_pages_of_a_list_are_read(tmp_path: Path) -> None:
+    async def work() -> None:
+        many = [f"tool_{number}" for number in range(45)]
+        async with connected(tmp_path, s=scripted(*many, pageSize=10)) as field:
+            assert list(field.tools) == many
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (
+            scripted(exit=3, stderr=["cannot open /etc/x"]),
+            "ended with exit code 3; it said: cannot open /etc/x",
+        ),
+        ({"command": "no-such-program"}, "there is no program 'no-such-program'"),
+        ({"command": "/etc/passwd"}, "could not be started: /etc/passwd: Permission denied"),
+        (scripted("a", pageSize=1, pagesDoNotEnd=True), "pages that do not end"),
+        (
+            scripted(silent=True, stderr=["waiting for the database"], keys={"timeout": 2}),
+            "did not connect and list its tools within 2 s; it said: waiting for the database",
+        ),
+        (
+            {"type": "http", "url": "http://user:pw@127.0.0.1:1/mcp?key=k"},
+            "reached at http://127.0.0.1:1/mcp",
+        ),
+        ({"type": "sse", "url": "http://127.0.0.1:1/sse"}, "could not be reached at http://127.0.0.1:1/sse"),
+        (
+            {"type": "http", "url": "http://127.0.0.1:1/mcp", "headers": {"X-Key": "secret\nin two lines"}},
+            "127.0.0.1:1/mcp: the value of its header X-Key holds a line break, or what is not ASCII.",
+        ),
+    ],
+    ids=["ends", "missing", "no-program", "endless", "silent", "no-http", "no-sse", "no-header"],
+)
+def test_a_server_that_cannot_be_used_is_named_with_its_failure_and_its_output(
+    tmp_path: Path, keys: dict[str, Any], said: str
+) -> None:
+    sentence = refusal(tmp_path, odd=keys, fine=scripted("t"))
+    assert sentence.startswith("The MCP server odd ") and said in sentence and "fine" not in sentence
+
+
+def test_several_that_fail_at_once_are_all_named(tmp_path: Path) -> None:
+    sentence = refusal(tmp_path, one={"command": "no-such-1"}, two={"command": "no-such-2"})
+    assert "server one could not be started" in sentence and "server two could not be started" in sentence
+
+
+@pytest.mark.parametrize("odd", ["die", "silent"])
+def test_an_old_server_that_ends_or_falls_silent_at_a_new_word_is_asked_in_the_old_way(
+    tmp_path: Path, odd: str
+) -> None:
+    async def work() -> None:
+        server = scripted("t", discover=odd, keys={"timeout": 12})
+        async with connected(tmp_path, old=server) as field:
+            assert field.protocols() == {"old": "2025-11-25"}
+            assert (await field.call("t", a=1)).text == '{"a": 1}'
+
+    run(work())
+
+
+def test_a_loose_schema_costs_that_tool_alone_and_an_empty_one_is_an_object(tmp_path: Path) -> None:
+    loose: list[dict[str, Any]] = [
+        {"name": "number", "inputSchema": 5},
+        {"name": "text", "inputSchema": {"type": "string"}},
+        {"name": "odd", "inputSchema": {"properties": {"a": 5}}},
+        {"name": "empty", "inputSchema": {}},
+        {"name": "null", "inputSchema": None},
+        {"name": "none", "inputSchema": "missing"},
+        {"name": "untyped", "inputSchema": {"properties": {"a": {"type": "integer"}}}},
+        {"name": "packed", "inputSchema": {"properties": {"type": "object", "properties": {"b": {}}}}},
+        {"title": "nameless", "name": 7},
+    ]
+
+    async def work() -> None:
+        async with connected(tmp_path, s=scripted("good", *loose, pageSize=4)) as field:
+            assert list(field.tools) == ["good", "empty", "null", "none", "untyped", "packed"]
+            for name in ("empty", "null", "none"):
+                assert field.tools[name].definition()["input_schema"] == {"type": "object"}
+            assert "b" in field.tools["packed"].definition()["input_schema"]["properties"]
+            assert (await field.call("untyped", a=1)).text == '{"a": 1}'
+            warnings = [facts["message"] for facts in field.said("warning")]
+        assert len(warnings) == 4 and all(
+            "The MCP server s offers a tool that is left out" in w for w in warnings
+        )
+        for name, warning in zip(["'number'", "'text'", "'odd'", "'7'"], warnings, strict=True):
+            assert f": {name} (" in warning, warning
+
+    run(work())
+
+
+def test_nothing_of_the_handshake_with_an_older_server_is_in_the_log_and_all_in_its_file(
+    tmp_path: Path,
+) -> None:
+    noise = [f"Failed to validate request: line {number} of 95" for number in range(95)]
+
+    async def work() -> None:
+        server = scripted({"name": "t", "does": {"stderr": "called"}}, stderr=["ready"], complains=noise)
+        async with connected(tmp_path, old=server) as field:
+            assert field.protocols() == {"old": "2025-11-25"} and field.said("server_log") == []
+            await field.call("t")
+            await wait_until(lambda: bool(field.said("server_log")))
+            assert [facts["text"] for facts in field.said("server_log")] == ["called"]
+
+    run(work())
+    kept = (tmp_path / "mcp" / "old.log").read_text(encoding="utf-8").splitlines()
+    assert kept == ["ready", *noise, "called"]
+
+
+def test_output_of_a_server_is_logged_and_kept_and_never_ends_the_conversation(tmp_path: Path) -> None:
+    async def work() -> None:
+        server = scripted(
+            {"name": "t", "does": {"stderr": "my key: very-secret-key"}},
+            stdout=["Welcome!", "{}", ""],
+            stderr=["key: very-secret-key", "ü", "\x1b]52;c;cm0=\x07\x9b31m\u202e\tred\r"],
+            log="almost full",
+        )
+        async with connected(tmp_path, ("very-secret-key",), **{"a b": server}) as field:
+            assert (await field.call("t")).text == "{}"
+            await wait_until(lambda: len(field.said("server_log")) > 1)
+            said = [facts["text"] for facts in field.said("server_log")]
+        assert said == ["[warning] almost full", "my key: ***"]
+
+    run(work())
+    (kept,) = (tmp_path / "mcp").iterdir()
+    text = kept.read_text(encoding="utf-8")
+    assert (
+        "key: ***\nü\n" in text
+        and "(on stdout) Welcome!\n" in text
+        and kept.name.startswith("a_b")
+        and kept.suffix == ".log"
+    )
+    assert "\\x1b]52;c;cm0=\\x07\\x9b31m\\u202e\tred\n" in text
+
+
+def test_failures_of_calls_are_results_for_the_model_and_the_server_stays(tmp_path: Path) -> None:
+    async def work() -> None:
+        server = scripted(
+            {"name": "refuses", "does": {"error": "not today"}},
+            {"name": "hangs", "does": {"hang": True}},
+            {"name": "odd", "does": {"content": [{"type": "smell"}]}},
+            {"name": "breaks_promise", "outputSchema": {"type": "object"}, "does": {"content": []}},
+            {"name": "works", "does": {"progress": 3}},
+            keys={"callTimeoutSeconds": 0.5},
+        )
+        async with connected(tmp_path, s=server) as field:
+            for name, said in (
+                ("refuses", "The MCP server s refused the call: not today."),
+                ("hangs", "did not answer within 0.5 s"),
+                ("odd", "a result that the protocol does not know"),
+            ):
+                result = await field.call(name)
+                assert result.is_error and said in result.text, name
+            assert not (await field.call("breaks_promise")).is_error
+            assert (await field.call("works", half="\ud83d")).text == "done"
+            (progress,) = field.said("tool_progress")
+            assert progress == {"server": "s", "toolName": "works", "progress": 1.0}
+            assert field.said("warning") == []
+
+    run(work())
+
+
+def test_a_server_that_dies_between_calls_is_started_again_and_the_model_reads_so(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    async def work() -> None:
+        server = scripted({"name": "count", "does": {"count": True}}, mark=str(mark))
+        async with connected(tmp_path, s=server) as field:
+            assert (await field.call("count")).text == "1"
+            os.kill(pids(mark)[0], signal.SIGKILL)
+            session = field.servers.connections[0].session
+            assert session is not None
+            async with asyncio.timeout(30):
+                while not session.is_lost:
+                    await asyncio.sleep(0.01)
+            remark, answer = (block["text"] for block in (await field.call("count")).content)
+            assert answer == "1" and "was ended by SIGKILL" in remark and "started again" in remark
+            assert (await field.call("count")).text == "2", "it is told once"
+
+    run(work())
+    assert len(pids(mark)) == 2 and all(processes.identify(pid) is None for pid in pids(mark))
+
+
+def test_all_calls_that_a_dying_server_had_open_fail_and_it_is_started_again_once(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    async def work() -> None:
+        server = scripted(
+            {"name": "hangs", "does": {"hang": True}},
+            {"name": "dies", "does": {"kill": True}},
+            mark=str(mark),
+        )
+        async with connected(tmp_path, s=server) as field:
+            results = await asyncio.gather(field.call("hangs"), field.call("hangs"), field.call("dies"))
+            assert all(result.is_error and "SIGKILL" in result.text for result in results)
+            assert len(pids(mark)) == 2 and len(field.said("warning")) == 1
+            again = await field.call("dies")
+            assert "for the second time" in again.text
+            assert "Go on without its tools" in (await field.call("hangs")).text
+
+    run(work())
+    assert len(pids(mark)) == 2
+
+
+def test_a_server_that_cannot_be_started_again_is_gone_with_its_reason(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    keys = scripted({"name": "dies", "does": {"exit": 0}})
+    program.symlink_to(keys["command"])
+
+    async def work() -> None:
+        async with connected(tmp_path, s={**keys, "command": str(program)}) as field:
+            program.unlink()
+            result = await field.call("dies")
+            assert (
+                result.is_error and "could not be started" in result.text and "go on without" in result.text
+            )
+
+    run(work())
+
+
+def test_servers_that_ignore_their_end_are_killed_with_their_children(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    keys = scripted("t", mark=str(mark))
+    stubborn = (
+        f"trap '' TERM; sleep 3600 & echo $! >> {mark}; "
+        '"$@"; sleep 3600'  # goes on when the server's input has ended
+    )
+    words = ["-c", stubborn, "bash", keys["command"], *keys["args"]]
+
+    async def work() -> None:
+        async with connected(tmp_path, s={"command": "bash", "args": words}) as field:
+            assert (await field.call("t", x=1)).text == '{"x": 1}'
+
+    run(work())
+    assert len(pids(mark)) == 2
+    for pid in pids(mark):
+        wait_for(partial(has_gone, pid), BOUND, "the end of what was killed")
+
+
+def test_cancelling_while_servers_connect_leaves_none_of_them(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+
+    async def work() -> None:
+        async def attempt() -> None:
+            async with connected(tmp_path, s=scripted(silent=True, mark=str(mark)), f=scripted("t")):
+                raise AssertionError("a silent server was connected")
+
+        task = asyncio.create_task(attempt())
+        async with asyncio.timeout(30):
+            while not pids(mark):
+                await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(work())
+    assert all(processes.identify(pid) is None for pid in pids(mark))
+
+
+def test_a_bubblewrap_that_hangs_holds_no_loop_up_and_can_be_given_up(tmp_path: Path) -> None:
+    bubblewrap, mark = tmp_path / "bwrap", tmp_path / "pids"
+    bubblewrap.write_text(f"#!/bin/sh\necho $$ >> {mark}\nexec sleep 3600\n", encoding="utf-8")
+    bubblewrap.chmod(0o700)
+    place = tmp_path / "cwd"
+    place.mkdir()
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **bubblewrap_settings()}
+    box = replace(build_box(Rules(cwd=place, environment=environment)), program=bubblewrap)
+
+    async def work() -> None:
+        order = ProcessOrder(["true"], {}, place, box, bounded=False)
+        starting = asyncio.create_task(AgentProcess.start(order, lambda _: None))
+        await wait_until(lambda: bool(pids(mark)))
+        starting.cancel()
+        async with asyncio.timeout(10):
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+
+    run(work())
+    wait_for(lambda: all(map(has_gone, pids(mark))), BOUND, "the end of the bubblewrap")

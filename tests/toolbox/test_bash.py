@@ -1,0 +1,226 @@
+"""What a command gives back."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from subagent_server.run.files import Directory
+from subagent_server.toolbox.bash import BashTool
+from tests.toolbox.calls import ENVIRONMENT, a_shell, call, run, run_texts, with_shell
+
+
+def test_it_is_the_shell_tool_that_models_know(tmp_path: Path) -> None:
+    tool = BashTool(cwd=tmp_path, environment={}, output_dir=Directory(tmp_path))
+    assert tool.definition() == {"type": "bash_20250124", "name": "bash"}
+
+
+def test_output_of_a_command_comes_back_in_order(tmp_path: Path) -> None:
+    assert run_texts(tmp_path, "echo one; echo two >&2; echo three") == ["one\ntwo\nthree"]
+
+
+def test_directory_variables_and_functions_last(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    texts = run_texts(
+        tmp_path,
+        "pwd",
+        "cd sub; export A=1; B=2; f() { echo f$1; }",
+        "pwd; echo $A$B; f 3; bash -c 'echo $A$B'",
+    )
+    assert texts[0] == str(tmp_path)
+    assert texts[2] == f"{tmp_path}/sub\n12\nf3\n1"
+
+
+def test_commands_get_the_given_environment_and_no_other(tmp_path: Path) -> None:
+    (text,) = run_texts(tmp_path, "env", environment={**ENVIRONMENT, "GIVEN": "a value"})
+    names = {line.partition("=")[0] for line in text.splitlines()}
+    assert "GIVEN=a value" in text.splitlines()
+    assert names <= {*ENVIRONMENT, "GIVEN", "PWD", "OLDPWD", "SHLVL", "_"}
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("printf 'no newline'", "no newline"),
+        ("true", "(no output)"),
+        ("", "(no output)"),
+        ("echo", "(no output)"),
+        ("# only a comment", "(no output)"),
+        ("false", "[exit code 1]"),
+        ("echo out; (exit 42)", "out\n[exit code 42]"),
+        ("cat <<END\nhere $((1+1))\nEND", "here 2"),
+        ("cat <<END\nno end\n", "\nno end"),  # after a warning of the shell
+        ("cat; echo $?", "0"),
+        ("read line; echo $?", "1"),
+        ("exec 3>&1; echo to three >&3", "to three"),
+        ("echo 'it''s' \"q\" \\$x", "its q $x"),
+        ("printf 'a\\0b'", "a\ufffdb"),
+        ("printf 'a\\377b\\303\\251'", "a\ufffdbé"),
+        ("echo one\necho two", "one\ntwo"),
+        ("bash -c 'exit 130'", "[exit code 130]"),
+    ],
+)
+def test_every_kind_of_command_has_a_clear_result(tmp_path: Path, command: str, expected: str) -> None:
+    first, second = run(tmp_path, command, "echo still here")
+    assert first.text.endswith(expected)
+    assert not first.is_error
+    assert second.text == "still here"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo 'open",
+        'echo "open',
+        "echo $(",
+        "if true; then",
+        "echo `",
+        "}",
+        "a() {",
+        "case x in",
+        "echo )",
+        "&& a",
+    ],
+)
+def test_a_command_that_does_not_parse_is_an_error_and_desynchronises_nothing(
+    tmp_path: Path, command: str
+) -> None:
+    first, second = run(tmp_path, command, "echo next")
+    assert "[exit code " in first.text
+    assert "bash: " in first.text
+    assert second.text == "next"
+
+
+@pytest.mark.parametrize(
+    "command", ["break", "continue", "break 1; echo no", "return 3", "set -o pipefail", "set +e"]
+)
+def test_a_stray_keyword_leaves_the_shell_alive(tmp_path: Path, command: str) -> None:
+    _, _, third = run_texts(tmp_path, "A=kept", command, "echo $A")
+    assert third == "kept"
+
+
+@pytest.mark.parametrize(
+    "command", ["echo a; break; echo b", "echo a; continue; echo b", "echo a; break 3; echo b"]
+)
+def test_a_command_cut_off_by_a_stray_break_says_so(tmp_path: Path, command: str) -> None:
+    first, second = run_texts(tmp_path, command, "echo next; false")
+    assert first.startswith("a\n[")
+    assert "loop" in first or "the shell ended" in first
+    assert second == "next\n[exit code 1]"
+
+
+def test_errors_name_the_line_of_the_command(tmp_path: Path) -> None:
+    _, text = run_texts(tmp_path, "true\ntrue\ntrue", "true\nno_such_program")
+    assert text == "bash: line 2: no_such_program: command not found\n[exit code 127]"
+
+
+def test_set_e_ends_with_its_command(tmp_path: Path) -> None:
+    assert run_texts(tmp_path, "set -eu; A=kept", "false; echo $A $NOT_SET on") == ["(no output)", "kept on"]
+
+
+def test_redirecting_by_exec_ends_with_its_command(tmp_path: Path) -> None:
+    texts = run_texts(
+        tmp_path, "exec > file 2>&1; echo into the file", "cat file", "exec <file; cat", "cat; echo x"
+    )
+    assert texts == ["(no output)", "into the file", "into the file", "x"]
+
+
+def test_a_command_sees_none_of_the_channels_of_the_tool(tmp_path: Path) -> None:
+    (text,) = run_texts(tmp_path, "bash -c 'for f in /proc/self/fd/*; do echo $(basename $f); done'; true")
+    assert {int(word) for word in text.split() if word.isdigit()} <= {0, 1, 2, 3, 255}
+
+
+def test_a_long_command_arrives_whole(tmp_path: Path) -> None:
+    literal = "x" * 300_000
+    assert run_texts(tmp_path, f"a='{literal}'; echo ${{#a}}") == ["300000"]
+
+
+def test_background_jobs_hold_nothing_up_and_last(tmp_path: Path) -> None:
+    texts = run_texts(tmp_path, "sleep 60 & echo started", "jobs -p | wc -l; kill %1; echo ended")
+    assert texts == ["started", "1\nended"]
+
+
+def test_later_output_of_a_background_job_comes_with_a_later_command(tmp_path: Path) -> None:
+    texts = run_texts(
+        tmp_path,
+        "mkfifo go; (read x < go; echo late; echo done > gone) & echo first",
+        "echo > go; while [ ! -e gone ]; do :; done",
+        "echo last",
+    )
+    assert texts[0] == "first"
+    assert "late" in texts[1]
+    assert texts[2] == "last"
+
+
+def test_output_between_two_commands_is_marked_as_such(tmp_path: Path) -> None:
+    async def body(tool: BashTool) -> str:
+        await tool.call({"command": "(while [ ! -e go ]; do :; done; echo late; > gone) & true"})
+        (tmp_path / "go").touch()
+        for _ in range(3000):
+            if (tmp_path / "gone").exists():
+                break
+            await asyncio.sleep(0.01)
+        return (await tool.call({"command": "echo now"})).text
+
+    assert with_shell(tmp_path, body) == "[background processes had printed:]\nlate\n[this command:]\nnow"
+
+
+def test_a_background_job_may_print_more_than_a_pipe_holds(tmp_path: Path) -> None:
+    texts = run_texts(
+        tmp_path,
+        "(head -c 3000000 /dev/zero; > gone) & true",
+        "while [ ! -e gone ]; do :; done; echo it went on",
+    )
+    assert texts[1].endswith("it went on")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ({}, "`command`"),
+        ({"command": 5}, "`command` must be text, not 5"),
+        ({"command": None}, "`command`"),
+        ({"command": ["ls"]}, "`command` must be text"),
+        ({"command": "ls", "timeout": 5}, "'timeout'"),
+        ({"restart": "yes"}, "`restart` must be true or false"),
+        ({"restart": False}, "`command`"),
+        ({"command": "a\0b"}, "NUL"),
+        ({"command": "a\ud800b"}, "surrogate"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_a_sentence(
+    tmp_path: Path, arguments: dict[str, Any], word: str
+) -> None:
+    tool = BashTool(cwd=tmp_path, environment=ENVIRONMENT, output_dir=Directory(tmp_path))
+    result = call(tool, **arguments)
+    assert result.is_error
+    assert word in result.text
+    assert result.text.endswith(".")
+
+
+def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
+    tool = BashTool(cwd=tmp_path / "gone", environment=ENVIRONMENT, output_dir=Directory(tmp_path))
+    result = call(tool, command="true")
+    assert result.is_error
+    assert str(tmp_path / "gone") in result.text
+
+
+def test_calls_at_the_same_time_run_one_after_the_other(tmp_path: Path) -> None:
+    async def main() -> list[str]:
+        async with a_shell(tmp_path) as tool:
+            commands = [f"echo {n}a; sleep 0.05; echo {n}b" for n in range(4)]
+            results = await asyncio.gather(*(tool.call({"command": command}) for command in commands))
+            return [result.text for result in results]
+
+    assert asyncio.run(main()) == [f"{n}a\n{n}b" for n in range(4)]
+
+
+def test_the_event_loop_goes_on_while_a_command_runs(tmp_path: Path) -> None:
+    async def body(tool: BashTool) -> str:
+        waiting = asyncio.ensure_future(tool.call({"command": "while [ ! -e go ]; do :; done; echo went"}))
+        await asyncio.sleep(0)
+        (tmp_path / "go").touch()
+        return (await waiting).text
+
+    assert with_shell(tmp_path, body) == "went"

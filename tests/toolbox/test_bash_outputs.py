@@ -1,0 +1,108 @@
+"""What is printed in excess: cut for the model, kept in a file, never all in memory."""
+
+import re
+import tracemalloc
+from pathlib import Path
+
+from subagent_server.run.files import Directory
+from subagent_server.toolbox.outputs import OutputCapture
+from tests.toolbox.calls import run, run_texts
+
+
+def kept(text: str) -> Path:
+    match = re.search(r" in (/\S+\.txt)", text)
+    assert match is not None, text[-500:]
+    return Path(match[1])
+
+
+def test_a_long_output_is_cut_and_kept_whole_in_a_file(tmp_path: Path) -> None:
+    (text,) = run_texts(tmp_path, "seq 1 50000")
+    whole = "".join(f"{n}\n" for n in range(1, 50001))
+    assert text.startswith("1\n2\n3\n")
+    assert text.endswith("49999\n50000")
+    assert 29_000 < len(text) < 31_000
+    assert f"({len(whole):,} bytes)" in text
+    assert kept(text).parent == tmp_path / "outputs"
+    assert kept(text).read_text(encoding="utf-8") == whole
+    assert kept(text).stat().st_mode & 0o077 == 0
+
+
+def test_an_output_that_fits_is_shown_whole_and_leaves_no_file(tmp_path: Path) -> None:
+    (text,) = run_texts(tmp_path, "head -c 30000 /dev/zero | tr '\\0' a")
+    assert text == "a" * 30_000
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_every_long_output_has_a_file_of_its_own(tmp_path: Path) -> None:
+    texts = run_texts(tmp_path, "seq 1 20000", "exit", "seq 2 20000")
+    assert kept(texts[0]) != kept(texts[2])
+    assert kept(texts[0]).read_text(encoding="utf-8").startswith("1\n2\n")
+    assert kept(texts[2]).read_text(encoding="utf-8").startswith("2\n3\n")
+
+
+def test_a_cut_tears_no_character(tmp_path: Path) -> None:
+    for offset in range(4):
+        (text,) = run_texts(
+            tmp_path, f"printf '{'a' * offset}'; for i in {{1..2000}}; do printf '%s' '€𝄞é'; done"
+        )
+        assert "\ufffd" not in text
+    for offset in range(4):
+        texts = run_texts(
+            tmp_path,
+            f"printf '{'a' * offset}'; for i in {{1..2000}}; do printf '%s' '€𝄞é'; done",
+            shown_characters=1000,
+        )
+        assert "\ufffd" not in texts[0]
+        assert 1000 <= len(texts[0]) < 1300
+
+
+def test_beyond_its_limit_the_file_ends_and_that_is_said(tmp_path: Path) -> None:
+    (text,) = run_texts(tmp_path, "seq 1 50000", kept_bytes=100_000)
+    assert "the first 100,000 of 288,894 bytes are in " in text
+    assert text.endswith("50000")
+    assert kept(text).stat().st_size == 100_000
+
+
+def test_a_huge_output_takes_little_memory(tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        (text,) = run_texts(tmp_path, "head -c 200000000 /dev/zero | tr '\\0' x; echo; echo end")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4_000_000
+    assert text.endswith("x\nend")
+    assert "the first 67,108,864 of 200,000,005 bytes" in text
+    assert kept(text).stat().st_size == 64 << 20
+    kept(text).unlink()
+
+
+def test_the_output_of_a_command_that_timed_out_is_cut_and_kept_too(tmp_path: Path) -> None:
+    (result,) = run(tmp_path, "seq 1 20000; sleep 60", timeout=1.0)
+    assert result.is_error
+    assert "timed out" in result.text
+    assert kept(result.text).read_text(encoding="utf-8").endswith("\n20000\n")
+
+
+def test_a_directory_that_cannot_be_made_is_said_and_costs_no_result(tmp_path: Path) -> None:
+    (tmp_path / "outputs").write_text("in the way", encoding="utf-8")
+    first, second = run(tmp_path, "seq 1 200000", "echo next")
+    assert "could not be kept" in first.text
+    assert first.text.endswith("200000")
+    assert second.text == "next"
+
+
+def test_a_job_that_never_stops_printing_does_not_hold_the_next_command_up(tmp_path: Path) -> None:
+    texts = run_texts(tmp_path, "yes & true", "kill %1; wait; echo done")
+    assert texts[1].rstrip().endswith("done")
+
+
+def test_output_in_small_pieces_is_cut_alike(tmp_path: Path) -> None:
+    text = "".join(f"line {n}\n" for n in range(3000))
+    shown = set()
+    for size in (1, 7, 1000, len(text)):
+        capture = OutputCapture(Directory(tmp_path / str(size)), characters=500)
+        for start in range(0, len(text), size):
+            capture.write(text[start : start + size].encode())
+        shown.add(capture.finish().replace(f"/{size}/", "/n/"))
+    assert len(shown) == 1

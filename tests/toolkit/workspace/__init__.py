@@ -1,1 +1,0 @@
-"""Tests of the tools on files and programs."""

@@ -1,1 +1,0 @@
-"""Tests of the part that the zygote does before it forks."""
