@@ -31,6 +31,10 @@ _SCOPES = 0b11
 _TRUNCATE_SINCE, _SCOPES_SINCE = 3, 6
 
 
+# Read with the import: an upgrade takes the file away for a moment, while runs of the old version go on.
+_SOURCE = "" if __name__ == "__main__" else Path(__file__).read_text(encoding="utf-8")
+
+
 @cache
 def version() -> int:
     """Return the version of the kernel's Landlock (its ABI), or 0 where there is none that can be used."""
@@ -48,8 +52,7 @@ def interpreter() -> Path:
 
 def walled(argv: Sequence[str], writable: Sequence[str]) -> list[str]:
     """Return the command line that executes `argv` behind the wall; `writable` are absolute paths."""
-    source = Path(__file__).read_text(encoding="utf-8")
-    return [str(interpreter()), "-I", "-S", "-c", source, *writable, "--", *argv]
+    return [str(interpreter()), "-I", "-S", "-c", _SOURCE, *writable, "--", *argv]
 
 
 def restrict(writable: Sequence[str]) -> None:

@@ -44,7 +44,7 @@ _ALWAYS = {
     "core.fsync": "committed,reference,index",  # by default git syncs packs, and no loose objects
     "core.fsyncMethod": "fsync",
     "core.packedRefsTimeout": "10000",  # many runs of one repository may end at the same moment
-    "core.filesRefLockTimeout": "10000",
+    "core.filesRefLockTimeout": "6000",  # longer than the lock of a killed git counts (`set_reference`)
 }
 _BY_DRIVER = {
     "filter": {"clean": "", "smudge": "", "process": "", "required": "false"},
@@ -118,7 +118,8 @@ class Git:
         `given` is its input, or the descriptor that it reads.
 
         Raises:
-            GitFailed: it could not be started, took too long, or said too much.
+            GitFailed: it could not be started, took too long, said too much, or was killed: an exit code that
+                means "no" (there is no such commit) must not be that of a git that was kept from looking.
         """
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaint:
             try:
@@ -136,6 +137,8 @@ class Git:
             except (OSError, subprocess.SubprocessError) as error:
                 why = f"it took more than {self.seconds:g} s"
                 raise GitFailed(doing, str(error) if isinstance(error, OSError) else why) from error
+            if done.returncode < 0:
+                raise GitFailed(doing, f"it was ended by {signal.Signals(-done.returncode).name}")
             output.seek(0)
             complaint.seek(0)
             told = output.read(MOST_OUTPUT_BYTES + 1)

@@ -180,12 +180,24 @@ def set_reference(git: Git, name: str, commit: str | None) -> None:
     Git holds the lock of one reference for milliseconds, so an old one is that of a git that was killed.
     """
     lock = Path(git.variables["GIT_DIR"], f"{name}.lock")
+    value = ("-d", name) if commit is None else (name, commit)
+    words = ("-c", "core.logAllRefUpdates=false", "update-ref", "--no-deref", *value)
+    _drop_stale(lock)
+    try:
+        git.run("write a reference", *words)
+    except GitFailed:  # git has waited for the lock, which by now is old
+        if not _drop_stale(lock):
+            raise
+        git.run("write a reference", *words)
+    sync_directories(Path(git.variables["GIT_DIR"], name).parent)
+
+
+def _drop_stale(lock: Path) -> bool:
     with suppress(OSError):
         if time.time() - lock.lstat().st_mtime > _STALE_SECONDS:
             lock.unlink()
-    words = ("-d", name) if commit is None else (name, commit)
-    git.run("write a reference", "-c", "core.logAllRefUpdates=false", "update-ref", "--no-deref", *words)
-    sync_directories(Path(git.variables["GIT_DIR"], name).parent)
+            return True
+    return False
 
 
 def drop_references(git: Git, worktree: Worktree) -> None:

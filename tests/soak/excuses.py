@@ -19,11 +19,12 @@ EXCUSES = {
 CAUSES = {
     "crashed": ({"worker", "shim"}, "a process of the run was killed"),
     "lost": ({"worker", "shim"}, "a process of the run was killed"),
-    "launch_failed": ({"shim", "git"}, "a process of the run was killed"),
+    "launch_failed": ({"shim", "git", "grandchild"}, "a process of the run was killed"),
     "storage": ({"box", "git"}, "its box or its git was killed"),
     "agent_error": ({"grandchild", "box"}, "its program was killed"),
 }
-"""What has to be killed from outside for a run to fail with a code, or a death at a point."""
+"""What has to be killed from outside for a run to fail with a code, or a death at a point. A git that was
+hit before it was executed is a "grandchild"."""
 BY_POINTS = frozenset({"crashed", "lost", "launch_failed"})
 
 

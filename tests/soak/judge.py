@@ -10,11 +10,9 @@ from typing import Any
 
 from subagent_server.run import durable, stderr
 from subagent_server.run.errors import SubagentError
-from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import RunMeta
 from subagent_server.run.states import Event, MessageStatus, Status
 from subagent_server.verbs.examine import examine_all
-from subagent_server.verbs.reconcile import read_exit
 from tests.soak import worktrees
 from tests.soak.excuses import BY_POINTS, CAUSES, Excuses
 from tests.soak.field import Field
@@ -216,17 +214,11 @@ class Judge:
     def _tracebacks(self) -> Iterator[str]:
         """No process may end in a traceback, or complain of a fault of its own."""
         runs = [self._soak.store.paths.run(run_id) for run_id in self.metas]
-        outputs = {run.worker_out.path: _end_of_worker(run) for run in runs}
-        for path, ended in [*outputs.items(), *((path, None) for path in self._soak.errors.iterdir())]:
+        for path in (*(run.worker_out.path for run in runs), *self._soak.errors.iterdir()):
             if "Traceback" in _read(path) and not self.excuses.take(
-                "a complaint of an upgrade", self._upgrades.excuse(path, ended)
+                "a complaint of an upgrade", self._upgrades.excuse(path)
             ):
                 yield f"{path} holds a traceback: ...{_read(path)[-600:]!r}"
-
-
-def _end_of_worker(run: RunPaths) -> datetime | None:
-    record = read_exit(run)
-    return datetime.fromisoformat(record["at"]) if record and "at" in record else None
 
 
 def _read(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable
 
 import pytest
@@ -149,13 +150,14 @@ def test_commits_that_cannot_be_read_do_not_keep_the_files_from_being_merged(
     assert git("-C", repository.top, "status", "--porcelain") == ""
 
 
-def test_the_lock_of_a_git_that_was_killed_keeps_no_worktree_for_ever(
-    world: World, repository: Repository
+@pytest.mark.parametrize("seconds_old", [0, 60])
+def test_the_lock_of_a_git_that_was_killed_keeps_no_reader_from_its_work(
+    world: World, repository: Repository, seconds_old: int
 ) -> None:
     run_id = repository.ran(WORK)
     lock = repository.top / ".git/refs/subagent/base" / f"{run_id}.lock"
     lock.touch()
-    os.utime(lock, (0, 0))
+    os.utime(lock, (time.time() - seconds_old,) * 2)
     done = world.cli("rm", "--drop-unmerged", run_id)
     assert done.returncode == 0, done.stderr
     assert not lock.exists() and repository.branches() == []
