@@ -197,7 +197,7 @@ class _Key:
         return self.reading.notes
 
 
-class _Part:
+class _KeyedPart:
     """The values of one part of a file, by the fields of its model."""
 
     def __init__(self, where: str, reading: Reading) -> None:
@@ -267,7 +267,7 @@ def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefiniti
     single warning. The result has no `faults`, `warnings` and `source` yet: `notes` may still grow.
     """
     reading = Reading(notes, origin)
-    agent, limits = _Part("", reading), _Part("limits", reading)
+    agent, limits = _KeyedPart("", reading), _KeyedPart("limits", reading)
     if origin.body:
         agent.values["system_prompt"] = origin.body
     for key, line in block.repeated.items():
@@ -290,7 +290,7 @@ def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefiniti
     return reading.guards.applied(definition.model_copy(update=found))
 
 
-def _read_key(key: str, value: Value, line: int, agent: _Part, limits: _Part) -> None:
+def _read_key(key: str, value: Value, line: int, agent: _KeyedPart, limits: _KeyedPart) -> None:
     form, reading = canonical(key), agent.reading
     name = AGENT_FIELDS.get(form)
     if form in LIMIT_FIELDS:
@@ -342,7 +342,7 @@ def _part_of(kind: type[BaseModel], fields: Mapping[str, str]) -> Callable[[Valu
     def read(value: Value, key: _Key) -> object:
         if not isinstance(value, Block):
             raise WrongValue("must be a mapping of keys")
-        part = _Part(key.name, key.reading)
+        part = _KeyedPart(key.name, key.reading)
         part.fill(value, fields)
         return part.built(kind, key.line)
 
@@ -490,7 +490,7 @@ def _named(value: Value, line: int | None, reading: Reading) -> Iterator[_Named]
 
 
 def _server(name: str, block: Block, line: int | None, reading: Reading) -> ServerDefinition:
-    part = _Part(f"mcpServers.{name}", reading)
+    part = _KeyedPart(f"mcpServers.{name}", reading)
     part.fill(block, _SERVER_FIELDS)
     is_typed = "type" in part.values
     if not is_typed and "command" not in part.values:

@@ -185,7 +185,7 @@ class TrustFile(Record):
 _OPEN_TO_OTHERS = "its directory is another user's, or others may enter it, which `chmod 700` mends"
 
 
-class _Odd(Exception):
+class _NotUsable(Exception):
     """The file of trusted directories cannot be used, for this reason."""
 
 
@@ -208,7 +208,7 @@ def read_trust_file(path: Path | None) -> TrustFile:
         return TrustFile()
     except OSError as error:
         reason = _reason(error)
-    except _Odd as error:
+    except _NotUsable as error:
         reason = str(error)
     return TrustFile(trouble=f"{shown(path)} cannot be used ({reason}): mend or remove it, then trust again.")
 
@@ -295,12 +295,12 @@ def _content(directory: int, name: str) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):
-            raise _Odd("it is not a regular file")
+            raise _NotUsable("it is not a regular file")
         if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077 or facts.st_nlink != 1:
-            raise _Odd("it is not this user's alone: another user owns it or has rights, or it has two names")
+            raise _NotUsable("another user owns it or has rights to it, or it has two names")
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise _Odd(f"it is larger than {MAX_BYTES >> 20} MiB")
+        raise _NotUsable(f"it is larger than {MAX_BYTES >> 20} MiB")
     return data
 
 
@@ -308,4 +308,4 @@ def _parsed(data: bytes) -> TrustFile:
     try:
         return TrustFile.model_validate(json.loads(data) | {"trouble": None})
     except (ValueError, TypeError, RecursionError, ValidationError) as error:
-        raise _Odd("its content has another form than this version writes") from error
+        raise _NotUsable("its content has another form than this version writes") from error

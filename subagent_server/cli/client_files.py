@@ -19,8 +19,8 @@ from typing import Any
 from subagent_server.cli.clients import (
     SERVER,
     Client,
+    ClientPermissions,
     Entry,
-    Permissions,
     Syntax,
     is_current,
     is_written_by_init,
@@ -97,7 +97,7 @@ def plan(client: Client, path: Path, entry: Entry, *, private: bool) -> Change:
     return Change(path, before, after, replaces=present is not None, private=private)
 
 
-def plan_permissions(path: Path, permissions: Permissions) -> Change:
+def plan_permissions(path: Path, permissions: ClientPermissions) -> Change:
     """Return the change that lets a client call the tools of the server without asking each time.
 
     Raises as `plan`.
@@ -134,7 +134,7 @@ def plan_removal(client: Client, path: Path) -> Change:
     return Change(path, before, after, replaces=not is_written_by_init(present))
 
 
-def plan_withdrawal(path: Path, permissions: Permissions) -> Change:
+def plan_withdrawal(path: Path, permissions: ClientPermissions) -> Change:
     """Return the change that takes back what `plan_permissions` allows. Raises as `plan`."""
     before, text = _read(path)
     data = _parsed("json", text)

@@ -30,7 +30,7 @@ _WAYS = frozenset({"command", "url", "httpUrl"})
 
 
 @dataclass(frozen=True)
-class ClientPlace:
+class ClientDirectories:
     """The directories and variables that a client's paths depend on. `platform` is as `sys.platform`."""
 
     cwd: Path
@@ -44,14 +44,14 @@ class ClientPlace:
 
 
 @dataclass(frozen=True)
-class Permissions:
+class ClientPermissions:
     """A settings file of a client, and the lists in it that let the server be used unasked.
 
     `lists` maps the path of each list to the text that it has to hold, `texts` other settings that the server
     needs there to their values. A value that a person has set stays.
     """
 
-    file: Callable[[ClientPlace], Path]
+    file: Callable[[ClientDirectories], Path]
     lists: Mapping[tuple[str, ...], str]
     texts: Mapping[tuple[str, ...], str] = field(default_factory=dict)
 
@@ -69,14 +69,14 @@ class Client:
 
     name: str
     title: str
-    files: Mapping[Scope, Callable[[ClientPlace], Path]]
+    files: Mapping[Scope, Callable[[ClientDirectories], Path]]
     next_step: str
     syntax: Syntax = "json"
     knows_project: bool = True
     extras: Entry = field(default_factory=dict)
     approval: Entry = field(default_factory=dict)
     over_http: Callable[[str, str], Entry] | None = None
-    permissions: Mapping[Scope, Permissions] = field(default_factory=dict)
+    permissions: Mapping[Scope, ClientPermissions] = field(default_factory=dict)
     asks: str = ""
     still_asks: str = ""
 
@@ -121,11 +121,11 @@ def _serves(key: str, present: Any, wanted: Any) -> bool:
     return type(present) is type(wanted) and bool(present == wanted)
 
 
-def _claude_user(place: ClientPlace) -> Path:
+def _claude_user(place: ClientDirectories) -> Path:
     return place.named("CLAUDE_CONFIG_DIR", place.home) / ".claude.json"
 
 
-def _claude_settings(place: ClientPlace) -> Path:
+def _claude_settings(place: ClientDirectories) -> Path:
     return place.named("CLAUDE_CONFIG_DIR", place.home / ".claude") / "settings.json"
 
 
@@ -134,15 +134,15 @@ _FIRST_TURN: Mapping[tuple[str, ...], str] = {("env", "MCP_CONNECT_TIMEOUT_MS"):
 without a zygote on a machine that has much else to do."""
 
 
-def _codex_user(place: ClientPlace) -> Path:
+def _codex_user(place: ClientDirectories) -> Path:
     return place.named("CODEX_HOME", place.home / ".codex") / "config.toml"
 
 
-def _gemini_user(place: ClientPlace) -> Path:
+def _gemini_user(place: ClientDirectories) -> Path:
     return place.named("GEMINI_CLI_HOME", place.home) / ".gemini" / "settings.json"
 
 
-def _claude_desktop(place: ClientPlace) -> Path:
+def _claude_desktop(place: ClientDirectories) -> Path:
     """Electron's folder for the application Claude."""
     if place.platform == "darwin":
         folder = place.home / "Library" / "Application Support"
@@ -171,12 +171,14 @@ _ALL = (
         over_http=_with_headers("url", type="http", alwaysLoad=True),
         permissions={
             # Beside the answers that Claude Code itself keeps of a person for a project.
-            "project": Permissions(
+            "project": ClientPermissions(
                 lambda place: place.cwd / ".claude" / "settings.local.json",
                 {("enabledMcpjsonServers",): SERVER, ("permissions", "allow"): f"mcp__{SERVER}"},
                 _FIRST_TURN,
             ),
-            "user": Permissions(_claude_settings, {("permissions", "allow"): f"mcp__{SERVER}"}, _FIRST_TURN),
+            "user": ClientPermissions(
+                _claude_settings, {("permissions", "allow"): f"mcp__{SERVER}"}, _FIRST_TURN
+            ),
         },
         next_step="Start Claude Code anew.",
         asks="It asks once if it may use the servers of a project (the default answer is no), and before "

@@ -22,7 +22,7 @@ from subagent_server.cli.console.terminal import (
     wrapped,
 )
 from subagent_server.run.states import dollars, least_mark
-from subagent_server.verbs.scripts import RunFigures, run_figures
+from subagent_server.verbs.scripts import RunTotals, run_totals
 
 _NAMES = 18
 """Columns of the names of the figures; the two runs share the rest of the line."""
@@ -42,7 +42,7 @@ def compare(session: Session, first: str, second: str, as_json: bool) -> None:
     which a part is not known has a ≥. Results stand side by side on a wide terminal, else one behind the
     other.
     """
-    a, b = (run_figures(session.service, session.open_run(session.run_id(name))) for name in (first, second))
+    a, b = (run_totals(session.service, session.open_run(session.run_id(name))) for name in (first, second))
     same = a.result == b.result
     if as_json:
         out_json({"runs": [a.to_wire(), b.to_wire()], "sameResult": same})
@@ -53,7 +53,7 @@ def compare(session: Session, first: str, second: str, as_json: bool) -> None:
     out("\n".join(_results(a, b)) if not same else f"Both have this result:\n{_result(a)}")
 
 
-def _rows(a: RunFigures, b: RunFigures) -> Iterator[tuple[str, str, str]]:
+def _rows(a: RunTotals, b: RunTotals) -> Iterator[tuple[str, str, str]]:
     yield "", run_cell(a.run_id), run_cell(b.run_id)
     yield "agent", one_line(a.agent), one_line(b.agent)
     yield "model", _model(a), _model(b)
@@ -68,22 +68,22 @@ def _rows(a: RunFigures, b: RunFigures) -> Iterator[tuple[str, str, str]]:
         yield f"  {one_line(tool)}", _count(a.tools.get(tool, 0)), _count(b.tools.get(tool, 0))
 
 
-def _model(run: RunFigures) -> str:
+def _model(run: RunTotals) -> str:
     return f"{one_line(run.model or UNKNOWN)}{' (a script)' if run.scripted else ''}"
 
 
-def _status(run: RunFigures) -> str:
+def _status(run: RunTotals) -> str:
     error = f": {one_line(run.error.code)}" if run.error is not None else ""
     return f"{look_of(run.status, 0, None if run.status.is_terminal else True).text}{error}"
 
 
-def _cost(run: RunFigures) -> str:
+def _cost(run: RunTotals) -> str:
     if run.cost_usd is None:
         return UNKNOWN
     return least_mark(run.at_least or (), "costUsd") + dollars(run.cost_usd)
 
 
-def _tokens(run: RunFigures, kind: str) -> str:
+def _tokens(run: RunTotals, kind: str) -> str:
     first, _, second = kind.partition(" ")
     mark = least_mark(run.at_least or (), f"{first}{second.capitalize()}Tokens")
     number = getattr(run, f"{kind.replace(' ', '_')}_tokens")
@@ -94,7 +94,7 @@ def _count(number: int | None) -> str:
     return UNKNOWN if number is None else f"{number:,}"
 
 
-def _results(a: RunFigures, b: RunFigures) -> Iterator[str]:
+def _results(a: RunTotals, b: RunTotals) -> Iterator[str]:
     width = (line_width() - len(GAP)) // 2
     if not is_terminal(sys.stdout) or width < _LEAST_COLUMNS:
         for run in (a, b):
@@ -106,7 +106,7 @@ def _results(a: RunFigures, b: RunFigures) -> Iterator[str]:
         yield f"{padded(cells[0], width)}{GAP}{cells[1]}".rstrip()
 
 
-def _result(run: RunFigures) -> str:
+def _result(run: RunTotals) -> str:
     """Return the result of a run; of one that failed without any, its error."""
     if run.result is None:
         return UNKNOWN if run.error is None else one_line(f"{run.error.code}: {run.error.message}")

@@ -53,7 +53,7 @@ from subagent_server.toolbox.mcp.server_connection import (
     ServerTrouble,
 )
 from subagent_server.verbs.check_agent import asked_by_servers, asked_of_box
-from subagent_server.verbs.live_runs import written_places
+from subagent_server.verbs.live_runs import written_directories
 from subagent_server.verbs.trust_check import TrustCheck
 
 # -- The output of `subagent mcp`: servers, their tools and the results of calls as text.
@@ -217,7 +217,7 @@ def _ready(session: Session, whole: AgentDefinition, servers: Mapping[str, Serve
     cwd = Path(os.path.realpath(settings.cwd / Path(agent.cwd).expanduser() if agent.cwd else settings.cwd))
     environment = {**settings.environment, **agent.env}
     starts = ServerStarts(
-        agent, environment, cwd, cwd, settings.state_directory, written=written_places(settings)
+        agent, environment, cwd, cwd, settings.state_directory, written=written_directories(settings)
     )
     places = (place_of(agent, server) for server in agent.mcp_servers.values())
     if any(place is not None and place.works == "box" for place in places):

@@ -22,7 +22,15 @@ from subagent_server.cli.client_files import (
     plan_withdrawal,
     snippet,
 )
-from subagent_server.cli.clients import SERVE_WORDS, SERVER, Client, ClientPlace, Entry, Permissions, Scope
+from subagent_server.cli.clients import (
+    SERVE_WORDS,
+    SERVER,
+    Client,
+    ClientDirectories,
+    ClientPermissions,
+    Entry,
+    Scope,
+)
 from subagent_server.cli.console.app import Session
 from subagent_server.cli.console.http_options import DEFAULT_ADDRESS
 from subagent_server.cli.console.output import EarlyExit, ExitCode, Flags, out, out_json
@@ -51,7 +59,7 @@ class InitOrder:
     token: str | None = None
 
     @property
-    def permissions(self) -> Permissions | None:
+    def permissions(self) -> ClientPermissions | None:
         """The settings to write next to the entry, if any."""
         return self.client.permissions.get(self.scope) if self.approved else None
 
@@ -187,20 +195,20 @@ def elsewhere(settings: Settings, client: Client, scope: Scope) -> Iterator[tupl
             continue
 
 
-def place_of(settings: Settings) -> ClientPlace:
+def place_of(settings: Settings) -> ClientDirectories:
     """Return where the client's files are looked for."""
     home = Path(settings.environment.get("HOME") or Path.home())
-    return ClientPlace(settings.cwd, home, settings.environment, sys.platform)
+    return ClientDirectories(settings.cwd, home, settings.environment, sys.platform)
 
 
-def file_of(client: Client, scope: Scope, place: ClientPlace) -> Path:
+def file_of(client: Client, scope: Scope, place: ClientDirectories) -> Path:
     """Return the file of a client for a scope. Raises UsageError."""
     if scope not in client.files:
         raise click.UsageError(f"{client.title} has no file for a {scope}: leave --scope out.")
     return client.files[scope](place)
 
 
-def _check_inside(place: ClientPlace, path: Path, scope: Scope) -> None:
+def _check_inside(place: ClientDirectories, path: Path, scope: Scope) -> None:
     # A link that leads out of the project would let the permissions hold everywhere.
     if scope == "project" and not path.resolve().is_relative_to(place.cwd.resolve()):
         raise NotEditable("a link leads out of the project")

@@ -25,7 +25,7 @@ from subagent_server.loop.prompt import task_blocks
 from subagent_server.loop.runner import Outcome
 from subagent_server.loop.web import SERVER_CALL, Block, Message, calls_without_result, is_server_result
 from subagent_server.run.agent_definition import CODE_TOOL_NAME, RUN_AGENT_NAME
-from subagent_server.run.history import PastCall, PastChild, PastProgramCall, PastRun
+from subagent_server.run.history import PreviousCall, PreviousChild, PreviousProgramCall, PreviousRun
 from subagent_server.run.records import Message as Question
 from subagent_server.run.states import MessageStatus, Status
 from subagent_server.toolbox.basic import NO_ANSWER, AskParent, FinalAnswer
@@ -107,7 +107,7 @@ class DanglingCalls:
     `unknown` names the tools of the calls whose end is not known.
     """
 
-    def __init__(self, past: PastRun) -> None:
+    def __init__(self, past: PreviousRun) -> None:
         self.unknown: list[str] = []
         self.left_open = False
         """Whether `answer` or `lost` met a call whose end is not recorded."""
@@ -152,14 +152,14 @@ class DanglingCalls:
             return CUT_PROGRAM + calls_of_program(recorded), True
         return UNKNOWN + self._started_by(call), True
 
-    def _result_of_finished(self, call: PastCall) -> tuple[str, bool]:
+    def _result_of_finished(self, call: PreviousCall) -> tuple[str, bool]:
         if call.whole:
             return call.text, call.is_error
         how = "with an error" if call.is_error else "without an error"
         kept = f" This is left of it:\n{call.text}" if call.text.strip() else ""
         return _LOST_RESULT.format(how=how) + kept, True
 
-    def _result_of_question(self, call: Block, recorded: PastCall | None) -> tuple[str, bool]:
+    def _result_of_question(self, call: Block, recorded: PreviousCall | None) -> tuple[str, bool]:
         message = self._question(call, recorded)
         if message is not None and message.answer_content is not None:
             return message.answer_content, False
@@ -168,7 +168,7 @@ class DanglingCalls:
         self.left_open = True
         return _UNANSWERED, True
 
-    def _question(self, call: Block, recorded: PastCall | None) -> Question | None:
+    def _question(self, call: Block, recorded: PreviousCall | None) -> Question | None:
         """Return the question that the call asked, each only once: the latest of its words since it began."""
         began = recorded.began_at if recorded is not None else None
         for message in reversed(self._questions):
@@ -185,7 +185,7 @@ class DanglingCalls:
                 return f" It had started run {child.run_id}, which is {child.status.value}."
         return ""
 
-    def _lost_line(self, call: PastCall) -> str:
+    def _lost_line(self, call: PreviousCall) -> str:
         arguments = json.dumps(call.arguments, ensure_ascii=False, default=str)
         head = f"- {call.name} {_shortened(arguments)}: "
         if not call.finished:
@@ -197,7 +197,7 @@ class DanglingCalls:
         return head + (f"{how}: {_shortened(call.text)}" if call.text.strip() else f"{how}.")
 
 
-def calls_of_program(program: PastCall) -> str:
+def calls_of_program(program: PreviousCall) -> str:
     """Return what is known of the calls that a program had made, for the model."""
     if not program.made:
         return "It had called no tool."
@@ -207,7 +207,7 @@ def calls_of_program(program: PastCall) -> str:
     return "\n".join(["It had made these tool calls, and none was repeated:", *shown])
 
 
-def _line_of(made: PastProgramCall) -> str:
+def _line_of(made: PreviousProgramCall) -> str:
     arguments = json.dumps(made.arguments, ensure_ascii=False, default=str)
     head = f"{made.function} {arguments[:_LINE_CHARACTERS]}"
     if not made.finished:
@@ -215,7 +215,7 @@ def _line_of(made: PastProgramCall) -> str:
     return f"{head}: {'failed' if made.is_error else 'done'}: {made.text[:_LINE_CHARACTERS]}"
 
 
-def _starts(call: Block, child: PastChild) -> bool:
+def _starts(call: Block, child: PreviousChild) -> bool:
     """Whether a call is one that starts the agent of a child."""
     if call["name"] == RUN_AGENT_NAME:
         return call["input"].get("agent") in (child.agent_name, child.tool_name)
@@ -410,7 +410,7 @@ class Resumed:
     outcome: Outcome | None = None
 
 
-async def resume(past: Sequence[PastRun], opening: Opening) -> Resumed:
+async def resume(past: Sequence[PreviousRun], opening: Opening) -> Resumed:
     """Return the conversation of `past`, oldest run first, carried on with `opening`.
 
     Only the first of them may have a transcript; the others were over before they had begun.
@@ -440,7 +440,7 @@ async def resume(past: Sequence[PastRun], opening: Opening) -> Resumed:
 
 
 async def _reached_outcome(
-    messages: list[Message], run: PastRun, dangling: DanglingCalls, opening: Opening
+    messages: list[Message], run: PreviousRun, dangling: DanglingCalls, opening: Opening
 ) -> Outcome | None:
     """Return the outcome that the conversation has reached already, if only the end of the run is missing.
 
@@ -484,7 +484,7 @@ def _onward(reply: Message, opening: Opening) -> str:
     return _GO_ON if opening.final is None else _NO_ANSWER_YET
 
 
-def _stopped_children(past: Sequence[PastRun], opening: Opening) -> str | None:
+def _stopped_children(past: Sequence[PreviousRun], opening: Opening) -> str | None:
     """Return a text on the runs that were stopped with their parent, or None."""
     stopped = [child for run in past for child in run.children if child.status is Status.STOPPED]
     if not stopped or not opening.may_delegate:
@@ -527,7 +527,7 @@ def start_conversation(run: RunContext, opening: Opening) -> Resumed:
     return Resumed([first])
 
 
-async def carry_on_conversation(run: RunContext, past: Sequence[PastRun], opening: Opening) -> Resumed:
+async def resume_conversation(run: RunContext, past: Sequence[PreviousRun], opening: Opening) -> Resumed:
     """Return the conversation of `past`, oldest run first, as the API takes it.
 
     The transcript of `run` has it whole from its first moment, so that it can be carried on without those

@@ -66,7 +66,7 @@ class Runner(Protocol):
         """Return the outcome of a run that something else ends: its work so far is paid for, and kept."""
         ...
 
-    async def rest(self) -> None:
+    async def stop_programs(self) -> None:
         """End the programs of the tools: nothing changes in the working directory after this."""
         ...
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from subagent_server.run.agent_definition import WebOffer
+from subagent_server.run.agent_definition import WebSelection
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import WebSource
 
@@ -223,7 +223,7 @@ class WebTools:
         )
 
 
-def make_web_tools(offer: WebOffer) -> WebTools:
+def make_web_tools(offer: WebSelection) -> WebTools:
     """Return the web tools of a run. The bound of uses of the run bounds each of its requests too."""
     bounds = {"web_search": offer.search, "web_fetch": offer.fetch}
     offered: list[Block] = []

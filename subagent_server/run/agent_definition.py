@@ -270,7 +270,7 @@ WEB_TOOL_NAMES = ("web_search", "web_fetch")
 
 
 @dataclass(frozen=True)
-class WebOffer:
+class WebSelection:
     """The web tools of an agent with their bounds; None for a tool that it does not name.
 
     `problem` says in a sentence why the file cannot be kept to.
@@ -297,7 +297,7 @@ class Verdict(Record):
     """
 
     selection: Selection
-    web: WebOffer
+    web: WebSelection
     model: str
     is_model_known: bool
     missing_tools: list[str] = Field(default_factory=list)
@@ -429,7 +429,7 @@ def _folded(character: str) -> str:
 # -- The web tools that an agent may use: what its `tools` name, and the bounds that its file gives. Pure.
 
 
-def web_offer(agent: AgentDefinition) -> WebOffer:
+def web_selection(agent: AgentDefinition) -> WebSelection:
     """Return the web tools that the selection of an agent leaves."""
     selection = agent.selection
     search = (agent.web_search or WebSearchBounds()) if selection.web_search else None
@@ -437,14 +437,14 @@ def web_offer(agent: AgentDefinition) -> WebOffer:
     if fetch is not None and selection.fetch_domains:
         domains = _narrowed(selection.fetch_domains, fetch.allowed_domains)
         if fetch.blocked_domains:
-            return WebOffer(search, fetch, _BOTH)
+            return WebSelection(search, fetch, _BOTH)
         if not domains:
-            return WebOffer(search, fetch, _NONE_LEFT)
+            return WebSelection(search, fetch, _NONE_LEFT)
         fetch = fetch.model_copy(update={"allowed_domains": domains})
-    offer = WebOffer(search, fetch)
+    offer = WebSelection(search, fetch)
     if offer.names and not agent.network:
         named = " and ".join(_NAMED[name] for name in offer.names)
-        return WebOffer(search, fetch, _NO_NETWORK.format(named=named))
+        return WebSelection(search, fetch, _NO_NETWORK.format(named=named))
     return offer
 
 

@@ -173,7 +173,7 @@ LONGEST_LINE = 64 << 20
 
 
 @dataclass(frozen=True)
-class Page:
+class LinePage:
     """Some whole lines of a file and the byte offset just behind them."""
 
     lines: list[str]
@@ -224,7 +224,7 @@ def _append(file: Entry, data: bytes, *, cut_torn_line: bool) -> None:
         os.close(descriptor)
 
 
-def tail(file: Entry, count: int) -> Page:
+def tail(file: Entry, count: int) -> LinePage:
     """Return the last `count` whole lines, or as many as lie in the last 64 MiB. A missing file has none."""
     try:
         with file.reader() as opened:
@@ -237,10 +237,10 @@ def tail(file: Entry, count: int) -> Page:
                 newlines += blocks[-1].count(b"\n")
                 position = start
     except FileNotFoundError:
-        return Page([], 0, True)
+        return LinePage([], 0, True)
     lines = b"".join(reversed(blocks)).decode("utf-8", "replace").split("\n")[:-1]
     whole = lines[1:] if position > 0 else lines  # before the first of them stands more of it, or its newline
-    return Page(whole[-count:] if count else [], end, True)
+    return LinePage(whole[-count:] if count else [], end, True)
 
 
 def torn_line(file: Entry) -> str:
@@ -253,7 +253,7 @@ def torn_line(file: Entry) -> str:
         return ""
 
 
-def read_from(file: Entry, cursor: int, count: int, *, max_bytes: int = 1 << 20) -> Page:
+def read_from(file: Entry, cursor: int, count: int, *, max_bytes: int = 1 << 20) -> LinePage:
     """Return up to `count` whole lines that begin at byte `cursor`, at most about `max_bytes` of them.
 
     A cursor behind the end of the file reads nothing. A single longer line is returned whole, up to 64 MiB.
@@ -272,9 +272,9 @@ def read_from(file: Entry, cursor: int, count: int, *, max_bytes: int = 1 << 20)
                 lines.append(line)
                 position += len(line)
     except FileNotFoundError:
-        return Page([], 0, True)
+        return LinePage([], 0, True)
     text = [line.decode("utf-8", "replace").rstrip("\n") for line in lines]
-    return Page(text, position, position >= _complete_size(file))
+    return LinePage(text, position, position >= _complete_size(file))
 
 
 def records(file: Entry) -> Iterator[dict[str, Any]]:

@@ -26,7 +26,7 @@ class StoredFile(Protocol):
 
 
 @dataclass(frozen=True)
-class PastProgramCall:
+class PreviousProgramCall:
     """A call that a program had begun, with the beginning of its result in `text` if it had `finished`."""
 
     function: str
@@ -37,7 +37,7 @@ class PastProgramCall:
 
 
 @dataclass(frozen=True)
-class PastCall:
+class PreviousCall:
     """A tool call that had begun. `text` is its result in the journal, if it had `finished`.
 
     `whole` says whether `text` is complete: a long text is cut, and an image leaves only its name. A call
@@ -52,11 +52,11 @@ class PastCall:
     text: str = ""
     is_error: bool = False
     whole: bool = True
-    made: dict[int, PastProgramCall] = field(default_factory=dict)
+    made: dict[int, PreviousProgramCall] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class PastChild:
+class PreviousChild:
     """A run that it had started."""
 
     run_id: str
@@ -67,7 +67,7 @@ class PastChild:
 
 
 @dataclass(frozen=True)
-class PastRun:
+class PreviousRun:
     """The files of an earlier run, as far as they are left.
 
     `messages` are the whole lines of its transcript, empty if the run had not begun. `calls` are the tool
@@ -81,9 +81,9 @@ class PastRun:
     model: str | None = None
     inputs: tuple[tuple[StoredFile, str], ...] = ()
     messages: Sequence[dict[str, Any]] = ()
-    calls: Mapping[str, PastCall] = field(default_factory=dict)
+    calls: Mapping[str, PreviousCall] = field(default_factory=dict)
     questions: Sequence[Message] = ()
-    children: Sequence[PastChild] = ()
+    children: Sequence[PreviousChild] = ()
     tells_all: bool = True
 
 

@@ -290,7 +290,7 @@ def recorded_can_run_code(run: RunPaths) -> list[str]:
     return [path for path in found if isinstance(path, str)] if isinstance(found, list) else []
 
 
-def page(file: Entry, cursor: int | None, lines: int) -> durable.Page:
+def page(file: Entry, cursor: int | None, lines: int) -> durable.LinePage:
     """Return a page of a line file: its last lines, or the lines from `cursor` on. Raises UnreadableMeta."""
     try:
         return durable.tail(file, lines) if cursor is None else durable.read_from(file, cursor, lines)
@@ -328,7 +328,7 @@ _WORDS = frozenset({"text", "tool_call", "warning", "subagent_event"})
 _WITHIN = 60
 
 
-def latest_words(run: RunPaths) -> str | None:
+def latest_text(run: RunPaths) -> str | None:
     """Return the last text or call of the agent, for a preview; None if the journal has neither."""
     for event in _newest_first(run):
         if event.get("type") in _WORDS:

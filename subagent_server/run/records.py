@@ -449,7 +449,7 @@ def worktree_view(worktree: Worktree, state: WorktreeState | None) -> dict[str, 
     return shown
 
 
-def worktree_words(worktree: Worktree | None) -> str:
+def worktree_text(worktree: Worktree | None) -> str:
     """Return the sentence that tells the model of a run of its worktree; empty if it has none."""
     if worktree is None:
         return ""

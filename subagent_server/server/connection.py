@@ -37,7 +37,7 @@ from subagent_server.tools.spec import LIST, Answer, Call, ToolSpec, page_of
 from subagent_server.tools.tool_table import PAGE_TOOLS, PARENT_TOOLS, ToolDispatcher, ToolTables, tools_of
 from subagent_server.verbs.access import Caller
 from subagent_server.verbs.service import Service
-from subagent_server.verbs.wait_for_runs import AgentChanges, Changes, progress_words
+from subagent_server.verbs.wait_for_runs import AgentChanges, Changes, progress_text
 
 Params = TypeVar("Params")
 Result = TypeVar("Result")
@@ -198,7 +198,7 @@ class ClientConnection:
         )
 
         async def progress(elapsed: float, run_ids: Collection[str]) -> None:
-            words = await asyncio.to_thread(progress_words, self._store, run_ids)
+            words = await asyncio.to_thread(progress_text, self._store, run_ids)
             await context.session.report_progress(elapsed, None, words)
 
         call = Call(

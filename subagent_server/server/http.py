@@ -60,7 +60,7 @@ from subagent_server.server.http_access import (
     parent_of,
 )
 from subagent_server.server.notifications import is_modern
-from subagent_server.server.page.page_app import Page
+from subagent_server.server.page.page_app import PageApp
 from subagent_server.server.resources import Context
 from subagent_server.server.sockets import BACKLOG
 from subagent_server.settings import Role
@@ -136,7 +136,7 @@ async def serve_http(
     calls = OpenCalls()
     server.middleware.insert(0, calls)
     server.get_tool_input_schema = lambda _: None  # no tool takes arguments from headers: nothing to compare
-    page = None if access.browsers is None else Page(service, caller, access.browsers)
+    page = None if access.browsers is None else PageApp(service, caller, access.browsers)
     routes = [payload_route(service, clients.caller_of), *([] if page is None else page.routes)]
     http = HttpServer(assemble(sessions, access, routes), access.is_welcome)
     async with sessions.run():

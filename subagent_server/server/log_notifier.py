@@ -29,7 +29,7 @@ from subagent_server.run.records import RunMeta
 from subagent_server.server.notifications import Background, is_modern
 from subagent_server.server.resources import Context
 from subagent_server.verbs.access import Caller, OtherParents
-from subagent_server.verbs.get_logs import Event, JournalFollower, JournalPlace
+from subagent_server.verbs.get_logs import Event, JournalFollower, JournalPosition
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.wait_for_runs import Changes, Wait, until_root_is_made, wait_until
 
@@ -67,7 +67,7 @@ class LogNotifier:
         self._caller = caller
         self._background = background
         self._began = _this_millisecond()
-        self._places: dict[str, JournalPlace] = {}
+        self._places: dict[str, JournalPosition] = {}
         self._level: types.LoggingLevel = "emergency"
         self._is_following = False
         self._live: dict[str, _Tail | None] = {}
@@ -186,7 +186,7 @@ class LogNotifier:
 
     # -- for both
 
-    def _tail(self, run_id: str, since: datetime, place: JournalPlace | None = None) -> "_Tail | None":
+    def _tail(self, run_id: str, since: datetime, place: JournalPosition | None = None) -> "_Tail | None":
         """Return the tail of a run: from `place` on, or its start if it began after `since`, or now.
 
         Raises:
@@ -196,7 +196,7 @@ class LogNotifier:
         if meta is None or not self._caller.may_open(meta):
             return None
         if place is None and meta.created_at >= since:
-            place = JournalPlace()
+            place = JournalPosition()
         return _Tail(JournalFollower(self._service.store, run_id, place), run_id, meta.agent_name)
 
     def _read(self, run_id: str) -> RunMeta | None:
@@ -237,7 +237,7 @@ class _Tail:
         self._lock = threading.Lock()
 
     @property
-    def place(self) -> JournalPlace:
+    def place(self) -> JournalPosition:
         """How far the journal has been read."""
         return self._follower.place
 

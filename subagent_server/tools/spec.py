@@ -185,7 +185,7 @@ RECHECK_SECONDS = 10.0
 """Seconds for which a description may still announce a refusal that no longer applies."""
 
 
-class OfferedAgents:
+class VisibleAgents:
     """The agents that a caller may start, by name."""
 
     def __init__(self, agents: Sequence[AgentDefinition], service: Service) -> None:
@@ -237,16 +237,16 @@ class OfferedAgents:
         return [agent for rating, agent in rated if rating or not words]
 
 
-class Offer:
+class AgentsOfCaller:
     """Finds the agents that a caller is offered, anew only when something has changed."""
 
     def __init__(self, service: Service, caller: Caller) -> None:
         self._service = service
         self._caller = caller
         self._made_from: tuple[Sequence[AgentDefinition], TrustFile] | None = None
-        self._offered: OfferedAgents | None = None
+        self._offered: VisibleAgents | None = None
 
-    def now(self) -> OfferedAgents:
+    def now(self) -> VisibleAgents:
         """Return the agents as their files and the trust are now: the same object if nothing has changed.
 
         Looks at the files: call it off the event loop.
@@ -259,7 +259,7 @@ class Offer:
             or not _are_same(self._made_from[0], agents)
             or self._offered.is_outdated()
         ):
-            self._offered = OfferedAgents(list(filter(self._is_offered, agents)), self._service)
+            self._offered = VisibleAgents(list(filter(self._is_offered, agents)), self._service)
             self._made_from = agents, trusted
         return self._offered
 
@@ -297,7 +297,7 @@ class ToolContext:
     service: Service
     changes: Changes
     caller: Caller
-    offer: Offer
+    offer: AgentsOfCaller
     shown: ShownRuns = field(default_factory=ShownRuns)
     asked: set[tuple[str, str]] = field(default_factory=set)
     """The questions asked here, by run and message: a program without a token is an asker by them alone."""

@@ -32,15 +32,15 @@ from subagent_server.tools.parent_tools import (
 from subagent_server.tools.spec import (
     LIST,
     TEXTS,
+    AgentsOfCaller,
     Answer,
     Call,
-    Offer,
-    OfferedAgents,
     Schema,
     ToolContext,
     ToolHints,
     ToolRole,
     ToolSpec,
+    VisibleAgents,
     answer,
     arguments,
     ask_answer,
@@ -289,7 +289,7 @@ IN_VIEW_BYTES = 8_000
 class ToolTable:
     """The tools of a caller while these agents are offered, and the generic tools."""
 
-    offered: OfferedAgents
+    offered: VisibleAgents
     tools: tuple[ToolSpec, ...]
 
     @cached_property
@@ -305,7 +305,7 @@ def _as_seen(tool: ToolSpec) -> str:
     )
 
 
-def table_of(offered: OfferedAgents, generic: Sequence[ToolSpec], max_tools: int) -> ToolTable:
+def table_of(offered: VisibleAgents, generic: Sequence[ToolSpec], max_tools: int) -> ToolTable:
     """Return the table: a tool for each agent, or two for all of them if there are more than `max_tools`.
 
     A table of several pages begins with the tools that a client needs if it reads one page: those two, which
@@ -324,7 +324,7 @@ class ToolTables:
     """The tables of callers that share an offer: one for all that have the same generic tools."""
 
     def __init__(self, service: Service, caller: Caller) -> None:
-        self.offer = Offer(service, caller)
+        self.offer = AgentsOfCaller(service, caller)
         self._max_tools = service.settings.max_tools
         self._tables: dict[tuple[str, ...], ToolTable] = {}
         self._making = threading.Lock()

@@ -34,7 +34,7 @@ from subagent_server.sandbox.box import find_program
 from subagent_server.sandbox.readable import BoxRefused
 from subagent_server.sandbox.server_places import NotOutside, ServerPlace, outside_start, place_of
 from subagent_server.verbs.inputs import cwd_of_user
-from subagent_server.verbs.live_runs import written_places
+from subagent_server.verbs.live_runs import written_directories
 from subagent_server.verbs.scripts import is_scripted
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.tool_names import (
@@ -289,7 +289,7 @@ class AgentChecker:
         checks = _runner_checks(agent)
         if asks_program and doubt is None and checks is not None:
             environment = {**self._service.settings.environment, **ready.env}
-            old, unknown = checks.too_old(ready, environment, written_places(self._service.settings))
+            old, unknown = checks.too_old(ready, environment, written_directories(self._service.settings))
             refusals += [Refusal(old, "runner", in_file=False)] if old is not None else []
         # 5. Boxes last: they depend on the directory.
         refusals += self._of_box(ready, cwd)
@@ -417,7 +417,7 @@ class AgentChecker:
             return
         try:
             environment = {**settings.environment, **agent.env}
-            written = written_places(settings)
+            written = written_directories(settings)
             here = [cwd or settings.cwd]
             outside_start(agent, server, environment, settings.state_directory, here, written)
         except NotOutside as error:

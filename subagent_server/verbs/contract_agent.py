@@ -8,7 +8,7 @@ from pydantic import ConfigDict
 
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import SubagentError
-from subagent_server.run.journal import latest_words
+from subagent_server.run.journal import latest_text
 from subagent_server.run.records import Moment, Record, RunMeta
 from subagent_server.run.states import MAX_SUMMARY_CHARACTERS, Status, cut, maybe_cut
 from subagent_server.verbs.access import USER, Caller
@@ -98,7 +98,7 @@ def _looked_at(service: Service, agent_id: str, caller: Caller, room: int, url: 
         return ShownAgent(AgentStatus(agent_id=name, error=cut(error.sentence, room)))
     status = status_of(meta, url)
     if not meta.status.is_terminal:
-        words = latest_words(service.store.paths.run(meta.run_id)) or ""
+        words = latest_text(service.store.paths.run(meta.run_id)) or ""
         status = status.model_copy(update={"preview": words[: min(room, MAX_PREVIEW_CHARACTERS)] or None})
     shorter = {"summary": maybe_cut(status.summary, room), "error": maybe_cut(status.error, room)}
     return ShownAgent(status.model_copy(update=shorter), meta)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from subagent_server.run import durable
-from subagent_server.run.durable import Page
+from subagent_server.run.durable import LinePage
 from subagent_server.run.errors import BadArgument
 from subagent_server.run.journal import page
 from subagent_server.run.paths import RunPaths
@@ -88,7 +88,7 @@ def _offset(cursor: str | None) -> int | None:
     return int(cursor)
 
 
-def _bounded(run_id: str, stream: str, found: Page, offset: int | None) -> LogPage:
+def _bounded(run_id: str, stream: str, found: LinePage, offset: int | None) -> LogPage:
     """Cut a page of long lines: the rest follows on the next page; at the tail the newest stay."""
     text = "\n".join(found.lines)
     cursor, at_end = found.cursor, found.at_end
@@ -133,7 +133,7 @@ _MAX_LINES = 5_000
 
 
 @dataclass(frozen=True)
-class JournalPlace:
+class JournalPosition:
     """How far a journal was followed: the byte behind a line, and whether the end of the run was reported."""
 
     cursor: int = 0
@@ -151,7 +151,7 @@ class JournalNews:
 class JournalFollower:
     """Follows the journal of a run from a place on. Used by one thread at a time."""
 
-    def __init__(self, store: RunStore, run_id: str, place: JournalPlace | None = None) -> None:
+    def __init__(self, store: RunStore, run_id: str, place: JournalPosition | None = None) -> None:
         self._run = store.paths.run(run_id)
         self.place = place or _end(self._run)
         """How far it has come; without a place to begin at: where the journal ends now."""
@@ -169,7 +169,7 @@ class JournalFollower:
         ends = [event for event in events if event.get("type") == "run_ended"]
         if self.place.ended:  # an end already reported is left out
             events = [event for event in events if event not in ends]
-        self.place = JournalPlace(page.cursor, self.place.ended or bool(ends))
+        self.place = JournalPosition(page.cursor, self.place.ended or bool(ends))
         return JournalNews(events, left_out)
 
     def ending(self, meta: RunMeta) -> Event | None:
@@ -179,14 +179,14 @@ class JournalFollower:
         """
         if self.place.ended or meta.ended_at is None:
             return None
-        self.place = JournalPlace(self.place.cursor, ended=True)
+        self.place = JournalPosition(self.place.cursor, ended=True)
         return {"at": timestamp(meta.ended_at), "type": "run_ended", **ending_facts(meta)}
 
 
-def _end(run: RunPaths) -> JournalPlace:
+def _end(run: RunPaths) -> JournalPosition:
     try:
         page = durable.tail(run.events, 1)
     except OSError:
-        return JournalPlace()
+        return JournalPosition()
     last = durable.parse(page.lines[0]) if page.lines else None
-    return JournalPlace(page.cursor, last is not None and last.get("type") == "run_ended")
+    return JournalPosition(page.cursor, last is not None and last.get("type") == "run_ended")

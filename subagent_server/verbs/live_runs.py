@@ -105,10 +105,10 @@ def host_program(settings: Settings, name: str) -> Path:
         NoHostProgram.
     """
     named = str(settings.cwd / name) if os.sep in name else name
-    return user_program(named, settings.environment.get("PATH"), written_places(settings))
+    return user_program(named, settings.environment.get("PATH"), written_directories(settings))
 
 
-def written_places(settings: Settings) -> list[Path]:
+def written_directories(settings: Settings) -> list[Path]:
     """Return the directories where programs in boxes write: the working directory, and those of live runs.
 
     A home directory is none of them: no box may write it (`sandbox/readable.py`).

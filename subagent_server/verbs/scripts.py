@@ -30,7 +30,7 @@ _MOST_NAMES = 200
 _NAME_CHARACTERS = 200
 
 
-class RunFigures(Record):
+class RunTotals(Record):
     """The known figures of a run; tokens and cost are those of its tree, turns and tools its own.
 
     `model` is None if the journal names no model, a figure if it is unknown.
@@ -62,7 +62,7 @@ class RunFigures(Record):
         return self.model_dump(mode="json", exclude_none=True)
 
 
-def run_figures(service: Service, observed: Observed) -> RunFigures:
+def run_totals(service: Service, observed: Observed) -> RunTotals:
     """Return the figures of a run, those so far if it has not ended.
 
     Raises:
@@ -77,7 +77,7 @@ def run_figures(service: Service, observed: Observed) -> RunFigures:
     scripted = None
     with suppress(SubagentError):
         scripted = service.store.read_request(meta.run_id).scripted
-    return RunFigures(
+    return RunTotals(
         run_id=meta.run_id,
         agent=meta.agent_name,
         label=meta.label,

@@ -417,7 +417,7 @@ _PASSED_ON = (
 """The variables of the starter that a hook gets: no key, and nothing that an agent file sets."""
 
 
-class _Odd(Exception):
+class _BadHooks(Exception):
     """Why a file of hooks is not used."""
 
 
@@ -435,7 +435,7 @@ def hooks_for_run(settings: Settings) -> tuple[str, list[str]]:
         hooks = _commands(_content(path), settings)
     except FileNotFoundError:
         return "", []
-    except (OSError, ValueError, _Odd) as error:
+    except (OSError, ValueError, _BadHooks) as error:
         why = error.strerror if isinstance(error, OSError) else error
         return "", [f"No hook is called, because {shorten(str(path), 200)} is not used ({why}): mend it."]
     environment = {name: settings.environment[name] for name in _PASSED_ON if name in settings.environment}
@@ -443,32 +443,34 @@ def hooks_for_run(settings: Settings) -> tuple[str, list[str]]:
 
 
 def _content(path: Path) -> Any:
-    """Return the JSON of a file that only this user can have written. Raises OSError, ValueError, _Odd."""
+    """Return the JSON of a file that only this user can have written. Raises OSError, ValueError, _BadHooks."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags), "rb") as file:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid():
-            raise _Odd("it is not a regular file of yours")
+            raise _BadHooks("it is not a regular file of yours")
         if stat.S_IMODE(facts.st_mode) & 0o022:
-            raise _Odd("others may write it")
+            raise _BadHooks("others may write it")
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise _Odd(f"it is larger than {MAX_BYTES >> 10} KiB")
+        raise _BadHooks(f"it is larger than {MAX_BYTES >> 10} KiB")
     return json.loads(data)
 
 
 def _commands(content: Any, settings: Settings) -> dict[str, list[str]]:
-    """Return the command of each event, its program by its path. Raises _Odd, ValueError."""
+    """Return the command of each event, its program by its path. Raises _BadHooks, ValueError."""
     if not isinstance(content, dict) or not set(content) <= set(EVENTS):
-        raise _Odd(f"it must be an object with {' and '.join(EVENTS)}")
+        raise _BadHooks(f"it must be an object with {' and '.join(EVENTS)}")
     commands: dict[str, list[str]] = {}
     for event, given in content.items():
         words = shlex.split(given) if isinstance(given, str) else given
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-            raise _Odd(f"{event} must be a command: a text, or a list of its words")
+            raise _BadHooks(f"{event} must be a command: a text, or a list of its words")
         try:
             program = host_program(settings, words[0])
         except NoHostProgram as error:
-            raise _Odd(f"the program {shorten(words[0])} of {event} cannot be used: {error.why}") from error
+            raise _BadHooks(
+                f"the program {shorten(words[0])} of {event} cannot be used: {error.why}"
+            ) from error
         commands[event] = [str(program), *words[1:]]
     return commands

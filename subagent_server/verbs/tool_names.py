@@ -16,7 +16,7 @@ from subagent_server.run.agent_definition import (
     Verdict,
     select,
     tool_name,
-    web_offer,
+    web_selection,
 )
 from subagent_server.run.errors import shorten
 
@@ -65,7 +65,7 @@ def verdict_of(agent: AgentDefinition) -> Verdict:
     """Return what the worker of a run needs to know about the tools and the model of its agent."""
     return Verdict(
         selection=agent.selection,
-        web=web_offer(agent),
+        web=web_selection(agent),
         model=resolve_model(agent.model),
         is_model_known=unknown_model(agent) is None,
         missing_tools=[missing.name for missing in missing_tools(agent)],
@@ -159,7 +159,7 @@ def tool_refusals(agent: AgentDefinition) -> Iterator[tuple[str, str]]:
     if misspelt := [name for name in missing_disallowed(agent) if name.nearest]:
         message = f"disallowedTools names what is not here: {_named(misspelt)}"
         yield "disallowedTools", f"{message}. Name a tool that is here, or leave it out."
-    if problem := web_offer(agent).problem:
+    if problem := web_selection(agent).problem:
         yield "tools", problem
 
 

@@ -15,7 +15,7 @@ from subagent_server.process import slots
 from subagent_server.run import durable
 from subagent_server.run.errors import UnreadableMeta
 from subagent_server.run.executed_files import can_run_code
-from subagent_server.run.journal import latest_words, recorded_can_run_code, recorded_usage
+from subagent_server.run.journal import latest_text, recorded_can_run_code, recorded_usage
 from subagent_server.run.paths import RootPaths, RunPaths
 from subagent_server.run.records import (
     Failure,
@@ -429,7 +429,7 @@ def run_view(
         usage=_usage(meta.usage if observed.live is False else meta.usage.merged(recorded_usage(run))),
         with_descendants=_usage(tree_usage(store, meta)) if store.children_of(meta.run_id) else None,
         worktree=_worktree(run, meta, calls),
-        preview=None if ended else (latest_words(run) or "")[:MAX_PREVIEW_CHARACTERS] or None,
+        preview=None if ended else (latest_text(run) or "")[:MAX_PREVIEW_CHARACTERS] or None,
         messages=messages or None,
         messages_omitted=omitted or None,
         instructions=instructions,

@@ -376,7 +376,7 @@ MAX_NAME_CHARACTERS = 40
 MAX_STEP_CHARACTERS = 120
 
 
-def progress_words(store: RunStore, run_ids: Iterable[str]) -> str:
+def progress_text(store: RunStore, run_ids: Iterable[str]) -> str:
     """Return what these runs do, as far as they can be read; runs that have ended are left out."""
     metas = [meta for run_id in sorted(run_ids) if (meta := _at_work(store, run_id)) is not None]
     if not metas:

@@ -24,7 +24,7 @@ from subagent_server.loop.model import (
     find_prices,
 )
 from subagent_server.loop.prompt import Task, system_blocks, task_blocks
-from subagent_server.loop.resume import Opening, Resumed, carry_on_conversation, start_conversation
+from subagent_server.loop.resume import Opening, Resumed, resume_conversation, start_conversation
 from subagent_server.loop.runner import Outcome
 from subagent_server.loop.web import make_web_tools
 from subagent_server.process import marks
@@ -39,7 +39,7 @@ from subagent_server.run.errors import StorageFailed
 from subagent_server.run.files import Directory
 from subagent_server.run.paths import is_marked
 from subagent_server.run.processes import boot_id
-from subagent_server.run.records import Failure, RunRequest, Usage, worktree_words
+from subagent_server.run.records import Failure, RunRequest, Usage, worktree_text
 from subagent_server.run.stderr import log
 from subagent_server.sandbox.readable import BoxRefused, end_of_run
 from subagent_server.toolbox.bash import BashTool
@@ -54,7 +54,7 @@ from subagent_server.toolbox.workspace import off_loop
 from subagent_server.verbs.inputs import copied_inputs
 from subagent_server.verbs.scripts import is_scripted
 from subagent_server.verbs.tool_names import verdict_of
-from subagent_server.worker.previous_run import read_past
+from subagent_server.worker.previous_run import read_previous_runs
 from subagent_server.worker.runners import RunnerSetup
 from subagent_server.worker.sandbox_setup import (
     NO_GROUP,
@@ -121,7 +121,7 @@ class MessagesRunner:
         """Return the outcome of a run that something else ends."""
         return self._loop.cut_short(failure)
 
-    async def rest(self) -> None:
+    async def stop_programs(self) -> None:
         """End the shell and its jobs."""
         await asyncio.gather(*(tool.aclose() for tool in self._loop.tools if isinstance(tool, BashTool)))
 
@@ -169,7 +169,9 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
         if request.continues_run_id is None:
             start = start_conversation(run, opening)
         else:
-            start = await carry_on_conversation(run, read_past(run.store, request.continues_run_id), opening)
+            start = await resume_conversation(
+                run, read_previous_runs(run.store, request.continues_run_id), opening
+            )
         # 4. Connect the servers. If one fails, this closes them all itself.
         servers = None
         if agent.mcp_servers:
@@ -301,7 +303,7 @@ def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, sandbox: 
         inputs=copied_inputs(run.paths),
         continues=request.continues_run_id,
         by_contract=agent.by_contract,
-        place="\n".join(filter(None, (sandbox.words, worktree_words(run.meta().worktree)))),
+        place="\n".join(filter(None, (sandbox.words, worktree_text(run.meta().worktree)))),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from subagent_server.run import durable, processes
 from subagent_server.run.agent_definition import CODE_TOOL_NAME, tool_name
 from subagent_server.run.errors import SubagentError, UnreadableMeta
-from subagent_server.run.history import PastCall, PastChild, PastProgramCall, PastRun
+from subagent_server.run.history import PreviousCall, PreviousChild, PreviousProgramCall, PreviousRun
 from subagent_server.run.journal import read_transcript
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import RunMeta
@@ -20,7 +20,7 @@ Event = dict[str, Any]
 LONGEST_CHAIN = 1_000
 
 
-def read_past(store: RunStore, run_id: str) -> list[PastRun]:
+def read_previous_runs(store: RunStore, run_id: str) -> list[PreviousRun]:
     """Return the run, preceded by the runs it carried on, back to the last run with a transcript.
 
     Once a run has begun, its own transcript has the whole conversation. A run that ended earlier has only its
@@ -29,12 +29,12 @@ def read_past(store: RunStore, run_id: str) -> list[PastRun]:
     Raises:
         InvalidRunId, UnknownRun, UnreadableMeta: a run of the chain is gone, or cannot be read.
     """
-    found: list[PastRun] = []
+    found: list[PreviousRun] = []
     named: str | None = run_id
     while named is not None and len(found) < LONGEST_CHAIN:
         meta = store.read(named)
         try:
-            found.append(_past_run(store, meta))
+            found.append(_previous_run(store, meta))
         except OSError as error:
             place = store.paths.run(named).directory
             raise UnreadableMeta(
@@ -44,10 +44,10 @@ def read_past(store: RunStore, run_id: str) -> list[PastRun]:
     return found[::-1]
 
 
-def _past_run(store: RunStore, meta: RunMeta) -> PastRun:
+def _previous_run(store: RunStore, meta: RunMeta) -> PreviousRun:
     run = store.paths.run(meta.run_id)
     model, calls = _of_journal(run)
-    return PastRun(
+    return PreviousRun(
         run_id=meta.run_id,
         status=meta.status,
         prompt=store.read_request(meta.run_id).prompt,
@@ -69,19 +69,19 @@ def _is_since_boot(meta: RunMeta) -> bool:
     return meta.launch is not None and (meta.launch.host, meta.launch.boot_id) == here
 
 
-def _child(store: RunStore, run_id: str) -> PastChild | None:
+def _child(store: RunStore, run_id: str) -> PreviousChild | None:
     try:
         meta, request = store.read(run_id), store.read_request(run_id)
     except SubagentError:
         return None  # a start that never was, or an unreadable run
     tool = tool_name(meta.agent_name, distinct=bool(request.agent.get("distinctTool")))
-    return PastChild(run_id, meta.agent_name, tool, request.prompt, meta.status)
+    return PreviousChild(run_id, meta.agent_name, tool, request.prompt, meta.status)
 
 
-def _of_journal(run: RunPaths) -> tuple[str | None, dict[str, PastCall]]:
+def _of_journal(run: RunPaths) -> tuple[str | None, dict[str, PreviousCall]]:
     """Return the model and the tool calls that had begun, by the journal."""
     model: str | None = None
-    calls: dict[str, PastCall] = {}
+    calls: dict[str, PreviousCall] = {}
     for event in durable.records(run.events):
         match event.get("type"):
             case "run_started":
@@ -95,15 +95,15 @@ def _of_journal(run: RunPaths) -> tuple[str | None, dict[str, PastCall]]:
     return model, calls
 
 
-def _call(event: Event, known: dict[str, PastCall]) -> PastCall | None:
+def _call(event: Event, known: dict[str, PreviousCall]) -> PreviousCall | None:
     """Return a call as updated by a further event. A call with a result had begun, recorded or not."""
     call_id, name = event.get("toolCallId"), event.get("toolName")
     if not isinstance(call_id, str) or not isinstance(name, str):
         return None
     if event["type"] == "tool_call":
-        return PastCall(call_id, name, event.get("arguments"), _moment(event))
-    begun = known.get(call_id) or PastCall(call_id, name)
-    return PastCall(
+        return PreviousCall(call_id, name, event.get("arguments"), _moment(event))
+    begun = known.get(call_id) or PreviousCall(call_id, name)
+    return PreviousCall(
         call_id=call_id,
         name=name,
         arguments=begun.arguments,
@@ -115,7 +115,7 @@ def _call(event: Event, known: dict[str, PastCall]) -> PastCall | None:
     )
 
 
-def _add_call_of_program(event: Event, calls: dict[str, PastCall]) -> None:
+def _add_call_of_program(event: Event, calls: dict[str, PreviousCall]) -> None:
     """Add a call to the program that made it: programs run one after the other, so it is the last begun."""
     programs = [call for call in calls.values() if call.name == CODE_TOOL_NAME and not call.finished]
     number, function = event.get("call"), event.get("function")
@@ -123,7 +123,7 @@ def _add_call_of_program(event: Event, calls: dict[str, PastCall]) -> None:
         return
     made = programs[-1].made
     if event["type"] == "program_call":
-        made[number] = PastProgramCall(function, event.get("arguments"))
+        made[number] = PreviousProgramCall(function, event.get("arguments"))
     elif number in made:
         text, is_error = str(event.get("text", "")), event.get("isError") is True
         made[number] = replace(made[number], finished=True, text=text, is_error=is_error)

@@ -27,14 +27,14 @@ from subagent_server.worker.worker_run import WorkerRun
 
 
 @dataclass(frozen=True)
-class Left:
+class LeftBehind:
     """The remains of a run beside its result: files that can run code, and its worktree."""
 
     executed: Sequence[str] = ()
     worktree: WorktreeState | None = None
 
 
-def end_run(run: WorkerRun, outcome: Outcome | None, usage: Usage | None, left: Left) -> RunMeta:
+def end_run(run: WorkerRun, outcome: Outcome | None, usage: Usage | None, left: LeftBehind) -> RunMeta:
     """Write result, status and usage, then end the children of the run.
 
     Without an `outcome`, or if another process was first, the run ended from outside: only usage is added.
@@ -85,7 +85,7 @@ def observe_directory(directory: Path) -> None:
     observe(RunStore(directory.parent), directory.name)
 
 
-def _written(run: WorkerRun, outcome: Outcome, usage: Usage | None, left: Left) -> RunMeta:
+def _written(run: WorkerRun, outcome: Outcome, usage: Usage | None, left: LeftBehind) -> RunMeta:
     result = outcome.to_result()
     if left.executed:
         result = result.model_copy(update={"can_run_code": list(left.executed)})

@@ -251,7 +251,7 @@ def planned_sandbox(setup: RunnerSetup, selection: Selection) -> Sandbox:
     if not is_boxed:
         return replace(_tools_without_box(agent), servers=box)
     mark = f"{mark_of(box)}{_mark_of_servers(agent)}"
-    return Sandbox(box, mark, words_of(box) if writes else "", box if servers else None)
+    return Sandbox(box, mark, sandbox_rules_text(box) if writes else "", box if servers else None)
 
 
 def _tools_without_box(agent: AgentDefinition) -> Sandbox:
@@ -348,7 +348,7 @@ def mark_of(box: RunBox) -> str:
     return f"bwrap ({'network' if box.network else 'no network'}; {limits_as_text(box.limits)})"
 
 
-def words_of(box: RunBox) -> str:
+def sandbox_rules_text(box: RunBox) -> str:
     """Return what a model has to know, to take the walls of the box for rules and not for faults."""
     elsewhere = "".join(f", {path}" for path in box.write_elsewhere)
     no_commit = (

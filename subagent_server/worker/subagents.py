@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from subagent_server.run.errors import SubagentError
 from subagent_server.run.history import KIND, ForeignEvent, nested_event
 from subagent_server.run.store import RunStore
-from subagent_server.verbs.get_logs import JournalFollower, JournalPlace
+from subagent_server.verbs.get_logs import JournalFollower, JournalPosition
 from subagent_server.worker.worker_run import WorkerRun
 
 # -- `POST .../subagent-events`: the programs of a run report their subagents here (SPEC section 8).
@@ -51,7 +51,7 @@ class EventPort:
         self._write = write
         self._path = f"/{secrets.token_urlsafe(24)}"
         self._listening: socket.socket | None = None
-        self._server = _Server(self)
+        self._server = _EventServer(self)
         self._open: set[socket.socket] = set()
         self._strangers: dict[socket.socket, None] = {}
         """The connections that have not named the path yet, oldest first."""
@@ -123,7 +123,7 @@ def _cut(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-class _Server(ThreadingHTTPServer):
+class _EventServer(ThreadingHTTPServer):
     """Answers the connections that `EventPort` takes: it listens to nothing itself."""
 
     daemon_threads = True
@@ -148,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        assert isinstance(self.server, _Server)
+        assert isinstance(self.server, _EventServer)
         self._port = self.server.port
         self.rfile: Any = _Bounded(self.rfile)
 
@@ -248,7 +248,7 @@ _LEFT_OUT = "events_left_out"
 
 
 @asynccontextmanager
-async def subagents_heard(
+async def subagent_events_recorded(
     run: WorkerRun, environment: MutableMapping[str, str], *, may_delegate: bool
 ) -> AsyncIterator[None]:
     """While inside, the journal gets the events of nested runs and of foreign programs.
@@ -314,7 +314,10 @@ class NestedEvents:
         with suppress(SubagentError):  # it is being made: the next look finds it
             meta = self._store.read(run_id)
             self._known.add(run_id)
-            self._following[run_id] = (meta.agent_name, JournalFollower(self._store, run_id, JournalPlace()))
+            self._following[run_id] = (
+                meta.agent_name,
+                JournalFollower(self._store, run_id, JournalPosition()),
+            )
 
     def _ending(self, run_id: str, name: str, follower: JournalFollower) -> list[dict[str, Any]]:
         with suppress(SubagentError):  # it was removed

@@ -22,10 +22,10 @@ from subagent_server.toolbox.run_context import RunOver
 from subagent_server.verbs.export_run import export_end
 from subagent_server.verbs.reconcile import observe
 from subagent_server.worker.protected_paths import ExecutedWatch, protected_paths
-from subagent_server.worker.run_end import Left, close_journal, end_run
+from subagent_server.worker.run_end import LeftBehind, close_journal, end_run
 from subagent_server.worker.run_worktree import leave_worktree
 from subagent_server.worker.runners import RUNNERS, OpenRunner, RunnerSetup, WorkerDelegation, service_of
-from subagent_server.worker.subagents import subagents_heard
+from subagent_server.worker.subagents import subagent_events_recorded
 from subagent_server.worker.worker_run import WorkerRun, seconds_left
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class Supervisor:
     async def _run_to_end(self) -> None:
         """The order is the safety: nothing that the agent started may write after it was looked at."""
         # 1. The agent works. However that ends, the answers that it read are acknowledged first.
-        async with subagents_heard(self.run, self.environment, may_delegate=bool(self.agent.agents)):
+        async with subagent_events_recorded(self.run, self.environment, may_delegate=bool(self.agent.agents)):
             outcome = await self._outcome()
             with suppress(SubagentError):
                 await self.run.acknowledgements.written()
@@ -75,7 +75,7 @@ class Supervisor:
         worktree = await leave_worktree(self.run)
         # 3. Result, status and usage, then the children; the last event of the journal comes last.
         usage = self._runner.usage if self._runner is not None else None
-        meta = end_run(self.run, outcome, usage, Left(executed, worktree))
+        meta = end_run(self.run, outcome, usage, LeftBehind(executed, worktree))
         if not_exported := export_end(self.run.store, meta, self.environment):
             self.run.record("warning", message=not_exported)
         with suppress(SubagentError):  # the state has them all the same
@@ -111,7 +111,7 @@ class Supervisor:
             return []
         with suppress(TimeoutError):
             async with asyncio.timeout(REST_SECONDS):
-                await self._runner.rest()
+                await self._runner.stop_programs()
         return await self._executed.found()
 
     def _unforeseen(self, error: Exception) -> Failure:

@@ -135,7 +135,7 @@ printf '%s\n^%s\n' "$tip" "$base" | git pack-objects --revs --thin --stdout --de
 
 
 @dataclass(frozen=True)
-class Left:
+class LeftWork:
     """What a run has left: the commit with all of it, and what no commit can hold.
 
     `on` is what the run's `HEAD` names. `repositories` are repositories inside and directories of submodules
@@ -157,7 +157,7 @@ class Reader:
     state: WorktreeState
     environment: Mapping[str, str]
 
-    def head(self) -> Left:
+    def head(self) -> LeftWork:
         """Return the commit on which the run is, which the repository may not have. Raises GitFailed."""
         with self._at_work("read where the run is", "name", self.worktree.base) as process:
             return _left(process)
@@ -169,7 +169,7 @@ class Reader:
                 raise GitFailed("read a commit of the run", f"{commit[:12]} is not there")
             self.keep(_stream(process), commit)
 
-    def everything(self, start: str, message: str, *, history: bool) -> Left:
+    def everything(self, start: str, message: str, *, history: bool) -> LeftWork:
         """Commit what the run has not committed, and bring all of it into the repository.
 
         `start` is where the repository's branch is. Without `history` the run's own commits are left out.
@@ -357,7 +357,7 @@ def _bounded(process: "subprocess.Popen[bytes]", seconds: float) -> Iterator[thr
         timer.cancel()
 
 
-def _left(process: "subprocess.Popen[bytes]") -> Left:
+def _left(process: "subprocess.Popen[bytes]") -> LeftWork:
     """Read what stands before the objects: pairs of fields, byte by byte, because git reads what follows."""
     stream = _stream(process).fileno()
     found: dict[str, list[str]] = {}
@@ -380,7 +380,7 @@ def _left(process: "subprocess.Popen[bytes]") -> Left:
     tip = found.get("tip", [""])[-1]
     if _COMMIT.fullmatch(tip) is None:
         raise GitFailed("read what the run has left", "it does not name a commit")
-    return Left(tip, found.get("on", [""])[-1], found.get("repository", []), found.get("unreadable", []))
+    return LeftWork(tip, found.get("on", [""])[-1], found.get("repository", []), found.get("unreadable", []))
 
 
 def _stream(process: "subprocess.Popen[bytes]") -> IO[bytes]:

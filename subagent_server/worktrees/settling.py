@@ -12,7 +12,7 @@ from subagent_server.run.files import Directory, remove_tree
 from subagent_server.run.records import Worktree, WorktreeState
 from subagent_server.run.stderr import failpoint
 from subagent_server.worktrees.git import NO_PROGRAMS, Git, GitFailed, identity_of
-from subagent_server.worktrees.reading import Left, Reader, drop_scratch
+from subagent_server.worktrees.reading import LeftWork, Reader, drop_scratch
 from subagent_server.worktrees.store_of_run import (
     borrowed_objects,
     drop_references,
@@ -74,7 +74,7 @@ def settle_worktree(
     )
 
 
-def _left(reader: Reader, start: str, message: str) -> tuple[Left, list[str]]:
+def _left(reader: Reader, start: str, message: str) -> tuple[LeftWork, list[str]]:
     """Return what the run has left, and what has to be said of it.
 
     Commits that could not be read the time before either are left out: nobody has to do without the files
@@ -82,7 +82,7 @@ def _left(reader: Reader, start: str, message: str) -> tuple[Left, list[str]]:
     """
     worktree = reader.worktree
     if not Path(worktree.path).is_dir() and not store_of(worktree).is_dir():
-        return Left(start), []
+        return LeftWork(start), []
     notes = []
     try:
         left = reader.everything(start, message, history=True)

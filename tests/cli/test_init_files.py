@@ -17,7 +17,7 @@ from subagent_server.cli.client_files import (
     plan_removal,
     plan_withdrawal,
 )
-from subagent_server.cli.clients import CLIENTS, Client, ClientPlace, Permissions
+from subagent_server.cli.clients import CLIENTS, Client, ClientDirectories, ClientPermissions
 from tests.cli.command import Cli
 
 ENTRY = {"command": "subagent", "args": ["serve", "--role", "parent"], "env": {"A": "b"}}
@@ -56,9 +56,9 @@ class ClientFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.permissions = Permissions(self.of, {("permissions", "allow"): "x"}, {("env", "T"): "1"})
+        self.permissions = ClientPermissions(self.of, {("permissions", "allow"): "x"}, {("env", "T"): "1"})
 
-    def of(self, _: ClientPlace) -> Path:
+    def of(self, _: ClientDirectories) -> Path:
         return self.path
 
     def put(self, text: str) -> None:

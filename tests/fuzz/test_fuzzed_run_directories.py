@@ -27,7 +27,7 @@ from subagent_server.verbs.list_runs import RunList, stats, trees_of
 from subagent_server.verbs.questions import open_questions
 from subagent_server.verbs.remove import Age, prune, remove
 from subagent_server.verbs.service import Service, open_service
-from subagent_server.worker.previous_run import read_past
+from subagent_server.worker.previous_run import read_previous_runs
 from tests.faults.canaries import SECRET, Outside, changed
 from tests.faults.planted import BASES, SHAPES, write_run
 from tests.fuzz.dice import FUZZED, JSON, mutated
@@ -123,7 +123,7 @@ def _ask_everything(service: Service) -> str:
         lambda: open_questions(service, USER),
         lambda: stats(store),
         lambda: list(examine(store, MUTATED, {"A_KEY": SECRET})),
-        lambda: read_past(store, MUTATED),
+        lambda: read_previous_runs(store, MUTATED),
         lambda: list(prune(store, Age(), dry_run=True)),
         lambda: remove(store, MUTATED),
     ]

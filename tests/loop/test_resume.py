@@ -8,7 +8,7 @@ import pytest
 
 from subagent_server.extensions.simulator.model_request import signature_of
 from subagent_server.loop.resume import NOT_BEGUN, NOT_STORED, UNKNOWN, Opening, Resumed, resume, sendable
-from subagent_server.run.history import PastCall, PastChild, PastRun
+from subagent_server.run.history import PreviousCall, PreviousChild, PreviousRun
 from subagent_server.run.states import MessageStatus, Status
 from subagent_server.toolbox.basic import NO_ANSWER, FinalAnswer
 from tests.helpers.api_checks import check_messages
@@ -42,14 +42,14 @@ def given(call_id: str, text: str) -> Message:
     return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": [part]}]}
 
 
-def past(*messages: Message, **facts: Any) -> PastRun:
+def past(*messages: Message, **facts: Any) -> PreviousRun:
     """Return a run that failed after these messages."""
     calls = {call.call_id: call for call in facts.pop("calls", ())}
     run = {"run_id": "old", "status": Status.FAILED, "prompt": "The task.", "model": "m", **facts}
-    return PastRun(messages=[TASK, *messages] if messages else [], calls=calls, **run)
+    return PreviousRun(messages=[TASK, *messages] if messages else [], calls=calls, **run)
 
 
-def carried_on(*runs: PastRun, prompt: str = "", web_tools: bool = False, **opening: Any) -> Resumed:
+def carried_on(*runs: PreviousRun, prompt: str = "", web_tools: bool = False, **opening: Any) -> Resumed:
     """Return how the last of these runs is carried on, after the API was asked whether it takes it."""
     words = [{"type": "text", "text": prompt}] if prompt else []
     found = asyncio.run(resume(runs, Opening(**{"words": words, "model": "m", **opening})))
@@ -74,10 +74,10 @@ def test_a_run_that_had_not_begun_begins_and_those_that_carried_it_on_add_their_
 
 def test_a_result_in_the_journal_is_given_whole_or_reported_as_incomplete() -> None:
     calls = [
-        PastCall("a", "bash", finished=True, text="out", is_error=True),
-        PastCall("b", "bash", finished=True, text="", is_error=False),
-        PastCall("c", "view", finished=True, text="[image]", whole=False),
-        PastCall("d", "bash"),
+        PreviousCall("a", "bash", finished=True, text="out", is_error=True),
+        PreviousCall("b", "bash", finished=True, text="", is_error=False),
+        PreviousCall("c", "view", finished=True, text="[image]", whole=False),
+        PreviousCall("d", "bash"),
     ]
     uses = [used(name, "bash") for name in "abcde"]
     found = carried_on(past(said(THOUGHT, *uses), calls=calls))
@@ -101,7 +101,7 @@ def test_questions_are_reported_as_answered_expired_or_open_each_by_its_own_word
     ]
     names = ("Answered?", "Expired?", "Open?", "Same?")
     uses = [used(f"c{n}", "ask_parent", question=name) for n, name in enumerate(names)]
-    calls = [PastCall(f"c{n}", "ask_parent", began_at=begun) for n in range(4)]
+    calls = [PreviousCall(f"c{n}", "ask_parent", began_at=begun) for n in range(4)]
     answered, expired, unanswered, same = results(
         carried_on(past(said(*uses), calls=calls, questions=questions))
     )
@@ -117,7 +117,7 @@ def test_a_final_answer_that_was_not_stored_is_taken_if_nothing_else_is_left_to_
         assert found.outcome.text == "Here."
         asked = carried_on(past(*messages), final=FinalAnswer(SCHEMA), prompt="More.")
         assert asked.outcome is None and results(asked) == [NOT_STORED, "More."]
-    beside = past(said(used("b", "bash"), answer), calls=[PastCall("b", "bash")])
+    beside = past(said(used("b", "bash"), answer), calls=[PreviousCall("b", "bash")])
     assert results(carried_on(beside, final=FinalAnswer(SCHEMA))) == [UNKNOWN, NOT_STORED]
     wrong = past(said(used("f", "final_answer", verdict=1)))
     assert "does not fit its schema" in results(carried_on(wrong, final=FinalAnswer(SCHEMA)))[0]
@@ -148,10 +148,10 @@ def test_thoughts_go_back_only_to_the_model_that_had_them() -> None:
 
 def test_runs_that_were_stopped_with_their_parent_are_named_to_an_agent_that_may_delegate() -> None:
     children = [
-        PastChild("r1", "helper", "run_helper", "Help.", Status.STOPPED),
-        PastChild("r2", "helper", "run_helper", "Help too.", Status.COMPLETED),
+        PreviousChild("r1", "helper", "run_helper", "Help.", Status.STOPPED),
+        PreviousChild("r2", "helper", "run_helper", "Help too.", Status.COMPLETED),
     ]
-    calls = [PastCall("a", "run_helper"), PastCall("b", "run_helper"), PastCall("c", "run_agent")]
+    calls = [PreviousCall("a", "run_helper"), PreviousCall("b", "run_helper"), PreviousCall("c", "run_agent")]
     uses = [used("a", "run_helper", prompt="Help."), used("b", "run_helper", prompt="Else.")]
     uses += [used("c", "run_agent", agent="helper", prompt="Help.")]
     run = past(said(*uses), calls=calls, children=children)
@@ -180,7 +180,9 @@ def test_any_remains_of_a_conversation_are_repaired_so_that_the_api_takes_them()
     ]
     for start in range(len(broken)):
         for end in range(start + 1, len(broken) + 1):
-            carried_on(PastRun("old", Status.FAILED, "The task.", messages=broken[start:end]), prompt="Go.")
-            carried_on(PastRun("old", Status.FAILED, "The task.", messages=broken[start:end]))
-    whole = carried_on(PastRun("old", Status.FAILED, "The task.", messages=broken), prompt="Go.")
+            carried_on(
+                PreviousRun("old", Status.FAILED, "The task.", messages=broken[start:end]), prompt="Go."
+            )
+            carried_on(PreviousRun("old", Status.FAILED, "The task.", messages=broken[start:end]))
+    whole = carried_on(PreviousRun("old", Status.FAILED, "The task.", messages=broken), prompt="Go.")
     assert whole.messages[0] == TASK and "Two." in str(whole.messages) and "whose?" not in str(whole.messages)

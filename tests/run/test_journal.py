@@ -57,8 +57,8 @@ def bytes_read() -> int:
 
 
 def test_a_missing_file_has_no_lines(path: Path) -> None:
-    assert durable.tail(Entry.at(path), 5) == durable.Page([], 0, True)
-    assert durable.read_from(Entry.at(path), 0, 5) == durable.Page([], 0, True)
+    assert durable.tail(Entry.at(path), 5) == durable.LinePage([], 0, True)
+    assert durable.read_from(Entry.at(path), 0, 5) == durable.LinePage([], 0, True)
     assert list(durable.records(Entry.at(path))) == []
     assert durable.latest(Entry.at(path), frozenset({"turn"})) == {}
 

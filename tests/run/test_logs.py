@@ -123,11 +123,11 @@ def test_a_damaged_usage_is_none(run: RunPaths) -> None:
 
 
 def test_the_latest_words_are_what_the_agent_said_or_did_last(run: RunPaths) -> None:
-    assert journal_module.latest_words(run) is None
+    assert journal_module.latest_text(run) is None
     write(run, ("text", {"text": "I look."}), ("tool_call", {"toolName": "grep", "arguments": {"p": "x"}}))
-    assert journal_module.latest_words(run) == "→ grep x"
+    assert journal_module.latest_text(run) == "→ grep x"
     write(run, ("text", {"text": "Found."}), ("turn", {"turn": 2}))
-    assert journal_module.latest_words(run) == "Found."
+    assert journal_module.latest_text(run) == "Found."
 
 
 def test_a_transcript_is_read_back_without_what_was_torn(run: RunPaths) -> None:

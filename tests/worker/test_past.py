@@ -15,12 +15,12 @@ from subagent_server.loop.loop import Loop
 from subagent_server.loop.model import Model, ModelSettings
 from subagent_server.loop.resume import NOT_BEGUN, UNKNOWN, Opening, Resumed, calls_of, resume, sendable
 from subagent_server.run import processes, transitions
-from subagent_server.run.history import PastRun
+from subagent_server.run.history import PreviousRun
 from subagent_server.run.journal import RunJournal, Transcript
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import Failure, LaunchInfo
 from subagent_server.run.store import RunStore
-from subagent_server.worker.previous_run import read_past
+from subagent_server.worker.previous_run import read_previous_runs
 from tests.helpers.api_checks import check_messages
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
 from tests.helpers.scale import times
@@ -102,9 +102,9 @@ class Recorded:
         """Return the conversation as it is carried on when so many bytes of the files are left."""
         _cut(self.run.transcript.path, self.transcript, transcript)
         _cut(self.run.events.path, self.journal, journal)
-        return self.carried_on(read_past(self.store, RUN_ID), **opening)
+        return self.carried_on(read_previous_runs(self.store, RUN_ID), **opening)
 
-    def carried_on(self, past: list[PastRun], **opening: Any) -> Resumed:
+    def carried_on(self, past: list[PreviousRun], **opening: Any) -> Resumed:
         """Return the conversation as it is carried on, after the API has been asked whether it takes it."""
         found = asyncio.run(resume(past, Opening(**{"words": [], "model": MODEL, **opening})))
         check_messages(sendable(found.messages), allow_prefill=found.outcome is not None)
@@ -190,7 +190,7 @@ def test_a_last_message_that_was_written_ends_the_run_with_it_and_a_new_prompt_g
 def test_after_a_restart_of_the_machine_a_call_that_seems_not_begun_is_unknown(recorded: Recorded) -> None:
     second_line = recorded.transcript.index(b"\n", recorded.transcript.index(b"\n") + 1) + 1
     assert set(results_of(recorded.resumed(second_line, 0)).values()) == {NOT_BEGUN}
-    (past,) = read_past(recorded.store, RUN_ID)
+    (past,) = read_previous_runs(recorded.store, RUN_ID)
     restarted = recorded.carried_on([replace(past, tells_all=False)])
     assert set(results_of(restarted).values()) == {UNKNOWN} and len(restarted.unknown) == 2
 

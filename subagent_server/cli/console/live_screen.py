@@ -68,7 +68,7 @@ _LEAST_HELP = 20
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListLine:
     """A line of the list: a run with its depth in its tree, or the heading of a group."""
 
     group: str
@@ -101,18 +101,18 @@ def help_lines(width: int) -> list[str]:
     return [*lines, "", *(f"  {line}" for line in wrapped(_HELP_END, max(_LEAST_HELP, width - 2)))]
 
 
-def entries_of(trees: Sequence[Node], wanted: str) -> list[Entry]:
+def entries_of(trees: Sequence[Node], wanted: str) -> list[ListLine]:
     """Return the lines of the list: groups of trees; with `wanted`, only runs that have these words."""
-    entries: list[Entry] = []
+    entries: list[ListLine] = []
     for name in GROUPS:
         group = [
-            Entry(name, depth, row)
+            ListLine(name, depth, row)
             for tree in trees
             if group_of(tree) == name
             for depth, row in tree.walk()
             if _fits(row, wanted)
         ]
-        entries += [Entry(name), *group] if group else []
+        entries += [ListLine(name), *group] if group else []
     return entries
 
 
@@ -123,7 +123,7 @@ def _fits(row: TreeRow, wanted: str) -> bool:
     return all(word in text for word in wanted.casefold().split())
 
 
-def frame(root: RootPaths, entries: Sequence[Entry], view: View, size: tuple[int, int]) -> list[str]:
+def frame(root: RootPaths, entries: Sequence[ListLine], view: View, size: tuple[int, int]) -> list[str]:
     """Return the lines of the screen, as many as it has, each at most as wide."""
     width, height = size
     room = max(1, height - 3)
@@ -137,7 +137,7 @@ def frame(root: RootPaths, entries: Sequence[Entry], view: View, size: tuple[int
     return lines[: height - 1] + lines[-1:] if len(lines) > height else lines
 
 
-def _body(root: RootPaths, entries: Sequence[Entry], view: View, width: int, room: int) -> list[str]:
+def _body(root: RootPaths, entries: Sequence[ListLine], view: View, width: int, room: int) -> list[str]:
     if not entries:
         none = "No run has these words: escape shows all." if view.wanted else "No runs yet."
         return [cut(none, width)]
@@ -150,14 +150,14 @@ def _body(root: RootPaths, entries: Sequence[Entry], view: View, width: int, roo
     ]
 
 
-def _id(entry: Entry) -> str | None:
+def _id(entry: ListLine) -> str | None:
     return None if entry.row is None else entry.row.run.run_id
 
 
 _HEADER = ("", "RUN", "AGENT", "AGE", "COST", "WHAT")
 
 
-def _line(root: RootPaths, entry: Entry, width: int, *, is_selected: bool) -> str:
+def _line(root: RootPaths, entry: ListLine, width: int, *, is_selected: bool) -> str:
     if entry.row is None:
         return coloured(cut(entry.group, width), "bold")
     run = entry.row.run
@@ -194,7 +194,7 @@ def _cells_line(cells: Sequence[str], width: int, *, colour: str, is_selected: b
     return whole.replace(first.rstrip(), coloured(first.rstrip(), colour), 1)
 
 
-def _summary(entries: Sequence[Entry], view: View) -> str:
+def _summary(entries: Sequence[ListLine], view: View) -> str:
     counts = {name: sum(each.group == name and each.row is not None for each in entries) for name in GROUPS}
     words = [f"{number} {name}" for name, number in counts.items() if number] or ["no runs"]
     shown = f"  /{one_line(view.wanted)}" if view.wanted and view.prompt is None else ""
@@ -448,7 +448,7 @@ class LiveScreen:
         self._run_ids = run_ids
         self._view = View()
         self._trees: list[Node] = []
-        self._entries: list[Entry] = []
+        self._entries: list[ListLine] = []
         self._read_at = 0.0
         self._log_of: str | None = None
         self._follows = True

@@ -220,7 +220,7 @@ def prefixes(names: dict[str, str], stream: TextIO | None) -> dict[str, str]:
     }
 
 
-def log_beside_result() -> EventText:
+def log_next_to_result() -> EventText:
     """Return the text of a log on stderr, whose reader gets the result on stdout.
 
     If both are a terminal, the words of the agent stand there whole, and its questions are asked there.

@@ -35,7 +35,7 @@ from subagent_server.cli.console.show_text import (
     EventText,
     exit_of_run,
     exit_of_started,
-    log_beside_result,
+    log_next_to_result,
     report_run,
 )
 from subagent_server.cli.console.terminal import cut, escape_lines, one_line
@@ -226,7 +226,7 @@ def start_run(session: Session, begin: Callable[[], RunMeta], how: AfterStart) -
 def _started(session: Session, begin: Callable[[], RunMeta], how: AfterStart) -> ExitCode:
     with interrupts_held() as release:  # until the id is known, by which the run can be watched or stopped
         run_id = begin().run_id
-    log = log_beside_result()
+    log = log_next_to_result()
     with watching(session, run_id):
         if how.detach:
             return _detached(session, session.open_run(run_id), how.as_json)

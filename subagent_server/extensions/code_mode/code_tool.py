@@ -18,10 +18,10 @@ from pydantic import Field
 
 from subagent_server.extensions.code_mode.execution import (
     Execution,
-    Outcome,
     ProgramClock,
     ProgramEnd,
-    ProgramPlace,
+    ProgramEnvironment,
+    ProgramOutcome,
     Reply,
     version_of,
 )
@@ -99,7 +99,7 @@ async def with_programs(setup: RunTools) -> list[Tool]:
         Attachments(setup.outputs, setup.masker),
         next((tool for tool in setup.own if isinstance(tool, AskParent)), None),
     )
-    place = ProgramPlace(python or sys.executable, Path.cwd(), environment, setup.box, setup.spare)
+    place = ProgramEnvironment(python or sys.executable, Path.cwd(), environment, setup.box, setup.spare)
     return [ExecutePythonCode(setup, functions, place, version), *division.ordinary]
 
 
@@ -355,7 +355,9 @@ class ExecutePythonCode:
     name = CODE_TOOL_NAME
     sequential = True
 
-    def __init__(self, setup: RunTools, functions: Functions, place: ProgramPlace, version: str) -> None:
+    def __init__(
+        self, setup: RunTools, functions: Functions, place: ProgramEnvironment, version: str
+    ) -> None:
         """`version` is that of the interpreter at `place`."""
         self._setup = setup
         self._code_mode = setup.agent.code_mode or CodeMode()
@@ -452,14 +454,14 @@ def _result(end: ProgramEnd, calls: ProgramCalls, record: ProgramRecord) -> Tool
         RunRefused: our own part of the program has failed.
     """
     parts = [end.output.rstrip("\n"), *(f"[{remark}]" for remark in calls.remarks), end.remark]
-    failed = end.outcome is not Outcome.DONE
+    failed = end.outcome is not ProgramOutcome.DONE
     if failed and (listed := calls.listed()):
         parts.append(f"[these calls had been made, and they are not undone:]\n{listed}")
     text = "\n".join(part for part in parts if part.strip()) or "(no output)"
     record.write(OUTPUT_FILE, text)
     facts = {"outcome": int(end.outcome), "exitCode": end.exit_code}
     record.write(END_FILE, json.dumps(facts, indent=2) + "\n")
-    if end.outcome is Outcome.FAULT:
+    if end.outcome is ProgramOutcome.FAULT:
         raise RunRefused(
             "agent_error",
             f"Code mode met a fault of its own in program {record.number}: {end.remark}",

@@ -284,7 +284,7 @@ MARK = "SUBAGENT_PROGRAM"
 
 
 @dataclass(frozen=True)
-class ProgramPlace:
+class ProgramEnvironment:
     """Where programs run: `python` in `cwd`, with exactly `environment`, or in a `box` with its own.
 
     `spare` says which processes outlive the program that has started them.
@@ -309,7 +309,7 @@ class ProgramProcess:
     _spare: Spare
 
     @classmethod
-    def start(cls, place: ProgramPlace, mark: str, capture: OutputCapture) -> "ProgramProcess":
+    def start(cls, place: ProgramEnvironment, mark: str, capture: OutputCapture) -> "ProgramProcess":
         """Start a program that waits for its task; its output goes to `capture`.
 
         Raises:
@@ -393,7 +393,7 @@ class ProgramProcess:
 # -- the end
 
 
-class Outcome(IntEnum):
+class ProgramOutcome(IntEnum):
     """The four outcomes of a program."""
 
     DONE = 0
@@ -406,7 +406,7 @@ class Outcome(IntEnum):
 class ProgramEnd:
     """How a program has ended: its output in the length for the model, and a remark unless all went well."""
 
-    outcome: Outcome
+    outcome: ProgramOutcome
     exit_code: int | None
     output: str
     remark: str = ""
@@ -418,8 +418,8 @@ def judged(channel: Channel, exit_code: int | None, output: str) -> ProgramEnd:
     A fault of our own part counts only if that part has reported it and left with its code: `sys.exit(3)` in
     the code is the code's own affair. A process that left without a report of its end has died.
     """
-    if channel.fault is not None and exit_code == Outcome.FAULT:
-        return ProgramEnd(Outcome.FAULT, exit_code, output, channel.fault)
+    if channel.fault is not None and exit_code == ProgramOutcome.FAULT:
+        return ProgramEnd(ProgramOutcome.FAULT, exit_code, output, channel.fault)
     if exit_code is None:
         how = "it could not be killed"
     elif exit_code < 0:
@@ -430,10 +430,10 @@ def judged(channel: Channel, exit_code: int | None, output: str) -> ProgramEnd:
     elif channel.end not in (0, 1):
         how = f"it left with exit code {exit_code} before its end"
     elif channel.end == exit_code == 0:
-        return ProgramEnd(Outcome.DONE, exit_code, output)
+        return ProgramEnd(ProgramOutcome.DONE, exit_code, output)
     else:
-        return ProgramEnd(Outcome.RAISED, exit_code, output, f"[exit code {exit_code}]")
-    return ProgramEnd(Outcome.DIED, exit_code, output, f"[the program died: {how}]")
+        return ProgramEnd(ProgramOutcome.RAISED, exit_code, output, f"[exit code {exit_code}]")
+    return ProgramEnd(ProgramOutcome.DIED, exit_code, output, f"[the program died: {how}]")
 
 
 # -- its course
@@ -451,7 +451,7 @@ class Execution:
     `functions` and `types` are what it needs to make its names.
     """
 
-    place: ProgramPlace
+    place: ProgramEnvironment
     code: str
     functions: Sequence[Any]
     types: Sequence[str]
@@ -495,7 +495,7 @@ class Execution:
                 channel.close()
         exit_code, output = ended
         if self._cut is not None:
-            return ProgramEnd(Outcome.DIED, exit_code, output, self._cut)
+            return ProgramEnd(ProgramOutcome.DIED, exit_code, output, self._cut)
         if begun:
             return judged(channel, exit_code, output)
         if self.place.box is not None:

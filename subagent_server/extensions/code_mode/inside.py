@@ -150,7 +150,7 @@ class Line:
 # -- the names that a program has besides those of Python
 
 
-class Tool:
+class RemoteTool:
     """One tool as a function."""
 
     def __init__(self, line: Line, name: str, parameters: list[tuple[str, str, bool]], more: bool) -> None:
@@ -245,7 +245,7 @@ def names_of(line: Line, table: list[Any], types: list[str]) -> dict[str, Any]:
         return found
 
     def help(*about: Any) -> None:
-        if about and not isinstance(about[0], (Tool, Namespace, str)):
+        if about and not isinstance(about[0], (RemoteTool, Namespace, str)):
             builtins.help(*about)
         else:
             name = getattr(about[0], "__name__", about[0]) if about else ""
@@ -259,7 +259,7 @@ def names_of(line: Line, table: list[Any], types: list[str]) -> dict[str, Any]:
     for space, name, is_flat, parameters, more in table:
         if not isinstance(names.get(space), Namespace):
             names[space] = Namespace(space)
-        tool = Tool(line, f"{space}.{name}", parameters, more)
+        tool = RemoteTool(line, f"{space}.{name}", parameters, more)
         vars(names[space])[name] = tool
         if is_flat:
             names.setdefault(name, tool)

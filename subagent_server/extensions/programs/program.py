@@ -409,7 +409,7 @@ class ProgramRunner:
             text = {"type": "text", "text": outcome.text}
             self._run.remember({"role": "assistant", "content": [text]})
 
-    async def rest(self) -> None:
+    async def stop_programs(self) -> None:
         """End the program: interrupt it, listen to its last words, then end its whole tree."""
         async with self._watching:
             if self._process is not None:

@@ -33,9 +33,9 @@ from subagent_server.process import marks
 from subagent_server.run.agent_definition import RunnerName
 from subagent_server.run.errors import RunRefused, SubagentError
 from subagent_server.run.files import Directory
-from subagent_server.run.history import PastRun
+from subagent_server.run.history import PreviousRun
 from subagent_server.run.host_programs import NoHostProgram
-from subagent_server.run.records import RunRequest, worktree_words
+from subagent_server.run.records import RunRequest, worktree_text
 from subagent_server.run.stderr import log
 from subagent_server.run.store import RunStore
 from subagent_server.sandbox.file_watch import watching
@@ -49,9 +49,9 @@ from subagent_server.toolbox.workspace import entered_off_loop
 from subagent_server.verbs.access import run_as_caller
 from subagent_server.verbs.inputs import copied_inputs
 from subagent_server.verbs.service import Service
-from subagent_server.worker.previous_run import LONGEST_CHAIN, read_past
+from subagent_server.worker.previous_run import LONGEST_CHAIN, read_previous_runs
 from subagent_server.worker.runners import RunnerSetup, service_of
-from subagent_server.worker.sandbox_setup import RunBox, mark_of, refused, words_of
+from subagent_server.worker.sandbox_setup import RunBox, mark_of, refused, sandbox_rules_text
 from subagent_server.worker.worker_run import WorkerRun
 
 # -- Carry on the conversation of a program: by the program's own session, else as text.
@@ -63,7 +63,7 @@ _GO_ON = "Go on where you were cut off."
 
 
 @dataclass(frozen=True)
-class CarriedOn:
+class PreviousSession:
     """The facts that a run needs of the runs that it carries on.
 
     `messages` is the conversation so far. `session_id` names the program's own session, None without a
@@ -93,7 +93,7 @@ class CarriedOn:
         return "\n\n".join([*parts, prompt if prompt.strip() else _GO_ON])
 
 
-def carry_on(store: RunStore, request: RunRequest, *, boxed: bool) -> CarriedOn:
+def previous_session(store: RunStore, request: RunRequest, *, boxed: bool) -> PreviousSession:
     """Return what the run of `request` carries on. Blocking.
 
     A program in a sandbox has the sessions of others in a sandbox alone, and the other way round.
@@ -102,8 +102,8 @@ def carry_on(store: RunStore, request: RunRequest, *, boxed: bool) -> CarriedOn:
         InvalidRunId, UnknownRun, UnreadableMeta: a run of the chain is gone, or cannot be read.
     """
     if request.continues_run_id is None:
-        return CarriedOn()
-    past = read_past(store, request.continues_run_id)
+        return PreviousSession()
+    past = read_previous_runs(store, request.continues_run_id)
     homes = [store.paths.run(run.run_id).program_home for run in past]
     named = [store.read(run.run_id).external_session_id or "" for run in past]
     kept = [is_session_id(name) and home.exists() == boxed for name, home in zip(named, homes, strict=True)]
@@ -113,7 +113,7 @@ def carry_on(store: RunStore, request: RunRequest, *, boxed: bool) -> CarriedOn:
     untold = [
         run.prompt for run in past[0 if last is None else last :] if not run.calls and not _answered(run)
     ]
-    return CarriedOn(
+    return PreviousSession(
         messages=messages,
         session_id=None if last is None else sessions[last],
         untold=[text for text in untold if text.strip()],
@@ -143,12 +143,12 @@ def _spent(store: RunStore, run_id: str | None) -> Decimal | None:
     return total
 
 
-def _answered(run: PastRun) -> bool:
+def _answered(run: PreviousRun) -> bool:
     """Whether the program has said something to the last task of a run."""
     return bool(run.messages) and run.messages[-1].get("role") == "assistant"
 
 
-def _call(run: PastRun, call_id: str) -> str:
+def _call(run: PreviousRun, call_id: str) -> str:
     call = run.calls[call_id]
     return f"{call.name} {str(call.arguments)[:_LONGEST_ARGUMENTS]}"
 
@@ -422,7 +422,7 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
         lambda server, text: run.record("server_log", server=server, text=text),
     )
     events = ProgramEvents(run, lambda: log.tail)
-    past = await asyncio.to_thread(carry_on, run.store, request, boxed=box is not None)
+    past = await asyncio.to_thread(previous_session, run.store, request, boxed=box is not None)
     if past.session_id is not None:
         run.session_opened(past.session_id)
     run.paths.program.make()
@@ -461,7 +461,7 @@ def _connections(setup: RunnerSetup, opened: AsyncExitStack) -> ChildConnections
 
 
 def _task(
-    setup: RunnerSetup, request: RunRequest, past: CarriedOn, box: RunBox | None, child: ChildServer
+    setup: RunnerSetup, request: RunRequest, past: PreviousSession, box: RunBox | None, child: ChildServer
 ) -> ProgramTask:
     agent, run = setup.agent, setup.run
     inputs = copied_inputs(run.paths)
@@ -476,7 +476,7 @@ def _task(
         run_id=run.run_id,
         prompt="\n\n".join([*texts, words]) if texts else words,
         content=task_blocks(words, inputs),
-        preamble=_preamble(setup) if box is None else f"{_preamble(setup)} {words_of(box)}",
+        preamble=_preamble(setup) if box is None else f"{_preamble(setup)} {sandbox_rules_text(box)}",
         cwd=Path.cwd(),
         child=child,
         state=run.paths.program,
@@ -492,7 +492,7 @@ def _preamble(setup: RunnerSetup) -> str:
         f"You are run {setup.run.run_id} of the subagent {setup.agent.name}: another agent, your parent, "
         "gave you the task and sees only your final result. If you need a decision or a fact that only the "
         "parent has, call the tool ask_parent of the MCP server subagent; its tool update_status says how "
-        f"far you are. {worktree_words(setup.run.meta().worktree)}"
+        f"far you are. {worktree_text(setup.run.meta().worktree)}"
     ).rstrip()
 
 

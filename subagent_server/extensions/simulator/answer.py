@@ -33,7 +33,7 @@ from subagent_server.extensions.simulator.model_script import (
     Script,
     ScriptedFetch,
     ScriptedSearch,
-    Text,
+    TextPart,
     Thinking,
     ToolUse,
     Turn,
@@ -102,7 +102,7 @@ def filled_blocks(turn: Turn, request: RequestView) -> list[Block]:
     blocks = [_filled(block, values) for block in turn.blocks()]
     if turn.content is not None:
         return blocks
-    return [block for block in blocks if not (isinstance(block, Text) and not block.text)]
+    return [block for block in blocks if not (isinstance(block, TextPart) and not block.text)]
 
 
 def _find(capture: Capture, request: RequestView) -> str:
@@ -116,7 +116,7 @@ def _find(capture: Capture, request: RequestView) -> str:
 
 def _filled(block: Block, values: Mapping[str, str]) -> Block:
     match block:
-        case Text():
+        case TextPart():
             return block.model_copy(update={"text": _expanded(block.text, values)})
         case Thinking():
             return block.model_copy(update={"thinking": _expanded(block.thinking, values)})
@@ -347,7 +347,7 @@ def _contents(
 
 def _content(block: Block, request: RequestView) -> dict[str, Any]:
     match block:
-        case Text():
+        case TextPart():
             cites = (
                 {"citations": [cited(citation) for citation in block.citations]} if block.citations else {}
             )

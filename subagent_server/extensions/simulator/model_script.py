@@ -113,7 +113,7 @@ class Citation(Part):
     cited_text: str = ""
 
 
-class Text(Part):
+class TextPart(Part):
     """A block of text."""
 
     type: Literal["text"] = "text"
@@ -189,7 +189,7 @@ class RawBlock(Part):
     raw: Annotated[dict[str, Any], AfterValidator(_json_only)]
 
 
-Block = Text | Thinking | RedactedThinking | ToolUse | ScriptedSearch | ScriptedFetch | RawBlock
+Block = TextPart | Thinking | RedactedThinking | ToolUse | ScriptedSearch | ScriptedFetch | RawBlock
 
 _TYPE_BY_KEY = {
     "thinking": "thinking",
@@ -209,7 +209,7 @@ def _block_type(value: object) -> str:
 
 
 AnyBlock = Annotated[
-    Annotated[Text, Tag("text")]
+    Annotated[TextPart, Tag("text")]
     | Annotated[Thinking, Tag("thinking")]
     | Annotated[RedactedThinking, Tag("redacted_thinking")]
     | Annotated[ToolUse, Tag("tool_use")]
@@ -389,7 +389,7 @@ class Turn(Part):
         if self.content is not None:
             return list(self.content)
         thinking = [Thinking(thinking=self.thinking)] if self.thinking else []
-        text = [Text(text=self.text)] if self.text else []
+        text = [TextPart(text=self.text)] if self.text else []
         return [*thinking, *text, *self.tool_use]
 
 

@@ -95,7 +95,7 @@ Reader = asyncio.Queue[Json | None]
 """The news for one page; None is the end."""
 
 
-class Page:
+class PageApp:
     """The handlers of the page. `end` ends its streams, because the server leaves."""
 
     def __init__(self, service: Service, caller: Caller, access: PageAccess) -> None:

@@ -213,7 +213,7 @@ class ToolListing:
 
 
 @dataclass(frozen=True)
-class Offered:
+class ServerTool:
     """A tool of a server, and the name that the model calls it by."""
 
     server: str
@@ -232,23 +232,23 @@ class ToolChoice:
     disallowed: Collection[str] = ()
     excluded: Collection[str] | None = None
 
-    def includes(self, offered: Offered) -> bool:
+    def includes(self, offered: ServerTool) -> bool:
         """Whether the run may use this tool."""
         facts = (offered.server, offered.tool.name, offered.name)
         allowed = self.tools is None or is_named(self.tools, *facts)
         return allowed and not is_named(self.disallowed, *facts)
 
-    def is_function(self, offered: Offered) -> bool:
+    def is_function(self, offered: ServerTool) -> bool:
         """Whether programs call this tool, by its server, so that its name alone need not be unique."""
         facts = (offered.server, offered.tool.name, offered.name)
         return self.excluded is not None and not is_named(self.excluded, *facts)
 
 
 @dataclass
-class Offer:
+class ServerTools:
     """The tools of a run's servers, with warnings for the author of the agent."""
 
-    tools: list[Offered] = field(default_factory=list)
+    tools: list[ServerTool] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
@@ -285,32 +285,32 @@ def _suggestion(name: str, known: Sequence[str]) -> str:
     return f" (it offers {shown})" if known else " (it offers no tools)"
 
 
-def make_offer(listings: Sequence[ToolListing], wanted: ToolChoice, own: Collection[str]) -> Offer:
+def select_tools(listings: Sequence[ToolListing], wanted: ToolChoice, own: Collection[str]) -> ServerTools:
     """Return the tools of all servers that the run may use; `own` are the names of its other tools.
 
     Raises:
         RunRefused: `config`; one name stands for two tools, and the sentence says whose and the way out.
     """
-    offer = Offer()
+    selected = ServerTools()
     for listing in listings:
-        offer.warnings += unknown_names(listing)
-        named = [each for each in _named(listing, offer.warnings) if wanted.includes(each)]
+        selected.warnings += unknown_names(listing)
+        named = [each for each in _named(listing, selected.warnings) if wanted.includes(each)]
         if listing.tools and not named:
-            offer.warnings.append(_unused(listing))
-        offer.warnings += [
+            selected.warnings.append(_unused(listing))
+        selected.warnings += [
             _renamed(listing, each)
             for each in named
             if each.name != _prefix(listing) + each.tool.name and not wanted.is_function(each)
         ]
-        offer.tools += named
-    _check_unique([each for each in offer.tools if not wanted.is_function(each)], own)
-    return offer
+        selected.tools += named
+    _check_unique([each for each in selected.tools if not wanted.is_function(each)], own)
+    return selected
 
 
-def _named(listing: ToolListing, warnings: list[str]) -> list[Offered]:
+def _named(listing: ToolListing, warnings: list[str]) -> list[ServerTool]:
     """Return the tools of one server that its filter lets through, each under its name."""
     prefix = _prefix(listing)
-    chosen: dict[str, Offered] = {}
+    chosen: dict[str, ServerTool] = {}
     seen: set[str] = set()
     # A tool keeps its own name, whatever others before it in the list would become.
     exact = {acceptable(prefix + tool.name) for tool in listing.tools if acceptable(tool.name) == tool.name}
@@ -324,7 +324,7 @@ def _named(listing: ToolListing, warnings: list[str]) -> list[Offered]:
         name = acceptable(prefix + tool.name)
         if acceptable(tool.name) != tool.name or name in chosen:
             name = free_name(name, chosen.keys() | exact)
-        chosen[name] = Offered(listing.server, tool, name)
+        chosen[name] = ServerTool(listing.server, tool, name)
     return list(chosen.values())
 
 
@@ -332,7 +332,7 @@ def _prefix(listing: ToolListing) -> str:
     return f"{listing.server}__" if listing.definition.prefix else ""
 
 
-def _renamed(listing: ToolListing, tool: Offered) -> str:
+def _renamed(listing: ToolListing, tool: ServerTool) -> str:
     whole = shorten(_prefix(listing) + tool.tool.name)
     return (
         f"The tool {whole} of server {listing.server} is called {tool.name} here: "
@@ -347,7 +347,7 @@ def _unused(listing: ToolListing) -> str:
     )
 
 
-def _check_unique(tools: Sequence[Offered], own: Collection[str]) -> None:
+def _check_unique(tools: Sequence[ServerTool], own: Collection[str]) -> None:
     owners: dict[str, list[str]] = {}
     for each in tools:
         owners.setdefault(each.name, []).append(each.server)
@@ -376,7 +376,7 @@ class McpTool:
 
     sequential = False
 
-    def __init__(self, offered: Offered, connection: ServerConnection, attachments: Attachments) -> None:
+    def __init__(self, offered: ServerTool, connection: ServerConnection, attachments: Attachments) -> None:
         self.name = offered.name
         self.offered = offered
         self.connection = connection
@@ -452,11 +452,11 @@ class Servers:
             RunRefused: `config`; a name stands for two tools.
         """
         listings = [ToolListing(each.name, each.definition, each.tools) for each in self.connections]
-        offer = make_offer(listings, wanted, own)
+        selected = select_tools(listings, wanted, own)
         by_name = {each.name: each for each in self.connections}
         warnings = [warning for each in self.connections for warning in each.warnings]
-        tools = [McpTool(each, by_name[each.server], attachments) for each in offer.tools]
-        return tools, [*warnings, *offer.warnings]
+        tools = [McpTool(each, by_name[each.server], attachments) for each in selected.tools]
+        return tools, [*warnings, *selected.warnings]
 
     async def aclose(self, *, hurry: bool = False) -> None:
         """Leave all of them at once."""

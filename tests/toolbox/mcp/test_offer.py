@@ -6,12 +6,12 @@ from mcp_types import Tool
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.errors import RunRefused
 from subagent_server.toolbox.mcp.mcp_tools import (
-    Offer,
+    ServerTools,
     ToolChoice,
     ToolListing,
     acceptable,
     is_named,
-    make_offer,
+    select_tools,
 )
 
 
@@ -21,12 +21,14 @@ def listing(server: str, *names: str, **keys: object) -> ToolListing:
     return ToolListing(server, ServerDefinition.model_validate({"command": "x", **keys}), tools)
 
 
-def offer(*listings: ToolListing, tools: list[str] | None = None, disallowed: tuple[str, ...] = ()) -> Offer:
+def offer(
+    *listings: ToolListing, tools: list[str] | None = None, disallowed: tuple[str, ...] = ()
+) -> ServerTools:
     """Return the offer of these servers to an agent that has `bash` itself."""
-    return make_offer(listings, ToolChoice(tools, disallowed), {"bash"})
+    return select_tools(listings, ToolChoice(tools, disallowed), {"bash"})
 
 
-def names(made: Offer) -> list[str]:
+def names(made: ServerTools) -> list[str]:
     """Return the names that the model sees."""
     return [each.name for each in made.tools]
 
@@ -65,9 +67,9 @@ def test_a_prefix_a_filter_or_the_agent_file_leads_out_of_a_clash() -> None:
 
 def test_functions_of_programs_are_called_by_their_server_so_only_ordinary_tools_may_not_clash() -> None:
     listings = [listing("one", "search", "draw", "bash"), listing("two", "search", "draw")]
-    assert len(make_offer(listings, ToolChoice(excluded=["mcp__two__draw"]), {"bash"}).tools) == 5
+    assert len(select_tools(listings, ToolChoice(excluded=["mcp__two__draw"]), {"bash"}).tools) == 5
     with pytest.raises(RunRefused, match="both offer a tool draw"):
-        make_offer(listings, ToolChoice(excluded=["draw"]), {"bash"})
+        select_tools(listings, ToolChoice(excluded=["draw"]), {"bash"})
 
 
 def test_a_name_that_the_api_refuses_is_changed_with_a_warning_and_no_two_become_one() -> None:
@@ -75,7 +77,7 @@ def test_a_name_that_the_api_refuses_is_changed_with_a_warning_and_no_two_become
     assert names(made)[:3] == ["get_status_2", "get_status", "get_status_3"]
     assert len(set(names(made))) == 5 and all(acceptable(name) == name for name in names(made))
     assert len(made.warnings) == 4 and "'get status' of server s is called get_status_2" in made.warnings[0]
-    functions = make_offer([listing("s", "get status", "a.b")], ToolChoice(excluded=["a.b"]), ())
+    functions = select_tools([listing("s", "get status", "a.b")], ToolChoice(excluded=["a.b"]), ())
     assert ["'a.b'" in warning for warning in functions.warnings] == [True], "functions have other names"
 
 
