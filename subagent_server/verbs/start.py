@@ -443,7 +443,7 @@ def hooks_for_run(settings: Settings) -> tuple[str, list[str]]:
 
 
 def _content(path: Path) -> Any:
-    """Return the JSON of a file that only this user can have written. Raises OSError, ValueError, _BadHooks."""
+    """Return the JSON of a file that only this user can have written. Raises `_BadHooks` too."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(path, flags), "rb") as file:
         facts = os.fstat(file.fileno())
