@@ -1,4 +1,5 @@
 # Two commands are enough on a fresh machine: `make demo` and `make test`. Each makes .venv itself, from the lock.
+# `make help` lists all.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -7,6 +8,7 @@ WORKERS ?= 6
 CLIENTS ?= .cache/clients
 SERVERS ?= .cache/servers
 INSTALLERS ?= .cache/installers
+RELEASE ?= .cache/release
 EXAMPLES ?= 10000
 ROUNDS ?= 60
 TIMES ?= 50
@@ -16,7 +18,11 @@ N ?=
 # The many interpreters of the tests use their caches, even if the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: docs demo test test-whole test-races test-clients test-browser test-install picture check fuzz soak soak-continue bench format lock clean
+.PHONY: help docs demo lint typecheck check test test-whole test-races test-clients test-browser test-install nightly \
+	picture fuzz soak soak-continue bench format lock release release-check clean
+
+help:  ## what can be made
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a subagent
 	@$(BIN)/subagent demo
@@ -37,11 +43,21 @@ test-clients: $(VENV)/.installed-dev $(CLIENTS)/.installed  ## Claude Code, Code
 test-browser: $(VENV)/.installed-browser  ## the page in Debian's Chromium (`apt-get install chromium`); PICTURES=1 takes the pictures of docs/
 	$(BIN)/pytest -n 0 --timeout 300 tests/browser
 
-check: $(VENV)/.installed-dev  ## format, lint, strict types, layers, documents
+nightly: test-whole-with-coverage test-races fuzz soak test-clients test-install  ## everything that takes long; coverage in .cache/coverage
+
+test-whole-with-coverage: $(VENV)/.installed-dev $(SERVERS)/.installed
+	SUBAGENT_TESTS_WHOLE=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal --timeout 1800 -m "not install and not fuzz" \
+		--cov --cov-report term:skip-covered --cov-report html:.cache/coverage
+
+lint: $(VENV)/.installed-dev  ## format and lint, changing nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+typecheck: $(VENV)/.installed-dev  ## strict types, of package, tests and benchmarks
 	$(BIN)/mypy
-	$(BIN)/pytest tests/test_layers.py tests/test_readme_diagram.py tests/test_documents.py
+
+check: lint typecheck  ## lint, types, floors, documents
+	$(BIN)/pytest tests/test_layers.py tests/test_readme_diagram.py tests/test_documents.py tests/test_surface.py
 
 test-install: $(VENV)/.installed-dev $(INSTALLERS)/.installed  ## the wheel by pip, pipx and uv on each Python that is there
 	INSTALLERS=$(abspath $(INSTALLERS)) $(BIN)/pytest -n 2 --timeout 1200 tests/test_installed.py
@@ -76,13 +92,24 @@ lock: $(VENV)/.installed-dev  ## resolve the dependencies of pyproject.toml anew
 	$(BIN)/pip-compile --quiet $(COMPILE) --build-deps-for editable --output-file requirements.lock pyproject.toml
 	$(BIN)/pip-compile --quiet $(COMPILE) --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
 	$(BIN)/pip-compile --quiet $(COMPILE) --extra browser --constraint requirements-dev.lock --output-file requirements-browser.lock pyproject.toml
+	@printf 'build\ntwine\nsetuptools>=77\n' | $(BIN)/pip-compile --quiet $(COMPILE) --output-file requirements-release.lock -
 	@echo pip-tools | $(BIN)/pip-compile --quiet $(COMPILE) --constraint requirements.lock --output-file requirements-tools.lock -
 
 COMPILE := --upgrade --generate-hashes --allow-unsafe --no-build-isolation --strip-extras --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
+release: $(VENV)/.made  ## VERSION=1.2.3 [REPOSITORY=owner/name]: build and check it in a copy, then commit and tag it here; pushes nothing
+	@$(BIN)/python -m tests.release "$(VERSION)" $(REPOSITORY)
+
+release-check: $(VENV)/.installed-dev $(INSTALLERS)/.installed $(RELEASE)/.installed  ## build dist/, check what is in it, install it on three Pythons
+	rm -rf dist build *.egg-info
+	$(RELEASE)/bin/python -m build --no-isolation --outdir dist .
+	$(RELEASE)/bin/twine check --strict dist/*
+	$(BIN)/python -m tests.release content dist
+	WHEEL=$$(echo dist/*.whl) INSTALLERS=$(abspath $(INSTALLERS)) $(BIN)/pytest -n 2 --timeout 1200 tests/test_installed.py
+
 clean:  ## remove the environment and the caches
-	rm -rf $(VENV) $(CLIENTS) $(SERVERS) $(INSTALLERS) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(CLIENTS) $(SERVERS) $(INSTALLERS) $(RELEASE) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -119,4 +146,9 @@ $(SERVERS)/.installed: tests/reference_servers/package.json tests/reference_serv
 $(INSTALLERS)/.installed: requirements-installers.lock
 	$(PYTHON) -m venv $(INSTALLERS)
 	$(INSTALLERS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-installers.lock
+	@touch $@
+
+$(RELEASE)/.installed: requirements-release.lock
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-release.lock
 	@touch $@

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from subagent_server.cli.console.app import VERBS
 from tests.helpers.processes import REPOSITORY
 
 PACKAGE = REPOSITORY / "subagent_server"
 ARCHITECTURE = REPOSITORY / "docs" / "architecture.md"
-DOCUMENTS = sorted(
-    [REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md", *(REPOSITORY / "docs").rglob("*.md")]
-)
+DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
 NAMES = [str(path.relative_to(REPOSITORY)) for path in DOCUMENTS]
 HISTORY = {"CHANGELOG.md"}
 """It may name files of earlier versions."""
@@ -28,6 +27,7 @@ WORDS = (
 )
 RETIRED_WORDS = re.compile(r"\b(keeper|newborn|leash|amid|whoever|of ours|warm process|is none)\b", re.I)
 LEAST_ROWS_OF_CHANGES = 25
+TARGETS = set(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.M))
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
 
 _PYTHON_FILE = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py)`")
@@ -156,7 +156,8 @@ def test_the_links_of_a_document_lead_somewhere(name: str) -> None:
 
 
 def commands(text: str) -> Iterator[str]:
-    """Yield the verb of every `subagent` command in code."""
+    """Yield the verb of every `subagent` command in code, but not in worked examples, which add verbs."""
+    text = re.sub(r"^```(?:python|diff)\n# \S+/.*?^```$", "", text, flags=re.M | re.S)
     code = [*re.findall(r"`([^`\n]+)`", text), *re.findall(r"^(?:    |\$ )?(.*\bsubagent .*)$", text, re.M)]
     for piece in code:
         yield from re.findall(r"^(?:\$ )?subagent ((?!-)[a-z][\w-]*)", piece.strip())
@@ -169,9 +170,15 @@ def test_the_verbs_that_a_document_calls_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_make_targets_that_a_document_calls_exist(name: str) -> None:
-    targets = set(re.findall(r"^([\w-]+):", text_of(REPOSITORY / "Makefile"), re.M))
     called = set(re.findall(r"(?:^    |`)make ([a-z][\w-]*)", text_of(REPOSITORY / name), re.M))
-    assert called - targets == set()
+    assert called - TARGETS == set()
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / ".github").rglob("*.yml")), ids=lambda path: path.name)
+def test_a_workflow_is_yaml_and_calls_targets_that_exist(path: Path) -> None:
+    text = text_of(path)
+    assert isinstance(yaml.safe_load(text), dict)
+    assert set(re.findall(r"run: make ([\w-]+)", text)) - TARGETS == set()
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in HISTORY])

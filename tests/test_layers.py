@@ -38,10 +38,10 @@ FLOORS: dict[str, set[str]] = {
 """By hand from the table of floors: a room, and the rooms (or single modules) it may import beside itself.
 
 The registry of extensions, `extensions/__init__.py`, imports none of our rooms, and every room may ask it.
-The `..._command.py` of an extension stands where `cli` stands; what opens a program for a run, or
-plays a script for one, stands where `worker` stands.
+The `..._command.py` of an extension stands where `cli` stands; what opens a runner for a run
+(`..._runner.py`), or plays a script for one, stands where `worker` stands.
 """
-ABOVE = re.compile(r"extensions\.(\w+\.\w+_command|programs\.(program_runner|boxed_start)|simulator\.played)")
+ABOVE = re.compile(r"extensions\.(\w+\.\w+_(command|runner)|programs\.boxed_start|simulator\.played)")
 
 THIRD_PARTY: dict[str, set[str]] = {
     "run": {
