@@ -25,7 +25,7 @@ from subagent_server.verbs.access import Caller
 from subagent_server.verbs.access_tokens import PageAccess, PageNotUsable
 from subagent_server.verbs.check_agent import AgentChecker
 from subagent_server.verbs.contract_agent import DEFAULT_CONTRACT_MODEL
-from subagent_server.verbs.service import AgentRegistry, Service, may_serve, open_service
+from subagent_server.verbs.service import AgentRegistry, Service, open_service
 
 
 @click.command()
@@ -190,10 +190,10 @@ def _contract_model(model: str | None, *, is_offered: bool) -> str | None:
 
 
 def _service(settings: Settings, config: Path | None) -> Service:
-    if config is not None and not may_serve(settings, config):
+    if config is not None and settings.is_of_a_run:
         raise BadArgument(
-            "A run cannot bring in agents, and no MCP server of its own agent is set up to serve "
-            f"{shorten(str(config))}: leave --config out."
+            f"A run cannot bring in agents: leave --config {shorten(str(config))} out. Its agent file can "
+            "name it in mcpServers, as `command: subagent` with `args: [serve, --config, FILE]`."
         )
     if config is None:
         return open_service(settings)

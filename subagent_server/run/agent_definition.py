@@ -319,6 +319,8 @@ class AgentDefinition(Record):
     `agent_complete`.
     `read_from` says which files the values of keys such as `systemPromptPath` were read from, links resolved.
     `lines` are the lines of the file's keys, as people write them (`maxTurns`, `mcpServers.github`).
+    `served` are the entries of `mcpServers` that are agents of this installation (`verbs/served_agents.py`).
+    The judge takes them out of `mcp_servers`, and they go to the worker in the memory file alone.
     """
 
     name: str
@@ -363,6 +365,7 @@ class AgentDefinition(Record):
     unknown: dict[str, object] = Field(default_factory=dict)
     lines: dict[str, int] = Field(default_factory=dict, exclude=True)
     verdict: Verdict | None = Field(default=None, exclude=True)
+    served: dict[str, "ServedAgent"] = Field(default_factory=dict, exclude=True)
 
     @property
     def selection(self) -> Selection:
@@ -370,6 +373,11 @@ class AgentDefinition(Record):
         if self.verdict is not None:
             return self.verdict.selection
         return select(self.tools, self.disallowed_tools)
+
+    @property
+    def may_delegate(self) -> bool:
+        """Whether its runs may start others."""
+        return bool(self.agents or self.served)
 
     @property
     def enabled_code_mode(self) -> CodeMode | None:
@@ -396,6 +404,13 @@ class AgentDefinition(Record):
     def tool_name(self) -> str:
         """The name of the MCP tool that starts this agent."""
         return tool_name(self.name, distinct=self.distinct_tool)
+
+
+class ServedAgent(Record):
+    """An agent that an entry of `mcpServers` names, with that entry."""
+
+    entry: ServerDefinition
+    agent: AgentDefinition
 
 
 def tool_name(agent_name: str, *, distinct: bool = False) -> str:

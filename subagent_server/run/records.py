@@ -319,8 +319,8 @@ class AgentsFrom(Record):
     """The directories of the agents of a tree of runs: fixed by its first run, the same for all below.
 
     `project` is the directory whose usual places the `directories` are, or None if a person named them.
-    `home` and `trust_file` are the user's; `trusts_all` is the flag `--trust`. `configs` are of one run
-    alone: the files that its agent's own MCP servers are told to serve (`subagent serve --config FILE`).
+    `home` and `trust_file` are the user's; `trusts_all` is the flag `--trust`. `served` are of one run alone:
+    the names of the agents that its own agent has as MCP servers (`subagent serve --config FILE`).
     """
 
     directories: list[str]
@@ -328,7 +328,7 @@ class AgentsFrom(Record):
     home: str | None = None
     trust_file: str | None = None
     trusts_all: bool = False
-    configs: list[str] = Field(default_factory=list)
+    served: list[str] = Field(default_factory=list)
 
 
 class RunRequest(Record):

@@ -28,7 +28,7 @@ from subagent_server.agents.agent_file import (
 from subagent_server.agents.expand import REFERENCE, expand_as_far_as_set
 from subagent_server.agents.mcp_json import UnknownServer
 from subagent_server.agents.yaml_reader import AgentFileError
-from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
+from subagent_server.run.agent_definition import AgentDefinition, ServedAgent, ServerDefinition
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.sandbox.box import find_program
 from subagent_server.sandbox.readable import BoxRefused
@@ -36,6 +36,7 @@ from subagent_server.sandbox.server_places import NotOutside, ServerPlace, outsi
 from subagent_server.verbs.inputs import cwd_of_user
 from subagent_server.verbs.live_runs import written_directories
 from subagent_server.verbs.scripts import is_scripted
+from subagent_server.verbs.served_agents import served_agent, serves_config
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.tool_names import (
     MissingName,
@@ -283,6 +284,11 @@ class AgentChecker:
         if not elsewhere and ready.cwd is not None and not _has_unset(ready.cwd):
             cwd, wrong = self._directory(ready.cwd)
             refusals += wrong
+        ready, wrong = self._with_served(ready, cwd)
+        refusals += wrong
+        if doubt is None and not is_asked_for:
+            doubts = (self._trust_check.doubt_of_served(each.agent, agent) for each in ready.served.values())
+            doubt = next((each for each in doubts if each is not None), None)
         refusals += self._of_runner(ready, cwd)
         # 4. To ask a program for its version executes it, so only when nothing is doubted.
         old, unknown = (None, None)
@@ -363,6 +369,21 @@ class AgentChecker:
             message = f"The program {shorten(command)} of the runner {agent.runner} is not here: "
             yield Refusal(f"{message}{checks.installing(agent)}.", "runner", in_file=False)
 
+    def _with_served(self, agent: AgentDefinition, cwd: Path | None) -> tuple[AgentDefinition, list[Refusal]]:
+        """Return an agent whose MCP servers that are agents of this installation are read."""
+        environment = {**self._service.settings.environment, **agent.env}
+        served, others, refusals = dict[str, ServedAgent](), dict[str, ServerDefinition](), list[Refusal]()
+        for name, server in agent.mcp_servers.items():
+            if not serves_config(server, server.env.get("PATH", environment.get("PATH"))):
+                others[name] = server
+                continue
+            try:
+                here = cwd or self._service.settings.cwd
+                served[name] = served_agent(name, server, agent.source, here)
+            except (AgentFileError, BadArgument) as error:
+                refusals.append(Refusal(error.sentence, f"mcpServers.{name}"))
+        return agent.model_copy(update={"mcp_servers": others, "served": served}), refusals
+
     def _of_box(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
         asked = asked_of_box(agent)
         settings = self._service.settings
@@ -401,7 +422,11 @@ class AgentChecker:
         agent = checked.agent
         no_box = self._no_box_for_servers(agent, checked.cwd)
         places = {name: place_of(agent, server, no_box) for name, server in agent.mcp_servers.items()}
-        return {name: place for name, place in places.items() if place is not None}
+        known = {name: place for name, place in places.items() if place is not None}
+        for name, each in agent.served.items():
+            why = f"it is this installation, so its agent is started by {each.agent.tool_name} as any other"
+            known[name] = ServerPlace("runner", "in the run itself", why)
+        return known
 
     def _of_place_outside(
         self, agent: AgentDefinition, name: str, server: ServerDefinition, cwd: Path | None

@@ -4,9 +4,8 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,8 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 class AgentRegistry:
     """The catalog of some directories, read again when a file in them has changed.
 
-    A missing directory is listed as a problem, unless the directory is only `looked_for` by default.
+    A missing directory is listed as a problem, unless the directory is only `looked_for` by default. `also`
+    are agents that come before those of the directories: the start of a run has read and judged them.
     """
 
     def __init__(
@@ -38,9 +38,11 @@ class AgentRegistry:
         directories: Sequence[Path],
         only: AgentDefinition | None = None,
         *,
+        also: Sequence[AgentDefinition] = (),
         looked_for: bool = False,
     ) -> None:
         self._directories = tuple(directories)
+        self._also = {agent.name: agent for agent in also}
         self._looked_for = looked_for
         self._only = only
         self._read: tuple[Fingerprint, Catalog] | None = None
@@ -56,8 +58,8 @@ class AgentRegistry:
         return cls((), definition)
 
     def is_named(self, agent: AgentDefinition) -> bool:
-        """Whether this very agent was named by a person (`serve --config`)."""
-        return agent is self._only
+        """Whether this very agent was named by a person (`serve --config`), or is judged already."""
+        return agent is self._only or agent is self._also.get(agent.name)
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -83,11 +85,11 @@ class AgentRegistry:
         """Return the agents that loaded, by name; those of a directory without their prompts."""
         if self._only is not None:
             return [self._only]
-        return list(self.catalog().agents.values())
+        return list({**self.catalog().agents, **self._also}.values())
 
     def names(self) -> frozenset[str] | None:
         """Return the names that agents may name, or None if only one agent is known (`serve --config`)."""
-        return None if self._only is not None else frozenset(self.catalog().agents)
+        return None if self._only is not None else frozenset({**self.catalog().agents, **self._also})
 
     def get(self, name: str) -> AgentDefinition:
         """Return the agent of this name or tool name, whole, as its file is now.
@@ -100,6 +102,9 @@ class AgentRegistry:
             if name in (self._only.name, self._only.tool_name):
                 return self._only
             raise UnknownAgent(name, [self._only.name])
+        for agent in self._also.values():
+            if name in (agent.name, agent.tool_name):
+                return agent
         listed = self.catalog().require(name)
         if listed.source is None:
             return listed
@@ -147,27 +152,16 @@ def _entries(directory: Path, most: int) -> Iterator[tuple[str, int, int]]:
 # -- The origin of the agents of a tree of runs: the first run decides, and no run below brings others in.
 
 
-def agents_from(settings: Settings, agent: AgentDefinition, cwd: Path) -> AgentsFrom:
-    """Return the origin that a run of `agent` in `cwd` hands down, if started with these settings.
-
-    The agent has its named servers, and its variables are replaced.
-    """
+def agents_from(settings: Settings, agent: AgentDefinition) -> AgentsFrom:
+    """Return the origin that a run of `agent` hands down, if started with these settings."""
     return AgentsFrom(
         directories=[str(directory) for directory in settings.agent_directories],
         project=_text(settings.project),
         home=_text(settings.home),
         trust_file=_text(settings.trust_file),
         trusts_all=settings.trusts_all,
-        configs=sorted(_configs(agent, cwd)),
+        served=sorted(each.agent.name for each in agent.served.values()),
     )
-
-
-def may_serve(settings: Settings, config: Path) -> bool:
-    """Whether this process may serve the agent of a file: a run only what its own agent's servers name."""
-    if not settings.is_of_a_run:
-        return True
-    origin = _on_record(settings, RunStore(settings.runs_root))
-    return origin is not None and os.path.realpath(settings.cwd / config) in origin.configs
 
 
 def confined(settings: Settings, store: RunStore) -> Settings:
@@ -193,16 +187,6 @@ def _on_record(settings: Settings, store: RunStore) -> AgentsFrom | None:
         return None  # the door refuses a caller in the name of that run, with the reason
 
 
-def _configs(agent: AgentDefinition, cwd: Path) -> Iterator[str]:
-    """Yield the files that the servers of an agent get as `--config`, links resolved."""
-    for server in agent.mcp_servers.values():
-        for before, word in pairwise(["", *server.args]):
-            named = word if before == "--config" else word.removeprefix("--config=")
-            if named != word or before == "--config":
-                with suppress(ValueError):  # a NUL: no file has such a name
-                    yield os.path.realpath(cwd / named)
-
-
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
@@ -222,12 +206,15 @@ class Service:
 
 
 def open_service(
-    settings: Settings, launcher: Launcher | None = None, registry: AgentRegistry | None = None
+    settings: Settings,
+    launcher: Launcher | None = None,
+    registry: AgentRegistry | None = None,
+    also: Sequence[AgentDefinition] = (),
 ) -> Service:
     """Return the verbs' context for these settings; runs are processes of this machine by default.
 
-    For a process of a run the agents are the agents of its tree, whatever the settings say. A `registry` of
-    one agent is given only after `may_serve` has allowed it.
+    For a process of a run the agents are the agents of its tree, whatever the settings say; `also` are those
+    that its agent has as MCP servers. A `registry` of one agent is given to the user's side alone.
     """
     store = RunStore(settings.runs_root)
     if settings.is_of_a_run:
@@ -236,7 +223,8 @@ def open_service(
         settings=settings,
         store=store,
         launcher=launcher or LocalLauncher(warm_start(settings)),
-        registry=registry or AgentRegistry(settings.agent_directories, looked_for=settings.agents_by_default),
+        registry=registry
+        or AgentRegistry(settings.agent_directories, also=also, looked_for=settings.agents_by_default),
     )
 
 

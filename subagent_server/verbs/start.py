@@ -142,7 +142,7 @@ def start_agent(
         *(masked_input(new) for new, old in zip(masked_files, files, strict=True) if new != old),
     ]
     # 5. Its worktree, if it gets one, is planned here in a few milliseconds; the worker makes it.
-    origin = agents_from(service.settings, checked.agent, cwd)
+    origin = agents_from(service.settings, checked.agent)
     moment, token = now(), new_token()
     run_id, worktree = make_run_id(moment, os.urandom(6)), None
     try:
@@ -333,7 +333,11 @@ def _slots(service: Service, agent: AgentDefinition) -> dict[str, int]:
 
 def _dumped(agent: AgentDefinition) -> dict[str, Any]:
     verdict = agent.verdict and agent.verdict.model_dump(mode="json")
-    return {**agent.model_dump(mode="json", exclude_none=True), "verdict": verdict}
+    served = {
+        name: {"entry": each.entry.model_dump(mode="json"), "agent": _dumped(each.agent)}
+        for name, each in agent.served.items()
+    }
+    return {**agent.model_dump(mode="json", exclude_none=True), "verdict": verdict, "served": served}
 
 
 # -- The worktree in which a run will work.

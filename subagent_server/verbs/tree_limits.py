@@ -99,13 +99,15 @@ def _budget_of(agent: dict[str, object]) -> Decimal | None:
 
 
 def agents_of(service: Service, run_id: str) -> set[str]:
-    """Return the names of the agents that a run may start: its own agent file lists them.
+    """Return the names of the agents that a run may start: its own agent file names them.
 
     Raises:
         UnreadableMeta: the request of the run cannot be read.
     """
-    named = service.store.read_request(run_id).agent.get("agents")
-    return {str(name) for name in named} if isinstance(named, list) else set()
+    request = service.store.read_request(run_id)
+    named = request.agent.get("agents")
+    served = request.agents_from.served if request.agents_from is not None else []
+    return {*map(str, named if isinstance(named, list) else []), *served}
 
 
 def check_may_delegate(service: Service, caller: Caller) -> None:

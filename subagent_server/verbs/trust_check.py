@@ -43,6 +43,7 @@ from subagent_server.run.processes import now
 from subagent_server.run.states import is_run_id
 from subagent_server.run.store import RunStore
 from subagent_server.settings import DEFAULT_AGENT_DIRECTORIES, Settings
+from subagent_server.verbs.served_agents import served_below
 from subagent_server.verbs.service import Service
 
 _USERS_AGENTS = Path(".claude", "agents")
@@ -110,18 +111,29 @@ class TrustCheck:
     def doubt(self, agent: AgentDefinition) -> NotTrusted | None:
         """Return why an agent may not be used, or None. Its named servers are judged at the start."""
         project = self._settings.project
-        if (
-            project is None
-            or self._settings.trusts_all
-            or self._registry.is_named(agent)
-            or agent.source is None
-        ):
+        if project is None or self._registry.is_named(agent) or self._needs_none(agent):
             return None
-        home = self._settings.home
-        if home is not None and real_path(agent.source).is_relative_to(real_path(home / _USERS_AGENTS)):
-            return None  # the user's own agents
         real = real_path(project)
         return self._compared(f"agent {agent.name}", real, pins_of_agent(agent, real))
+
+    def doubt_of_served(self, agent: AgentDefinition, above: AgentDefinition) -> NotTrusted | None:
+        """Return why an agent may not be used that the file of `above` names as an MCP server, or None.
+
+        A file that a person named speaks for the files that it names; in a run nobody has named any.
+        """
+        project = self._settings.project
+        is_named = self._registry.is_named(above) and not self._settings.is_of_a_run
+        if project is None or is_named or self._needs_none(above):
+            return None
+        real = real_path(project)
+        return self._compared(_subject_of_served(agent, real), real, pins_of_agent(agent, real))
+
+    def _needs_none(self, agent: AgentDefinition) -> bool:
+        """Whether an agent needs no trust: all is trusted, it has no file, or it is one of the user's own."""
+        home = self._settings.home
+        if self._settings.trusts_all or agent.source is None:
+            return True
+        return home is not None and real_path(agent.source).is_relative_to(real_path(home / _USERS_AGENTS))
 
     def check(self, agent: AgentDefinition) -> None:
         """Refuse an agent that may not be used.
@@ -202,6 +214,10 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
     pins: dict[str, Pins] = {
         **{f"agent {name}": pins_of_agent(agent, project) for name, agent in agents.items()},
         **{
+            _subject_of_served(agent, project): pins_of_agent(agent, project)
+            for agent in served_below(agents, settings.environment.get("PATH"), project)
+        },
+        **{
             f"server {name} of {PROJECT_FILE}": pins_of_server(name, server)
             for name, server in servers.items()
             if name != leave_out
@@ -222,6 +238,12 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
     if sum(map(len, [*agents, *changes])) > _MOST_SHOWN:
         too_much = _too_much(project, pins, files)
     return Coverage(project, list(agents), pins, changes, known is not None, too_much)
+
+
+def _subject_of_served(agent: AgentDefinition, project: Path) -> str:
+    source = agent.source
+    inside = source is not None and source.is_relative_to(project)
+    return f"agent {agent.name} of {source.relative_to(project) if source and inside else source}"
 
 
 def _too_much(project: Path, pins: dict[str, Pins], files: dict[str, Path]) -> str:

@@ -127,7 +127,8 @@ def _supervise(run: WorkerRun, package: dict[str, Any], environment: dict[str, s
     stderr.check_open_files(_FEWEST_FILES)
     agent = AgentDefinition.model_validate(package["definition"])
     run.limit(agent.limits)
-    servers = [_SERVERS] if agent.mcp_servers and agent.runner == "messages" else []
+    has_servers = bool(agent.mcp_servers or agent.served) and agent.runner == "messages"
+    servers = [_SERVERS] if has_servers else []
     _import_gently(run, [RUNNERS[agent.runner].partition(":")[0], *servers])
     with _model_played(package.get("script"), environment):
         run.use_agent(agent, environment)

@@ -4,15 +4,28 @@ This imports the SDK of the protocol, which takes half a second of the processor
 of an agent with MCP servers loads it.
 """
 
+import asyncio
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from mcp_types import CallToolResult, TextContent
+from mcp_types import Tool as ListedTool
+
+from subagent_server.run.agent_definition import ServedAgent
+from subagent_server.run.errors import SubagentError
 from subagent_server.sandbox.server_places import Builder, ServerStarts
 from subagent_server.settings import state_directory_of
 from subagent_server.toolbox.mcp.mcp_tools import Attachments, McpTool, Servers, ToolChoice, connect
-from subagent_server.toolbox.mcp.server_connection import ServerContext
-from subagent_server.worker.runners import RunnerSetup
+from subagent_server.toolbox.mcp.server_connection import (
+    CallAnswer,
+    CallTimedOut,
+    ServerConnection,
+    ServerContext,
+)
+from subagent_server.worker.runners import RunnerSetup, WorkerDelegation
 
 
 @dataclass
@@ -49,6 +62,11 @@ async def connect_servers(
     starts = ServerStarts(agent, setup.environment, cwd, project, state, build, setup.protected.written)
     around = ServerContext(starts.start, run.record, run.masker, run.paths.server_logs)
     servers = await connect(agent.mcp_servers, around, agent.name)
+    if setup.delegation is not None:
+        delegation = setup.delegation
+        servers.connections += [
+            AgentAsServer(name, served, delegation, around) for name, served in agent.served.items()
+        ]
     try:
         code_mode = agent.enabled_code_mode
         excluded = None if code_mode is None else code_mode.excluded_tools
@@ -60,3 +78,47 @@ async def connect_servers(
     for warning in warnings:
         run.record("warning", message=warning)
     return ConnectedServers(servers, tools)
+
+
+class AgentAsServer(ServerConnection):
+    """An agent that its parent has as an MCP server (`verbs/served_agents.py`): one tool, and no process.
+
+    So it has all that a server has (`prefix`, `enabledTools`, functions of code mode), and a call does what
+    a call of the parent's own tools does: the clock stands still while it waits for the run.
+    """
+
+    def __init__(
+        self, name: str, served: ServedAgent, delegation: WorkerDelegation, around: ServerContext
+    ) -> None:
+        super().__init__(name, served.entry, around)
+        self._delegation = delegation
+        tool = delegation.tool(served.agent)
+        schema = None if tool.answer is None else tool.answer()
+        self.tools = [
+            ListedTool(
+                name=tool.name,
+                description=tool.description,
+                input_schema=tool.shown_arguments,
+                output_schema=schema,
+            )
+        ]
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> CallAnswer:
+        """Start the agent, and return the view of its run. Raises CallTimedOut."""
+        seconds = self.definition.call_timeout_seconds
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                view = await self._delegation.call(tool, arguments)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise CallTimedOut(
+                f"{tool} did not end within {seconds:g} s; the run goes on, and list_runs shows it."
+            ) from error
+        except SubagentError as error:
+            content = [TextContent(type="text", text=error.sentence)]
+            return CallAnswer(CallToolResult(content=[*content], is_error=True), [])
+        text = json.dumps(view, ensure_ascii=False, separators=(",", ":"))
+        return CallAnswer(
+            CallToolResult(content=[TextContent(type="text", text=text)], structured_content=view), []
+        )

@@ -174,7 +174,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
             )
         # 4. Connect the servers. If one fails, this closes them all itself.
         servers = None
-        if agent.mcp_servers:
+        if agent.mcp_servers or agent.served:
             # Not at the top: this imports the SDK of the protocol.
             from subagent_server.worker.connected_servers import connect_servers
 

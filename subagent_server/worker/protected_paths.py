@@ -76,6 +76,8 @@ def protected_paths(
     """
     named = [Path(name) for name in environment.get("SUBAGENT_AGENTS", "").split(os.pathsep) if name]
     agents, installation = [_real(str(path)) for path in named], _installation()
+    own = [agent, *(each.agent for each in agent.served.values())]
+    files = [_real(str(each.source)) for each in own if each.source is not None]
     inside = next((place for place in installation if cwd.is_relative_to(place)), None)
     inside = inside or next((place for place in agents if place in cwd.parents), None)
     if inside is not None and agent.sandbox != "none":
@@ -86,13 +88,15 @@ def protected_paths(
             "Start the run in the directory of a project.",
         )
     named_to_write = [*agent.write_elsewhere, *agent.written_by_servers]
-    own = []
+    written = []
     if agent.sandbox != "none":
         # no box may write a working directory that holds a home directory
         in_box = [] if shows_too_much(cwd, homes(environment)) else [cwd]
-        own = [*in_box, *map(_real, named_to_write)]
-    others = enter(state_directory_of(environment), LiveRun(this_process(), root, agents, own))
-    places = dict.fromkeys([*agents, *installation, *(place for other in others for place in other.agents)])
+        written = [*in_box, *map(_real, named_to_write)]
+    others = enter(state_directory_of(environment), LiveRun(this_process(), root, [*agents, *files], written))
+    places = dict.fromkeys(
+        [*agents, *files, *installation, *(place for other in others for place in other.agents)]
+    )
     return ProtectedPaths(
         list(dict.fromkeys([root, *(other.root for other in others)])),
         [
@@ -101,7 +105,7 @@ def protected_paths(
             if not (path.is_relative_to(cwd) and is_lifted(path.relative_to(cwd).parts, agent.lifted))
         ],
         [step for path in named for step in steps_to(path) if step.is_relative_to(cwd) and step.is_symlink()],
-        [*own, *(place for other in others for place in other.writes)],
+        [*written, *(place for other in others for place in other.writes)],
     )
 
 

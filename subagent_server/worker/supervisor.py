@@ -24,7 +24,7 @@ from subagent_server.verbs.reconcile import observe
 from subagent_server.worker.protected_paths import ExecutedWatch, protected_paths
 from subagent_server.worker.run_end import LeftBehind, close_journal, end_run
 from subagent_server.worker.run_worktree import leave_worktree
-from subagent_server.worker.runners import RUNNERS, OpenRunner, RunnerSetup, WorkerDelegation, service_of
+from subagent_server.worker.runners import RUNNERS, OpenRunner, RunnerSetup, WorkerDelegation
 from subagent_server.worker.subagents import subagent_events_recorded
 from subagent_server.worker.worker_run import WorkerRun, seconds_left
 
@@ -66,7 +66,7 @@ class Supervisor:
     async def _run_to_end(self) -> None:
         """The order is the safety: nothing that the agent started may write after it was looked at."""
         # 1. The agent works. However that ends, the answers that it read are acknowledged first.
-        async with subagent_events_recorded(self.run, self.environment, may_delegate=bool(self.agent.agents)):
+        async with subagent_events_recorded(self.run, self.environment, may_delegate=self.agent.may_delegate):
             outcome = await self._outcome()
             with suppress(SubagentError):
                 await self.run.acknowledgements.written()
@@ -127,10 +127,8 @@ class Supervisor:
 
     async def _opened(self) -> Runner:
         delegation = None
-        if self.agent.agents:
-            delegation = WorkerDelegation(
-                service_of(self.run, self.environment), self.run.run_id, self.run.clock
-            )
+        if self.agent.may_delegate:
+            delegation = WorkerDelegation(self.run, self.environment, self.agent)
             reap = delegation.service.launcher.reap
             asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, reap)
         root = Path(os.path.realpath(self.run.store.paths.root))

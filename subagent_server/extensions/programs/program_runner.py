@@ -446,7 +446,10 @@ def _connections(setup: RunnerSetup, opened: AsyncExitStack) -> ChildConnections
         RunRefused: `launch_failed`, if there is no room for their descriptors.
     """
     delegation = setup.delegation
-    service = delegation.service if delegation is not None else service_of(setup.run, setup.environment)
+    if delegation is not None:
+        service = delegation.service
+    else:
+        service = service_of(setup.run, setup.environment, setup.agent)
     connections = ChildConnections(setup.run, service)
     opened.push_async_callback(connections.aclose)
     try:
