@@ -1,13 +1,12 @@
 """`subagent compare`: two runs side by side."""
 
 import json
-import sys
 from collections.abc import Iterator
 
 import click
 
 from subagent_server.cli.console.app import Session, complete_runs, pass_session
-from subagent_server.cli.console.output import is_terminal, json_option, out, out_json
+from subagent_server.cli.console.output import json_option, out, out_json
 from subagent_server.cli.console.show_text import run_cell
 from subagent_server.cli.console.terminal import (
     GAP,
@@ -17,17 +16,13 @@ from subagent_server.cli.console.terminal import (
     line_width,
     look_of,
     one_line,
-    padded,
     table,
-    wrapped,
 )
 from subagent_server.run.states import dollars, least_mark
 from subagent_server.verbs.scripts import RunTotals, run_totals
 
 _NAMES = 18
 """Columns of the names of the figures; the two runs share the rest of the line."""
-_LEAST_COLUMNS = 40
-"""Of each result, if they stand side by side."""
 
 
 @click.command()
@@ -38,9 +33,8 @@ _LEAST_COLUMNS = 40
 def compare(session: Session, first: str, second: str, as_json: bool) -> None:
     """Show two runs side by side: how they ended, their turns and tools, tokens, cost, time and results.
 
-    Tokens and cost are those of the whole tree of a run. A figure that is not known is `-`, and a sum of
-    which a part is not known has a ≥. Results stand side by side on a wide terminal, else one behind the
-    other.
+    Tokens and cost are those of the whole tree of a run. A number that is not known is `-`, and a sum of
+    which a part is not known has a ≥.
     """
     a, b = (run_totals(session.service, session.open_run(session.run_id(name))) for name in (first, second))
     same = a.result == b.result
@@ -95,15 +89,8 @@ def _count(number: int | None) -> str:
 
 
 def _results(a: RunTotals, b: RunTotals) -> Iterator[str]:
-    width = (line_width() - len(GAP)) // 2
-    if not is_terminal(sys.stdout) or width < _LEAST_COLUMNS:
-        for run in (a, b):
-            yield f"Result of {run.run_id}:\n{_result(run)}\n"
-        return
-    left, right = (wrapped(f"Result of {run.run_id}:\n{_result(run)}", width) for run in (a, b))
-    for number in range(max(len(left), len(right))):
-        cells = [lines[number] if number < len(lines) else "" for lines in (left, right)]
-        yield f"{padded(cells[0], width)}{GAP}{cells[1]}".rstrip()
+    for run in (a, b):
+        yield f"Result of {run.run_id}:\n{_result(run)}\n"
 
 
 def _result(run: RunTotals) -> str:

@@ -478,9 +478,6 @@ def _answer_without_body(request: Request, stored: StoredPayload) -> Response | 
     """Return the answer to a request that gets no payload, or None."""
     if not takes_gzip(request.headers.getlist("accept-encoding")):
         return _payload_refused(406, "The payload comes compressed: send Accept-Encoding: gzip.")
-    if _knows(request.headers.getlist("if-none-match"), stored):
-        known = ("etag", "vary", "cache-control")
-        return Response(status_code=304, headers={name: _headers(stored)[name] for name in known})
     return Response(headers=_headers(stored)) if request.method == "HEAD" else None
 
 
@@ -489,10 +486,8 @@ def _headers(stored: StoredPayload) -> dict[str, str]:
         "content-type": "text/plain; charset=utf-8",
         "content-encoding": "gzip",
         "content-length": str(stored.size),
-        "etag": f'"{stored.tag}"',
         "vary": "Accept-Encoding",
-        "cache-control": "private, no-cache",
-        "accept-ranges": "none",
+        "cache-control": "no-store",
         "x-content-type-options": "nosniff",
         "content-security-policy": "sandbox",
     }
@@ -506,11 +501,6 @@ def takes_gzip(headers: list[str]) -> bool:
         if found is not None:
             taken[found[1].lower()] = found[2] is None or found[2].strip("0.") != ""
     return taken.get("gzip", taken.get("x-gzip", taken.get("*", False)))
-
-
-def _knows(headers: list[str], stored: StoredPayload) -> bool:
-    tags = {tag.strip().removeprefix("W/") for tag in ",".join(headers).split(",")}
-    return f'"{stored.tag}"' in tags or "*" in tags
 
 
 async def _chunks(stored: StoredPayload) -> AsyncIterator[bytes]:

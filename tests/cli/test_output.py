@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from subagent_server.cli.console.terminal import FIXED_COLOURS
 from tests.cli.command import COMMAND, Cli, hear
 
 
@@ -60,30 +59,10 @@ def test_a_full_disk_exits_with_6_in_one_line(cli: Cli) -> None:
 
 def test_colour_is_only_for_terminals_that_want_it(cli: Cli) -> None:
     cli.completed("aaaaaa")
-    assert "\x1b[32m✔ completed\x1b[0m" in on_a_terminal(cli, "ls", env={"TERM": "xterm", "COLORTERM": ""})
-    assert "\x1b[38;5;64m✔ completed" in on_a_terminal(cli, "ls", env={"TERM": "tmux-256color"})
+    assert "\x1b[32m✔ completed\x1b[0m" in on_a_terminal(cli, "ls", env={"TERM": "xterm"})
     assert "\x1b" not in on_a_terminal(cli, "ls", env={"NO_COLOR": "1"})
     assert "\x1b" not in on_a_terminal(cli, "ls", env={"TERM": "dumb"})
     assert "\x1b" not in cli("ls").stdout
-
-
-@pytest.mark.parametrize("background", ["ffffff", "fdf6e3", "002b36", "282a36", "000000"])
-def test_each_colour_can_be_read_on_light_and_dark_backgrounds(background: str) -> None:
-    behind = luminance([int(background[place : place + 2], 16) for place in (0, 2, 4)])
-    for name, code in FIXED_COLOURS.items():
-        if name == "bold":
-            continue
-        levels, place = (0, 95, 135, 175, 215, 255), int(code.removeprefix("38;5;")) - 16
-        is_grey = place >= 216
-        text = [8 + 10 * (place - 216)] * 3 if is_grey else [levels[place // n % 6] for n in (36, 6, 1)]
-        dark, light = sorted((luminance(text), behind))
-        assert (light + 0.05) / (dark + 0.05) >= 3, f"{name} on {background}"
-
-
-def luminance(rgb: list[int]) -> float:
-    """Return the relative luminance of WCAG 2; texts of large letters and marks need a contrast of 3."""
-    parts = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in rgb]
-    return sum(part * weight for part, weight in zip(parts, (0.2126, 0.7152, 0.0722), strict=True))
 
 
 def test_a_result_is_escaped_on_a_terminal(cli: Cli) -> None:

@@ -17,21 +17,10 @@ from subagent_server.cli.console.output import is_terminal
 from subagent_server.run.errors import OTHER_SPACES, visible
 from subagent_server.run.states import Status
 
-# -- The colours of the terminal: two palettes, and whether a stream has colours at all.
+# -- The colours of the terminal, and whether a stream has colours at all.
 
 
-FIXED_COLOURS = {
-    "bold": "1",
-    "red": "38;5;167",
-    "green": "38;5;64",
-    "yellow": "38;5;136",
-    "blue": "38;5;32",
-    "magenta": "38;5;133",
-    "cyan": "38;5;30",
-    "grey": "38;5;244",
-}
-"""Colours of the 256 whose place no theme changes: each can be read on white, on black and on Solarized."""
-_OF_THE_THEME = {
+_COLOURS = {
     "bold": "1",
     "red": "31",
     "green": "32",
@@ -41,7 +30,7 @@ _OF_THE_THEME = {
     "cyan": "36",
     "grey": "2",  # faint: bright black is the background of some themes
 }
-"""For terminals that do not say that they have 256 colours."""
+"""Those of the theme, which the person has chosen to be read on the background."""
 PLAIN = "\x1b[0m"
 COLOUR_CODE = re.compile(r"(\x1b\[[0-9;]*m)")
 
@@ -50,8 +39,7 @@ def coloured(text: str, colour: str | None, stream: TextIO | None = None) -> str
     """Return `text` in a colour if the stream, which is stdout by default, has colours."""
     if not text or colour is None or not has_colours(stream):
         return text
-    codes = FIXED_COLOURS if _has_256_colours() else _OF_THE_THEME
-    return f"\x1b[{codes[colour]}m{text}{PLAIN}"
+    return f"\x1b[{_COLOURS[colour]}m{text}{PLAIN}"
 
 
 def has_colours(stream: TextIO | None = None) -> bool:
@@ -61,10 +49,6 @@ def has_colours(stream: TextIO | None = None) -> bool:
     """
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return not plain and is_terminal(sys.stdout if stream is None else stream)
-
-
-def _has_256_colours() -> bool:
-    return bool(os.environ.get("COLORTERM")) or "256color" in os.environ.get("TERM", "")
 
 
 def without_colours(line: str) -> str:
