@@ -226,7 +226,7 @@ class _KeyedPart:
         try:
             read = reader(value, _Key(self.name(name), line, self.reading))
             if target in self.values:
-                raise WrongValue("is given twice, so say it once")
+                raise WrongValue("appears twice, so say it once")
             self.values[target] = read
         except BadSchema as error:
             notes.fault(f"{self.name(name)}{':' if name == target else ''} {error}", line)
@@ -272,7 +272,7 @@ def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefiniti
         agent.values["system_prompt"] = origin.body
     for key, line in block.repeated.items():
         report = notes.fault if is_ours(key) else notes.warn
-        report(f"{shorten(key)} is given twice (first on line {block.lines[key]}), so say it once", line)
+        report(f"{shorten(key)} appears twice (first on line {block.lines[key]}), so say it once", line)
     for key, value in block.items():
         if is_ours(key):
             report_repeated(value, key, notes)
@@ -315,7 +315,7 @@ def report_repeated(value: Value, where: str, notes: Notes) -> None:
     if isinstance(value, Block):
         for key, line in value.repeated.items():
             first = value.lines[key]
-            notes.fault(f"{where}.{key} is given twice (first on line {first}), so say it once", line)
+            notes.fault(f"{where}.{key} appears twice (first on line {first}), so say it once", line)
         for key, item in value.items():
             report_repeated(item, f"{where}.{key}", notes)
 
@@ -455,7 +455,7 @@ def read_servers(value: Value, line: int | None, reading: Reading) -> dict[str, 
         if at is not None:
             reading.lines.setdefault(f"mcpServers.{name}", at)
         if name in servers or name in reading.named_servers:
-            reading.notes.fault(f"mcpServers.{name} is given twice, so say it once", at)
+            reading.notes.fault(f"mcpServers.{name} appears twice, so say it once", at)
         elif content is None or is_null(content):
             reading.named_servers.append(name)
         elif isinstance(content, Block):

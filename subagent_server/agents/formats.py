@@ -151,7 +151,7 @@ def read_config(path: Path, text: str, notes: Notes) -> AgentDefinition:
     _check_version(whole, notes)
     for key, line in whole.repeated.items():
         if key in _STRUCTURE:
-            notes.fault(f"{key} is given twice (first on line {whole.lines[key]}), so say it once", line)
+            notes.fault(f"{key} appears twice (first on line {whole.lines[key]}), so say it once", line)
     report_repeated(whole.get("models", []), "models", notes)
     combined = _combined(whole, defaults, subagent)
     _use_model(combined, whole, notes)
@@ -177,7 +177,7 @@ def _check_version(whole: Block, notes: Notes) -> None:
 
 
 def _combined(whole: Block, defaults: Block, subagent: Block) -> Block:
-    """Return all keys of the agent in a single mapping; a key in two places is given twice."""
+    """Return all keys of the agent in a single mapping; a key in two places appears twice."""
     combined = Block()
     seen: dict[str, str] = {}
     for block in (subagent, defaults, whole):

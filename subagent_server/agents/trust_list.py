@@ -182,7 +182,7 @@ class TrustFile(Record):
     trouble: str | None = Field(default=None, exclude=True)
 
 
-_OPEN_TO_OTHERS = "its directory is another user's, or others may enter it, which `chmod 700` mends"
+_OPEN_TO_OTHERS = "its directory is another user's, or others may enter it, which `chmod 700` fixes"
 
 
 class _NotUsable(Exception):
@@ -210,7 +210,7 @@ def read_trust_file(path: Path | None) -> TrustFile:
         reason = _reason(error)
     except _NotUsable as error:
         reason = str(error)
-    return TrustFile(trouble=f"{shown(path)} cannot be used ({reason}): mend or remove it, then trust again.")
+    return TrustFile(trouble=f"{shown(path)} cannot be used ({reason}): fix or remove it, then trust again.")
 
 
 def trust_project(path: Path | None, project: Path, pins: Mapping[str, Pins], moment: datetime) -> None:
@@ -278,7 +278,7 @@ def _write(file: Entry, projects: dict[str, Project], path: Path) -> None:
 
 
 def _not_kept(path: Path, error: OSError) -> TrustNotKept:
-    return TrustNotKept(f"{shown(path)} cannot be written ({_reason(error)}): mend that, then try again.")
+    return TrustNotKept(f"{shown(path)} cannot be written ({_reason(error)}): fix that, then try again.")
 
 
 def _reason(error: OSError) -> str:

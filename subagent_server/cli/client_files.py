@@ -257,7 +257,7 @@ def _no_constant(name: str) -> None:
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(members)
     if len(found) < len(members):  # one of them would be lost
-        raise ValueError("a key stands twice")
+        raise ValueError("a key appears twice")
     return found
 
 

@@ -48,10 +48,10 @@ def continue_(
     stored_agent: bool,
     how: AfterStart,
 ) -> ExitCode:
-    """Carry a run that has ended on, as a new run.
+    """Continue a run that has ended, as a new run.
 
     It has the whole conversation and works in the same directory, with the agent as its file is now. PROMPT
-    says what to do next; `-` reads it from stdin. Without one the run goes on where it was cut; a run that
+    says what to do next; `-` reads it from stdin. Without one the run continues where it was cut; a run that
     has completed needs one. Options such as --model are for the new run; those of the old one are not kept.
     The rest is as with `subagent run`.
     """

@@ -55,7 +55,7 @@ _KEY = "ANTHROPIC_API_KEY"
     "patterns",
     multiple=True,
     metavar="PATTERN",
-    help="Offer the client only agents with such a name, as `serve --agent` does; may be repeated.",
+    help="Offer the client only agents whose name matches PATTERN, as `serve --agent` does; may be repeated.",
 )
 @click.option(
     "--http",

@@ -17,7 +17,7 @@ from subagent_server.verbs.reconcile import subtree
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the runs have ended.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until the runs have ended.")
 @click.option(
     "-n",
     "--tail",

@@ -219,7 +219,7 @@ def _left_as_it_is(session: Session, path: Path, error: NotEditable, instead: st
     return EarlyExit(
         ExitCode.USAGE,
         f"{session.shown(path)} was left as it is, because {error.reason}{line}: "
-        f"mend it and try again, or {instead}.",
+        f"fix it and try again, or {instead}.",
     )
 
 

@@ -45,7 +45,7 @@ def reply(session: Session, run: str | None, words: tuple[str, ...], as_json: bo
             raise BadArgument(f"{words[0]} is the question: give the answer after it.")
     answer = argument_or_stdin(words[-1], "answer")
     if not answer.strip():
-        raise BadArgument("The answer is empty, and the agent would go on with nothing: give it in quotes.")
+        raise BadArgument("The answer is empty. Pass the text in quotes.")
     observed = answering.reply(
         session.service,
         run_id,

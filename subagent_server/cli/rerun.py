@@ -43,7 +43,7 @@ def rerun(
     """Start the task of a run once more, as a new run.
 
     The prompt, the inputs and the directory are those of RUN; the agent and the inputs are read as they are
-    now. The new run knows nothing of the old one: `subagent continue` carries a conversation on. The rest
+    now. The new run knows nothing of the old one: `subagent continue` continues a conversation. The rest
     is as with `subagent run`.
     """
     order = order_of(session.service, session.run_id(run), session.caller)

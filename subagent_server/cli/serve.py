@@ -45,7 +45,7 @@ from subagent_server.verbs.service import AgentRegistry, Service, open_service
     "patterns",
     multiple=True,
     metavar="PATTERN",
-    help="Offer only the agents whose name is so, such as `review-*`; may be repeated.  [default: all]",
+    help="Offer only agents whose name matches PATTERN, such as `review-*`; may be repeated.  [default: all]",
 )
 @click.option(
     "--max-tools",
@@ -95,7 +95,7 @@ def serve(
 ) -> int:
     """Serve the agents to an MCP client on stdin and stdout, or to several over HTTP.
 
-    It exits at the end of input, on SIGINT and on SIGTERM; the runs go on.
+    It exits at the end of input, on SIGINT and on SIGTERM; the runs continue.
     """
     for number in (signal.SIGTERM, signal.SIGINT):  # the event loop takes over after the imports
         signal.signal(number, lambda *_: os._exit(0))
@@ -231,7 +231,7 @@ def check_patterns(patterns: Sequence[str], registry: AgentRegistry) -> None:
         names = [agent.name for agent in registry.agents()]
         if not fnmatch.filter(names, pattern):
             raise BadArgument(
-                f"--agent {shorten(pattern)} fits no agent: {choices('agents', pattern, names)}; mend it, or "
+                f"--agent {shorten(pattern)} fits no agent: {choices('agents', pattern, names)}; fix it, or "
                 "leave it out."
             )
 

@@ -92,7 +92,10 @@ def _trust(session: Session, covered: Coverage, asking: bool, as_json: bool) -> 
 
 def _remove(session: Session, directory: Path, as_json: bool) -> int:
     if not forget(session.settings, directory):
-        raise EarlyExit(ExitCode.UNKNOWN, f"{directory} is not trusted: subagent trust --list shows what is.")
+        raise EarlyExit(
+            ExitCode.UNKNOWN,
+            f"{directory} is not trusted. `subagent trust --list` shows the trusted directories.",
+        )
     if as_json:
         out_json({"directory": str(directory), "state": "removed"})
     else:

@@ -48,7 +48,7 @@ def wait(
     if found is None:
         raise EarlyExit(
             ExitCode.TIMED_OUT,
-            f"the {timeout:g} s are over and what has not ended goes on: "
+            f"the {timeout:g} s are over and what has not ended continues: "
             f"`{session.command('wait', *run_ids)}` waits on.",
         )
     return worst(exit_of_run(one.meta) for one in found)

@@ -123,7 +123,7 @@ class Loop:
 
     @property
     def text_so_far(self) -> str:
-        """The last text of the agent, and behind it that of a reply which is not whole."""
+        """The last complete text, then the partial text of an interrupted reply."""
         return "\n\n".join(text for text in (self.text, self.model.partial_text) if text)
 
     def cut_short(self, failure: Failure) -> Outcome:

@@ -2,7 +2,7 @@
 
 - A reply is put together here. The SDK's own helper parses the arguments of a tool anew with each piece and
   takes cut-off JSON for whole; here they are parsed once, at the end, and a text that does not parse becomes
-  an error that the model can mend.
+  an error that the model can fix.
 - The cost of a call comes from the list prices that the library `genai-prices` keeps (no network).
 - Three marks are for the prompt cache (`marked`). The API writes an entry at each mark, and from a mark looks
   back over 20 blocks at most for an entry to read. One turn with many calls is longer than that. So besides

@@ -48,7 +48,7 @@ def preamble(task: Task, *, may_ask: bool, structured: bool) -> str:
     ]
     if task.continues is not None:
         lines.append(
-            f"You carry on run {task.continues}, whose conversation this is. Its shell, and whatever it left "
+            f"You continue run {task.continues}, whose conversation this is. Its shell, and whatever it left "
             "running, are gone."
         )
     if task.place:

@@ -1,4 +1,4 @@
-"""Taking a conversation up again: from the runs that had it so far to the one that carries it on.
+"""Taking a conversation up again: from the runs that had it so far to the one that continues it.
 
 1. The messages that are left become a conversation that the API takes (`repaired`). Roles alternate, a user
    begins, every tool call has its result at the beginning of the message behind it, and each result has its
@@ -490,7 +490,7 @@ def _stopped_children(past: Sequence[PreviousRun], opening: Opening) -> str | No
     if not stopped or not opening.may_delegate:
         return None
     named = ", ".join(f"{child.run_id} ({child.agent_name})" for child in stopped)
-    return f"Of the runs that you had started, these were stopped: {named}. continue_run carries one on."
+    return f"Of the runs that you had started, these were stopped: {named}. continue_run continues one."
 
 
 def _say(messages: list[Message], blocks: Sequence[Block]) -> None:

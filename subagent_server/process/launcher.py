@@ -61,7 +61,7 @@ class Reservation(Protocol):
         """Start the run's process and hand the run over to it.
 
         Raises:
-            LaunchFailed: there is no process; the reservation is given up.
+            LaunchFailed: no process was started; the lock is released.
         """
         ...
 

@@ -57,7 +57,7 @@ class GatedWorker:
 
 
 def pass_gate(gate: int | None) -> None:
-    """Wait for the word to begin; exit if the gate is closed without it."""
+    """Block until the shim writes to the gate; exit if the gate closes first."""
     if gate is None:
         return
     if os.read(gate, 1) != _OPEN:

@@ -268,7 +268,7 @@ class WarmStart:
             return _NOT_YET
         except OSError as error:
             why = error.strerror or str(error)
-            return f"starts are plain: {why}; mend it, or name another directory in SUBAGENT_RUNTIME_DIR"
+            return f"starts are plain: {why}; fix it, or name another directory in SUBAGENT_RUNTIME_DIR"
         zygote = self.zygote()
         if zygote is None:
             return _NOT_YET

@@ -127,7 +127,7 @@ class HostError(SubagentError):
 
 
 class BadArgument(CallerError):
-    """An argument cannot be used as it is; the sentence says which and how to mend it."""
+    """An argument cannot be used as it is; the sentence says which and how to fix it."""
 
     code = "bad_argument"
 
@@ -196,7 +196,7 @@ class IllegalTransition(CallerError):
             legal = f"{', '.join(others)} or {last}" if others else last
             todo = f"it can {legal}; check_status shows how far it is"
         else:
-            todo = "it has ended; start a new run, or carry it on with continue_run"
+            todo = "it has ended; start a new run, or continue it with continue_run"
         super().__init__(f"Run {run_id} is {status}, so it cannot {doing}: {todo}.")
         self.run_id = run_id
         self.status = status
@@ -231,7 +231,7 @@ class TooManyQuestions(CallerError):
                 f"{count} open questions, and more may not wait at once: wait for an answer, then ask again"
             )
         else:
-            what = f"asked {count} questions, and more may not be: decide the rest, and say so in the result"
+            what = f"asked {count} questions, the maximum: decide the rest, and say so in the result"
         super().__init__(f"Run {run_id} has {what}.")
 
 
@@ -303,7 +303,7 @@ class StorageFailed(HostError):
     code = "storage"
 
     def __init__(self, path: Path, why: str) -> None:
-        todo = _CURES.get(why, "free space or mend the disk")
+        todo = _CURES.get(why, "free space or fix the disk")
         super().__init__(
             f"{path} could not be written ({why}); what was there is unchanged: {todo}, then try again."
         )
@@ -316,7 +316,7 @@ class NotDurable(StorageFailed):
         HostError.__init__(
             self,
             f"{path} was written, but the disk does not confirm that it will last ({why}): "
-            "mend the disk, then look again.",
+            "fix the disk, then look again.",
         )
 
 

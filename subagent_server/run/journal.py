@@ -92,7 +92,7 @@ def _started(e: Event) -> str:
     begun = f"▶ {e.get('agent')} started ({e.get('model') or e.get('runner')}) in {e.get('cwd')}"
     lines = [f"{begun}, {date} (times in UTC)"]
     if e.get("continuesRunId"):
-        lines.append(f"carries on run {e['continuesRunId']}")
+        lines.append(f"continues run {e['continuesRunId']}")
     if e.get("sandbox"):
         lines.append(f"sandbox: {e['sandbox']}")
     return "\n".join([*lines, preview(str(e.get("prompt", "")))])
@@ -239,7 +239,7 @@ MAX_FIELD_CHARACTERS = 64_000
 class RunJournal:
     """Writes events to both files. There is a single writer at a time: the worker, then reconciliation.
 
-    A disk that refuses is a warning on stderr, and the run goes on (SPEC section 6).
+    A disk that refuses is a warning on stderr, and the run continues (SPEC section 6).
     """
 
     def __init__(self, run: RunPaths) -> None:
@@ -259,7 +259,7 @@ class RunJournal:
             self._seq = seq + 1
             durable.append_bytes(self._run.log, render(event).encode("utf-8", "replace"))
         except OSError as error:
-            log(f"The journal of the run could not be written ({error}); the run goes on.")
+            log(f"The journal of the run could not be written ({error}); the run continues.")
 
 
 def next_seq(run: RunPaths) -> int:
@@ -387,14 +387,14 @@ class Transcript:
         self._waiting: list[Message] = []
 
     def append(self, message: Message) -> None:
-        """Append a message; a disk that refuses is a warning on stderr, and the run goes on."""
+        """Append a message; a disk that refuses is a warning on stderr, and the run continues."""
         self._waiting.append(message)
         try:
             while self._waiting:
                 durable.append_line(self._file, self._waiting[0])
                 self._waiting.pop(0)
         except OSError as error:
-            log(f"The transcript could not be written ({error}); the run goes on.")
+            log(f"The transcript could not be written ({error}); the run continues.")
             return
         if _calls_tools(message):
             # A power cut must not hide what a tool has done. The file's name may be as new as its first line.
@@ -410,7 +410,7 @@ class Transcript:
         try:
             durable.write_durably(self._file, data)
         except StorageFailed as error:
-            log(f"{error.sentence} The run goes on.")
+            log(f"{error.sentence} The run continues.")
             self._waiting = [] if self._file.exists() else messages
 
 

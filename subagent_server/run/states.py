@@ -346,7 +346,7 @@ def least_mark(at_least: Collection[str], *names: str) -> str:
 
 
 def known_sum(*figures: int | None) -> int | None:
-    """Return the sum of those figures that are known; None if none of them are."""
+    """Return the sum of the known values; None if all are unknown."""
     known = [figure for figure in figures if figure is not None]
     return sum(known) if known else None
 

@@ -108,7 +108,7 @@ _BY_WORDS = {
 
 
 def lack_of_room(error: BaseException) -> str | None:
-    """Return the sentence for an error that says that there is no room; None if the error says otherwise."""
+    """Return a sentence for an out-of-resources error, None for any other."""
     if isinstance(error, BaseExceptionGroup):
         return next(filter(None, map(lack_of_room, error.exceptions)), None)
     if isinstance(error, MemoryError):

@@ -305,7 +305,7 @@ class RunStore:
         return run
 
     def publish(self, meta: RunMeta) -> None:
-        """Write the first state of a run: from here on it exists for everybody.
+        """Write the first state of a run: after this, other processes see it.
 
         Raises:
             StorageFailed: there is no run then.

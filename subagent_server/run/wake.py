@@ -47,7 +47,7 @@ def poke(fifo: Entry) -> None:
         os.close(descriptor)
 
 
-# -- Waiting for changes of the worker's own run: a FIFO that writers poke, and a slow poll besides.
+# -- Waiting for changes of the worker's own run: a FIFO that writers write to, and a slow poll.
 
 
 class Sleeper:

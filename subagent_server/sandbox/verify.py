@@ -226,7 +226,7 @@ def refusal_of(words: str, exit_code: int | None) -> BoxRefused:
     return BoxRefused(line or "bubblewrap ended at once, without a word", passes=passes)
 
 
-# -- Start a program in a box behind a gate, which opens when the box is found closed.
+# -- Start a program in the sandbox, held at a pipe until the sandbox is verified.
 
 
 _PAUSE_MILLISECONDS = 1

@@ -48,7 +48,7 @@ PARENT_INSTRUCTIONS = (
     "client's timeout). It sees only prompt and inputs (file paths, relative to cwd), and works in cwd if "
     "that is given. For several at once start all in one turn, each with a label, then wait_for_runs. When a "
     "view shows an open question, "
-    "answer it with reply_subagent. Wait with waitSeconds or wait_for_runs instead of polling. Runs go on"
+    "answer it with reply_subagent. Wait with waitSeconds or wait_for_runs instead of polling. Runs continue"
     " whatever happens to this server or to a call: after a call that timed out, look with list_runs "
     "before you start it again."
 )
@@ -61,8 +61,8 @@ LIFECYCLE_INSTRUCTIONS = (
     "agent_status looks at several."
 )
 LEFT = (
-    "The server left before this call was answered. Runs go on: look with list_runs before you call again, "
-    "or start anything again."
+    "The server left before this call was answered. Runs continue: look with list_runs before you call "
+    "again, or start anything again."
 )
 DEFAULT_WAIT_SECONDS = 50.0
 WAIT_SECONDS = {"claude-code": 1500.0, "codex": 280.0, "gemini-cli": 570.0}
@@ -73,7 +73,7 @@ THREADS = 32
 WARM_UP_SECONDS = 0.5
 """When the zygote is started: its imports would slow down the first answers, for which clients wait least."""
 MAX_AT_WORK = 128
-"""How many requests may have no answer, or one that nobody has read, beside those that wait for runs."""
+"""Maximum unanswered requests of a client, not counting waits."""
 MAX_FAULTS = 5
 MAX_NAME_CHARACTERS = 80
 _ENVELOPE = ("params", "_meta")
@@ -328,7 +328,7 @@ def build_server(find: Callable[[Context], ClientConnection], sample: ClientConn
 
 
 async def explain_bad_parameters(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Pass a message on, and name the parameter to mend if the protocol refuses it.
+    """Pass a message on, and name the parameter to fix if the protocol refuses it.
 
     Raises:
         MCPError.
@@ -368,4 +368,4 @@ def _explained(method: str, error: ValidationError) -> MCPError:
         if each["loc"] != _ENVELOPE
     ][:MAX_FAULTS]
     named = "; ".join(f"{each['parameter']}: {each['fault']}" for each in faults)
-    return MCPError(types.INVALID_PARAMS, f"{method}: {named}: mend this, and send it again.", faults)
+    return MCPError(types.INVALID_PARAMS, f"{method}: {named}: fix this, and send it again.", faults)

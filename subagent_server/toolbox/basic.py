@@ -128,7 +128,7 @@ class FinalAnswer:
             problem = await misfit(self._schema, answer, self._seconds)
         if problem is not None:
             self._refusal = problem
-            return ToolResult.failure(f"The answer {problem}. Call it again, mended.")
+            return ToolResult.failure(f"The answer {problem}. Call it again, fixed.")
         self._answers.append(answer)
         return ToolResult.of_text("The answer is taken.")
 

@@ -122,7 +122,7 @@ class Call:
 
 
 def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
-    """Refuse arguments that do not fit, naming the argument to mend; what hosts write is read as it is meant.
+    """Refuse arguments that do not fit, naming the argument to fix; what hosts write is read as it is meant.
 
     An optional argument that is null or an empty text is left out: some hosts fill in every argument, and
     those of OpenAI's strict mode have to. A number given as text becomes one.
@@ -139,7 +139,7 @@ def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
     _take_numbers(arguments, schema)
     for name, value in arguments.items():
         if isinstance(value, float) and math.isnan(value):  # it passes every bound of a schema
-            raise BadArgument(f"{tool}: {name} is no number: mend the arguments, and call again.")
+            raise BadArgument(f"{tool}: {name} is no number: fix the arguments, and call again.")
     error = best_match(Draft202012Validator(schema).iter_errors(arguments))
     if error is not None:
         raise BadArgument(f"{tool}: {_fault(error)}, and call again.")
@@ -175,7 +175,7 @@ def _fault(error: "ValidationError") -> str:
     message = error.message
     if len(message) > MAX_FAULT_CHARACTERS:
         message = message[:MAX_FAULT_CHARACTERS] + "…"
-    return f"{where}: {message}: mend the arguments" if where else f"{message}: mend the arguments"
+    return f"{where}: {message}: fix the arguments" if where else f"{message}: fix the arguments"
 
 
 # -- The agents that a caller is offered, kept until a file of theirs or the user's trust changes.

@@ -133,7 +133,7 @@ class PageAccess:
                 os.close(directory)
         except OSError as error:
             place, why = shorten(str(self._path), 200), error.strerror or error
-            raise PageNotUsable(f"{place} cannot be used ({why}): mend that, then try again.") from error
+            raise PageNotUsable(f"{place} cannot be used ({why}): fix that, then try again.") from error
 
 
 def _code_file(code: str, process: Identity) -> str:
@@ -309,5 +309,5 @@ def _parsed(text: str, file: Path) -> dict[str, str]:
 
 def _not_usable(file: Path, why: str) -> TokensNotUsable:
     return TokensNotUsable(
-        f"The token file {shorten(str(file), 200)} cannot be used ({why}): mend that, then try again."
+        f"The token file {shorten(str(file), 200)} cannot be used ({why}): fix that, then try again."
     )

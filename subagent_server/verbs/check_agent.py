@@ -207,7 +207,7 @@ class CheckedAgent:
     def remedy(self) -> str:
         """What to do about the refusals."""
         if any(refusal.in_file for refusal in self.refusals):
-            return "Mend the agent file (`subagent doctor` lists what is wrong with it), then start it again."
+            return "Fix the agent file (`subagent doctor` lists what is wrong with it), then start it again."
         return "The agent file may stay as it is: put right what it relies on, then start it again."
 
     def with_model_of_caller(self) -> "CheckedAgent":
@@ -462,7 +462,7 @@ class AgentChecker:
             meant = f" (nearest: {shorten(near)})" if near else ""
             message = (
                 f"The MCP server {shorten(name)} cannot be started, because its program {shorten(command)}"
-                f"{meant} is not here: install it, or mend the command."
+                f"{meant} is not here: install it, or fix the command."
             )
             yield Refusal(message, f"mcpServers.{name}", in_file=False)
 

@@ -41,7 +41,7 @@ class AgentGone(CallerError):
 
 
 class NotEnded(CallerError):
-    """A run that works cannot be carried on by another."""
+    """A run that works cannot be continued by another."""
 
     code = "wrong_state"
 
@@ -54,7 +54,7 @@ class NotEnded(CallerError):
 
 @dataclass(frozen=True)
 class ContinueOrder:
-    """The order to continue a run. Without a `prompt` the run goes on from the point of the cut.
+    """The order to continue a run. Without a `prompt` the run continues from the point of the cut.
 
     `inputs` are paths relative to the old run's directory. Without a `label` the old label is kept. With
     `stored_agent` an agent whose file is gone is taken as stored in the old run. `overrides` are as
@@ -79,7 +79,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
     several times; the new runs know nothing of each other.
 
     Raises:
-        UnknownRun, InvalidRunId, UnreadableMeta, NewerSchema, NotEnded: the run cannot be carried on, or not
+        UnknownRun, InvalidRunId, UnreadableMeta, NewerSchema, NotEnded: the run cannot be continued, or not
             yet.
         NotAllowed, UnknownAgent, AgentGone, NotTrusted, BadArgument: not by this caller, or not so; nothing
             was made either way.
@@ -219,7 +219,7 @@ def order_of(service: Service, run_id: str, caller: Caller = USER) -> StartOrder
         )
     if not request.prompt.strip():
         raise BadArgument(
-            f"Run {run_id} has no prompt of its own, because it carried another run on: rerun run "
+            f"Run {run_id} has no prompt of its own, because it continued another run: rerun run "
             f"{request.continues_run_id}, or start a new one."
         )
     return StartOrder(

@@ -55,7 +55,7 @@ def stop(service: Service, run_id: str, reason: str | None = None, caller: Calle
 
 
 def suspended_shim(service: Service, run_id: str) -> int | None:
-    """Return the pid of the shim of a run if that process is suspended: until it goes on, it ends nothing."""
+    """Return the pid of the shim of a run if it is suspended: a stop takes effect when it resumes."""
     shim = marks.recorded_shim(service.store.paths.run(run_id))
     return shim.pid if shim is not None and processes.is_stopped(shim) else None
 
@@ -114,7 +114,7 @@ def update_status(
 async def structured_result(
     service: Service, run_id: str, payload: str | None, caller: Caller = USER
 ) -> dict[str, Any]:
-    """Return the field `output` of a result, if the agent of the run promises one and the run goes on.
+    """Return the field `output` of a result, if the agent of the run promises one and the run continues.
 
     A run may not complete without the output that its agent promises, by whichever door it ends.
 
@@ -133,7 +133,7 @@ async def structured_result(
         raise BadArgument(f"The payload is not JSON, and {expected}: give that as `payload`.") from error
     problem = await misfit(schema, output)
     if problem is not None:
-        raise BadArgument(f"The payload {problem}; {expected}: mend it, and call again.")
+        raise BadArgument(f"The payload {problem}; {expected}: fix it, and call again.")
     return {"output": output}
 
 

@@ -346,7 +346,7 @@ def check_not_handed_over(run_id: str, state: WorktreeState | None, to: str | No
     """Refuse a run whose worktree another run has. Raises CallerError."""
     if state is not None and state.handed_to not in (None, to):
         raise CallerError(
-            f"The worktree of run {run_id} was taken over by run {state.handed_to}, which carries it on: "
+            f"The worktree of run {run_id} was taken over by run {state.handed_to}, which continues it: "
             "name that run."
         )
 

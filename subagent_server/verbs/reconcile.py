@@ -303,7 +303,7 @@ def _crashed(run: RunPaths, ended: dict[str, Any]) -> Failure:
         return Failure(
             code="storage",
             message=f"The worker could not write how the run ended: {run.worker_out.name} says why.",
-            hint=f"Mend that. {_HINT_LOGS}",
+            hint=f"Fix that. {_HINT_LOGS}",
         )
     if isinstance(number, int):
         names = {each.value: each.name for each in signal.Signals}

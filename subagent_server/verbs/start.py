@@ -363,7 +363,7 @@ def _worktree(
         return None
     settings = service.settings
     if settings.state_directory is None:
-        raise NoWorktree("isolation: worktree cannot be kept, because there is no home: set HOME.")
+        raise NoWorktree("isolation: worktree cannot be kept, because it needs a home directory: set HOME.")
     real = Path(os.path.realpath(cwd))
     places = Path(os.path.realpath(settings.state_directory)) / "worktrees"
     names = {
@@ -441,7 +441,7 @@ def hooks_for_run(settings: Settings) -> tuple[str, list[str]]:
         return "", []
     except (OSError, ValueError, _BadHooks) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        return "", [f"No hook is called, because {shorten(str(path), 200)} is not used ({why}): mend it."]
+        return "", [f"No hook is called, because {shorten(str(path), 200)} is not used ({why}): fix it."]
     environment = {name: settings.environment[name] for name in _PASSED_ON if name in settings.environment}
     return (json.dumps({**hooks, "environment": environment}) if hooks else ""), []
 

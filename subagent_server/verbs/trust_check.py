@@ -64,7 +64,7 @@ class NotTrusted(CallerError):
         if changed:
             keys = ", ".join(shorten(key) for key in changed[:_MAX_KEYS])
             more = f" and {len(changed) - _MAX_KEYS} more" if len(changed) > _MAX_KEYS else ""
-            why = f"what {what} starts or sends is not what was trusted ({keys}{more})"
+            why = f"what {what} starts or sends has changed since you trusted it ({keys}{more})"
             todo = f"`{command}` shows the difference and trusts it"
         else:
             why = f"{what} comes with {shown(project)}, which is not trusted"

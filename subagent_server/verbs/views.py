@@ -65,7 +65,7 @@ class ToolCalls:
         return f'reply_subagent(runId="{run_id}", messageId="{message_id}", answer="...", {self._wait})'
 
     def take_answer(self, run_id: str, message_id: str, *, is_there: bool) -> str:
-        """Return the call by which the asker takes an answer, waiting unless it is there."""
+        """Return the call that fetches an answer, with a wait if it is pending."""
         waiting = "" if is_there else f", {self._wait}"
         return f'check_status(runId="{run_id}", messageId="{message_id}"{waiting})'
 
@@ -136,20 +136,20 @@ class Commands:
 NextCalls = ToolCalls | Commands
 """How a reader makes the calls that a view names."""
 
-_FIX = "Mend what the error names"
+_FIX = "Fix what the error names"
 _AFTER_FAILURE = {
     "config": f"{_FIX} (the agent file or a variable), then start it again.",
     "launch_failed": f"{_FIX}, then start it again: it had not begun.",
-    "storage": f"{_FIX}; then {{on}} carries it on.",
-    "model_error": f"{_FIX}; then {{on}} carries it on.",
-    "max_turns": "{on} carries it on with as many turns again.",
-    "timeout": "{on} carries it on with as much time again.",
-    "budget": "{on} carries it on with as much money again, if it is worth that.",
-    "ask_timeout": "{on_with_answer} carries it on with your answer.",
+    "storage": f"{_FIX}; then {{on}} continues it.",
+    "model_error": f"{_FIX}; then {{on}} continues it.",
+    "max_turns": "{on} continues it with as many turns again.",
+    "timeout": "{on} continues it with as much time again.",
+    "budget": "{on} continues it with as much money again, if it is worth that.",
+    "ask_timeout": "{on_with_answer} continues it with your answer.",
     "invalid_output": "{on_with_result} lets it try once more; {result} shows its text.",
-    "agent_error": "{logs} shows why; {on} carries it on, or start it again with a task that avoids that.",
-    "crashed": "{logs} shows how far it came; {on} carries it on from there.",
-    "lost": "{logs} shows how far it came; {on} carries it on from there.",
+    "agent_error": "{logs} shows why; {on} continues it, or start it again with a task that avoids that.",
+    "crashed": "{logs} shows how far it came; {on} continues it from there.",
+    "lost": "{logs} shows how far it came; {on} continues it from there.",
 }
 """What helps after a failure, by its code; `docs/meta-file.md` says what each means."""
 
@@ -183,7 +183,7 @@ def for_itself(meta: RunMeta, waiting: Message | None, calls: NextCalls) -> str:
     if meta.status.is_terminal:
         return f"Your run is {meta.status.value}: nothing more can be done in it."
     if waiting is None:
-        return "Your run goes on. update_status says how far it is, or ends it."
+        return "Your run continues. update_status says how far it is, or ends it."
     is_there = waiting.message_status is not MessageStatus.PENDING
     return (
         f"Your question {waiting.message_id} {'has' if is_there else 'waits for'} an answer. Next: "
@@ -342,7 +342,7 @@ class RunView(Record):
     status: Status
     revision: int
     live: bool | None = Field(default=None, description="Whether its processes live; absent where unknown")
-    sandbox: str | None = Field(default=None, description="There if its programs have all rights of the user")
+    sandbox: str | None = Field(default=None, description="Present if its programs are not sandboxed")
     waiting_for_slot: bool | None = None
     waiting_for_run: str | None = Field(default=None, description="The run it continues, which still ends")
     continues_run_id: str | None = None

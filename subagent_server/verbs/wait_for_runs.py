@@ -51,7 +51,7 @@ class WaitResult(Record):
     runs: list[RunView]
     working: list[str]
     later: list[str] | None = Field(default=None, description="More that ask or have ended: the next call")
-    cursor: str = Field(description="For another connection; this one remembers what it has shown")
+    cursor: str = Field(description="Pass it only from another connection")
     other_parents: str | None = None
     unreadable: list[str] | None = None
     instructions: str = ""

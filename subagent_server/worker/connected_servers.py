@@ -113,7 +113,7 @@ class AgentAsServer(ServerConnection):
             if not limit.expired():
                 raise
             raise CallTimedOut(
-                f"{tool} did not end within {seconds:g} s; the run goes on, and list_runs shows it."
+                f"{tool} did not end within {seconds:g} s; the run continues, and list_runs shows it."
             ) from error
         except SubagentError as error:
             content = [TextContent(type="text", text=error.sentence)]

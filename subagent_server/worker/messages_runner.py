@@ -427,7 +427,7 @@ class SharedPace:
             remove_leftovers(self._directory)
             write_durably(self._file, json.dumps(data).encode())
         except (OSError, StorageFailed) as error:
-            log(f"The busy API could not be recorded for other runs ({error}); this run goes on.")
+            log(f"The busy API could not be recorded for other runs ({error}); this run continues.")
 
 
 def _number(value: Any) -> float:

@@ -121,7 +121,7 @@ def test_a_server_without_a_name_or_with_a_name_twice_is_a_fault(servers: Load) 
     assert "no name" in servers("[{command: c}]").faults[0]
     twice = servers("[{a: {command: c}}, {a: {command: d}}]")
     assert twice.mcp_servers["a"].command == "c"
-    assert "mcpServers.a is given twice" in twice.faults[0]
+    assert "mcpServers.a appears twice" in twice.faults[0]
 
 
 def test_what_a_network_server_does_not_use_is_a_warning(servers: Load) -> None:

@@ -107,10 +107,10 @@ def test_unknown_keys_are_kept_with_one_warning(config: WriteConfig) -> None:
         pytest.param("review.prompt", "gone.prompt", "gone.prompt", id="unreadable-prompt"),
         pytest.param("review.json", "gone.json", "gone.json", id="unreadable-schema"),
         pytest.param(
-            "defaults:", "subagent: {name: x}\ndefaults:", "subagent is given twice", id="block-twice"
+            "defaults:", "subagent: {name: x}\ndefaults:", "subagent appears twice", id="block-twice"
         ),
         pytest.param("version:", "effort: high\nversion:", "", id="fine"),
-        pytest.param("mcpServers:", "model: x\nmcpServers:", "'model' is given twice", id="model-twice"),
+        pytest.param("mcpServers:", "model: x\nmcpServers:", "'model' appears twice", id="model-twice"),
         pytest.param("type: stdio", "type: pipe", "mcpServers.files.type", id="server-type"),
         pytest.param("api_key_env: MY_KEY", "api_key_env: sk-ant-abc", "apiKeyEnv", id="key-instead-of-name"),
     ],

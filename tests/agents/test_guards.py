@@ -77,7 +77,7 @@ def test_a_guard_of_another_tool_is_honoured(
         ("permission: {external_directory: deny}", "permission.external_directory is a limit"),
         ("permission: deny", "permission.* is a limit"),
         ("tools: {bash: {git: true}}", "a mapping of names to true or false"),
-        ("tools: Read\nallowed-tools: Bash", "tools is given twice"),
+        ("tools: Read\nallowed-tools: Bash", "tools appears twice"),
         ("sandbox_mode: read-only", "sandbox_mode is a limit"),
         ("approval_policy: on-request", "approval_policy is a limit"),
         ("disable: true", "disable is a limit"),

@@ -26,7 +26,7 @@ CASE = "agents: [a]\ncases:\n- name: x\n  prompt: y\n  expect:\n"
             None,
             "two cases of the name 'x'",
         ),
-        ("agents: [a]\nagents: [b]\n", 2, "'agents' is given twice"),
+        ("agents: [a]\nagents: [b]\n", 2, "'agents' appears twice"),
         ("agents: [a\n", 2, "not YAML"),
         ("just text", None, "not a mapping"),
     ],

@@ -62,7 +62,7 @@ def test_watching_shows_each_change_in_its_group_and_ctrl_c_ends_only_the_watchi
             assert "● answered" in watching.hear("working (1)")
             watching.interrupt()
             code, _, said = watching.end()
-            assert code == 130 and "the runs go on" in said
+            assert code == 130 and "the runs continue" in said
         assert cli.meta(runs.boss).status == "running"
 
 

@@ -148,7 +148,10 @@ def test_a_server_that_is_named_comes_from_a_trusted_directory_and_is_what_was_t
     runs = clone.store.run_ids()
     (clone.home / ".mcp.json").write_text('{"mcpServers": {"files": {"command": "evil"}}}', encoding="utf-8")
     refused = clone(*RUN, *named)
-    assert refused.returncode == 2 and "is not what was trusted ('command', 'type', 'url')" in refused.stderr
+    assert (
+        refused.returncode == 2
+        and "has changed since you trusted it ('command', 'type', 'url')" in refused.stderr
+    )
     (clone.home / ".mcp.json").unlink()
     home = clone.home / "home"
     home.mkdir()

@@ -98,5 +98,5 @@ def test_ctrl_c_stops_the_waiting_and_never_the_runs(cli: Cli) -> None:
             command.interrupt()
             code, _, said = command.end()
         assert code == 130
-        assert "the runs go on" in said and said.count("\n") == 1
+        assert "the runs continue" in said and said.count("\n") == 1
         assert cli.meta(one).status == cli.meta(other).status == "running"

@@ -1,6 +1,6 @@
 """A runs root that an earlier version has made, before roots were marked: what it takes to have it again.
 
-The archive was made by revision 978e047 with four runs: one that has ended, one that carries it on, one that
+The archive was made by revision 978e047 with four runs: one that has ended, one that continues it, one that
 waits for an answer, and one that works. The processes of the last two are stood in for here.
 """
 

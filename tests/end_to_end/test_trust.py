@@ -48,7 +48,7 @@ def test_an_agent_that_is_not_trusted_is_offered_by_name_alone_and_its_call_make
         assert view["result"] == "Done.", "the server need not be started again"
         clone.agent(prompt="", **paths)
         sentence = parent.refused("run_worker", prompt="Go.")
-        assert "is not what was trusted ('outputSchemaPath', 'systemPromptPath')" in sentence
+        assert "has changed since you trusted it ('outputSchemaPath', 'systemPromptPath')" in sentence
         assert len(clone.store.run_ids()) == 1
 
 

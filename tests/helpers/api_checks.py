@@ -113,7 +113,7 @@ def _check_tools(tools: Any) -> None:
         if not check_web_tool(tool, kind, f"tools.{number}.{kind}"):
             _check_tool(tool, kind, f"tools.{number}.{kind}")
         if tool.get("name") in names:
-            raise refuse("tools", f"tool names must be unique, and {tool['name']!r} stands twice")
+            raise refuse("tools", f"tool names must be unique, and {tool['name']!r} appears twice")
         names.update([tool["name"]] if "name" in tool else [])
 
 
@@ -392,7 +392,7 @@ def _new_calls(turn: _Turn, seen: set[str]) -> list[str]:
     for place, block in turn.blocks:
         if block["type"] == "tool_use":
             if block["id"] in seen:
-                raise refuse(place, f"`tool_use` ids must be unique, and {block['id']} stands twice")
+                raise refuse(place, f"`tool_use` ids must be unique, and {block['id']} appears twice")
             seen.add(block["id"])
             calls.append(block["id"])
     return calls

@@ -33,13 +33,13 @@ def test_a_server_that_is_told_to_leave_ends_streams_and_calls_within_5_s(world:
             began = time.monotonic()
             server.signal(signal.SIGTERM)
             left = str(call.next())
-            assert "The server left before this call was answered. Runs go on" in left
+            assert "The server left before this call was answered. Runs continue" in left
             assert call.next() is None and news.next() is None
             assert '"id":4' in str(listening.next()) and listening.next() is None
             assert server.leaves(10) == 0
             assert time.monotonic() - began < 5
         assert "Traceback" not in server.said and "ERROR" not in server.said
-    assert locks.is_held(world.paths(run_id).live_lock), "the run goes on"
+    assert locks.is_held(world.paths(run_id).live_lock), "the run continues"
     with world.http_server(port=server.port) as again, again.parent("default") as parent:
         (view,) = parent.call("wait_for_runs", waitSeconds=30)["runs"]
         assert view["runId"] == run_id and view["messages"]

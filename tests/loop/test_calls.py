@@ -73,7 +73,7 @@ def test_ids_that_stand_twice_become_different_and_each_call_has_its_own_result(
     same = [{"name": "echo", "input": {"n": n}, "id": "toolu_same"} for n in (1, 2)]
     twice = {"tool_use": same, "keep_ids": True}
     played = Played(twice, twice, says("Done."), tools=[ECHO])
-    assert played.outcome.text == "Done.", "the API refuses an id that stands twice, and did not"
+    assert played.outcome.text == "Done.", "the API refuses an id that appears twice, and did not"
     assert tool_results(played.bodies[2]) == ["got {'n': 1}", "got {'n': 2}"]
     ids = [facts["toolCallId"] for facts in played.run.recorded("tool_call")]
     assert len(set(ids)) == 4 and ids[0] == "toolu_same"

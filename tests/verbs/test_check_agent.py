@@ -71,10 +71,10 @@ def test_an_agent_file_is_to_be_mended_only_if_it_is_to_blame(world: World) -> N
     world.agent("unset", apiKeyEnv="UNSET_KEY")
     world.agent("both", apiKeyEnv="UNSET_KEY", tools="Bash(git diff:*)")
     world.agent("wrong", tools="Bash(git diff:*)")
-    for agent, mends in (("unset", False), ("both", True), ("wrong", True)):
+    for agent, fixes in (("unset", False), ("both", True), ("wrong", True)):
         error = world.meta(world.start(agent=agent)).error
         assert error is not None and error.hint is not None
-        assert error.hint.startswith("Mend the agent file") is mends
+        assert error.hint.startswith("Fix the agent file") is fixes
 
 
 def test_serve_config_refuses_in_one_line_where_every_run_would_be_refused(world: World) -> None:

@@ -22,7 +22,7 @@ def test_after_a_failure_the_next_call_fits_its_code(code: str) -> None:
     failed = make_meta(status=Status.FAILED, completed_at=T0, error=Failure(code=code, message="No."))
     words = for_parent(failed, TOOLS)
     assert (f'continue_run(runId="{RUN_ID}"' in words) == (code not in NOTHING_TO_CARRY_ON)
-    assert ("Mend what the error names" in words) == (
+    assert ("Fix what the error names" in words) == (
         code in {"config", "launch_failed", "storage", "model_error"}
     )
     said = for_parent(failed, COMMANDS)

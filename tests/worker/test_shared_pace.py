@@ -127,7 +127,7 @@ def test_a_directory_that_cannot_be_written_is_logged_and_the_run_waits_all_the_
 ) -> None:
     (tmp_path / ".backoff").write_text("in the way", encoding="utf-8")
     assert pace(tmp_path).busy(5, asked=True) >= 5
-    assert "this run goes on" in capsys.readouterr().err
+    assert "this run continues" in capsys.readouterr().err
     assert pace(tmp_path).hold() == 0
 
 

@@ -66,7 +66,7 @@ _OWN: dict[str, dict[str, Verb]] = {
         "run": _verb("run", "Start an agent and follow it until it ends."),
         "rerun": _verb("rerun", "Start the task of a run once more, as a new run."),
         "continue": Verb(
-            "subagent_server.cli.continue_:continue_", "Carry a run that has ended on, as a new run."
+            "subagent_server.cli.continue_:continue_", "Continue a run that has ended, as a new run."
         ),
         "wait": _verb("wait", "Wait until runs end; the exit code says how."),
         "stop": _verb("stop", "Stop runs, and the runs that they started."),
@@ -268,7 +268,7 @@ def _of_the_system(error: Exception) -> str:
     named = getattr(error, "filename", None)
     place = one_line(os.fsdecode(named)) if isinstance(named, (str, bytes)) else "the system"
     why = getattr(error, "strerror", None) or error
-    return f"{place}: {why}: mend that, or name another place, then try again."
+    return f"{place}: {why}: fix that, or name another place, then try again."
 
 
 # -- Report a run that a verb refuses, and go on with the other runs that were named.

@@ -72,7 +72,7 @@ def watching(session: Session, *run_ids: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         first, asking = run_ids[0], next(filter(asks, run_ids), None)
-        goes_on = f"run {first} goes on" if len(run_ids) == 1 else "the runs go on"
+        goes_on = f"run {first} goes on" if len(run_ids) == 1 else "the runs continue"
         answers = "" if asking is None else f"`{session.command('reply', asking)}` answers its question, "
         raise interrupted(
             f"only the watching has ended, {goes_on}: {answers}`{session.command('logs', '-f', first)}` "
@@ -273,7 +273,7 @@ def watch(session: Session, show: Callable[[], None]) -> NoReturn:
                 raise OutputClosed
             changed.wait(SLOW_POLL_SECONDS - AT_MOST_EVERY_SECONDS)
     except KeyboardInterrupt:
-        raise interrupted("only the watching has ended, the runs go on.") from None
+        raise interrupted("only the watching has ended, the runs continue.") from None
     finally:
         changes.close()
 

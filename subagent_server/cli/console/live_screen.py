@@ -59,7 +59,7 @@ _HELP = (
     ("s", "stop it and all that it has started; asks first"),
     ("o", "open everything about it in your pager"),
     ("/", "show only runs with these words; escape shows all"),
-    ("q, Ctrl-C", "leave; the runs go on"),
+    ("q, Ctrl-C", "leave; the runs continue"),
     ("Ctrl-Z", "put aside; fg comes back"),
 )
 _HELP_END = "Nothing here changes a run unless you answer or stop it."
@@ -469,7 +469,7 @@ class LiveScreen:
                     changes.subscribe(lambda _: terminal.wake())
                 self._live(terminal)
         except KeyboardInterrupt:
-            raise EarlyExit(ExitCode.INTERRUPTED, "only the watching has ended, the runs go on.") from None
+            raise EarlyExit(ExitCode.INTERRUPTED, "only the watching has ended, the runs continue.") from None
         finally:
             changes.close()
         raise EarlyExit(ExitCode.OK, "")

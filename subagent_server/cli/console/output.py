@@ -172,7 +172,7 @@ EXIT_CODES: dict[ExitCode, str] = {
     ExitCode.STOPPED: "the run was stopped",
     ExitCode.NEEDS_ANSWER: "a question waits for an answer",
     ExitCode.ENVIRONMENT: "the machine: disk, lock, process",
-    ExitCode.TIMED_OUT: "the time was over (the run goes on, unless --stop was given)",
+    ExitCode.TIMED_OUT: "the time was over (the run continues, unless --stop was given)",
     ExitCode.INTERRUPTED: "Ctrl-C (which ends the watching, never the run)",
 }
 """What each code means, for `--help` and docs/cli.md."""

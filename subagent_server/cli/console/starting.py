@@ -70,13 +70,13 @@ script_option = click.option(
 )
 _WAYS = (
     trust_option,
-    click.option("-d", "--detach", is_flag=True, help="Print the run's id and exit; the run goes on."),
+    click.option("-d", "--detach", is_flag=True, help="Print the run's id and exit; the run continues."),
     click.option(
         "--wait",
         "seconds",
         type=SECONDS,
         metavar="SECONDS",
-        help="Wait silently, at most so long; the run goes on afterwards.  [default: follow, without end]",
+        help="Wait silently, at most so long; the run continues afterwards.  [default: follow, without end]",
     ),
     click.option(
         "--stop",

@@ -192,7 +192,7 @@ def read_eval_file(path: Path) -> EvalFile:
     if not isinstance(whole, Block):
         raise BadEvalFile(path, "it is not a mapping with the key `cases`")
     if (repeated := next(_repeated(whole), None)) is not None:
-        raise BadEvalFile(path, f"{shorten(repeated[0])} is given twice", repeated[1])
+        raise BadEvalFile(path, f"{shorten(repeated[0])} appears twice", repeated[1])
     try:
         read = EvalFile.model_validate(as_json(whole))
     except ValidationError as error:

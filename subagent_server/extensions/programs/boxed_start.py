@@ -67,7 +67,7 @@ class BoxedStart:
 
         Raises:
             BoxRefused: there can be none.
-            RunRefused: `config`, if a name cannot be protected, or the state cannot be carried on.
+            RunRefused: `config`, if a name cannot be protected, or the state cannot be continued.
             OSError: the working directory cannot be read.
         """
         box = await asyncio.to_thread(self._built)
@@ -101,7 +101,7 @@ def copy_state(source: Directory, target: Directory) -> None:
     except (OSError, RecursionError, _TooMuch) as error:
         raise RunRefused(
             "config",
-            f"What the program has kept in {source.path} cannot be carried on: {str(error)[:300]}",
+            f"What the program has kept in {source.path} cannot be continued: {str(error)[:300]}",
             "Start a new run, and put into its prompt what it needs to know.",
         ) from error
 

@@ -269,10 +269,10 @@ class ClaudeDialect:
         code = await process.exited()
         how = f"exited with {code}"
         install = KNOWN_PROGRAMS["claude"].install
-        hint = f"If an option is unknown to it, it is too old: `{install}`. Else `continue` carries on."
+        hint = f"If an option is unknown to it, it is too old: `{install}`. Else `continue` resumes it."
         if code is not None and code < 0:
             how = f"was ended by signal {-code}"
-            hint = "Something outside of the run has ended it, or memory ran out: `continue` carries on."
+            hint = "Something outside of the run has ended it, or memory ran out: `continue` resumes it."
         words = f" Its last words: {self._events.last_words}" if self._events.last_words else ""
         return self._events.failed(f"Claude Code {how} before it gave a result.{words}", hint=hint)
 

@@ -378,7 +378,7 @@ def _since(before: Usage, total: Usage) -> Usage:
 def _hint(error: Message) -> str:
     said = f"{error.get('codexErrorInfo')} {error.get('message')}"
     if re.search(r"unauthori[sz]ed|\b401\b", said, re.IGNORECASE):
-        return "Log in once with `codex login`, or mend the key of its model provider."
+        return "Log in once with `codex login`, or fix the key of its model provider."
     return LOOK_AT_LOG
 
 

@@ -404,7 +404,7 @@ class ProgramRunner:
         return outcome
 
     def _remember(self, outcome: Outcome) -> None:
-        """Keep the end of the conversation, for a run that carries it on without the program's own record."""
+        """Keep the end of the conversation, for a run that continues it without the program's own record."""
         if outcome.text.strip():
             text = {"type": "text", "text": outcome.text}
             self._run.remember({"role": "assistant", "content": [text]})

@@ -108,7 +108,7 @@ def program_of(agent: AgentDefinition) -> str | None:
 def installing(agent: AgentDefinition) -> str:
     """Return how the program of an agent comes here, as the end of a sentence."""
     known = KNOWN_PROGRAMS.get(agent.runner)
-    return "install it, or mend `command`" if known is None else f"install it with `{known.install}`"
+    return "install it, or fix `command`" if known is None else f"install it with `{known.install}`"
 
 
 def _kept(agent: AgentDefinition) -> frozenset[str]:

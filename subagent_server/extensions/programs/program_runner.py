@@ -528,5 +528,5 @@ async def _start(
         raise RunRefused(
             "config",
             f"The program {launch.argv[0]} of the agent cannot be started: {why}.",
-            "Install it, or mend `command` and `args` in the agent file; a long prompt belongs on stdin.",
+            "Install it, or fix `command` and `args` in the agent file; a long prompt belongs on stdin.",
         ) from error

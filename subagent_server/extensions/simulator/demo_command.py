@@ -168,7 +168,7 @@ def _lost(error: BaseException) -> BaseException:
     why = one_line(str(error))
     return EarlyExit(
         ExitCode.ENVIRONMENT,
-        f"the demo lost its server ({why}): mend what the server said above, then try again.",
+        f"the demo lost its server ({why}): fix what the server said above, then try again.",
     )
 
 

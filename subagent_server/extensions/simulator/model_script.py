@@ -481,7 +481,7 @@ class _Loader(yaml.SafeLoader):
         double = next((key for number, key in enumerate(keys) if key in keys[:number] and key != "<<"), None)
         if double is not None:
             raise yaml.constructor.ConstructorError(
-                None, None, f"the key {double!r} stands twice", node.start_mark
+                None, None, f"the key {double!r} appears twice", node.start_mark
             )
         return super().construct_mapping(node, deep)
 
@@ -543,16 +543,14 @@ def _parsed(text: str, path: Path) -> Any:
     try:
         return json.loads(text) if path.suffix == ".json" else yaml.load(text, _Loader)
     except json.JSONDecodeError as error:
-        raise ScriptError(
-            f"{path}, line {error.lineno}, is not JSON ({error.msg}): mend it there."
-        ) from error
+        raise ScriptError(f"{path}, line {error.lineno}, is not JSON ({error.msg}): fix it there.") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}," if mark else ""
-        raise ScriptError(f"{path}{line} is not YAML ({error.problem}): mend it there.") from error
+        raise ScriptError(f"{path}{line} is not YAML ({error.problem}): fix it there.") from error
     except yaml.YAMLError as error:
         first = " ".join(str(error).split())
-        raise ScriptError(f"{path} is not YAML ({first}): mend it there.") from error
+        raise ScriptError(f"{path} is not YAML ({first}): fix it there.") from error
 
 
 def _checked(content: Any, source: str) -> Script:

@@ -508,5 +508,5 @@ def _refusal(failed: Mapping[str, "asyncio.Task[None]"], agent: str) -> RunRefus
     return RunRefused(
         "storage" if passes else "config",
         " ".join(reasons),
-        f"Try it with `{attempt}`, or mend it in mcpServers.",
+        f"Try it with `{attempt}`, or fix it in mcpServers.",
     )

@@ -1,4 +1,4 @@
-"""Attempts of hostile programs: the run goes on, its model reads a clear error, nothing is left behind."""
+"""Attempts of hostile programs: the run continues, its model reads a clear error, nothing is left behind."""
 
 import socket
 from contextlib import closing

@@ -136,7 +136,7 @@ WRONG_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"system": [text("")]}, "system: text content blocks must be non-empty"),
     ({"system": ["x"]}, "system.0: must be a text block"),
     ({"tools": {}}, "tools: must be a list"),
-    ({"tools": [tool(), tool()]}, "tools: tool names must be unique, and 'now' stands twice"),
+    ({"tools": [tool(), tool()]}, "tools: tool names must be unique, and 'now' appears twice"),
     ({"tools": [tool(name="a b")]}, "tools.0.custom.name: must match"),
     ({"tools": [tool(name="x" * 129)]}, "tools.0.custom.name: must match"),
     ({"tools": [{"input_schema": {"type": "object"}}]}, "tools.0.custom.name: Field required"),

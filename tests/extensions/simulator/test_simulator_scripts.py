@@ -49,7 +49,7 @@ WRONG: list[tuple[str, str]] = [
     ("conversations: [{when: {turn: 1}}]", "conversations[0].when has no key 'turn': allowed are prompt"),
     ("turns: []\nafter: stop", "after should be 'repeat_last' or 'end'"),
     ("turns: [{text: x, a: 1}, {b: 1}, {c: 1}]", "(and 2 more)"),
-    ("turns: []\nturns: []", "line 1, is not YAML (the key 'turns' stands twice)"),
+    ("turns: []\nturns: []", "line 1, is not YAML (the key 'turns' appears twice)"),
     ("turns:\n  - text: 'x", "is not YAML"),
     ("turns:\n\t- text: x", "line 2, is not YAML"),
     ("turns: [!!python/object:os.system {}]", "is not YAML"),
