@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from subagent_server.run.errors import HostError
-from subagent_server.run.host_programs import NoHostProgram, system_program
+from subagent_server.run.host_programs import NoHostProgram, system_program, user_program
 
 GIT_SECONDS = 600.0
 MOST_OUTPUT_BYTES = 64 << 20
@@ -52,6 +52,9 @@ _BY_DRIVER = {
 }
 NO_PROGRAMS = ("--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
 """For every comparison: without it attributes may name programs that show a file."""
+_SIGNERS = {"openpgp": "gpg", "x509": "gpgsm", "ssh": "ssh-keygen"}
+_SEEN_BY_SIGNERS = {"GNUPGHOME", "GPG_TTY", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR"}
+_TRUE = ("true", "yes", "on", "1", "")
 _NAME, _ADDRESS = "subagent", "subagent@localhost"
 _PR_SET_PDEATHSIG = 1
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
@@ -76,6 +79,8 @@ class Git:
     variables: Mapping[str, str]
     settings: Mapping[str, str] = field(default_factory=dict)
     """The configuration that git finds here, the last value of each key."""
+    of_user: Mapping[str, str] = field(default_factory=dict)
+    """The part of it that stands in no file of the repository: programs that it names may be started."""
     seconds: float = GIT_SECONDS
     """How long a command may take."""
 
@@ -160,19 +165,28 @@ def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: fl
     variables |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
     variables |= {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_MERGE_AUTOEDIT": "no"}
     plain = Git(program, directory, variables | _overrides(_ALWAYS), seconds=seconds)
-    listed = plain.names("read its configuration", "config", "--list", "-z")
-    settings = {key: value for key, _, value in (entry.partition("\n") for entry in listed)}
+    listed = iter(plain.names("read its configuration", "config", "--list", "-z", "--show-scope"))
+    settings, of_user = dict[str, str](), dict[str, str]()
+    for scope, entry in zip(listed, listed, strict=False):
+        key, _, value = entry.partition("\n")
+        settings[key] = value
+        if scope in ("system", "global"):
+            of_user[key] = value
     found = _ALWAYS | _of_drivers(settings)
-    return replace(plain, variables=variables | _overrides(found), settings=settings)
+    return replace(plain, variables=variables | _overrides(found), settings=settings, of_user=of_user)
 
 
 def _program(environment: Mapping[str, str], directory: Path) -> str:
     """Return the path of git, which lies where no run writes."""
-    copies = [place for place in (directory, *directory.parents) if os.path.lexists(place / ".git")]
     try:
-        return str(system_program("git", environment.get("PATH"), writable=[directory, *copies]))
+        return str(system_program("git", environment.get("PATH"), _written(directory)))
     except NoHostProgram as error:
         raise GitFailed("be started", error.why) from error
+
+
+def _written(directory: Path) -> list[Path]:
+    """Return where runs of a directory may write: there, and in the working copies around it."""
+    return [directory, *(place for place in directory.parents if os.path.lexists(place / ".git"))]
 
 
 def _of_drivers(settings: Mapping[str, str]) -> dict[str, str]:
@@ -186,10 +200,10 @@ def _of_drivers(settings: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _overrides(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return settings as variables of git, which are stronger than all its files."""
-    variables = {"GIT_CONFIG_COUNT": str(len(settings))}
-    for number, (key, value) in enumerate(settings.items()):
+def _overrides(settings: Mapping[str, str], others: int = 0) -> dict[str, str]:
+    """Return settings as variables of git, which are stronger than all its files, after so many others."""
+    variables = {"GIT_CONFIG_COUNT": str(others + len(settings))}
+    for number, (key, value) in enumerate(settings.items(), others):
         variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     return variables
 
@@ -203,6 +217,41 @@ def identity_of(git: Git) -> dict[str, str]:
         for role in ("AUTHOR", "COMMITTER")
         for key, value in (("NAME", name), ("EMAIL", address))
     }
+
+
+def signing(git: Git, environment: Mapping[str, str]) -> Git | None:
+    """Return git that signs commits as the user does (`commit-tree -S`), or None if he does not.
+
+    Which key and form, the repository may say; the program is the one of the user's own files, else that of
+    the system, and it lies where no run writes.
+
+    Raises:
+        GitFailed: there is no such program.
+    """
+    if git.settings.get("commit.gpgsign", "false").lower() not in _TRUE:
+        return None
+    form = git.settings.get("gpg.format", "openpgp")
+    if form not in _SIGNERS:
+        raise GitFailed("sign a commit", f"it does not know gpg.format {form[:40]}")
+    key = f"gpg.{form}.program"
+    named = git.of_user.get(key) or (git.of_user.get("gpg.program") if form == "openpgp" else None)
+    try:
+        if named is None:
+            program = system_program(_SIGNERS[form], environment.get("PATH"), _written(git.directory))
+        else:
+            program = user_program(
+                os.path.expanduser(named),  # noqa: PTH111 - a name without a directory stays one
+                environment.get("PATH"),
+                _written(git.directory),
+            )
+    except NoHostProgram as error:
+        raise GitFailed("sign a commit", error.why) from error
+    ours = {key: str(program), "gpg.ssh.defaultKeyCommand": git.of_user.get("gpg.ssh.defaultkeycommand", "")}
+    number = int(git.variables["GIT_CONFIG_COUNT"])
+    more = _overrides(ours, number) | {
+        name: environment[name] for name in _SEEN_BY_SIGNERS & set(environment)
+    }
+    return git.at(git.directory, **more)
 
 
 def sentence_of(complaint: bytes) -> str:

@@ -17,6 +17,8 @@ from subagent_server.worktrees.store_of_run import (
     is_of_run,
     pin_base,
     repository_of,
+    sparse_copy,
+    sparse_store,
     store_of,
     write_known_references,
     write_pointer,
@@ -29,6 +31,7 @@ MAX_INCLUDED_FILES = 2_000
 MAX_INCLUDED_BYTES = 256 << 20
 MAX_PATTERN_BYTES = 64 << 10
 _CHUNK = 1 << 20
+_SPARSE = "It has the files of the sparse checkout alone."
 
 
 def make_worktree(
@@ -48,19 +51,22 @@ def make_worktree(
     git = repository_of(worktree, environment)
     pin_base(git, worktree)
     path.mkdir(mode=0o700)
-    write_store(store, git, worktree, worktree.base, borrowed_objects(Path(worktree.repository)))
+    origin, changed, untracked = Path(worktree.origin), 0, 0
+    if is_of_run(origin, worktree):  # its own store is data: git looks there for names alone, by the new one
+        looking, sparse = None, sparse_store(Path(f"{origin}.git"))
+    else:
+        looking = harmless_git(environment, origin)
+        own = looking.line("find the working copy", "rev-parse", "--path-format=absolute", "--git-dir")
+        sparse = sparse_copy(looking, Path(own))
+        changed, untracked = _left_behind(looking)
+    borrowed = borrowed_objects(Path(worktree.repository))
+    write_store(store, git, worktree, worktree.base, borrowed, signs=not boxed, sparse=sparse)
     write_known_references(store, git)
     write_pointer(worktree)
     failpoint("worktree.added")
     inside_it = git.at(path, GIT_DIR=str(store), GIT_WORK_TREE=str(path))
     inside_it.run("fill the worktree", "-c", "checkout.workers=0", "reset", "--hard", "--quiet")
-    origin = Path(worktree.origin)
-    changed, untracked = 0, 0
-    if is_of_run(origin, worktree):  # its own store is data: git looks there for names alone, by this store
-        looking = inside_it.at(origin, GIT_WORK_TREE=str(origin))
-    else:
-        looking = harmless_git(environment, origin)
-        changed, untracked = _left_behind(looking)
+    looking = looking or inside_it.at(origin, GIT_WORK_TREE=str(origin))
     included, notes = _include(looking, origin, path)
     return WorktreeState(
         phase="working",
@@ -68,7 +74,7 @@ def make_worktree(
         left_changed=changed,
         left_untracked=untracked,
         included=included,
-        notes=[*notes, *_notes(path)],
+        notes=[*notes, *_notes(path), *([_SPARSE] if sparse is not None else [])],
     )
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 from subagent_server.run.confined_path import printable
 from subagent_server.run.errors import CallerError
 from subagent_server.run.executed_files import executed_by
-from subagent_server.worktrees.git import NO_PROGRAMS, Git, GitFailed, harmless_git, joined
+from subagent_server.worktrees.git import NO_PROGRAMS, Git, GitFailed, harmless_git, joined, signing
 from subagent_server.worktrees.reading import Reader
 from subagent_server.worktrees.settling import commit_tree
 
@@ -63,7 +63,9 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> str:
         raise NotMerged(f"{_shown(order.target)} has no commit to merge into: nothing was merged.")
     if git.is_ancestor(order.tip, head):
         return head
-    made = _rebased(git, order, head) if order.way == "rebase" else _merged(git, order, head)
+    # In the worktree of a run nothing is signed: the order may be that of the run.
+    signer = None if order.into is not None else signing(git, environment)
+    made = (_rebased if order.way == "rebase" else _merged)(git, order, head, signer)
     touched = git.names(
         "list the changes", "diff", "--name-only", "-z", "--no-renames", *NO_PROGRAMS, head, made
     )
@@ -92,24 +94,24 @@ def _head_of_run(order: MergeOrder, into: Reader) -> str:
     return there.tip
 
 
-def _merged(git: Git, order: MergeOrder, head: str) -> str:
+def _merged(git: Git, order: MergeOrder, head: str, signer: Git | None) -> str:
     tree = _tree_of(git, order, head, order.tip, "")
     if order.way == "merge":
-        return commit_tree(git, tree, [head, order.tip], order.message)
+        return commit_tree(git, tree, [head, order.tip], order.message, signer=signer)
     if tree == _tree(git, head):
         return head
-    return commit_tree(git, tree, [head], order.message)
+    return commit_tree(git, tree, [head], order.message, signer=signer)
 
 
-def _rebased(git: Git, order: MergeOrder, head: str) -> str:
+def _rebased(git: Git, order: MergeOrder, head: str, signer: Git | None) -> str:
     """Return the last of the commits of the branch, made again one by one on top of `head`."""
     words = ("rev-list", "--reverse", "--topo-order", "--no-merges", order.tip, f"^{head}", f"^{order.base}")
     for commit in git.line("list the commits", *words).split():
-        head = _picked(git, order, commit, head)
+        head = _picked(git, order, commit, head, signer)
     return head
 
 
-def _picked(git: Git, order: MergeOrder, commit: str, head: str) -> str:
+def _picked(git: Git, order: MergeOrder, commit: str, head: str, signer: Git | None) -> str:
     """Return a commit made again on top of `head`, or `head` if that has its change already.
 
     `git merge-tree` learns its base from the history, so it gets three commits that have no other history.
@@ -124,7 +126,7 @@ def _picked(git: Git, order: MergeOrder, commit: str, head: str) -> str:
     told = git.run("read a commit", "log", "-1", "--date=raw", wanted, commit).decode("utf-8", "replace")
     name, address, date, message = told.split("\0", 3)
     author = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": address, "GIT_AUTHOR_DATE": date}
-    return commit_tree(git, tree, [head], message, author)
+    return commit_tree(git, tree, [head], message, author, signer)
 
 
 def _tree_of(git: Git, order: MergeOrder, ours: str, theirs: str, where: str) -> str:

@@ -34,7 +34,13 @@ from subagent_server.worktrees.git import (
     identity_of,
     sentence_of,
 )
-from subagent_server.worktrees.store_of_run import borrowed_objects, store_of, sync_directories, write_store
+from subagent_server.worktrees.store_of_run import (
+    borrowed_objects,
+    sparse_store,
+    store_of,
+    sync_directories,
+    write_store,
+)
 
 MAX_PACK_BYTES = 4 << 30
 """How much a run may commit."""
@@ -71,6 +77,9 @@ index() {
         git ls-files >/dev/null 2>&1; then return; fi
     rm -f "$GIT_DIR/index"
     git read-tree "$head"
+    # Of a sparse worktree nobody knows then which files the run has deleted, and which were never there.
+    [ ! -f "$GIT_DIR/info/sparse-checkout" ] ||
+        git ls-files -z --deleted | git update-index -z --skip-worktree --stdin
 }
 
 commit_all() {
@@ -223,7 +232,8 @@ class Reader:
         with scratch(worktree) as place, tempfile.TemporaryFile() as complaint:
             borrowed = borrowed_objects(Path(worktree.repository))
             objects = [*([] if store is None else [store / "objects"]), *borrowed]
-            write_store(place / "store", self.git, worktree, worktree.base, objects)
+            sparse = sparse_store(store_of(worktree))
+            write_store(place / "store", self.git, worktree, worktree.base, objects, sparse=sparse)
             with (place / "store" / "info" / "exclude").open("ab") as file:
                 file.writelines(os.fsencode(f"/{_literal(name)}\n") for name in self.state.included)
             words = [what, str(store or ""), str(files), worktree.base, worktree.branch, start, message]

@@ -114,7 +114,8 @@ def take_over(worktree: Worktree, state: WorktreeState, environment: Mapping[str
     tip = git.commit(f"refs/heads/{worktree.branch}") or worktree.base
     pin_base(git, worktree)
     if not store.is_dir():
-        write_store(store, git, worktree, tip, borrowed_objects(Path(worktree.repository)))
+        borrowed = borrowed_objects(Path(worktree.repository))
+        write_store(store, git, worktree, tip, borrowed, signs=not state.boxed)
         write_known_references(store, git)
         write_pointer(worktree)
         _forget_registration(worktree)
@@ -165,14 +166,20 @@ def changes_between(git: Git, base: str, tip: str) -> tuple[int, int, int]:
 
 
 def commit_tree(
-    git: Git, tree: str, parents: list[str], message: str, author: Mapping[str, str] | None = None
+    git: Git,
+    tree: str,
+    parents: list[str],
+    message: str,
+    author: Mapping[str, str] | None = None,
+    signer: Git | None = None,
 ) -> str:
-    """Make a commit with the identity of the user, or a fixed one; nothing is signed and no hook runs.
+    """Make a commit with the identity of the user, or a fixed one, signed if there is a signer; no hook runs.
 
     Raises:
         GitFailed.
     """
-    words = [word for parent in parents for word in ("-p", parent)]
+    words = [*(["-S"] if signer else []), *(word for parent in parents for word in ("-p", parent))]
+    git = signer or git
     made = git.at(git.directory, **{**identity_of(git), **(author or {})})
     done = made.run("make a commit", "commit-tree", tree, *words, given=message.encode("utf-8", "replace"))
     return done.decode("ascii").strip()

@@ -26,6 +26,7 @@ BRANCHES = "subagent"
 _PINS = "refs/subagent/base"
 _STALE_SECONDS = 5.0
 """The age at which the lock of a reference of ours is that of a git that was killed."""
+_PATTERNS = "info/sparse-checkout"
 _MOST_BORROWED = 64
 _MOST_TEXT = 1 << 20
 _COPIED = (
@@ -34,6 +35,8 @@ _COPIED = (
     *("core.quotepath", "i18n.commitencoding", "extensions.objectformat"),
 )
 """The settings of the user that a store has too: none names a program or a place."""
+_SIGNING = ("commit.gpgsign", "tag.gpgsign", "gpg.format", "user.signingkey")
+"""What the store of a run without a box has too: in a box there is no key."""
 _OURS = {"core.bare": "false", "core.fsync": "committed,reference,index", "gc.auto": "0"}
 _HELD = ("config", "hooks", "info", "commondir", "objects/info/alternates")
 """What decides what git executes and where it reads. `commondir` could name another configuration."""
@@ -49,6 +52,27 @@ class NotOurs(HostError):
             f"{shorten(worktree.path, 200)} with the branch {shorten(worktree.branch)} is not a worktree "
             "that was made for a run, so nothing is changed there."
         )
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """Which files of a commit a sparse working copy has; `cone` is how its patterns are read."""
+
+    patterns: str
+    cone: str
+
+
+def sparse_copy(git: Git, directory: Path) -> Sparse | None:
+    """Return the patterns of the sparse working copy whose git directory this is; None if it is none."""
+    if git.settings.get("core.sparsecheckout", "false").lower() not in ("true", "yes", "on", "1"):
+        return None
+    return Sparse(small_file(directory / _PATTERNS), git.settings.get("core.sparsecheckoutcone", "false"))
+
+
+def sparse_store(store: Path) -> Sparse | None:
+    """Return the same of the store of a run, which is data."""
+    patterns = small_file(store / _PATTERNS)
+    return Sparse(patterns, "false") if patterns else None
 
 
 def store_of(worktree: Worktree) -> Path:
@@ -125,8 +149,20 @@ def small_file(path: Path) -> str:
     return ""
 
 
-def write_store(store: Path, git: Git, worktree: Worktree, tip: str, borrowed: Sequence[Path]) -> None:
-    """Make a git directory at `store`, whose branch is at `tip`. Raises OSError; GitFailed for odd names."""
+def write_store(
+    store: Path,
+    git: Git,
+    worktree: Worktree,
+    tip: str,
+    borrowed: Sequence[Path],
+    *,
+    signs: bool = False,
+    sparse: Sparse | None = None,
+) -> None:
+    """Make a git directory at `store`, whose branch is at `tip`. Raises OSError; GitFailed for odd names.
+
+    With `signs`, what is committed there is signed as in the repository.
+    """
     common = Path(worktree.repository)
     if any("\n" in str(place) for place in borrowed):
         raise GitFailed("borrow the objects of the repository", "its path has a line break")
@@ -136,7 +172,13 @@ def write_store(store: Path, git: Git, worktree: Worktree, tip: str, borrowed: S
     for name in ("hooks", "info"):
         (store / name).mkdir(mode=0o700, exist_ok=True)
     _write(store / "objects" / "info" / "alternates", "".join(f"{place}\n" for place in borrowed))
-    _write(store / "config", _configuration(git))
+    settings = {
+        key: git.settings[key] for key in (*_COPIED, *(_SIGNING if signs else ())) if key in git.settings
+    }
+    if sparse is not None:
+        settings |= {"core.sparsecheckout": "true", "core.sparsecheckoutcone": sparse.cone}
+        _write(store / _PATTERNS, sparse.patterns)
+    _write(store / "config", _configuration(settings))
     _write(store / "info" / "exclude", ignored_everywhere(git, common))
     _write(store / "commondir", ".\n")
     if shallow := small_file(common / "shallow"):
@@ -217,8 +259,8 @@ def sync_directories(directory: Path) -> None:
                 os.close(descriptor)
 
 
-def _configuration(git: Git) -> str:
-    settings = {key: git.settings[key] for key in _COPIED if key in git.settings} | _OURS
+def _configuration(copied: Mapping[str, str]) -> str:
+    settings = {**copied, **_OURS}
     has_extension = any(key.startswith("extensions.") for key in settings)
     settings["core.repositoryformatversion"] = "1" if has_extension else "0"
     lines = []

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from subagent_server.run.store import read_worktree, write_worktree
 from tests.helpers.repositories import git, make_repository
-from tests.helpers.turns import says, shell
+from tests.helpers.turns import asks, says, shell
 from tests.helpers.world import World
 from tests.worktrees.repository import WORK, Repository
 
@@ -133,6 +135,51 @@ def test_a_repository_of_another_kind_is_worked_on_and_merged(
     assert "merged" in repository.merge(run_id)
     assert (place / "shared.txt").read_text("utf-8") == "first\nmine\nmore\n"
     assert git("-C", place, "fsck", "--no-dangling") == "" == git("-C", place, "status", "--porcelain")
+
+
+@pytest.mark.parametrize("index", ["whole", "torn"])
+def test_a_sparse_working_copy_gives_sparse_worktrees_and_no_file_is_lost(
+    world: World, repository: Repository, index: str
+) -> None:
+    place = made_as(world, "sparse")
+    world.play(shell("ls; echo mine >> shared.txt"), asks("Go on?"), says("Done."))
+    run_id = world.start(cwd=str(place))
+    world.asking(run_id)
+    if index == "torn":
+        (repository.store(run_id) / "index").write_bytes(b"")
+    world.reply(run_id, "Yes.")
+    assert world.completed(run_id) == "Done."
+    repository.gone(run_id)
+    assert world.events(run_id, "tool_result")[0]["text"] == "shared.txt"
+    assert any("sparse" in note for note in repository.shown(run_id)["notes"])
+    assert "merged" in repository.merge(run_id)
+    changed = git("-C", place, "diff", "--name-only", "origin/main", "HEAD")
+    assert changed == "shared.txt\n" and git("-C", place, "status", "--porcelain") == ""
+    assert [path.name for path in place.iterdir() if path.name != ".git"] == ["shared.txt"]
+
+
+@pytest.mark.parametrize("sandbox", ["none", "bwrap"])
+def test_commits_are_signed_as_the_user_signs_them_where_the_key_is(
+    world: World, repository: Repository, sandbox: str
+) -> None:
+    key, trap = world.home / "key", world.home / "trapped"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    settings = {"commit.gpgSign": "true", "gpg.format": "ssh", "user.signingKey": f"{key}.pub"}
+    for name, value in {**settings, "gpg.ssh.program": f"touch {trap}; false"}.items():
+        repository.git("config", name, value)
+    world.agent(isolation="worktree", sandbox=sandbox)
+    run_id = repository.ran(f"{WORK}; git add -A; git -c user.name=A -c user.email=a@b commit -qm own")
+    branch = repository.shown(run_id)["branch"]
+    assert ("gpgsig" in repository.git("cat-file", "commit", branch)) is (sandbox == "none")
+    for way in ("--merge", "--squash", "--rebase"):
+        repository.git("checkout", "--quiet", "-B", f"by{way}", "main")
+        repository.git("-c", "commit.gpgSign=false", "commit", "--quiet", "--allow-empty", "-m", "further")
+        repository.merge(run_id, way)
+        assert "-----BEGIN SSH SIGNATURE-----" in repository.git("cat-file", "commit", "HEAD"), way
+        state = read_worktree(world.paths(run_id))
+        assert state is not None
+        write_worktree(world.paths(run_id), state.model_copy(update={"merged_tip": None}))
+    assert not trap.exists()
 
 
 def test_a_partial_clone_without_all_files_and_a_format_that_git_does_not_know_are_refused(
