@@ -13,7 +13,7 @@ from tests.soak.field import Field
 
 _SETTLED = ("kept", "removed")
 _DONE = re.compile(r"^(?:committed|left) (o\d+\.\d+)$", re.MULTILINE)
-_SECONDS = 120
+_SECONDS = 600
 
 
 def with_worktrees(ground: Field) -> Iterator[RunMeta]:
