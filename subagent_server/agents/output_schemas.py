@@ -11,6 +11,7 @@ import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -20,7 +21,7 @@ from urllib.parse import urljoin
 from subagent_server.agents.yaml_reader import Json, Plain, Unreadable, Value, as_json, read_text, shown
 from subagent_server.run.agent_definition import JsonSchema
 from subagent_server.run.errors import shorten
-from subagent_server.run.schemas import validator_name
+from subagent_server.run.schemas import NEWEST, validator_name
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -40,6 +41,8 @@ PATTERN_SECONDS = 0.02
 
 _COSTLY_PATTERN = re.compile(r"[^\x00-\x7f]|\\[uUxN]|\(\?[a-zA-Z]*i")
 _META_SCHEMAS = ("http://json-schema.org/", "https://json-schema.org/")
+_REFERENCE_ALONE = ("Draft4Validator", "Draft6Validator", "Draft7Validator")
+"""In these drafts nothing counts beside a `$ref`."""
 _DRAFTS = "those of the drafts 4, 6, 7, 2019-09 and 2020-12"
 
 
@@ -51,7 +54,7 @@ def inline_schema(value: Value) -> JsonSchema:
     """Return the schema that stands in the agent file itself, as YAML or as JSON text.
 
     Raises:
-        BadSchema: it is not a JSON Schema, or too costly to judge.
+        BadSchema: it is not a JSON Schema that some result can fit, or too costly to judge.
     """
     content = str(value) if isinstance(value, str) and not isinstance(value, Plain) else as_json(value)
     if isinstance(content, str) and content.lstrip().startswith("{"):
@@ -95,7 +98,10 @@ def _checked(content: Json, where: str) -> JsonSchema:
         raise BadSchema(f"{where}a schema is an object, true or false")
     try:
         _check_size(content)
-        _check_form_and_references(content)
+        targets = _check_form_and_references(content)
+        draft = validator_name(content) or NEWEST
+        if (reason := _Contradictions(targets, draft).of(content, "its root")) is not None:
+            raise BadSchema(f"no result fits, because {reason}")
     except BadSchema as error:
         raise BadSchema(f"{where}{error}") from error
     return dict(content) if isinstance(content, dict) else content
@@ -124,14 +130,19 @@ def _check_size(content: Json) -> None:
 # -- the form of a schema, and its references
 
 
-def _check_form_and_references(content: dict[str, Any] | bool) -> None:
-    """Raise BadSchema where a schema is not well-formed by its draft, or a reference leads nowhere."""
+def _check_form_and_references(content: dict[str, Any] | bool) -> dict[int, Any]:
+    """Return the target of the `$ref` of each schema in `content`, by the identity of that schema.
+
+    Raises:
+        BadSchema: a schema is not well-formed by its draft, or a reference leads nowhere.
+    """
     # Imported here: it takes a twentieth of a second, and most agents have no schema.
     from jsonschema_specifications import REGISTRY
     from referencing.exceptions import Unresolvable
 
     form = _Form(content)
     form.check(content)
+    targets: dict[int, Any] = {}
     walked: set[int] = set()
     reference = "$id"
     try:
@@ -139,8 +150,10 @@ def _check_form_and_references(content: dict[str, Any] | bool) -> None:
         uri = root.id() or ""
         todo = list(_references(root, REGISTRY.with_resource(uri, root).crawl().resolver(uri), walked))
         while todo:
-            reference, resolver = todo.pop()
+            schema, key, reference, resolver = todo.pop()
             found = resolver.lookup(reference)
+            if key == "$ref":
+                targets[id(schema)] = found.contents
             if not reference.startswith(_META_SCHEMAS) and id(found.contents) not in walked:
                 # It stands where no schema is expected, so it has not been looked at.
                 form.check(found.contents)
@@ -148,10 +161,11 @@ def _check_form_and_references(content: dict[str, Any] | bool) -> None:
     except (Unresolvable, ValueError) as error:
         message = f"the reference {shorten(reference)} leads nowhere: put what it means under $defs"
         raise BadSchema(message) from error
+    return targets
 
 
-_Reference = tuple[str, "Resolver[Any]"]
-"""A reference, and the base that it is relative to."""
+_Reference = tuple[dict[str, Any], str, str, "Resolver[Any]"]
+"""The schema that has it, its key, itself, and the base that it is relative to."""
 
 
 def _references(start: "Resource[Any]", resolver: "Resolver[Any]", walked: set[int]) -> Iterator[_Reference]:
@@ -168,7 +182,7 @@ def _references(start: "Resource[Any]", resolver: "Resolver[Any]", walked: set[i
         todo += [(below, resolver.in_subresource(below)) for below in resource.subresources()]
         for key in ("$ref", "$dynamicRef", "$recursiveRef"):
             if isinstance(target := schema.get(key), str):
-                yield target, resolver
+                yield schema, key, target, resolver
 
 
 def _unknown_draft(schema: Mapping[str, Any]) -> BadSchema:
@@ -268,3 +282,121 @@ class _Patterns:
         self._left -= time.thread_time() - began
         if self._left < 0:
             raise BadSchema("its patterns take too long to compile, so make them fewer or simpler")
+
+
+# -- schemas that nothing fits
+
+
+_BOUNDS = (
+    ("string", "minLength", "maxLength"),
+    ("array", "minItems", "maxItems"),
+    ("object", "minProperties", "maxProperties"),
+    ("number", "minimum", "maximum"),
+    ("integer", "minimum", "maximum"),
+)
+_SAMPLES: tuple[object, ...] = (None, True, 1, 1.5, "", [], {})
+"""A value of each type."""
+_MOST_STEPS = 5_000
+_DEEPEST = 100
+_MOST_COMPARED = 80
+
+
+class _Contradictions:
+    """Finds the reason why no value fits a schema, where that is plain to see.
+
+    `targets` are those of references. Of what takes too many steps to see it is supposed that something fits.
+    """
+
+    def __init__(self, targets: Mapping[int, Any], draft: str) -> None:
+        self._targets = targets
+        self._reference_alone = draft in _REFERENCE_ALONE
+        self._judge = _judge(draft).kind
+        self._left = _MOST_STEPS
+        self._open: set[int] = set()
+        self._fine: set[int] = set()
+
+    def of(self, schema: Any, at: str) -> str | None:
+        """Return the reason, as a part of a sentence, or None."""
+        if not isinstance(schema, dict):
+            return f"at {at} it is false" if schema is False else None
+        self._left -= 1
+        if self._left < 0 or id(schema) in self._fine or len(self._open) > _DEEPEST:
+            return None
+        if id(schema) in self._open:
+            return f"at {at} it needs itself, without an end"
+        self._open.add(id(schema))
+        reason = self._reason(schema, at)
+        self._open.discard(id(schema))
+        if reason is None:
+            self._fine.add(id(schema))
+        return reason
+
+    def _reason(self, schema: dict[str, Any], at: str) -> str | None:
+        if id(schema) in self._targets:
+            reason = self.of(self._targets[id(schema)], _step(at, "$ref"))
+            if reason is not None or self._reference_alone:
+                return reason
+        if "not" in schema and schema["not"] in ({}, True):
+            return f"at {at} not forbids everything"
+        return self._of_value(schema, at) or self._of_parts(schema, at) or self._of_choice(schema, at)
+
+    def _of_value(self, schema: dict[str, Any], at: str) -> str | None:
+        """Judge types, values and bounds."""
+        parts = [schema, *(part for part in schema.get("allOf", []) if isinstance(part, dict))]
+        typed = [self._judge({"type": part["type"]}) for part in parts if "type" in part]
+        values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
+        if values is not None or len(typed) > 1:
+            left = list(_SAMPLES) if values is None else values
+            if "const" in schema:
+                left = [value for value in left if _written(value) == _written(schema["const"])]
+            if not any(all(judge.is_valid(value) for judge in typed) for value in left):
+                return f"at {at} no value is left by type, enum and const"
+        for kind, least, most in _BOUNDS:
+            if _types(schema) == {kind} and schema.get(least, 0) > schema.get(most, schema.get(least, 0)):
+                return f"at {at} {least} is greater than {most}"
+        return None
+
+    def _of_parts(self, schema: dict[str, Any], at: str) -> str | None:
+        """Judge what a value has to contain."""
+        types, properties = _types(schema), schema.get("properties", {})
+        is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+        for name in schema.get("required", []) if types == {"object"} else ():
+            if name in properties:
+                if reason := self.of(properties[name], _step(at, f"properties/{name}")):
+                    return reason
+            elif is_closed:
+                near = get_close_matches(name[:_MOST_COMPARED], list(properties)[:_MOST_COMPARED], 1)
+                message = f"at {at} required names {shorten(name)}, which properties lacks and "
+                meant = f" (nearest: {shorten(near[0])})" if near else ""
+                return f"{message}additionalProperties forbids{meant}: name it in both"
+        if types == {"array"} and schema.get("minItems", 0) > 0 and "prefixItems" not in schema:
+            return self.of(schema.get("items"), _step(at, "items"))
+        return None
+
+    def _of_choice(self, schema: dict[str, Any], at: str) -> str | None:
+        for number, part in enumerate(schema.get("allOf", [])):
+            if reason := self.of(part, _step(at, f"allOf/{number}")):
+                return reason
+        for key in ("anyOf", "oneOf"):
+            reasons = []
+            for number, part in enumerate(schema.get(key, [])):
+                reasons.append(self.of(part, _step(at, f"{key}/{number}")))
+                if reasons[-1] is None:
+                    break
+            if reasons and reasons[-1] is not None:
+                return reasons[0]
+        return None
+
+
+def _step(at: str, step: str) -> str:
+    return step if at == "its root" else f"{at}/{step}"
+
+
+def _types(schema: Mapping[str, Any]) -> set[str]:
+    """Return the types that a schema names."""
+    named = schema.get("type", [])
+    return {named} if isinstance(named, str) else set(named)
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)

@@ -76,6 +76,35 @@ def test_a_schema_file_that_is_no_schema_is_a_fault_with_its_path(
     assert "out.json" in definition.faults[0]
 
 
+REQUIRED = "type: object, required: [verdict, summery], properties: {verdict: {}, summary: {}}"
+CLOSED = "additionalProperties: false"
+NEAR = (
+    "required names 'summery', which properties lacks and additionalProperties forbids (nearest: 'summary')"
+)
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        (f"{{{REQUIRED}, {CLOSED}}}", "its root"),
+        (f"{{type: object, required: [a], properties: {{a: {{{REQUIRED}, {CLOSED}}}}}}}", "properties/a"),
+        (f"{{{REQUIRED}}}", None),
+        (f"{{type: object, properties: {{a: {{{REQUIRED}, {CLOSED}}}}}}}", None),
+        (f"{{type: array, items: {{{REQUIRED}, {CLOSED}}}}}", None),
+        ("{type: object, required: [x], properties: {summary: {}}}", None),
+        ("{anyOf: [{required: [a]}, {required: [b]}], properties: {a: {}, b: {}}}", None),
+        (f"{{{REQUIRED}, {CLOSED}, patternProperties: {{'^s': {{}}}}}}", None),
+        (f"{{not: {{{REQUIRED}, {CLOSED}}}}}", None),
+    ],
+)
+def test_a_required_property_that_the_schema_forbids_is_a_fault_if_no_result_can_fit(
+    agent: Load, schema: str, place: str | None
+) -> None:
+    definition = agent(f"outputSchema: {schema}")
+    told = f"outputSchema: no result fits, because at {place} {NEAR}: name it in both"
+    assert definition.faults == ([] if place is None else [told]) and definition.warnings == []
+
+
 MOST_SECONDS = 0.1
 """Of a processor, for a listing that reads one agent file."""
 MANY = {f"p{number}": {"type": "string"} for number in range(1_300)}
@@ -136,6 +165,56 @@ def test_no_schema_costs_a_listing_more_than_a_tenth_of_a_second(
         assert definition.faults == []
     else:
         assert reason in definition.faults[0]
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (False, "at its root it is false"),
+        ({"not": {}}, "at its root not forbids everything"),
+        ({"not": True}, "not forbids everything"),
+        ({"$ref": "#"}, "at $ref it needs itself, without an end"),
+        ({"type": "string", "enum": [1, None]}, "no value is left by type, enum and const"),
+        ({"enum": []}, "no value is left"),
+        ({"const": 1, "enum": ["1", True]}, "no value is left"),
+        ({"type": "array", "minItems": 3, "maxItems": 2}, "minItems is greater than maxItems"),
+        ({"allOf": [{"type": "string"}, {"type": ["object", "null"]}]}, "no value is left"),
+        ({"anyOf": [False, {"not": {}}]}, "at anyOf/0 it is false"),
+        ({"type": "object", "required": ["a"], "properties": {"a": False}}, "at properties/a it is false"),
+        (
+            {"type": "object", "required": ["next"], "properties": {"next": {"$ref": "#"}}},
+            "at properties/next/$ref it needs itself, without an end",
+        ),
+        ({"type": "array", "minItems": 1, "items": {"$ref": "#"}}, "it needs itself"),
+    ],
+)
+def test_a_schema_that_nothing_fits_is_a_fault_with_the_reason(agent: Load, schema: object, why: str) -> None:
+    (fault,) = agent(f"outputSchema: {json.dumps(schema)}").faults
+    assert "outputSchema: no result fits, because" in fault and why in fault
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "allOf": [{"type": "number"}], "const": 1.0},
+        {
+            "type": "object",
+            "required": ["next"],
+            "properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}},
+        },
+        {"type": "array", "items": {"$ref": "#"}},
+        {"required": ["a"], "properties": {"a": False}},
+        {"minLength": 3, "maxLength": 2},
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "$ref": "#/definitions/a",
+            "not": {},
+            "definitions": {"a": {}},
+        },
+    ],
+)
+def test_a_schema_that_something_fits_is_taken(agent: Load, schema: dict[str, Any]) -> None:
+    assert agent(f"outputSchema: {json.dumps(schema)}").faults == []
 
 
 DRAFTS: dict[str, tuple[dict[str, Any], object, object]] = {
