@@ -24,9 +24,9 @@ from benchmarks.table import Bar, Line, table
 from subagent_server.run import processes
 from subagent_server.run.states import Status
 from subagent_server.verbs.end_run import stop
-from subagent_server.verbs.examine import examine_all
 from subagent_server.verbs.reconcile import read_shim
 from subagent_server.verbs.start import StartOrder, start
+from tests.helpers.truth import examine_all
 from tests.helpers.turns import Turn, asks, shell
 
 TITLE = "Many boxes alive at once"

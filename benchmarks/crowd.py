@@ -14,8 +14,8 @@ from benchmarks.bench_world import BenchWorld
 from benchmarks.memory import Worked, worked_seconds
 from subagent_server.run import processes
 from subagent_server.run.states import Event, MessageStatus, Status
-from subagent_server.verbs.examine import examine_all
 from subagent_server.verbs.reconcile import read_shim
+from tests.helpers.truth import examine_all
 from tests.helpers.turns import Turn, asks, says, tool_results
 
 AGENT = "guest"

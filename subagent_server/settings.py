@@ -135,6 +135,7 @@ def read_settings(
         warm_idle_seconds=_number(environment, "SUBAGENT_WARM_IDLE", DEFAULT_WARM_IDLE_SECONDS),
         runtime_directory=cwd / place if (place := environment.get("SUBAGENT_RUNTIME_DIR")) else None,
     )
+    # A program of a run may call this command too, and must not widen what it may start.
     if trust and settings.is_of_a_run:
         raise BadArgument("A run cannot trust, so it has no --trust: leave it out.")
     return settings

@@ -95,6 +95,7 @@ def open_real(directory: Path) -> int:
     Raises:
         OSError: it is missing, or a link has come into the path.
     """
+    # Part by part, because O_NOFOLLOW looks at the last part of a path alone.
     descriptor = os.open(directory.anchor or ".", _DIRECTORY)
     for part in directory.parts[bool(directory.anchor) :]:
         above = descriptor

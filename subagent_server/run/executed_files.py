@@ -144,6 +144,7 @@ def executed_by(
     that it lies in, from itself downward, and nothing beside it.
     """
     names = [_folded(part) for part in parts]
+    # From each directory on the way: any of them may be opened as a project of its own.
     for start, name in enumerate(names):
         for entry in (*_by_first_name().get(name, ()), *_BY_GLOB):
             if _begins(entry, names[start:], is_directory) and not is_lifted(parts, lifted, below=start):

@@ -190,14 +190,6 @@ _MOST = 4 << 20
 """Longer than any block of words that a program can be started with, unless root has raised the limits."""
 
 
-def environment_of(pid: int) -> frozenset[bytes]:
-    """Return the `NAME=value` entries the process was started with; empty if they cannot be read.
-
-    Only root can read the entries of a process that is not dumpable (`run/processes.py`).
-    """
-    return frozenset(_split(_words(pid, "environ")))
-
-
 def command_of(pid: int) -> Command:
     """Return the command line of a process; empty if it is gone. A process can write over its own."""
     return _split(_words(pid, "cmdline"))

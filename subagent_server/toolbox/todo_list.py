@@ -125,6 +125,7 @@ class TodoList:
         return self.entries[number]
 
     def _note(self) -> None:
+        # The whole list each time: a reader needs the newest event alone.
         self.record("todos", todos=[{"id": number, **entry} for number, entry in self.entries.items()])
 
 

@@ -22,7 +22,7 @@ from subagent_server.run.schemas import NEWEST, embedded, validator_name
 from subagent_server.run.states import MAX_SUMMARY_CHARACTERS, MessageStatus
 from subagent_server.verbs.access import Caller, ShownRuns
 from subagent_server.verbs.check_agent import AgentChecker, says_refused
-from subagent_server.verbs.check_status import view_for
+from subagent_server.verbs.questions import view_for
 from subagent_server.verbs.reconcile import Observed, observe, open_run
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.tree_limits import agents_of

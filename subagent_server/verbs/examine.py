@@ -46,14 +46,8 @@ class Defect:
     what: str
 
 
-def examine_all(store: RunStore, environment: Mapping[str, str]) -> Iterator[Defect]:
-    """Reconcile and check every run under the root. `environment` holds the secrets to look for."""
-    for run_id in store.run_ids(newest_first=False):
-        yield from examine(store, run_id, environment)
-
-
 def examine(store: RunStore, run_id: str, environment: Mapping[str, str]) -> Iterator[Defect]:
-    """Reconcile a run, as every reader does, and yield its defects."""
+    """Reconcile a run, as every reader does, and yield its defects. `environment`: its secrets."""
     try:
         observed = observe(store, run_id)
         request = store.read_request(run_id)

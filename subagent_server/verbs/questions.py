@@ -14,17 +14,23 @@ from pydantic import ValidationError
 from subagent_server.process import cleanup
 from subagent_server.run import transitions
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.errors import BadArgument, MessageClosed, SubagentError, UnreadableMeta
+from subagent_server.run.errors import (
+    BadArgument,
+    MessageClosed,
+    SubagentError,
+    UnknownMessage,
+    UnreadableMeta,
+)
 from subagent_server.run.processes import now
 from subagent_server.run.records import Record, RunMeta
 from subagent_server.run.secrets import MASK
-from subagent_server.run.states import check_answer, check_question
+from subagent_server.run.states import MessageStatus, check_answer, check_question
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.access import USER, Caller, NotAllowed
 from subagent_server.verbs.inputs import masker_at_door
 from subagent_server.verbs.reconcile import Observed, open_run
 from subagent_server.verbs.service import Service
-from subagent_server.verbs.views import MessageView, message_view
+from subagent_server.verbs.views import MessageView, NextCalls, RunView, message_view, run_view
 
 
 def ask(
@@ -52,6 +58,7 @@ def ask(
         expires_at=moment + timedelta(seconds=timeout_seconds),
     )
     meta = store.update(run_id, event, moment)
+    # The hook comes after the write: what it starts finds the question.
     facts = {"runId": run_id, "agent": meta.agent_name, "messageId": meta.messages[-1].message_id}
     cleanup.fire(hooks, "onQuestion", {**facts, "question": question, "options": options or []})
     return meta
@@ -195,3 +202,33 @@ def _prompt(service: Service, run_id: str) -> str | None:
         line = service.store.read_request(run_id).prompt.strip().split("\n", 1)[0]
         return line[:MAX_PROMPT_CHARACTERS]
     return None
+
+
+def view_for(
+    service: Service,
+    observed: Observed,
+    calls: NextCalls,
+    message_id: str | None,
+    caller: Caller,
+    *,
+    is_asker: bool = False,
+) -> RunView:
+    """Return the view of a run just opened; its asker takes the answer to the question that it names.
+
+    The view shows the state before the acknowledgement, with the answer (seed
+    `bidirectional_communication.txt`, 3.4). A parent that looks changes nothing, whatever it names.
+
+    Raises:
+        UnknownMessage, UnreadableMeta.
+    """
+    run_id = observed.meta.run_id
+    if message_id is None:
+        return run_view(service.store, observed, calls, caller)
+    message = observed.meta.message(message_id)
+    if message is None:
+        raise UnknownMessage(run_id, message_id, [m.message_id for m in observed.meta.pending])
+    view = run_view(service.store, observed, calls, caller, message_id, to_asker=is_asker)
+    if is_asker and message.message_status is MessageStatus.REPLIED:
+        with suppress(MessageClosed):  # the run ended meanwhile; the answer stays readable
+            service.store.update(run_id, transitions.ReplyAcknowledged(message_id=message_id), now())
+    return view

@@ -144,14 +144,8 @@ def start_agent(
     # 5. Its worktree, if it gets one, is planned here in a few milliseconds; the worker makes it.
     origin = agents_from(service.settings, checked.agent)
     moment, token = now(), new_token()
-    run_id, worktree = make_run_id(moment, os.urandom(6)), None
-    try:
-        worktree = _worktree(service, checked, cwd, run_id, previous, directories)
-    except (NoWorktree, GitFailed) as error:
-        refusal = Refusal(error.sentence, "isolation", in_file=False)
-        checked = replace(checked, refusals=[*checked.refusals, refusal])
-    if worktree is not None:
-        cwd = Path(worktree.path, worktree.prefix)
+    run_id = make_run_id(moment, os.urandom(6))
+    checked, worktree, cwd = _with_worktree(service, checked, cwd, run_id, previous, directories)
     request = RunRequest(
         run_id=run_id,
         agent=masker.data(definition) | {key: definition[key] for key in NAMES_ON_DISK if key in definition},
@@ -341,6 +335,23 @@ def _dumped(agent: AgentDefinition) -> dict[str, Any]:
 
 
 # -- The worktree in which a run will work.
+
+
+def _with_worktree(
+    service: Service,
+    checked: CheckedAgent,
+    cwd: Path,
+    run_id: str,
+    previous: RunMeta | None,
+    directories: ParentDirectories | None,
+) -> tuple[CheckedAgent, Worktree | None, Path]:
+    """Return the agent, refused if it can get no worktree, the worktree, and where the run then works."""
+    try:
+        worktree = _worktree(service, checked, cwd, run_id, previous, directories)
+    except (NoWorktree, GitFailed) as error:
+        refusal = Refusal(error.sentence, "isolation", in_file=False)
+        return replace(checked, refusals=[*checked.refusals, refusal]), None, cwd
+    return checked, worktree, cwd if worktree is None else Path(worktree.path, worktree.prefix)
 
 
 def _worktree(

@@ -26,7 +26,7 @@ _ALWAYS = frozenset({"ask_parent", "askuserquestion", "final_answer", "structure
 """Names that mean what every run has without naming it."""
 _STARTS_AGENTS = frozenset(
     {"task", "agent", "check_status", "wait_for_runs", "list_runs", "get_logs", "reply_subagent", "stop_run"}
-    | {"continue_run"}
+    | {"continue_run", "merge_run"}
 )
 """Names of tools that an agent has which may start others."""
 _ELSEWHERE = {

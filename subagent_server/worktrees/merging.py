@@ -69,6 +69,7 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> str:
     touched = git.names(
         "list the changes", "diff", "--name-only", "-z", "--no-renames", *NO_PROGRAMS, head, made
     )
+    # Before anything moves: a merge would bring files that other programs execute into the person's copy.
     _check_executed(order, touched)
     if order.into is not None:
         try:

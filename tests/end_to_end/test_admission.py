@@ -3,7 +3,7 @@
 from functools import partial
 
 from subagent_server.run.states import Status
-from subagent_server.verbs.check_status import check_status
+from tests.helpers.truth import check_status
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill

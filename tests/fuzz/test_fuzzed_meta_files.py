@@ -11,7 +11,6 @@ from subagent_server.run import transitions
 from subagent_server.run.errors import SubagentError
 from subagent_server.run.records import Failure
 from subagent_server.settings import read_settings
-from subagent_server.verbs.check_status import check_status
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.examine import examine
 from subagent_server.verbs.get_logs import get_logs
@@ -20,6 +19,7 @@ from subagent_server.verbs.questions import reply
 from subagent_server.verbs.service import Service, open_service
 from tests.fuzz.dice import FUZZED, mutated
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, start_run
+from tests.helpers.truth import check_status
 
 pytestmark = pytest.mark.fuzz
 

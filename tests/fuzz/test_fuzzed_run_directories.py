@@ -20,7 +20,6 @@ from subagent_server.run.store import RunStore
 from subagent_server.server.resources import list_documents, parse_address, read_document
 from subagent_server.settings import read_settings
 from subagent_server.verbs.access import USER
-from subagent_server.verbs.check_status import check_status
 from subagent_server.verbs.examine import examine
 from subagent_server.verbs.get_logs import get_logs
 from subagent_server.verbs.list_runs import RunList, stats, trees_of
@@ -31,6 +30,7 @@ from subagent_server.worker.previous_run import read_previous_runs
 from tests.faults.canaries import SECRET, Outside, changed
 from tests.faults.planted import BASES, SHAPES, write_run
 from tests.fuzz.dice import FUZZED, JSON, mutated
+from tests.helpers.truth import check_status
 
 pytestmark = pytest.mark.fuzz
 

@@ -1,7 +1,7 @@
 """What must be true of every run on disk, however it ended."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,17 @@ from subagent_server.run import processes
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
-from subagent_server.verbs.examine import examine
+from subagent_server.verbs.access import USER
+from subagent_server.verbs.examine import Defect, examine
+from subagent_server.verbs.questions import view_for
+from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.service import Service
+from subagent_server.verbs.views import AS_TOOLS, RunView
+
+
+def check_status(service: Service, run_id: str, message_id: str | None = None) -> RunView:
+    """Return the view that the tool `check_status` answers to a parent."""
+    return view_for(service, open_run(service, run_id, USER), AS_TOOLS, message_id, USER)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -18,6 +28,12 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def examine_all(store: RunStore, environment: Mapping[str, str]) -> Iterator[Defect]:
+    """Reconcile and check every run under the root. `environment` holds the secrets to look for."""
+    for run_id in store.run_ids(newest_first=False):
+        yield from examine(store, run_id, environment)
 
 
 def processes_of(run: RunPaths) -> list[processes.Identity]:

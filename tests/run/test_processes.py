@@ -199,12 +199,6 @@ def test_a_process_without_children_has_no_descendants(child: Child) -> None:
     assert processes.descendants([child.pid]) == []
 
 
-def test_the_environment_of_a_process_that_is_gone_is_empty(child: Child) -> None:
-    assert processes.environment_of(child.pid)
-    child.kill()
-    assert processes.environment_of(child.pid) == frozenset()
-
-
 def test_ended_children_are_collected_each_once_and_living_ones_are_left() -> None:
     code = """
         import os, sys

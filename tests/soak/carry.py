@@ -26,11 +26,11 @@ from subagent_server.run.states import Status
 from subagent_server.settings import read_settings
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from subagent_server.verbs.end_run import stop
-from subagent_server.verbs.examine import examine_all
 from subagent_server.verbs.reconcile import observe, read_shim
 from subagent_server.verbs.service import open_service
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers.api_checks import check_strictly
+from tests.helpers.truth import examine_all
 from tests.helpers.wait import wait_for
 from tests.soak.audit import Audit
 from tests.soak.carried import STEPS, Careful, marks, prompt, result

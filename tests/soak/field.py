@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -150,9 +151,10 @@ class Field:
 
     def _classified(self, identity: processes.Identity) -> Found | None:
         command = _command(identity.pid)
-        environment = dict(
-            item.partition(b"=")[::2] for item in processes.environment_of(identity.pid) if b"=" in item
-        )
+        entries = b""
+        with suppress(OSError):  # it has ended
+            entries = Path(f"/proc/{identity.pid}/environ").read_bytes()
+        environment = dict(item.partition(b"=")[::2] for item in entries.split(b"\0") if b"=" in item)
         words = set(command)
         named = next((Path(w).name for w in command if w.startswith(f"{self.runs}/")), None)
         if "subagent_server.worker" in words and named:

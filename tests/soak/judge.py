@@ -12,7 +12,7 @@ from subagent_server.run import durable, stderr
 from subagent_server.run.errors import SubagentError
 from subagent_server.run.records import RunMeta
 from subagent_server.run.states import Event, MessageStatus, Status
-from subagent_server.verbs.examine import examine_all
+from tests.helpers.truth import examine_all
 from tests.soak import worktrees
 from tests.soak.excuses import BY_POINTS, CAUSES, Excuses
 from tests.soak.field import Field

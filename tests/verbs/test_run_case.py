@@ -15,11 +15,11 @@ from subagent_server.run.records import LaunchInfo, RunResult
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
-from subagent_server.verbs.check_status import check_status
 from subagent_server.verbs.list_runs import list_runs
 from subagent_server.verbs.reconcile import is_over
 from subagent_server.verbs.service import Service, open_service
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
+from tests.helpers.truth import check_status
 
 ELSEWHERE = LaunchInfo(kind="local", host="another-host", boot_id="boot")
 STOPPED = transitions.StopRequested(reason="enough")

@@ -133,6 +133,7 @@ def opened(options: HttpOptions, settings: Settings) -> HttpDoor:
         raise BadArgument(f"--no-token is for this machine only: name a --token-file to serve on {host}.")
     if options.token_file is None and not is_local:
         raise BadArgument(f"Other machines can reach {host}: name a --token-file.")
+    # Of a peer on a Unix socket the kernel says which user it is, so it needs no token.
     needs_none = options.no_token or (options.unix is not None and options.token_file is None)
     tokens = None if needs_none else _tokens(options, settings)
     hosts = tuple(dict.fromkeys((*_LOOPBACK_NAMES, host, *options.hosts)))

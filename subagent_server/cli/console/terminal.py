@@ -268,6 +268,7 @@ _COMMANDS = {
     "reply_subagent": "`subagent reply`",
     "stop_run": "`subagent stop`",
     "continue_run": "`subagent continue`",
+    "merge_run": "`subagent merge`",
     "storedAgent: true": "`--stored-agent`",
     "messageId": "MESSAGE",
     "`prompt`": "PROMPT",

@@ -214,6 +214,7 @@ The keys are the cases, with the number of the expectation or with `places`.
 
 def reach_of(path: Path, file: EvalFile) -> tuple[str, Path, Reach]:
     """Return what trust calls a file, the directory of its project, and its reach."""
+    # By the real path: a link in a trusted project must not make a file from elsewhere one of its own.
     real = Path(os.path.realpath(path))
     project = real.parent.parent if real.parent.name == EVALS else real.parent
     return f"evaluation {real.relative_to(project)}", project, _reach(file, real, project)

@@ -72,7 +72,7 @@ class CommandDialect:
     async def _tell(self, process: AgentProcess) -> None:
         if not self._takes_prompt:
             await process.write(self._task.prompt.encode("utf-8", "replace"))
-        process.close_input()
+        process.close_input()  # also without a prompt: a program that reads its input would wait for ever
 
     def interrupt(self, process: AgentProcess) -> None:
         """Send it SIGINT."""
