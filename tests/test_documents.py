@@ -124,7 +124,7 @@ def constants(cell: str) -> Iterator[float]:
 
 
 @pytest.mark.parametrize(
-    "row", rows(section(REPOSITORY / "docs" / "operations.md", "Limits")), ids=lambda r: r[0]
+    "row", rows(section(REPOSITORY / "docs" / "limits.md", "Numbers")), ids=lambda r: r[0]
 )
 def test_each_limit_of_the_table_is_the_constant_that_it_names(row: list[str]) -> None:
     _, bound, cell = row
