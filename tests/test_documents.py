@@ -184,3 +184,13 @@ def test_a_workflow_is_yaml_and_calls_targets_that_exist(path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in HISTORY])
 def test_a_document_uses_the_words_of_the_glossary(name: str) -> None:
     assert sorted({found[0] for found in RETIRED_WORDS.finditer(text_of(REPOSITORY / name))}) == []
+
+
+def test_the_index_leads_to_every_page_of_the_documents() -> None:
+    pages = {path.name for path in (REPOSITORY / "docs").glob("*.md")} - {"README.md"}
+    linked = set(_LINK.findall(text_of(REPOSITORY / "docs" / "README.md")))
+    assert pages - linked == set(), "docs/README.md does not lead to these pages: give each a line there"
+
+
+def test_the_first_page_fits_a_hundred_lines() -> None:
+    assert len(text_of(REPOSITORY / "README.md").splitlines()) <= 100
