@@ -41,7 +41,7 @@ def measure(scale: Scale) -> list[Line]:
     with bench_world(SCRIPT, []) as world:
         _write_agents(world)
         asyncio.run(ready_zygote(world))
-        whole = {**world.environment, "SUBAGENT_MAX_TOOLS": str(AGENTS)}
+        whole = {**world.environment, "SUBAGENT_TOOLS_BUDGET": "10000000"}
         with serving(world, world.environment, [sys.executable, str(BARE_SERVER)]) as process:
             bare = _Client(process)
             floor = [bare.ask("tools/call", **BARE_CALL)[1] for _ in range(scale.times(CALLS))]

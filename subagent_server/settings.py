@@ -14,7 +14,7 @@ Role = Literal["all", "parent", "child"]
 
 DEFAULT_AGENT_DIRECTORIES = ("agents", ".claude/agents")
 DEFAULT_MAX_RUNS = 64
-DEFAULT_MAX_TOOLS = 40
+DEFAULT_TOOLS_BUDGET = 8_000
 DEFAULT_MAX_DEPTH = 3
 DEFAULT_MAX_DESCENDANTS = 50
 DEFAULT_WARM_IDLE_SECONDS = 60
@@ -52,8 +52,9 @@ class Settings:
     """The longest wait of one call; None: the known limit of the client."""
     agent_patterns: tuple[str, ...] = ()
     """Patterns of the names of the agents that a server offers (`--agent`); without any, all are offered."""
-    max_tools: int = DEFAULT_MAX_TOOLS
-    """The most agents that have a tool each; more are started by `run_agent`."""
+    tools_budget: int = DEFAULT_TOOLS_BUDGET
+    """The most bytes that a model reads of all tools together. Agents start by `run_agent` where a tool for
+    each would take more."""
     max_depth: int = DEFAULT_MAX_DEPTH
     """The deepest level at which a run may be started by runs; a first run has depth 0."""
     max_descendants: int = DEFAULT_MAX_DESCENDANTS
@@ -128,7 +129,7 @@ def read_settings(
         home=home,
         max_runs=max_runs or _number(environment, "SUBAGENT_MAX_RUNS", DEFAULT_MAX_RUNS),
         max_wait_seconds=max_wait_seconds,
-        max_tools=_number(environment, "SUBAGENT_MAX_TOOLS", DEFAULT_MAX_TOOLS),
+        tools_budget=_number(environment, "SUBAGENT_TOOLS_BUDGET", DEFAULT_TOOLS_BUDGET),
         max_depth=_number(environment, "SUBAGENT_MAX_DEPTH", DEFAULT_MAX_DEPTH),
         max_descendants=_number(environment, "SUBAGENT_MAX_DESCENDANTS", DEFAULT_MAX_DESCENDANTS),
         warm=environment.get("SUBAGENT_WARM") != "0",

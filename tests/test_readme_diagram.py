@@ -28,6 +28,7 @@ def test_the_diagram_has_an_arrow_for_each_step_that_a_run_can_take_and_no_other
         "[*] --> ready",
         "ready --> working : worker_started",
         "ready --> failed : failed",
+        "ready --> completed : finished",
         "working --> completed : finished",
         "working --> stopped : stop_requested",
         "running --> waiting_parent_reply : question_asked",

@@ -14,7 +14,7 @@ from tests.helpers.processes import run_python
 
 NUMBERS: dict[str, tuple[str, Callable[[Settings], int], int]] = {
     "runs at once": ("SUBAGENT_MAX_RUNS", lambda s: s.max_runs, 64),
-    "agents with a tool each": ("SUBAGENT_MAX_TOOLS", lambda s: s.max_tools, 40),
+    "bytes of tools": ("SUBAGENT_TOOLS_BUDGET", lambda s: s.tools_budget, 8_000),
     "depth": ("SUBAGENT_MAX_DEPTH", lambda s: s.max_depth, 3),
     "descendants": ("SUBAGENT_MAX_DESCENDANTS", lambda s: s.max_descendants, 50),
 }

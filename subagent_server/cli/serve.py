@@ -48,11 +48,11 @@ from subagent_server.verbs.service import AgentRegistry, Service, open_service
     help="Offer only agents whose name matches PATTERN, such as `review-*`; may be repeated.  [default: all]",
 )
 @click.option(
-    "--max-tools",
+    "--tools-budget",
     type=click.IntRange(min=1),
-    metavar="N",
-    help="Up to how many agents have a tool each; more are started by `run_agent`.  "
-    "[default: $SUBAGENT_MAX_TOOLS, else 40]",
+    metavar="BYTES",
+    help="How much a model may read of all tools; where a tool for each agent would take more, `run_agent` "
+    "starts them.  [default: $SUBAGENT_TOOLS_BUDGET, else 8000]",
 )
 @click.option(
     "--max-wait",
@@ -86,7 +86,7 @@ def serve(
     config: Path | None,
     role: Literal["parent", "child"] | None,
     patterns: tuple[str, ...],
-    max_tools: int | None,
+    tools_budget: int | None,
     max_wait: float | None,
     lifecycle: bool,
     model: str | None,
@@ -105,7 +105,7 @@ def serve(
     settings = replace(
         session.settings,
         agent_patterns=patterns,
-        max_tools=max_tools or session.settings.max_tools,
+        tools_budget=tools_budget or session.settings.tools_budget,
         max_wait_seconds=max_wait,
         contract_model=_contract_model(model, is_offered=lifecycle or http.is_wanted),
     )

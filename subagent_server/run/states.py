@@ -86,7 +86,8 @@ _ASKING: Mapping[Event, Status | Target] = {
 }
 
 TRANSITIONS: Mapping[Status, Mapping[Event, Status | Target]] = {
-    Status.READY: {Event.WORKER_STARTED: Status.RUNNING, **_ENDINGS},
+    # `agent_complete` may come while the run still waits for a slot.
+    Status.READY: {Event.WORKER_STARTED: Status.RUNNING, Event.FINISHED: Status.COMPLETED, **_ENDINGS},
     Status.RUNNING: _WORKING,
     Status.WAITING: _ASKING,
     Status.REPLIED: _ASKING,

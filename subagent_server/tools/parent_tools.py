@@ -1,7 +1,10 @@
 """The tools of a parent: looking at runs, waiting for them, answering, ending and continuing them."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 
 from subagent_server.run.agent_definition import RUN_AGENT_NAME, AgentDefinition
 from subagent_server.run.states import MAX_ANSWER_CHARACTERS, Status, cut
@@ -292,7 +295,7 @@ RUN_ARGUMENTS = arguments(
 """In few words, because a parent reads them once for each agent. The instructions of the server say more."""
 
 
-def run_tool(agent: AgentDefinition, *, in_sight: bool = True) -> ToolSpec:
+def run_tool(agent: AgentDefinition) -> ToolSpec:
     """Return the tool that starts runs of an agent, described as `AgentChecker.as_shown` left it."""
     return ToolSpec(
         name=agent.tool_name,
@@ -302,7 +305,7 @@ def run_tool(agent: AgentDefinition, *, in_sight: bool = True) -> ToolSpec:
         answer=None if agent.output_schema is None else partial(output_answer, agent.output_schema),
         handler=partial(run_agent, agent.name),
         hints=ToolHints(destructive=None, idempotent=None, open_world=True),
-        in_sight=in_sight,
+        in_sight=True,
     )
 
 
@@ -380,3 +383,14 @@ LIST_AGENTS = ToolSpec(
 )
 
 MANY_AGENTS = (RUN_AGENT, LIST_AGENTS)
+MAX_NAMES_BYTES = 1_000
+"""How much the names of agents may take in the description of `run_agent`."""
+
+
+def many_agents(agents: Sequence[AgentDefinition]) -> tuple[ToolSpec, ...]:
+    """Return the two tools, the first with as many names of agents as fit its description."""
+    sizes = accumulate(len(agent.name.encode()) + 2 for agent in agents)
+    names = [agent.name for agent, size in zip(agents, sizes, strict=True) if size <= MAX_NAMES_BYTES]
+    more = f" and {len(agents) - len(names):,} more" if len(names) < len(agents) else ""
+    listed = f"Start a run of an agent: {', '.join(names)}{more}. list_agents describes them."
+    return replace(RUN_AGENT, description=listed), LIST_AGENTS

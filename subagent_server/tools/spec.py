@@ -1,6 +1,7 @@
 """One tool call, and the check of its arguments."""
 
 import asyncio
+import json
 import math
 import re
 import time
@@ -450,6 +451,12 @@ class ToolSpec:
         }
         shown = {key: value for key, value in self.arguments.items() if key not in _NOT_SHOWN and value != []}
         return shown | {"properties": properties}
+
+    @property
+    def model_bytes(self) -> int:
+        """How much a model reads of this tool: its name, its description and the schema of its arguments."""
+        seen = {"name": self.name, "description": self.description, "input_schema": self.shown_arguments}
+        return len(json.dumps(seen, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace"))
 
 
 # -- JSON Schemas of the answers of tools.

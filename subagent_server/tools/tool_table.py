@@ -6,9 +6,10 @@
 import asyncio
 import json
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import accumulate, chain
 from typing import Any
 
 from subagent_server.run.errors import BadArgument, NoRoom, choices
@@ -16,7 +17,7 @@ from subagent_server.run.records import RunMeta
 from subagent_server.run.schemas import OPTIONS_SCHEMA, QUESTION_SCHEMA
 from subagent_server.run.states import MAX_PROMPT_CHARACTERS, MAX_REPORT_CHARACTERS
 from subagent_server.run.stderr import lack_of_room
-from subagent_server.settings import Role
+from subagent_server.settings import DEFAULT_TOOLS_BUDGET, Role
 from subagent_server.tools.parent_tools import (
     CHECK_STATUS,
     CONTINUE_RUN,
@@ -27,6 +28,7 @@ from subagent_server.tools.parent_tools import (
     REPLY_SUBAGENT,
     STOP_RUN,
     WAIT_FOR_RUNS,
+    many_agents,
     run_tool,
 )
 from subagent_server.tools.spec import (
@@ -153,8 +155,7 @@ async def _start(context: ToolContext, call: Call) -> Answer:
     order = StartOrder(agent=agent.name, prompt=contract, client=call.client)
     meta = await asyncio.to_thread(start_agent, service, agent, order, context.caller)
     await context.note_start(meta.run_id)
-    started = _part(meta, _STARTED)
-    return started if meta.status.is_terminal else started | {"status": "running"}
+    return _part(meta, _STARTED)
 
 
 async def _status(context: ToolContext, call: Call) -> Answer:
@@ -225,7 +226,7 @@ LIFECYCLE_TOOLS: tuple[ToolSpec, ...] = (
     ToolSpec(
         name="agent_status",
         title="Look at agents",
-        description="State of agents: ready, running, stopped or completed, with preview, summary or error.",
+        description="State of agents: running, stopped or completed, with preview, summary or error.",
         arguments=arguments(
             ["agent_ids"],
             agent_ids=TEXTS | {"description": "Ids of the agents", "maxItems": MAX_SHOWN},
@@ -281,8 +282,6 @@ PARENT_TOOLS = tuple(tool for tool in TOOLS if "parent" in tool.roles)
 
 PAGE_TOOLS = 100
 """The most tools in one answer of `tools/list`. Some clients (Gemini CLI) read the first page only."""
-IN_VIEW_BYTES = 8_000
-"""How much the descriptions of all agents may take together to be in every parent's sight."""
 
 
 @dataclass(frozen=True)
@@ -305,19 +304,28 @@ def _as_seen(tool: ToolSpec) -> str:
     )
 
 
-def table_of(offered: VisibleAgents, generic: Sequence[ToolSpec], max_tools: int) -> ToolTable:
-    """Return the table: a tool for each agent, or two for all of them if there are more than `max_tools`.
+def table_of(offered: VisibleAgents, generic: Sequence[ToolSpec], budget: int) -> ToolTable:
+    """Return the table: a tool for each agent, or two for all if a model would read over `budget` bytes.
 
     A table of several pages begins with the tools that a client needs if it reads one page: those two, which
     reach every agent, and the generic ones.
     """
-    if len(offered.agents) > max_tools:
-        return ToolTable(offered, (*MANY_AGENTS, *generic))
-    in_sight = sum(len(agent.description.encode()) + 350 for agent in offered.shown) <= IN_VIEW_BYTES
-    starting = [run_tool(agent, in_sight=in_sight) for agent in offered.shown]
+    agents = offered.agents
+    if agents and not _fit(chain(generic, map(run_tool, agents)), budget):  # checking many takes seconds
+        return ToolTable(offered, (*many_agents(agents), *generic))
+    starting = tuple(map(run_tool, offered.shown))  # longer, if a description says that a call is refused
+    if agents and not _fit((*generic, *starting), budget):
+        return ToolTable(offered, (*many_agents(agents), *generic))
+    if not _fit((*generic, *starting), DEFAULT_TOOLS_BUDGET):  # a client that hides tools may hide these
+        starting = tuple(replace(tool, in_sight=False) for tool in starting)
     if len(starting) + len(generic) > PAGE_TOOLS:
-        return ToolTable(offered, (*MANY_AGENTS, *generic, *starting))
+        return ToolTable(offered, (*many_agents(agents), *generic, *starting))
     return ToolTable(offered, (*starting, *generic))
+
+
+def _fit(tools: Iterable[ToolSpec], budget: int) -> bool:
+    """Whether a model reads at most so many bytes of these tools. Makes no more of them than it has to."""
+    return all(size <= budget for size in accumulate(tool.model_bytes for tool in tools))
 
 
 class ToolTables:
@@ -325,7 +333,7 @@ class ToolTables:
 
     def __init__(self, service: Service, caller: Caller) -> None:
         self.offer = AgentsOfCaller(service, caller)
-        self._max_tools = service.settings.max_tools
+        self._budget = service.settings.tools_budget
         self._tables: dict[tuple[str, ...], ToolTable] = {}
         self._making = threading.Lock()
 
@@ -339,7 +347,7 @@ class ToolTables:
             offered = self.offer.now()
             table = self._tables.get(names)
             if table is None or table.offered is not offered:
-                self._tables[names] = table = table_of(offered, generic, self._max_tools)
+                self._tables[names] = table = table_of(offered, generic, self._budget)
         return table
 
 

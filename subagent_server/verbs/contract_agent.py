@@ -42,7 +42,7 @@ def contract_agent(model: str | None) -> AgentDefinition:
 
 Lifecycle = Literal["ready", "running", "stopped", "completed"]
 _LIFECYCLE: dict[Status, Lifecycle] = {
-    Status.READY: "ready",
+    Status.READY: "running",  # `agent_start` has answered so: a status never goes backwards
     Status.RUNNING: "running",
     Status.WAITING: "running",
     Status.REPLIED: "running",

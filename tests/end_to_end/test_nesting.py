@@ -43,7 +43,7 @@ def test_an_agent_hands_work_to_one_that_its_file_names_answers_it_and_uses_its_
 
 
 def test_an_agent_with_more_agents_than_may_have_a_tool_each_starts_them_by_name(world: World) -> None:
-    world.environment["SUBAGENT_MAX_TOOLS"] = "1"
+    world.environment["SUBAGENT_TOOLS_BUDGET"] = "1000"
     for helper in ("one", "two", "stranger"):
         world.agent(helper)
     world.agent("boss", agents=["one", "two"])

@@ -27,7 +27,7 @@ reply_given         -          -          derived    derived    -    -    -
 reply_acknowledged  -          -          derived    derived    -    -    -
 question_expired    -          -          derived    derived    -    -    -
 progress_reported   -          same       same       same       -    -    -
-finished            -          completed  completed  completed  late late late
+finished            completed  completed  completed  completed  late late late
 usage_settled       same       same       same       same       same same same
 failed              failed     failed     failed     failed     late late late
 stop_requested      stopped    stopped    stopped    stopped    late late late
@@ -40,7 +40,7 @@ CELLS = [
     for status, cell in zip(COLUMNS, cells, strict=True)
 ]
 LEGAL = {
-    "ready": ["worker_started", "failed", "stop_requested"],
+    "ready": ["worker_started", "finished", "failed", "stop_requested"],
     "running": ["question_asked", "progress_reported", "finished", "failed", "stop_requested"],
     "waiting_parent_reply": [
         *["question_asked", "progress_reported", "finished", "failed", "stop_requested"],
@@ -126,7 +126,7 @@ def test_a_refusal_names_the_run_its_status_the_event_and_what_would_be_legal(
     assert not any(name in error.sentence for name in internal), "people do not know these names"
     assert "continue_run" in error.sentence if not LEGAL[status] else "it can " in error.sentence
     if status == "ready":
-        assert ": it can begin, fail or be stopped; check_status shows" in error.sentence
+        assert ": it can begin, complete, fail or be stopped; check_status shows" in error.sentence
 
 
 @pytest.mark.parametrize("status", COLUMNS)

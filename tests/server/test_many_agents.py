@@ -6,7 +6,7 @@ import pytest
 from watchdog.events import FileOpenedEvent, FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 
-from subagent_server.settings import DEFAULT_MAX_TOOLS
+from subagent_server.settings import DEFAULT_TOOLS_BUDGET
 from subagent_server.tools.parent_tools import PAGE_AGENTS
 from subagent_server.tools.tool_table import PAGE_TOOLS, PARENT_TOOLS, ToolDispatcher
 from subagent_server.verbs.access import USER
@@ -16,6 +16,7 @@ from tests.helpers.turns import says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 from tests.server.listening import ERAS, Era, Listener
+from tests.server.test_tool_list import seen_by_the_model
 
 GENERIC = [tool.name for tool in PARENT_TOOLS]
 
@@ -29,7 +30,7 @@ def many(world: World, count: int) -> list[str]:
 
 
 def test_many_agents_are_found_and_started_with_two_tools(world: World) -> None:
-    names = [*many(world, DEFAULT_MAX_TOOLS), "zoe"]
+    names = [*many(world, 40), "zoe"]
     world.agent("zoe", description="Looks for leaks in databases.")
     world.play(says("Done."))
     with world.serve("--role", "parent") as parent:
@@ -54,6 +55,30 @@ def test_many_agents_are_found_and_started_with_two_tools(world: World) -> None:
     assert by_name["result"] == "Done." and by_name.keys() == alone.keys()
 
 
+@pytest.mark.parametrize("key", ["a model key", None])
+@pytest.mark.parametrize(("count", "length"), [(10, 20), (10, 900), (1, 9_000), (1_500, 100)])
+def test_a_parent_never_reads_more_of_its_tools_than_the_budget(
+    world: World, count: int, length: int, key: str | None
+) -> None:
+    world.environment["ANTHROPIC_API_KEY"] = key or ""
+    for number in range(count):
+        world.agent(f"agent-{number:04d}", description="word " * (length // 5))
+    with world.serve("--role", "parent") as parent:
+        tools = parent.tools()
+    assert sum(map(seen_by_the_model, tools)) <= DEFAULT_TOOLS_BUDGET
+    names = [tool.name for tool in tools]
+    assert names[-len(GENERIC) :] == GENERIC
+    assert ("run_agent" in names) == (count > 10 or length > 20 or key is None)
+    assert "agent-0000" in (tools[0].description or "") or names[0] == "run_agent_0000"
+
+
+def test_a_larger_budget_gives_every_agent_its_tool(world: World) -> None:
+    names = many(world, 30)
+    with world.serve("--role", "parent", "--tools-budget", "30000") as parent:
+        tools = parent.tools()
+    assert [tool.name for tool in tools] == [f"run_{name.replace('-', '_')}" for name in names] + GENERIC
+
+
 def test_mistakes_in_calls_of_the_two_tools_are_refused_in_the_sentences_of_the_others(world: World) -> None:
     many(world, 42)
     with world.serve("--role", "parent") as parent:
@@ -76,7 +101,7 @@ def test_mistakes_in_calls_of_the_two_tools_are_refused_in_the_sentences_of_the_
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_a_list_that_is_too_long_for_one_answer_comes_in_pages(world: World, mode: Mode) -> None:
-    world.environment["SUBAGENT_MAX_TOOLS"] = "1000"
+    world.environment["SUBAGENT_TOOLS_BUDGET"] = "1000000"
     many(world, 2 * PAGE_TOOLS)
     with world.serve("--role", "parent", mode=mode) as parent:
         pages = parent.pages_of_tools()
@@ -89,7 +114,7 @@ def test_a_list_that_is_too_long_for_one_answer_comes_in_pages(world: World, mod
 @pytest.mark.parametrize("era", ERAS)
 def test_a_cursor_of_a_list_that_has_changed_is_refused_as_one_that_never_was(world: World, era: Era) -> None:
     many(world, PAGE_TOOLS)
-    with Listener(world, era, "--max-tools", "200") as client:
+    with Listener(world, era, "--tools-budget", "1000000") as client:
         cursor = client.ask("tools/list")["nextCursor"]
         assert client.ask("tools/list", cursor=cursor)["tools"][-1]["name"] == "run_agent_099"
         world.agent("agent-000", description="Something else.")

@@ -6,6 +6,7 @@ import signal
 from typing import Any
 
 from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.states import Status
 from tests.helpers.mcp_client import Parent
 from tests.helpers.turns import asks, call, calls, says, shell, use
 from tests.helpers.wait import wait_for
@@ -120,6 +121,26 @@ def test_an_agent_is_completed_from_outside_and_makes_no_further_request(world: 
         world.gone(agent_id)
         assert len(model.requests) == 1
         assert status(parent, agent_id)["payload_size"] == 9
+
+
+def test_an_agent_that_waits_for_a_slot_is_running_and_may_be_completed(world: World) -> None:
+    world.environment["SUBAGENT_MAX_RUNS"] = "1"
+    model = world.play(shell("sleep 300"))
+    with world.serve("--lifecycle") as parent:
+        first = start(parent)
+        wait_for(lambda: len(world.events(first, "tool_call")) == 1, BOUND, "the first agent works")
+        second, third = start(parent), start(parent)
+        assert world.meta(second).status is Status.READY
+        assert status(parent, second)["status"] == "running"
+        done = parent.call("agent_complete", agent_id=second, summary="Not needed.", payload="all of it")
+        assert done.keys() == {"status", "started_at", "completed_at"} and done["status"] == "completed"
+        world.gone(second)
+        shown = status(parent, second)
+        assert (shown["status"], shown["summary"], shown["payload_size"]) == ("completed", "Not needed.", 9)
+        assert parent.call("agent_stop", agent_id=third)["status"] == "stopped"
+        parent.call("agent_stop", agent_id=first)
+        world.gone(first)
+    assert len(model.requests) == 1 and world.meta(second).started_at is None
 
 
 def test_a_contract_is_carried_on_by_the_same_agent_whatever_file_has_its_name(world: World) -> None:
