@@ -18,7 +18,7 @@ from subagent_server.agents.formats import load_file
 from subagent_server.agents.mcp_json import read_server_file, with_named_servers
 from subagent_server.agents.redact import hidden_values, redact
 from subagent_server.agents.yaml_reader import AgentFileError, NotAnAgent
-from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.app import Session, no_such_command, pass_session
 from subagent_server.cli.console.output import (
     TEXT,
     EarlyExit,
@@ -288,7 +288,20 @@ def pass_on(kind: str, **facts: Any) -> None:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Group(click.Group):
+    """The group; `subagent mcp serve` says what is meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the verb that `args` begins with."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand:
+            raise no_such_command(ctx, args[0], list(self.commands)) from None
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 def mcp() -> None:
     """Try the MCP servers of an agent.
 

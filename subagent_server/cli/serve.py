@@ -126,7 +126,7 @@ def _serve_http(session: Session, service: Service, role: Role, options: HttpOpt
     http = _imported("subagent_server.server.http")
     announce(door)
     parent_of = None if door.tokens is None else door.tokens.parent_of
-    access = http.Access(door.hosts, parent_of, _page_access(service, door), door.is_welcome)
+    access = http.Access(door.hosts, parent_of, door.proxies, _page_access(service, door), door.is_welcome)
 
     def leave() -> NoReturn:
         door.close()

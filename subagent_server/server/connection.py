@@ -60,6 +60,8 @@ LIFECYCLE_INSTRUCTIONS = (
     "agent_start(contract) starts an agent without a file and returns its agent_id, which is a runId too; "
     "agent_status looks at several."
 )
+BASE_URL = "subagent.base_url"
+"""The key of a request's scope with what the addresses in its answers begin with, with a slash at the end."""
 LEFT = (
     "The server left before this call was answered. Runs continue: look with list_runs before you call "
     "again, or start anything again."
@@ -209,7 +211,7 @@ class ClientConnection:
             client_name,
         )
         if isinstance(request := context.request, Request):
-            call.http_url = str(request.base_url)
+            call.http_url = request.scope[BASE_URL]
         return call
 
     async def list_resources(

@@ -40,6 +40,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from subagent_server.run.errors import CallerError, SubagentError, UnknownRun
+from subagent_server.server.batches import Batches
 from subagent_server.server.connection import (
     LEFT,
     ClientConnection,
@@ -53,6 +54,7 @@ from subagent_server.server.http_access import (
     MAX_HEADER_BYTES,
     BodyBounds,
     BoundedProtocol,
+    Forwarding,
     HostGate,
     IsWelcome,
     ParentOf,
@@ -62,7 +64,7 @@ from subagent_server.server.http_access import (
 from subagent_server.server.notifications import is_modern
 from subagent_server.server.page.page_app import PageApp
 from subagent_server.server.resources import Context
-from subagent_server.server.sockets import BACKLOG
+from subagent_server.server.sockets import BACKLOG, Proxies
 from subagent_server.settings import Role
 from subagent_server.verbs.access import Caller
 from subagent_server.verbs.access_tokens import PageAccess
@@ -105,6 +107,7 @@ class Access:
 
     hosts: Iterable[str]
     parent_of: ParentOf | None
+    proxies: Proxies
     browsers: PageAccess | None = None
     is_welcome: IsWelcome | None = None
 
@@ -165,15 +168,19 @@ async def serve_http(
 
 def assemble(sessions: "McpSessions", access: Access, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
     """Return the application: MCP at `/mcp`, the routes, and the layers that look at each request first."""
-    app: ASGIApp = Starlette(
+    endpoint = StreamableHTTPASGIApp(sessions)
+    app = Starlette(
         routes=[
-            Route("/mcp", StreamableHTTPASGIApp(sessions)),
+            Route("/mcp", endpoint),
+            Route("/mcp/", endpoint),  # no redirect, whose address would have to be that of a proxy
             Route("/healthz", _health, methods=["GET"]),
             *routes,
         ],
         exception_handlers={SubagentError: _refused},
     )
-    return HostGate(TokenGate(BodyBounds(app), access.parent_of, access.browsers), access.hosts)
+    app.router.redirect_slashes = False
+    tokens = TokenGate(BodyBounds(Batches(app)), access.parent_of, access.browsers)
+    return Forwarding(HostGate(tokens, access.hosts), access.proxies)
 
 
 async def _refused(_: Request, error: Exception) -> JSONResponse:

@@ -23,6 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from subagent_server.run.errors import SubagentError
+from subagent_server.server.connection import BASE_URL
+from subagent_server.server.sockets import Proxies
 from subagent_server.verbs.access_tokens import PageAccess
 
 MAX_CONNECTIONS = 800
@@ -71,6 +73,40 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 IsWelcome = Callable[[socket.socket], bool]
 ParentOf = Callable[[bytes], str | None]
 """Returns the name of the parent whose token it is given, or None."""
+
+
+class Forwarding:
+    """Takes scheme and host of a request from a trusted proxy, and notes how addresses in its answer begin.
+
+    What a proxy adds is believed from a trusted one only, and the last value of a header, which is its own.
+    An address whose scheme is not known for certain is a path: no client is led from https to http.
+    """
+
+    def __init__(self, app: ASGIApp, proxies: Proxies) -> None:
+        self._app = app
+        self._proxies = proxies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, as the client has sent it to the proxy."""
+        headers = Headers(scope=scope)
+        came_by_proxy = any(name.startswith("x-forwarded-") or name == "forwarded" for name in headers)
+        scheme: str | None = scope["scheme"]
+        if came_by_proxy:
+            is_trusted = self._proxies.trust(scope["client"])
+            scheme = _last(headers, "x-forwarded-proto").lower() if is_trusted else None
+            if is_trusted and (host := _last(headers, "x-forwarded-host")):
+                others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+                scope = {**scope, "headers": [*others, (b"host", host.encode("latin-1"))]}
+        host = Headers(scope=scope).get("host", "")
+        place = _place(f"//{host}")
+        is_certain = place is not None and (came_by_proxy or place[0] in self._proxies.own_names)
+        known = f"{scheme}://{host}/" if scheme in _DEFAULT_PORTS and is_certain else "/"
+        base = self._proxies.public_url or known
+        await self._app({**scope, BASE_URL: base}, receive, send)
+
+
+def _last(headers: Headers, name: str) -> str:
+    return ",".join(headers.getlist(name)).rpartition(",")[2].strip()
 
 
 class HostGate:

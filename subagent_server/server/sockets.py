@@ -1,10 +1,11 @@
-"""Sockets to listen on: a TCP port, or a Unix socket that only this user reaches."""
+"""Sockets to listen on: a TCP port, or a Unix socket that only this user reaches; and proxies before them."""
 
 import os
 import socket
 import stat
 from contextlib import suppress
-from ipaddress import ip_address
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 
 from subagent_server.run.errors import BadArgument, HostError, shorten
@@ -115,3 +116,32 @@ def _remove_left_behind(path: Path) -> None:
 def _refused(where: str, error: Exception) -> HostError:
     why = getattr(error, "strerror", None) or str(error)
     return HostError(f"The server cannot listen on {shorten(where)} ({why}): name another place.")
+
+
+# -- Proxies, through which clients of other machines reach the server.
+
+
+IPNetwork = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True)
+class Proxies:
+    """How clients reach this server: at `public_url`, or as the proxies at the `trusted` addresses say.
+
+    `own_names` are the names under which the server is reached without a proxy. `trusts_socket` says that
+    the peers of a Unix socket are proxies.
+    """
+
+    own_names: frozenset[str]
+    public_url: str | None = None
+    trusted: tuple[IPNetwork, ...] = ()
+    trusts_socket: bool = False
+
+    def trust(self, client: tuple[str, int] | None) -> bool:
+        """Whether the peer of a connection is one of the proxies; a Unix socket has peers without address."""
+        if client is None or not client[0]:
+            return self.trusts_socket
+        address = ip_address(client[0].partition("%")[0])
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address in network for network in self.trusted)

@@ -23,6 +23,7 @@ import mcp_types as types
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.shared.message import SessionMessage
 
+from subagent_server.server.batches import BATCH_VERSION, batch_fault, batch_of
 from subagent_server.server.connection import (
     LEFT,
     ClientConnection,
@@ -194,6 +195,7 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         self._is_full = is_full
         self._at_end = at_end
         self._answering: set[asyncio.Task[None]] = set()
+        self._takes_batches = False
         self._messages = self._read_messages()  # one for all loops: the SDK looks at the first message alone
 
     async def receive(self) -> SessionMessage:
@@ -210,13 +212,24 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         async for line, size in self._lines():
             if not await self._has_room():
                 break
-            message = _too_long(size) if size > MAX_LINE_BYTES else _parsed(line)
-            if isinstance(message, _BadLine):
-                self._refuse(message, size)
-            elif message is not None:
-                self._note(message)
+            batch = batch_of(line) if self._takes_batches and size <= MAX_LINE_BYTES else None
+            if batch is not None and batch_fault(batch) is None:
+                for each in batch:  # each is answered alone, as the protocol allows
+                    if (message := self._taken(json.dumps(each).encode(), size)) is not None:
+                        yield SessionMessage(message)
+            elif (message := self._taken(line, size)) is not None:
                 yield SessionMessage(message)
         await self._at_end()
+
+    def _taken(self, line: bytes, size: int) -> types.JSONRPCMessage | None:
+        """Return the message of a line; None if it is none, which is answered here, or empty."""
+        message = _too_long(size) if size > MAX_LINE_BYTES else _parsed(line)
+        if isinstance(message, _BadLine):
+            self._refuse(message, size)
+            return None
+        if message is not None:
+            self._note(message)
+        return message
 
     async def _lines(self) -> AsyncIterator[tuple[bytes, int]]:
         """Yield each line with its size; of one that is too long the size alone is kept."""
@@ -263,6 +276,8 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         """Note a request that needs an answer, and that one which the client cancels needs none."""
         if isinstance(message, types.JSONRPCRequest):
             self._outgoing.unanswered[message.id] = None
+            if message.method == "initialize":
+                self._takes_batches = (message.params or {}).get("protocolVersion") == BATCH_VERSION
         elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
             cancelled = (message.params or {}).get("requestId")
             if isinstance(cancelled, int | str):
@@ -372,7 +387,8 @@ def _explained(text: str) -> _BadLine:
         )
     if not isinstance(found, dict):
         return _BadLine(
-            "the line is not a JSON-RPC message: send one object on each line; batches are not taken"
+            "the line is not a JSON-RPC message: send one object on each line; batches (without initialize, "
+            "at most 100 messages) are for the version 2025-03-26 alone"
         )
     if "method" not in found and ("result" in found or "error" in found):
         return _BadLine(f"an answer to this server is not valid: {_why(found)}", gets_answer=False)

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
+
+from subagent_server.extensions.evals.scorers import pass_at, standard_error
 from subagent_server.run.errors import UnknownRun
 from subagent_server.run.states import Status
 from tests.cli.command import Cli, Model, stored
@@ -90,10 +93,10 @@ def test_agents_models_and_repetitions_stand_side_by_side(cli: Cli, model: Model
     done = cli("eval", file)
     assert done.returncode == 0, done.stderr
     header, *rows, total = (line.split() for line in done.stdout.splitlines())
-    assert header == ["CASE", "AGENT", "MODEL", "PASS", "COST", "TIME"]
+    assert header == ["CASE", "AGENT", "MODEL", "PASS", "RATE", "COST", "TIME"]
     names = [[a, m] for a in ("worker", "other") for m in ("haiku", "opus")]
     assert [row[1:3] for row in rows] == names and {row[3] for row in rows} == {"2/2"}
-    assert (total[0], total[1]) == ("all", "8/8") and total[2].startswith("$0.")
+    assert total[:3] == ["all", "8/8", "100±0%"] and total[3].startswith("$0.")
     assert len(stored(cli)) == len(simulator.requests) == 8 and done.stderr.count("✔") == 8
 
 
@@ -185,7 +188,8 @@ def test_a_command_works_in_the_worktree_of_its_run_or_in_its_origin(cli: Cli) -
 
 def test_a_file_or_agent_that_cannot_be_used_starts_nothing(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("agents: [worker]\ncases:\n- name: x\n  promt: y\n", encoding="utf-8")
-    assert "bad.yaml, line 3, " in cli("eval", "bad.yaml").stderr
+    assert "bad.yaml, line 4, " in (refused := cli("eval", "bad.yaml").stderr)
+    assert "(nearest: prompt)" in refused
     assert cli("eval", evaluation(cli, {"name": "one"})).returncode == 3
     assert cli("eval", "nope.yaml").returncode == 2
     assert stored(cli) == []
@@ -196,3 +200,87 @@ def test_the_example_of_the_documents_passes_without_a_key(cli: Cli) -> None:
     done = cli("eval", str(example), "--agents", str(REPOSITORY / "agents"), env=NO_KEY)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].split()[:2] == ["all", "4/4"]
+
+
+def test_the_ready_scorers_judge_by_the_target_of_the_case(cli: Cli) -> None:
+    cli.agent("worker")
+    (cli.home / "evals").mkdir()
+    rows = 'name,prompt,target\ncapital,"Of France?",Paris\nwrong,"Of Italy?",Rome\n'
+    (cli.home / "evals" / "rows.csv").write_text(rows, encoding="utf-8")
+    dataset = {"path": "rows.csv", "script": "s.json", "expect": [{"includes": True}]}
+    (cli.home / "evals" / "s.json").write_text(json.dumps({"turns": [says("It is Paris.")]}), "utf-8")
+    found = cli.json(
+        "eval",
+        evaluation(
+            cli,
+            {"name": "match", "turns": [says("So it is:  **Paris**.")], "expect": [{"match": "paris"}]},
+            {"name": "choice", "turns": [says("A or C?\nANSWER: B")], "target": "b",
+             "expect": [{"choice": True}]},
+            {"name": "number", "turns": [says("From 12 to $1,234.56.")], "target": 1234.5,
+             "expect": [{"number": True, "tolerance": 0.1}]},
+            {"name": "no number", "turns": [says("1,235 or 7")], "expect": [{"number": 1235}]},
+            dataset=dataset,
+        ),
+        code=1, env=NO_KEY,
+    )  # fmt: skip
+    assert passed(found) == {
+        "match": True, "choice": True, "number": True, "no number": False, "capital": True, "wrong": False,
+    }  # fmt: skip
+    assert found["passRate"] == 0.6667 and 0.2 < found["standardError"] < 0.22
+
+
+def test_a_vote_needs_more_than_half_of_its_judges(cli: Cli) -> None:
+    for name in ("worker", "kind", "harsh"):
+        cli.agent(name)
+    (cli.home / "evals").mkdir()
+    for name in ("PASS", "FAIL"):
+        text = json.dumps({"turns": [says(f"{name}. So it is.")]})
+        (cli.home / "evals" / f"{name}.json").write_text(text, encoding="utf-8")
+
+    def judged(*verdicts: str) -> list[dict[str, Any]]:
+        votes = [{"agent": "kind", "question": "Good?", "script": f"{each}.json"} for each in verdicts]
+        return [{"vote": votes}]
+
+    found = cli.json(
+        "eval",
+        evaluation(
+            cli,
+            {"name": "two of three", "turns": [says("ok")], "expect": judged("PASS", "FAIL", "PASS")},
+            {"name": "one of two", "turns": [says("ok")], "expect": judged("PASS", "FAIL")},
+        ),
+        code=1, env=NO_KEY,
+    )  # fmt: skip
+    assert passed(found) == {"two of three": True, "one of two": False}
+
+
+def test_what_was_not_begun_is_no_failure_and_resume_tries_it(cli: Cli) -> None:
+    cli.agent("worker")
+    cases = [{"name": f"case {n}", "turns": [says("fine")], "expect": [{"match": "fine"}]} for n in range(3)]
+    broken = {"name": "broken", "turns": [says("", fault={"status": 400})]}
+    file = evaluation(cli, broken, *cases)
+    first = cli.json("eval", file, "-j", "1", "--fail-on-error", code=1, env=NO_KEY)
+    assert (first["passed"], first["trials"], first["notBegun"], first["errors"]) == (0, 1, 3, 1)
+    assert [run.get("passed") for run in first["runs"]] == [False, None, None, None]
+    one = cli.json("eval", file, "--case", "case *", "--limit", "1", env=NO_KEY)
+    assert (one["passed"], one["trials"], one["planned"]) == (1, 1, 1)
+    file = evaluation(cli, {"name": "broken", "turns": [says("mended")]}, *cases)
+    again = cli.json("eval", file, "--resume", env=NO_KEY)
+    assert (again["passed"], again["trials"]) == (4, 4)
+    kept = [run for run in again["runs"] if run["case"] == "case 0"]
+    assert kept == [{**one["runs"][0]}]
+    (cli.home / "first.json").write_text(json.dumps(first), encoding="utf-8")
+    (cli.home / "again.json").write_text(json.dumps(again), encoding="utf-8")
+    shown = cli("eval", "again.json", "--against", "first.json").stdout
+    assert "4/4" in shown and "0/1" in shown and "+100%" in shown
+    assert "fits no case" in cli("eval", file, "--case", "nothing*").stderr
+
+
+def test_repetitions_give_a_rate_its_error_and_pass_at_k(cli: Cli) -> None:
+    assert pass_at(4, 1, 1) == 0.25 and pass_at(4, 1, 4) == 1.0 and pass_at(5, 0, 3) == 0.0
+    assert round(pass_at(10, 3, 5), 4) == 0.9167
+    assert standard_error([1, 0, 1, 0]) == pytest.approx(0.2887, abs=1e-4) and standard_error([1]) is None
+    cli.agent("worker")
+    found = cli.json(
+        "eval", evaluation(cli, {"name": "one", "turns": [says("ok")]}, times=4), "-j", "4", env=NO_KEY
+    )
+    assert found["passAt"] == {"1": 1.0, "2": 1.0, "4": 1.0} and found["standardError"] == 0.0

@@ -1,6 +1,7 @@
 """The text of `--help`, and the cost of calling a verb."""
 
 import json
+import re
 
 import pytest
 
@@ -73,6 +74,30 @@ def test_a_misspelt_option_is_answered_in_one_sentence_with_those_that_may_be_me
         "No such option '--ful'. Did you mean one of '--follow', '--full'? `subagent logs --help` says more."
     )
     assert (done.returncode, done.stderr) == (2, f"subagent: {sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["mcp", "serve", "--config", "x.yaml"], "subagent serve --config FILE"),
+        (["config", "lint", "x.yaml"], "subagent doctor FILE"),
+        (["list"], "subagent ls"),
+        (["ps"], "subagent ls"),
+        (["status"], "subagent show RUN"),
+        (["top"], "subagent ls --watch"),
+    ],
+)
+def test_a_verb_of_other_programs_is_pointed_to_by_its_name_here(
+    cli: Cli, words: list[str], meant: str
+) -> None:
+    done = cli(*words)
+    assert done.returncode == 2 and f"`{meant}`" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["sto", "stopp", "mr", "prun", "merg"])
+def test_a_misspelt_verb_suggests_none_that_ends_runs(cli: Cli, name: str) -> None:
+    said = cli(name).stderr
+    assert "No such command" in said and not re.search(r"'(stop|rm|prune|merge)'", said)
 
 
 @pytest.mark.parametrize("group", [[], ["mcp"]])

@@ -154,11 +154,11 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the verb that `args` begins with; an unknown name fails with similar names."""
+        """Return the verb that `args` begins with; an unknown name fails with the verb that is meant."""
         try:
             return super().resolve_command(ctx, args)
         except click.exceptions.NoSuchCommand:
-            raise click.exceptions.NoSuchCommand(args[0], possibilities=VERBS, ctx=ctx) from None
+            raise no_such_command(ctx, args[0], [name for name in VERBS if name not in _ENDING]) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of verbs without importing them."""
@@ -166,6 +166,30 @@ class LazyGroup(click.Group):
         for title, group in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), verb.help) for name, verb in group.items()])
+
+
+_OTHER_NAMES = {
+    "list": "ls",
+    "ps": "ls",
+    "status": "ls` or `subagent show RUN",
+    "top": "ls --watch",
+    "config": "doctor FILE",
+    "lint": "doctor FILE",
+    "mcp serve": "serve --config FILE",
+    "config lint": "doctor FILE",
+}
+"""What people call verbs elsewhere: other programs, and the specification of the agent files."""
+_ENDING = frozenset({"stop", "rm", "prune", "merge"})
+"""Verbs that end or change something: a mistyped name never suggests them."""
+
+
+def no_such_command(ctx: click.Context, name: str, possibilities: Sequence[str]) -> click.UsageError:
+    """Return the error that names the verb that is meant, or verbs with similar names."""
+    group = "" if ctx.parent is None else f"{ctx.info_name} "
+    meant = _OTHER_NAMES.get(f"{group}{name}")
+    if meant is None:
+        return click.exceptions.NoSuchCommand(name, possibilities=possibilities, ctx=ctx)
+    return click.UsageError(f"No such command '{group}{name}': it is `subagent {meant}`.", ctx)
 
 
 def _spelled_as_options(args: Sequence[str]) -> list[str]:

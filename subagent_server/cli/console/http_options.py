@@ -5,15 +5,24 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
 from subagent_server.cli.console.output import err
 from subagent_server.process.peer import is_user_outside_boxes
 from subagent_server.run.errors import BadArgument, shorten
-from subagent_server.server.sockets import is_loopback, listen_on_path, listen_on_port, remove_path
+from subagent_server.server.sockets import (
+    IPNetwork,
+    Proxies,
+    is_loopback,
+    listen_on_path,
+    listen_on_port,
+    remove_path,
+)
 from subagent_server.settings import Settings
 from subagent_server.verbs.access_tokens import DEFAULT_PARENT, ParentTokens, read_tokens, token_of
 
@@ -36,6 +45,8 @@ class HttpOptions:
     token_file: Path | None
     no_token: bool
     hosts: tuple[str, ...]
+    public_url: str | None
+    trusted_proxies: tuple[str, ...]
 
     @property
     def is_wanted(self) -> bool:
@@ -50,8 +61,11 @@ class HttpOptions:
             raise click.UsageError("--http HOST:PORT and --unix are two places: name one.")
         if options.no_token and options.token_file is not None:
             raise click.UsageError("--no-token and --token-file exclude each other: leave one out.")
-        if not options.is_wanted and (options.no_token or options.token_file or options.hosts):
-            raise click.UsageError("--no-token, --token-file and --allow-host are for --http and --unix.")
+        if not options.is_wanted and any((*values.values(),)):
+            raise click.UsageError(
+                "--no-token, --token-file, --allow-host, --public-url and --trusted-proxy are for --http and "
+                "--unix."
+            )
         return options
 
 
@@ -93,6 +107,20 @@ def http_options(command: F) -> F:
                 metavar="NAME",
                 help="A further name under which clients reach this, such as a proxy's; may be repeated.",
             ),
+            click.option(
+                "--public-url",
+                metavar="URL",
+                help="Where clients reach this through a proxy, such as https://agents.example.org: all "
+                "addresses in answers begin so, and its name is allowed.",
+            ),
+            click.option(
+                "--trusted-proxy",
+                "trusted_proxies",
+                multiple=True,
+                metavar="ADDRESS",
+                help="Believe X-Forwarded-Proto and -Host of this address, network, or `unix` (who comes by "
+                "--unix); may be repeated.  [default: nobody]",
+            ),
         ]
     ):
         command = option(command)
@@ -110,6 +138,7 @@ class HttpDoor:
     listener: socket.socket
     hosts: tuple[str, ...]
     tokens: ParentTokens | None
+    proxies: Proxies
     is_welcome: Callable[[socket.socket], bool] | None = None
     close: Callable[[], None] = lambda: None
 
@@ -136,13 +165,51 @@ def opened(options: HttpOptions, settings: Settings) -> HttpDoor:
     # Of a peer on a Unix socket the kernel says which user it is, so it needs no token.
     needs_none = options.no_token or (options.unix is not None and options.token_file is None)
     tokens = None if needs_none else _tokens(options, settings)
-    hosts = tuple(dict.fromkeys((*_LOOPBACK_NAMES, host, *options.hosts)))
+    proxies = _proxies(options, host)
+    public = [] if proxies.public_url is None else [urlsplit(proxies.public_url).hostname or ""]
+    hosts = tuple(dict.fromkeys((*_LOOPBACK_NAMES, host, *options.hosts, *public)))
     if options.unix is not None:
         path = settings.cwd / options.unix
         listener = listen_on_path(path)
         close = partial(remove_path, path, path.lstat())
-        return HttpDoor(listener, hosts, tokens, is_user_outside_boxes, close)
-    return HttpDoor(listen_on_port(host, port), hosts, tokens)
+        return HttpDoor(listener, hosts, tokens, proxies, is_user_outside_boxes, close)
+    return HttpDoor(listen_on_port(host, port), hosts, tokens, proxies)
+
+
+def _proxies(options: HttpOptions, host: str) -> Proxies:
+    """Return how clients reach the server. Raises BadArgument."""
+    networks: list[IPNetwork] = []
+    for text in options.trusted_proxies:
+        if text == "unix":
+            continue
+        try:
+            networks.append(ip_network(text))
+        except ValueError as error:
+            raise BadArgument(
+                f"--trusted-proxy {shorten(text)} is no address: write 127.0.0.1, 10.0.0.0/8, or unix."
+            ) from error
+    return Proxies(
+        own_names=frozenset({*_LOOPBACK_NAMES, host.lower()}),
+        public_url=None if options.public_url is None else _public_url(options.public_url),
+        trusted=tuple(networks),
+        trusts_socket="unix" in options.trusted_proxies,
+    )
+
+
+def _public_url(text: str) -> str:
+    """Return an address with a slash at its end. Raises BadArgument."""
+    try:
+        parts = urlsplit(text)
+        is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    is_plain = text.isprintable() and not set("?#@") & set(text)
+    if not (is_address and is_plain):
+        raise BadArgument(
+            f"--public-url {shorten(text)} is no address: write it as https://agents.example.org."
+        )
+    path = parts.path.rstrip("/").removesuffix("/mcp")
+    return f"{parts.scheme}://{parts.netloc}{path}/"
 
 
 def announce(door: HttpDoor) -> None:

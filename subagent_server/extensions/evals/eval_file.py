@@ -4,16 +4,19 @@ A file is read as strictly as its schema says: an unknown key, or a value of the
 its line.
 """
 
+import csv
+import io
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from decimal import Decimal
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -28,6 +31,7 @@ from subagent_server.agents.yaml_reader import (
     read_text,
     shown,
 )
+from subagent_server.extensions.evals.scorers import SCORERS, numbers_of
 from subagent_server.run.agent_definition import JsonSchema
 from subagent_server.run.errors import CallerError, shorten
 from subagent_server.run.records import Record
@@ -36,6 +40,7 @@ from subagent_server.run.schemas import DIALECT
 EVALS = "evals"
 """The directory of a project for its evaluation files; they may lie beside it too."""
 MAX_TIMES = 1_000
+MAX_ROWS = 10_000
 MAX_VALUES = 100_000
 """Of all cases of a file."""
 MAX_COMMAND_SECONDS = 600
@@ -55,6 +60,19 @@ _Word = Annotated[str, BeforeValidator(_word), Field(min_length=1)]
 _Name = Annotated[str, Field(min_length=1, max_length=100)]
 _Text = Annotated[str, Field(min_length=1)]
 _Seconds = Annotated[float, Field(gt=0)]
+
+
+def _texts(value: object) -> object:
+    """Return what is wanted as a list of texts: one text or number stands for itself."""
+    return [_word(each) for each in value] if isinstance(value, list) else [_word(value)]
+
+
+def _texts_or_true(value: object) -> object:
+    return value if value is True else _texts(value)
+
+
+_Targets = Annotated[list[_Text], BeforeValidator(_texts), Field(min_length=1)]
+_Target = Annotated[list[_Text] | Literal[True], BeforeValidator(_texts_or_true)]
 
 
 class BadEvalFile(CallerError):
@@ -103,13 +121,40 @@ class Expectation(_Part):
         default=COMMAND_SECONDS, description="How long the command may take."
     )
     judge: Judging | None = Field(default=None, description="An agent that judges the result.")
+    vote: list[Judging] | None = Field(
+        default=None, min_length=2, description="Several judges: more than half of them have to let it pass."
+    )
+    match: _Target | None = Field(
+        default=None, description="The result is this or ends with it; `true` is the `target` of the case."
+    )
+    includes: _Target | None = Field(default=None, description="The result holds this text.")
+    choice: _Target | None = Field(
+        default=None, description="The result chooses this letter, or these: `ANSWER: B`, or B alone."
+    )
+    number: _Target | None = Field(default=None, description="The last number of the result is this.")
+    tolerance: Annotated[Decimal, Field(ge=0, strict=False)] = Field(
+        default=Decimal(0), description="How far the number may be off."
+    )
+
+    @property
+    def scorer(self) -> tuple[str, list[str] | bool] | None:
+        """The ready scorer, and the targets that it has; `True` stands for those of the case."""
+        found = ((name, getattr(self, name)) for name in SCORERS if getattr(self, name) is not None)
+        return next(found, None)
 
     @model_validator(mode="after")
     def _is_one(self) -> "Expectation":
-        kinds = ("json_schema", "schema_path", "pattern", "command", "judge")
+        kinds = ("json_schema", "schema_path", "pattern", "command", "judge", "vote", *SCORERS)
         given = [kind for kind in kinds if kind in self.model_fields_set]
         if len(given) != 1:
-            raise ValueError("must be exactly one of schema, schemaPath, pattern, command and judge")
+            raise ValueError(
+                "must be exactly one of schema, schemaPath, pattern, command, judge, vote, "
+                f"{', '.join([*SCORERS][:-1])} and {[*SCORERS][-1]}"
+            )
+        if "tolerance" in self.model_fields_set and given != ["number"]:
+            raise ValueError("has a tolerance, which belongs to a number")
+        if isinstance(self.number, list) and not all(map(numbers_of, self.number)):
+            raise ValueError("has a number that is none")
         if "timeout_seconds" in self.model_fields_set and given != ["command"]:
             raise ValueError("has timeoutSeconds, which belongs to a command")
         if self.pattern is not None:
@@ -139,6 +184,34 @@ class EvalCase(_Part):
         default=None, description="A script that plays the model, relative to this file."
     )
     expect: list[Expectation] = Field(default_factory=list, description="What the result has to be.")
+    target: _Targets | None = Field(
+        default=None, description="What is wanted, or several texts of which one is, for ready scorers."
+    )
+
+    @model_validator(mode="after")
+    def _has_target(self) -> "EvalCase":
+        scorers = [each.scorer for each in self.expect if each.scorer is not None]
+        if any(targets is True for _, targets in scorers) and not self.target:
+            raise ValueError("has a scorer with `true` and no `target`: name what is wanted")
+        if ("number", True) in scorers and not all(map(numbers_of, self.target or [])):
+            raise ValueError("has a `target` that is no number")
+        if self.target and not self.expect:
+            raise ValueError("has a `target` and no `expect`: name a scorer, such as `- match: true`")
+        return self
+
+
+class Dataset(_Part):
+    """Cases from a file of rows: CSV (.csv) with the names of its columns first, or JSON lines."""
+
+    path: _Text = Field(description="The file, relative to this one.")
+    name: _Name = Field(default="name", description="The column with the name of the case, else `row 1`.")
+    prompt: _Name = Field(default="prompt", description="The column with the prompt.")
+    target: _Name = Field(default="target", description="The column with what is wanted.")
+    agents: list[_Name] | None = Field(default=None, min_length=1, description="The agents of its cases.")
+    cwd: _Text | None = Field(default=None, description="Where the agents work.")
+    answer: _Text | None = Field(default=None, description="The answer to each question.")
+    script: _Text | None = Field(default=None, description="A script that plays the model.")
+    expect: list[Expectation] = Field(default_factory=list, description="What each result has to be.")
 
 
 class EvalFile(_Part):
@@ -158,22 +231,34 @@ class EvalFile(_Part):
     timeout_seconds: _Seconds | None = Field(
         default=None, description="Seconds of working time of each run, instead of those of the agent's file."
     )
-    cases: list[EvalCase] = Field(min_length=1, description="The cases, in the order of the table.")
+    dataset: Dataset | None = Field(default=None, description="Further cases, from a file of rows.")
+    cases: list[EvalCase] = Field(default_factory=list, description="The cases, in the order of the table.")
 
     @property
     def judges(self) -> list[Judging]:
         """The judges of all cases."""
-        return [each.judge for case in self.cases for each in case.expect if each.judge is not None]
+        expected = [each for case in self.cases for each in case.expect]
+        alone = [each.judge for each in expected if each.judge is not None]
+        return [*alone, *(judge for each in expected for judge in each.vote or ())]
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with the cases together, or None."""
+        names = [case.name for case in self.cases]
+        double = next((name for name, count in Counter(names).items() if count > 1), None)
+        if double is not None:
+            return f"has two cases of the name {shorten(double)}"
+        lacking = next((case.name for case in self.cases if not (case.agents or self.agents)), None)
+        if lacking is not None:
+            return f"names no agent for the case {shorten(lacking)}: add `agents`, a list"
+        return None
 
     @model_validator(mode="after")
     def _fits(self) -> "EvalFile":
-        names = [case.name for case in self.cases]
-        double = next((name for number, name in enumerate(names) if name in names[:number]), None)
-        if double is not None:
-            raise ValueError(f"has two cases of the name {shorten(double)}")
-        lacking = next((case.name for case in self.cases if not (case.agents or self.agents)), None)
-        if lacking is not None:
-            raise ValueError(f"names no agent for the case {shorten(lacking)}: add `agents`, a list")
+        if not self.cases and self.dataset is None:
+            raise ValueError("has neither `cases` nor a `dataset`: add what is to be tried")
+        if self.fault is not None:
+            raise ValueError(self.fault)
         return self
 
 
@@ -196,13 +281,70 @@ def read_eval_file(path: Path) -> EvalFile:
     try:
         read = EvalFile.model_validate(as_json(whole))
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
+        problems = error.errors(include_url=False)
+        # A misspelt key is missing too, and only the one that is there has a nearest name.
+        problem = min(problems, key=lambda each: each["type"] != "extra_forbidden")
         raise BadEvalFile(path, _reason(problem), _line(whole, problem["loc"])) from error
+    if read.dataset is not None:
+        read = read.model_copy(update={"cases": [*read.cases, *_cases_of(path, read.dataset)]})
+        if (fault := read.fault) is not None:
+            raise BadEvalFile(path, f"with its dataset it {fault}")
     cases = [
         case.model_copy(update={"expect": [_with_schema(path, case, each) for each in case.expect]})
         for case in read.cases
     ]
     return read.model_copy(update={"cases": cases})
+
+
+def _cases_of(path: Path, dataset: Dataset) -> list[EvalCase]:
+    """Return the cases of a file of rows. Raises BadEvalFile."""
+    source = path.parent / dataset.path
+    cases: list[EvalCase] = []
+    for number, row in enumerate(_rows_of(source), 1):
+        prompt, target = row.get(dataset.prompt), row.get(dataset.target)
+        if not isinstance(prompt, str) or not prompt:
+            known = ", ".join(map(str, row)) or "nothing"
+            raise BadEvalFile(source, f"row {number} has no text as {dataset.prompt} (it has {known})")
+        named = row.get(dataset.name)
+        given = {key: getattr(dataset, key) for key in ("agents", "cwd", "answer", "script", "expect")}
+        try:
+            case = EvalCase.model_validate(
+                {
+                    **given,
+                    "name": str(named) if named not in (None, "") else f"row {number}",
+                    "prompt": prompt,
+                    "target": None if target in (None, "", []) else target,
+                }
+            )
+        except ValidationError as error:
+            raise BadEvalFile(source, f"row {number}: {_reason(error.errors()[0])}") from error
+        cases.append(case)
+    if not cases:
+        raise BadEvalFile(source, "it has no rows")
+    return cases
+
+
+def _rows_of(source: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = read_text(source)
+    except Unreadable as error:
+        raise BadEvalFile(source, error.reason, error.line) from error
+    if source.suffix.lower() == ".csv":
+        try:
+            yield from islice(csv.DictReader(io.StringIO(text), strict=True), MAX_ROWS)
+        except csv.Error as error:
+            raise BadEvalFile(source, f"it is not CSV ({error})") from error
+        return
+    for number, line in enumerate(islice(text.splitlines(), MAX_ROWS), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise BadEvalFile(source, "it is no JSON object; a dataset is CSV or JSON lines", number)
+        yield row
 
 
 Reach = dict[str, list[str]]
@@ -279,7 +421,7 @@ def _reason(problem: Any) -> str:
         place += f"[{step}]" if isinstance(step, int) else f"{place and '.'}{step}"
     place = shorten(place) if place else "the file"
     if problem["type"] == "extra_forbidden":
-        parts = (EvalFile, EvalCase, Expectation, Judging)
+        parts = (EvalFile, EvalCase, Expectation, Judging, Dataset)
         known = sorted(str(field.alias) for part in parts for field in part.model_fields.values())
         near = get_close_matches(str(problem["loc"][-1]), known, n=1)
         return f"{place} is not a key here{f' (nearest: {near[0]})' if near else ''}"

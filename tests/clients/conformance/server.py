@@ -23,6 +23,7 @@ from mcp.shared.exceptions import MCPError
 
 from subagent_server.server.connection import ProtocolServer, explain_bad_parameters, refuse_second_initialize
 from subagent_server.server.http import Access, HttpServer, McpSessions, OpenCalls, assemble
+from subagent_server.server.sockets import Proxies
 from tests.clients.conformance.documents import (
     PROMPT_ARGUMENTS,
     RESOURCES,
@@ -253,7 +254,7 @@ async def serve(port: int) -> None:
     server = fixture_server()
     sessions = McpSessions(server)
     server.middleware.insert(0, OpenCalls())
-    app = assemble(sessions, Access(["127.0.0.1", "localhost"], None))
+    app = assemble(sessions, Access(["127.0.0.1", "localhost"], None, Proxies(frozenset())))
     with socket.create_server(("127.0.0.1", port)) as listener:
         async with sessions.run():
             await HttpServer(app).serve([listener])

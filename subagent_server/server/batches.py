@@ -1,0 +1,122 @@
+"""Batches of JSON-RPC messages, which the version 2025-03-26 of the protocol has, over HTTP.
+
+Each message of a batch is answered by the application as one that came alone. The answers come on one stream,
+each with its progress, as soon as they are there; a batch without a request is answered with 202. Later
+versions have no batches, and their clients name the version in each request: those are left to the refusal of
+the application.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+BATCH_VERSION = "2025-03-26"
+MAX_BATCH = 100
+"""The most messages of a batch."""
+_MCP_PATHS = frozenset({"/mcp", "/mcp/"})
+
+
+def batch_of(body: bytes) -> list[Any] | None:
+    """Return the messages of a batch; None if this is none, such as an empty list."""
+    if body.lstrip()[:1] != b"[":
+        return None
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return found if found and isinstance(found, list) else None
+
+
+def batch_fault(messages: Sequence[Any]) -> str | None:
+    """Return why a batch is not taken, or None."""
+    if len(messages) > MAX_BATCH:
+        return f"the batch has {len(messages):,} of at most {MAX_BATCH} messages: send several"
+    if any(isinstance(each, dict) and each.get("method") == "initialize" for each in messages):
+        return "initialize is in a batch: send it alone, and first"
+    return None
+
+
+class Batches:
+    """Passes the messages of a batch on one by one. The body of a request has to be one message by then."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or the messages of its batch."""
+        version = Headers(scope=scope).get("mcp-protocol-version", BATCH_VERSION)
+        if scope["method"] != "POST" or scope["path"] not in _MCP_PATHS or version != BATCH_VERSION:
+            return await self._app(scope, receive, send)
+        first = await receive()
+        messages = batch_of(first.get("body", b""))
+        if messages is None:
+            return await self._app(scope, _first(first, receive), send)
+        if (fault := batch_fault(messages)) is not None:
+            error = {"code": -32600, "message": f"{fault}."}
+            answer: Response = JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, 400)
+        elif any(isinstance(each, dict) and "method" in each and "id" in each for each in messages):
+            answer = StreamingResponse(self._answers(scope, messages), media_type="text/event-stream")
+        else:
+            async for _ in self._answers(scope, messages):
+                pass
+            answer = Response(status_code=202)
+        return await answer(scope, receive, send)
+
+    async def _answers(self, scope: Scope, messages: Sequence[Any]) -> AsyncIterator[bytes]:
+        """Yield the events of all answers; one that is no stream becomes an event."""
+        events: asyncio.Queue[bytes | None] = asyncio.Queue()
+        tasks = [asyncio.create_task(self._answer(scope, each, events)) for each in messages]
+        try:
+            for _ in tasks:
+                while (event := await events.get()) is not None:
+                    yield event
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _answer(self, scope: Scope, message: Any, events: asyncio.Queue[bytes | None]) -> None:
+        is_stream, whole = False, b""
+
+        async def take(part: Message) -> None:
+            nonlocal is_stream, whole
+            if part["type"] == "http.response.start":
+                kind = Headers(raw=part["headers"]).get("content-type", "")
+                is_stream = kind.startswith("text/event-stream")
+            elif is_stream and part.get("body"):
+                events.put_nowait(part["body"])  # a whole event: they are not cut
+            else:
+                whole += part.get("body", b"")
+
+        body = json.dumps(message).encode()
+        given: Message = {"type": "http.request", "body": body, "more_body": False}
+        try:
+            await self._app(_of_length(scope, len(body)), _first(given, _nothing), take)
+            if whole.startswith(b"{"):
+                events.put_nowait(b"event: message\r\ndata: " + whole.replace(b"\n", b"") + b"\r\n\r\n")
+        finally:
+            events.put_nowait(None)
+
+
+def _of_length(scope: Scope, length: int) -> Scope:
+    others = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
+    return {**scope, "headers": [*others, (b"content-length", str(length).encode())]}
+
+
+def _first(message: Message, receive: Receive) -> Receive:
+    """Return a receiver that gives a message before all others."""
+    pending = [message]
+
+    async def receive_next() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return receive_next
+
+
+async def _nothing() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError
