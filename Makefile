@@ -9,6 +9,7 @@ CLIENTS ?= .cache/clients
 SERVERS ?= .cache/servers
 INSTALLERS ?= .cache/installers
 RELEASE ?= .cache/release
+FAST := $(addprefix tests/,agents cli extensions loop run server toolbox tools verbs worker)
 EXAMPLES ?= 10000
 ROUNDS ?= 60
 TIMES ?= 50
@@ -27,9 +28,15 @@ help:  ## what can be made
 demo: $(VENV)/.installed  ## a parent hands a review of the last commit to a subagent
 	@$(BIN)/subagent demo
 
-test: $(VENV)/.installed-dev $(SERVERS)/.installed  ## the test suite, in parallel; of long campaigns a sample
+test: $(VENV)/.installed-dev  ## the test suite, in parallel; of long campaigns a sample
 	@$(BIN)/python -m tests.helpers.bubblewrap
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not soak and not install"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not soak and not install and not npm"
+
+test-fast: $(VENV)/.installed-dev  ## the tests that start no process
+	$(BIN)/pytest -n 2 $(FAST) -m "not process and not npm and not install"
+
+mutants: $(VENV)/.installed-dev  ## put 100 small faults into copies of the package: do the tests find them?
+	$(BIN)/python -m tests.mutants
 
 test-whole: $(VENV)/.installed-dev $(SERVERS)/.installed  ## the test suite with all of its campaigns
 	SUBAGENT_TESTS_WHOLE=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal --timeout 1800
@@ -37,8 +44,9 @@ test-whole: $(VENV)/.installed-dev $(SERVERS)/.installed  ## the test suite with
 test-races: $(VENV)/.installed-dev  ## the tests of races, TIMES times, beside two busy loops a core
 	$(BIN)/python -m tests.busy --times $(TIMES) -n $(WORKERS) --dist worksteal -m race
 
-test-clients: $(VENV)/.installed-dev $(CLIENTS)/.installed  ## Claude Code, Codex, Gemini CLI and MCP Inspector as parents; real projects in a sandbox
+test-clients: $(VENV)/.installed-dev $(CLIENTS)/.installed $(SERVERS)/.installed  ## what npm has: real clients as parents, MCP servers that others wrote
 	CLIENTS=$(CLIENTS) $(BIN)/pytest -n 2 --timeout 300 tests/clients
+	$(BIN)/pytest -n 2 --timeout 300 -m npm
 
 test-browser: $(VENV)/.installed-browser  ## the page in Debian's Chromium (`apt-get install chromium`); PICTURES=1 takes the pictures of docs/
 	$(BIN)/pytest -n 0 --timeout 300 tests/browser
@@ -137,7 +145,7 @@ $(CLIENTS)/.installed: tests/clients/package.json tests/clients/package-lock.jso
 	@touch $@
 
 $(SERVERS)/.installed: tests/reference_servers/package.json tests/reference_servers/package-lock.json
-	@command -v npm >/dev/null || { echo "make test: npm is missing; install it with Node.js 20 or later" >&2; exit 1; }
+	@command -v npm >/dev/null || { echo "make test-clients: npm is missing; install it with Node.js 20 or later" >&2; exit 1; }
 	mkdir -p $(SERVERS)
 	cp tests/reference_servers/package.json tests/reference_servers/package-lock.json $(SERVERS)
 	cd $(SERVERS) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error

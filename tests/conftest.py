@@ -1,8 +1,8 @@
 """Fixtures that tests of several rooms share, and the processes that a session shares."""
 
 import gc
-import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,32 +11,34 @@ from hypothesis import HealthCheck, settings
 from subagent_server.run.store import RunStore
 from tests.helpers import warm
 from tests.helpers.api_checks import check_strictly
-from tests.helpers.forking import ADDRESS, Forker
 from tests.helpers.starter import forget_starter
 from tests.helpers.world import World
 
 _WARM = pytest.StashKey[Path]()
-_FORKER = pytest.StashKey[Forker]()
+_TESTS = Path(__file__).parent
+_PROCESS_FOLDERS = frozenset(
+    ("browser", "clients", "end_to_end", "faults", "http", "process", "sandbox", "soak", "worktrees")
+)
+_PROCESS_FIXTURES = frozenset(("cli", "world"))
+_STARTS = frozenset(("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"))
+_is_fast = False
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Set the process up, and name the directory of the zygote: workers get it with their environment."""
     forget_starter()
+    sys.addaudithook(_refuse_processes)
     check_strictly()
     settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("suite")  # a busy machine is slow: that is not a fault of an example
     if not hasattr(config, "workerinput"):
         config.stash[_WARM] = warm.begin()
-        config.stash[_FORKER] = Forker(config.stash[_WARM])
-        os.environ[ADDRESS] = config.stash[_FORKER].address
         if config.getoption("numprocesses", None):  # else the first run has it started, and starts plainly
             warm.spawn(config.stash[_WARM])
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the processes of the session: the one that forks commands, and the zygote if there is one."""
-    if _FORKER in config.stash:
-        config.stash[_FORKER].close()
+    """End the zygote of the session, if there is one."""
     if _WARM in config.stash:
         warm.end(config.stash[_WARM])
 
@@ -51,8 +53,32 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest tests, which have a timeout of their own: at the end the others would wait."""
+    """Mark the tests that may start processes, by folder or fixture; begin with those that take longest.
+
+    These have a timeout of their own: at the end all others would wait for them.
+    """
+    for item in items:
+        folders = Path(item.path).relative_to(_TESTS).parts[:-1]
+        fixtures: Sequence[str] = getattr(item, "fixturenames", ())
+        if not _PROCESS_FOLDERS.isdisjoint(folders) or not _PROCESS_FIXTURES.isdisjoint(fixtures):
+            item.add_marker("process")
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let a test without the mark `process` start none: `make test-fast` relies on it."""
+    global _is_fast
+    _is_fast = item.get_closest_marker("process") is None
+    try:
+        return (yield)
+    finally:
+        _is_fast = False
+
+
+def _refuse_processes(event: str, _: tuple[object, ...]) -> None:
+    if _is_fast and event in _STARTS:
+        raise RuntimeError(f"{event} in a test without the mark `process`, which `make test-fast` runs")
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from subagent_server.extensions.simulator import Simulator
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.turns import Turn, call
 
+pytestmark = pytest.mark.process
+
 PAGE = REPOSITORY / "docs" / "ci.md"
 BOUND = 120.0
 FOUND = call(

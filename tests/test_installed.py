@@ -80,6 +80,7 @@ def check(command: Sequence[str | Path], place: Path, env: Mapping[str, str]) ->
     assert run(*command, "agents", cwd=shop, env=env).startswith("mine ")
 
 
+@pytest.mark.process
 def test_the_wheel_works_outside_the_repository(wheel: Path, tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     installing = ("-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", packages)

@@ -234,6 +234,7 @@ DRAFTS: dict[str, tuple[dict[str, Any], object, object]] = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_each_draft_is_judged_by_its_own_rules(write: WriteFile, draft: str) -> None:
     rules, right, wrong = DRAFTS[draft]
@@ -256,6 +257,7 @@ def test_an_unknown_draft_is_a_fault(agent: Load, draft: object) -> None:
         assert "is not known: those of the drafts 4, 6, 7, 2019-09 and 2020-12 are" in fault
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "schema",
     [
@@ -279,6 +281,7 @@ def test_nothing_is_looked_up_for_a_reference(
     assert asked == []
 
 
+@pytest.mark.process
 def test_a_meta_schema_is_at_hand(agent: Load) -> None:
     for draft in ("http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2020-12/schema"):
         schema = agent(f"outputSchema: {{$ref: '{draft}'}}").output_schema

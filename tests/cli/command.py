@@ -25,7 +25,7 @@ from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
 from subagent_server.verbs.trust_check import coverage, trust
 from tests.helpers import bubblewrap, warm
-from tests.helpers.forking import run_command, start_command
+from tests.helpers.commands import run_command
 from tests.helpers.runs import STARTED, make_meta, make_request
 from tests.helpers.wait import wait_for
 
@@ -84,7 +84,6 @@ class Cli:
             environment={**self.environment, **(env or {})},
             stdin=given,
             seconds=seconds,
-            inside_a_run=True,
         )
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
@@ -194,7 +193,13 @@ class Running:
         self, command: list[str], home: Path, environment: dict[str, str], options: dict[str, Any]
     ) -> None:
         extra = options.pop("env", {})
-        self.process = start_command(command, cwd=home, environment={**environment, **extra}, **options)
+        streams: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            **options,
+        }
+        self.process = subprocess.Popen(command, cwd=home, env={**environment, **extra}, **streams)
 
     def __enter__(self) -> Self:
         return self

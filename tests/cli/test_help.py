@@ -35,6 +35,7 @@ def test_the_help_lists_every_verb_and_the_exit_codes(cli: Cli) -> None:
     assert "124 the time was over" in " ".join(said.split())
 
 
+@pytest.mark.process
 def test_the_help_of_the_group_imports_no_verb() -> None:
     code = "import sys; from subagent_server.cli import main; main(['--help']); print(sorted(sys.modules))"
     said = run_python(code).stdout.splitlines()[-1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.forking import run_command
+from tests.helpers.commands import run_command
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.turns import says
 from tests.helpers.world import BOUND, World

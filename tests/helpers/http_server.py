@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from subagent_server.run import processes
-from tests.helpers.forking import start_command
 from tests.helpers.mcp_client import Mode, Parent
 from tests.helpers.wait import wait_for
 
@@ -52,10 +52,7 @@ class Reply:
 
 
 class HttpServer:
-    """A server that runs. Leaving the `with` block kills it; its stderr is appended to `errors`.
-
-    With `fresh` it is no fork: `/proc` shows its command, by which others find it.
-    """
+    """A server that runs. Leaving the `with` block kills it; its stderr is appended to `errors`."""
 
     def __init__(
         self,
@@ -64,22 +61,21 @@ class HttpServer:
         cwd: Path,
         errors: Path,
         port: int,
-        fresh: bool = False,
     ) -> None:
-        self.port, self._fresh = port, fresh
+        self.port = port
         self._command, self._environment, self._cwd, self._errors = command, environment, cwd, errors
         self._tokens = Path(environment["HOME"]) / ".local" / "state" / "subagent" / "http-tokens"
         self._said_before = errors.stat().st_size if errors.exists() else 0
 
     def __enter__(self) -> Self:
         with self._errors.open("ab") as log:
-            self._process = start_command(
+            self._process = subprocess.Popen(
                 self._command,
                 cwd=self._cwd,
-                environment=self._environment,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                fresh=self._fresh,
             )
         try:
             wait_for(self._answers, BOUND, "the server over HTTP")

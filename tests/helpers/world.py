@@ -28,7 +28,7 @@ from subagent_server.verbs.reconcile import Observed, observe, read_shim
 from subagent_server.verbs.service import Service, open_service, warm_start
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers import bubblewrap, warm
-from tests.helpers.forking import run_command
+from tests.helpers.commands import run_command
 from tests.helpers.http_server import HttpServer, free_port
 from tests.helpers.mcp_client import Mode, Parent, connected
 from tests.helpers.raw_server import RawServer
@@ -167,11 +167,11 @@ class World:
         """Start the server without a client."""
         return RawServer([*PROGRAM, "serve", *flags], self.environment, self.work, self.errors)
 
-    def http_server(self, *flags: str, port: int | None = None, fresh: bool = False) -> HttpServer:
+    def http_server(self, *flags: str, port: int | None = None) -> HttpServer:
         """Start the server over HTTP, on a port of its own if none is named; as a fork, if not `fresh`."""
         port = port or free_port()
         command = [*PROGRAM, "serve", "--http", f"127.0.0.1:{port}", *flags]
-        return HttpServer(command, self.environment, self.work, self.errors, port, fresh)
+        return HttpServer(command, self.environment, self.work, self.errors, port)
 
     def cli(self, *words: str, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
         """Run the command to its end."""

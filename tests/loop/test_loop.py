@@ -181,6 +181,7 @@ COLOUR = {
 }
 
 
+@pytest.mark.process
 def test_a_valid_final_answer_ends_the_run_after_the_calls_beside_it() -> None:
     turn = calls(use("final_answer", colour="blue"), use("echo", n=1), text="That is it.")
     played = Played(turn, says("Never said."), tools=[ECHO], schema=COLOUR)
@@ -189,6 +190,7 @@ def test_a_valid_final_answer_ends_the_run_after_the_calls_beside_it() -> None:
     assert [told["toolName"] for told in played.run.recorded("tool_result")].count("echo") == 1
 
 
+@pytest.mark.process
 def test_an_invalid_final_answer_is_an_error_that_the_model_may_mend() -> None:
     played = Played(call("final_answer", colour="green"), call("final_answer", colour="red"), schema=COLOUR)
     (result,) = tool_results(played.bodies[1])
@@ -196,17 +198,20 @@ def test_an_invalid_final_answer_is_an_error_that_the_model_may_mend() -> None:
     assert played.outcome.output == {"colour": "red"} and played.outcome.failure is None
 
 
+@pytest.mark.process
 def test_of_several_final_answers_the_latest_valid_one_counts() -> None:
     turn = calls(*(use("final_answer", colour=colour) for colour in ("red", "blue", "green")))
     assert Played(turn, schema=COLOUR).outcome.output == {"colour": "blue"}
 
 
+@pytest.mark.process
 def test_an_end_without_a_valid_final_answer_is_invalid_output_with_the_text_kept() -> None:
     played = Played(call("final_answer", colour="green"), says("I think blue."), schema=COLOUR)
     assert played.failure.code == "invalid_output" and played.outcome.text == "I think blue."
     assert not played.outcome.has_output
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("schema", "value"),
     [
@@ -226,6 +231,7 @@ def test_a_schema_whose_root_is_not_an_object_is_wrapped_and_unwrapped(schema: T
     assert played.outcome.has_output and played.outcome.output == value
 
 
+@pytest.mark.process
 def test_names_that_the_api_refuses_in_a_tool_are_asked_for_inside_a_wrapper() -> None:
     schema: Turn = {"type": "object", "properties": {"größe": {"type": "integer"}}, "required": ["größe"]}
     played = Played(
@@ -234,6 +240,7 @@ def test_names_that_the_api_refuses_in_a_tool_are_asked_for_inside_a_wrapper() -
     assert played.outcome.output == {"größe": 3} and len(played.bodies) == 2
 
 
+@pytest.mark.process
 def test_an_answer_that_cannot_be_checked_is_an_error_that_the_model_reads() -> None:
     endless: Turn = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
     played = Played(call("final_answer", value=1), says("I give up."), schema=endless)
@@ -241,6 +248,7 @@ def test_an_answer_that_cannot_be_checked_is_an_error_that_the_model_reads() -> 
     assert played.failure.code == "invalid_output" and played.outcome.text == "I give up."
 
 
+@pytest.mark.process
 def test_an_end_after_invalid_answers_says_what_was_wrong_with_the_last() -> None:
     wrong = call("final_answer", colour="green")
     for played in (Played(wrong, schema=COLOUR, max_turns=1), Played(wrong, says("Green."), schema=COLOUR)):
@@ -248,6 +256,7 @@ def test_an_end_after_invalid_answers_says_what_was_wrong_with_the_last() -> Non
         assert "without a valid final_answer; its last one does not fit its schema: $.colour: 'green'" in said
 
 
+@pytest.mark.process
 def test_an_answer_in_the_last_turn_is_in_time() -> None:
     played = Played(
         call("echo"), call("final_answer", colour="red"), schema=COLOUR, tools=[ECHO], max_turns=2
@@ -255,6 +264,7 @@ def test_an_answer_in_the_last_turn_is_in_time() -> None:
     assert played.outcome.output == {"colour": "red"} and played.outcome.failure is None
 
 
+@pytest.mark.process
 def test_a_valid_answer_whose_turn_is_cut_short_is_kept_beside_the_failure() -> None:
     async def refuse(arguments: Turn) -> str:
         raise RunRefused("ask_timeout", "Nobody answered.")

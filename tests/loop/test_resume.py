@@ -109,6 +109,7 @@ def test_questions_are_reported_as_answered_expired_or_open_each_by_its_own_word
     assert "Ask again" in unanswered and "Ask again" in same, "the answer to an older question is not taken"
 
 
+@pytest.mark.process
 def test_a_final_answer_that_was_not_stored_is_taken_if_nothing_else_is_left_to_do() -> None:
     answer = used("f", "final_answer", verdict="good")
     for messages in ([said("Here.", answer)], [said("Here.", answer), given("f", "The answer is taken.")]):

@@ -36,6 +36,7 @@ def test_nothing_of_a_text_runs_or_fetches(text: str) -> None:
         assert word not in written
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "text", ["[" * 20_000, "> " * 20_000, "*a" * 20_000, "|a" * 9_000 + "\n" + "|-" * 9_000]
 )

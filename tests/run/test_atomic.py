@@ -59,6 +59,7 @@ def test_a_reader_who_has_the_old_file_open_reads_it_to_its_end(tmp_path: Path) 
         assert file.read() == b"old"
 
 
+@pytest.mark.process
 @pytest.mark.race
 def test_a_reader_never_sees_half_a_file_even_where_the_writer_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "file"
@@ -91,6 +92,7 @@ def test_two_prepared_files_of_one_name_do_not_meet(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file"]
 
 
+@pytest.mark.process
 def test_a_disk_that_refuses_leaves_the_old_content_and_no_other_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     durable.write_durably(Entry.at(path), b"old")

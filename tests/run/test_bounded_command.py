@@ -4,8 +4,12 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from subagent_server.run import bounded_command
 from tests.helpers.wait import wait_for
+
+pytestmark = pytest.mark.process
 
 STAY = """
 import os, sys, time

@@ -27,6 +27,7 @@ def systemd(place: Path, script: str) -> ControlGroups:
     return ControlGroups(program=program, systemd=place)
 
 
+@pytest.mark.process
 def test_a_command_line_begins_with_a_scope_whose_bounds_cover_swap_and_processes(tmp_path: Path) -> None:
     log = tmp_path / "log"
     groups = systemd(tmp_path, SCOPE.format(log=log))
@@ -47,6 +48,7 @@ def test_a_command_line_begins_with_a_scope_whose_bounds_cover_swap_and_processe
     ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("script", ["#!/bin/sh\nexit 1\n", "#!/bin/sh\nexec sleep 600\n", "no program"])
 def test_a_systemd_that_fails_or_hangs_is_asked_once_and_costs_seconds(tmp_path: Path, script: str) -> None:
     groups = systemd(tmp_path, script)
@@ -71,6 +73,7 @@ def delegated(place: Path, *, enabled: str = "memory pids", own: str = "/user/me
     return ControlGroups(systemd=place / "none", own_group=place / "own", mounts=place / "mounts")
 
 
+@pytest.mark.process
 def test_a_directory_is_made_in_the_nearest_group_that_hands_its_controllers_on(tmp_path: Path) -> None:
     groups = delegated(tmp_path)
     *_, directory = words = groups.words("subagent-x", **BOUNDS)

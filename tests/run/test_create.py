@@ -115,6 +115,7 @@ def test_a_start_that_fails_leaves_nothing_behind(store: RunStore, parent: str) 
     assert names(store.paths.root) == before
 
 
+@pytest.mark.process
 def test_a_request_that_the_disk_refuses_leaves_no_mark_with_the_parent(store: RunStore) -> None:
     start_run(store)
     refused = run_python(

@@ -35,6 +35,7 @@ HOLD = """
 """
 
 
+@pytest.mark.process
 @pytest.mark.race
 def test_no_step_of_two_processes_is_lost(tmp_path: Path) -> None:
     lock, counter = tmp_path / "lock", tmp_path / "counter"
@@ -68,6 +69,7 @@ def test_threads_of_one_process_exclude_each_other_too(tmp_path: Path) -> None:
     assert (len(most), max(most)) == (100, 1)
 
 
+@pytest.mark.process
 def test_who_waits_too_long_is_told_so_and_disturbs_nobody(tmp_path: Path) -> None:
     lock = tmp_path / "run.meta.lock"
     with Child(HOLD, lock) as holder:
@@ -78,6 +80,7 @@ def test_who_waits_too_long_is_told_so_and_disturbs_nobody(tmp_path: Path) -> No
                 pass
 
 
+@pytest.mark.process
 def test_a_writer_that_is_killed_gives_the_lock_back(tmp_path: Path) -> None:
     with Child(HOLD, tmp_path / "lock") as holder:
         assert holder.hear() == "held"

@@ -7,6 +7,8 @@ import pytest
 from subagent_server.run.stderr import VARIABLE
 from tests.helpers.processes import run_python
 
+pytestmark = pytest.mark.process
+
 REACH = """
     from subagent_server.run.stderr import failpoint
     for point in ("first", "second"):

@@ -14,6 +14,8 @@ from tests.helpers.files import names
 from tests.helpers.processes import run_python
 from tests.helpers.runs import LATER, RUN_ID, STARTED, start_run
 
+pytestmark = pytest.mark.process
+
 PRELUDE = """
 import os, resource, sys
 from pathlib import Path

@@ -128,6 +128,7 @@ def test_a_record_that_lacks_only_its_newline_is_kept(path: Path) -> None:
     assert [record["n"] for record in durable.records(Entry.at(path))] == [1, 2]
 
 
+@pytest.mark.process
 def test_a_line_that_the_disk_takes_in_part_is_taken_back(path: Path) -> None:
     append(path, 1)
     before = path.read_bytes()

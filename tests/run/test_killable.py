@@ -15,6 +15,8 @@ from subagent_server.run.files import Entry
 from tests.helpers.processes import Child
 from tests.helpers.wait import wait_for
 
+pytestmark = pytest.mark.process
+
 PARENT = """
     import asyncio, os, signal
     from subagent_server.run.commands import killable

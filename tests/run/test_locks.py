@@ -93,11 +93,13 @@ def test_giving_back_unlocks_for_every_copy(lock: Path) -> None:
     os.close(copy)
 
 
+@pytest.mark.process
 def test_another_process_sees_the_lock_and_does_not_get_it(lock: Path) -> None:
     with held(lock), Child(HOLD, lock) as other:
         assert other.hear() == "refused"
 
 
+@pytest.mark.process
 def test_a_holder_that_is_killed_gives_the_lock_back(lock: Path) -> None:
     with Child(HOLD, lock) as holder:
         assert holder.hear() == "held"
@@ -116,6 +118,7 @@ def test_a_probe_holds_nothing_against_another_probe(lock: Path) -> None:
         os.close(first)
 
 
+@pytest.mark.process
 @pytest.mark.race
 def test_probes_of_several_processes_never_take_each_other_for_holders(lock: Path, tmp_path: Path) -> None:
     os.close(locks.open_lock(Entry.at(lock)))
@@ -127,6 +130,7 @@ def test_probes_of_several_processes_never_take_each_other_for_holders(lock: Pat
         assert [one.hear(), other.hear()] == ["[False]", "[False]"]
 
 
+@pytest.mark.process
 def test_a_taker_is_never_refused_because_somebody_probes(lock: Path, tmp_path: Path) -> None:
     os.close(locks.open_lock(Entry.at(lock)))
     enough = tmp_path / "enough"
@@ -139,6 +143,7 @@ def test_a_taker_is_never_refused_because_somebody_probes(lock: Path, tmp_path: 
         enough.touch()
 
 
+@pytest.mark.process
 @pytest.mark.race
 def test_of_several_takers_exactly_one_gets_the_lock(lock: Path) -> None:
     for _ in range(3):
@@ -146,6 +151,7 @@ def test_of_several_takers_exactly_one_gets_the_lock(lock: Path) -> None:
             assert sorted([one.hear(), other.hear()]) == ["held", "refused"]
 
 
+@pytest.mark.process
 def test_a_lock_that_was_handed_over_lives_on_with_the_heir(lock: Path) -> None:
     descriptor = locks.take(Entry.at(lock))
     assert descriptor is not None
@@ -159,6 +165,7 @@ def test_a_lock_that_was_handed_over_lives_on_with_the_heir(lock: Path) -> None:
         assert not locks.is_held(Entry.at(lock))
 
 
+@pytest.mark.process
 def test_killing_the_heir_frees_the_lock(lock: Path) -> None:
     descriptor = locks.take(Entry.at(lock))
     assert descriptor is not None
@@ -169,6 +176,7 @@ def test_killing_the_heir_frees_the_lock(lock: Path) -> None:
         wait_for(lambda: not locks.is_held(Entry.at(lock)), 60, "the kernel to give the lock back")
 
 
+@pytest.mark.process
 def test_the_lock_is_held_as_long_as_one_of_two_copies_is_open(lock: Path) -> None:
     with held(lock) as descriptor, Child(KEEP, descriptor, pass_fds=[descriptor]) as heir:
         heir.hear()
@@ -176,6 +184,7 @@ def test_the_lock_is_held_as_long_as_one_of_two_copies_is_open(lock: Path) -> No
         assert locks.is_held(Entry.at(lock))
 
 
+@pytest.mark.process
 def test_a_child_that_execs_does_not_inherit_a_lock_that_it_was_not_given(lock: Path) -> None:
     descriptor = locks.take(Entry.at(lock))
     assert descriptor is not None
@@ -185,6 +194,7 @@ def test_a_child_that_execs_does_not_inherit_a_lock_that_it_was_not_given(lock: 
         assert not locks.is_held(Entry.at(lock))
 
 
+@pytest.mark.process
 def test_who_waits_for_a_lock_goes_on_when_it_falls(lock: Path) -> None:
     code = """
         import sys

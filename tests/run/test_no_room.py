@@ -40,12 +40,14 @@ HOOKED = """
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("act", ["while True: os.dup(0)", "bytes(1 << 62)"])
 def test_an_uncaught_lack_ends_a_program_with_one_sentence_and_its_code(act: str) -> None:
     done = run_python(HOOKED.format(act=act))
     assert done.returncode == 71 and done.stderr.count("\n") == 1 and "ulimit" in done.stderr
 
 
+@pytest.mark.process
 def test_every_other_uncaught_error_still_has_its_traceback() -> None:
     done = run_python(HOOKED.format(act="open('/nowhere/at/all')"))
     assert done.returncode == 1 and "Traceback" in done.stderr

@@ -52,6 +52,7 @@ def identity_of(pid: int) -> Identity:
     return identity
 
 
+@pytest.mark.process
 def test_a_process_is_its_host_pid_start_time_and_boot(child: Child) -> None:
     identity = identity_of(child.pid)
     assert identity.pid == child.pid
@@ -60,6 +61,7 @@ def test_a_process_is_its_host_pid_start_time_and_boot(child: Child) -> None:
     assert processes.identify(child.pid) == identity
 
 
+@pytest.mark.process
 def test_a_live_process_lives_and_a_collected_one_does_not(child: Child) -> None:
     identity = identity_of(child.pid)
     assert processes.is_alive(identity)
@@ -68,6 +70,7 @@ def test_a_live_process_lives_and_a_collected_one_does_not(child: Child) -> None
     assert processes.identify(child.pid) is None
 
 
+@pytest.mark.process
 def test_a_zombie_is_dead() -> None:
     with Child("pass") as child:
         identity = identity_of(child.pid)
@@ -76,6 +79,7 @@ def test_a_zombie_is_dead() -> None:
         assert not processes.send_signal(identity, signal.SIGKILL)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("wrong", [{"start_time": 1}, {"boot_id": "another boot"}, {"host": "elsewhere"}])
 def test_a_pid_that_has_come_again_is_another_process(child: Child, wrong: dict[str, Any]) -> None:
     former = replace(identity_of(child.pid), **wrong)
@@ -84,17 +88,20 @@ def test_a_pid_that_has_come_again_is_another_process(child: Child, wrong: dict[
     assert processes.is_alive(identity_of(child.pid))
 
 
+@pytest.mark.process
 def test_a_signal_reaches_the_process_it_is_for(child: Child) -> None:
     assert processes.send_signal(identity_of(child.pid), signal.SIGTERM)
     assert child.wait() == -signal.SIGTERM
 
 
+@pytest.mark.process
 def test_a_signal_to_a_process_that_is_gone_reaches_nobody(child: Child) -> None:
     identity = identity_of(child.pid)
     child.kill()
     assert not processes.send_signal(identity, signal.SIGTERM)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["a) Z 1 (b", ") (", "two words", "(((", "\n) R 0"])
 def test_no_name_of_a_process_misleads_about_its_state(name: str) -> None:
     code = """
@@ -110,6 +117,7 @@ def test_no_name_of_a_process_misleads_about_its_state(name: str) -> None:
         assert identity_of(child.pid) in processes.descendants([os.getpid()])
 
 
+@pytest.mark.process
 def test_an_identity_survives_json(child: Child) -> None:
     identity = identity_of(child.pid)
     written = json.dumps(identity.to_json())
@@ -125,6 +133,7 @@ def test_what_names_no_process_is_no_identity(data: object) -> None:
     assert Identity.from_json(data) is None
 
 
+@pytest.mark.process
 def test_marked_processes_are_found_by_the_environment_they_were_started_with() -> None:
     name, value = "SUBAGENT_TEST_MARK", uuid.uuid4().hex
     with (
@@ -142,6 +151,7 @@ def test_marked_processes_are_found_by_the_environment_they_were_started_with() 
     assert processes.marked(mark) == []
 
 
+@pytest.mark.process
 def test_a_process_of_another_user_is_not_found_whatever_it_shows() -> None:
     code = """
         import sys
@@ -168,6 +178,7 @@ def test_a_process_of_another_user_is_not_found_whatever_it_shows() -> None:
             other.stdin.close()
 
 
+@pytest.mark.process
 def test_a_marked_zombie_is_not_found() -> None:
     name, value = "SUBAGENT_TEST_MARK", uuid.uuid4().hex
     with Child("pass", environment={name: value}) as child:
@@ -176,6 +187,7 @@ def test_a_marked_zombie_is_not_found() -> None:
         assert processes.marked(f"{name}={value}") == []
 
 
+@pytest.mark.process
 def test_descendants_are_all_below_but_what_is_spared_and_what_is_below_that() -> None:
     family = {"a": {"a1": {}, "a2": {"a21": {}}}, "foreign": {"below": {}}, "b": {"foreign-too": {}}}
     names = {"root", "a", "a1", "a2", "a21", "b", "foreign", "below", "foreign-too"}
@@ -193,12 +205,14 @@ def test_descendants_are_all_below_but_what_is_spared_and_what_is_below_that() -
     wait_for(lambda: not any(map(processes.is_alive, all_of_them)), 60, "the family to leave")
 
 
+@pytest.mark.process
 def test_a_process_without_children_has_no_descendants(child: Child) -> None:
     assert processes.descendants([child.pid]) == []
     child.kill()
     assert processes.descendants([child.pid]) == []
 
 
+@pytest.mark.process
 def test_ended_children_are_collected_each_once_and_living_ones_are_left() -> None:
     code = """
         import os, sys

@@ -9,7 +9,7 @@ from subagent_server.run.store import RunStore
 from tests.helpers.processes import Child
 from tests.helpers.runs import ASKED, STARTED, start_run
 
-pytestmark = pytest.mark.race
+pytestmark = [pytest.mark.race, pytest.mark.process]
 
 RACERS = 4
 PRELUDE = """

@@ -72,6 +72,7 @@ def check_ended_as(meta: RunMeta, outcome: str) -> None:
     assert meta.revision == len(meta.transitions)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("point", ["store.result_named", "store.written"])
 def test_a_writer_that_is_killed_on_its_way_to_the_end_loses_nothing(store: RunStore, point: str) -> None:
     start_run(store, RUN_ID, STARTED, ASKED)
@@ -150,6 +151,7 @@ def test_a_payload_beside_the_result_is_named_too(store: RunStore) -> None:
     assert meta.payload.size == 300
 
 
+@pytest.mark.process
 def test_who_sleeps_on_the_run_is_woken_by_the_end_that_a_result_brings(store: RunStore) -> None:
     interrupted(store, "completed")
     with Child(SLEEPER, store.paths.root, RUN_ID) as sleeper:
@@ -158,6 +160,7 @@ def test_who_sleeps_on_the_run_is_woken_by_the_end_that_a_result_brings(store: R
         assert sleeper.hear() == "completed"
 
 
+@pytest.mark.process
 def test_who_is_woken_by_a_change_reads_it(store: RunStore) -> None:
     start_run(store)
     with Child(SLEEPER, store.paths.root, RUN_ID) as sleeper:
@@ -167,6 +170,7 @@ def test_who_is_woken_by_a_change_reads_it(store: RunStore) -> None:
             assert sleeper.hear() == status
 
 
+@pytest.mark.process
 def test_every_sleeper_is_woken_and_those_that_are_gone_are_cleared_away(store: RunStore) -> None:
     start_run(store)
     run = store.paths.run(RUN_ID)
@@ -199,6 +203,7 @@ def test_a_run_off_the_list_of_the_live_is_changed_without_coming_back_to_it(sto
     assert store.live_ids() == []
 
 
+@pytest.mark.process
 def test_a_retired_run_wakes_its_sleepers(store: RunStore) -> None:
     start_run(store, RUN_ID, STARTED, transitions.StopRequested())
     run = store.paths.run(RUN_ID)

@@ -5,6 +5,7 @@ import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
@@ -108,6 +109,7 @@ def nursery() -> Iterator[None]:
         yield
 
 
+@pytest.mark.process
 def test_the_store_agrees_with_the_model_when_every_event_is_by_a_process_that_may_die() -> None:
     bounds = settings(max_examples=times(6, 25), stateful_step_count=30, deadline=None, database=None)
     with nursery():

@@ -57,6 +57,7 @@ def test_a_poke_wakes_its_sleeper(path: Path, sleeper: int) -> None:
     assert is_woken(sleeper)
 
 
+@pytest.mark.process
 def test_a_poke_of_another_process_wakes_too(path: Path) -> None:
     with Child(SLEEP, path) as other:
         assert other.hear() == "asleep"
@@ -64,6 +65,7 @@ def test_a_poke_of_another_process_wakes_too(path: Path) -> None:
         assert other.hear() == "woken"
 
 
+@pytest.mark.process
 def test_a_poke_that_comes_before_the_sleep_is_not_lost(path: Path, sleeper: int) -> None:
     with Child(POKE, path) as other:
         assert other.hear() == "poked"
@@ -96,6 +98,7 @@ def test_a_fifo_that_nobody_reads_any_more_is_removed(path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.process
 def test_a_fifo_of_a_killed_sleeper_is_removed(path: Path) -> None:
     with Child(SLEEP, path) as other:
         assert other.hear() == "asleep"

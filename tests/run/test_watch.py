@@ -139,6 +139,7 @@ def test_a_directory_that_vanishes_ends_its_watch_quietly(watcher: Watcher, tmp_
     ear.hears("after")
 
 
+@pytest.mark.process
 def test_where_the_system_has_no_observer_left_nothing_is_raised(tmp_path: Path) -> None:
     done = run_python(NO_MORE_OBSERVERS, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "left to the slow poll\n", "")
@@ -155,6 +156,7 @@ def test_a_closed_watcher_can_watch_again(watcher: Watcher, tmp_path: Path) -> N
     ear.hears("again")
 
 
+@pytest.mark.process
 def test_what_the_observer_complains_of_reaches_nobody() -> None:
     code = """
         import logging

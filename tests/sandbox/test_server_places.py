@@ -114,6 +114,7 @@ def no_server_is_seen(world: World) -> None:
     assert own in (CANARY, "***") and seen.split()[0] == "0"
 
 
+@pytest.mark.npm
 def test_a_server_of_another_make_works_in_its_box(world: World) -> None:
     node, *args = reference("filesystem", ".")
     modules = str(next(place for place in Path(args[0]).parents if place.name == "node_modules"))

@@ -124,7 +124,7 @@ class HttpClient:
     ) -> None:
         port = free_port()
         command = [*program, "serve", "--http", f"127.0.0.1:{port}"]
-        self._server = HttpServer(command, environment, cwd, errors, port, fresh=True)
+        self._server = HttpServer(command, environment, cwd, errors, port)
 
     def __enter__(self) -> Self:
         try:

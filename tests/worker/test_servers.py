@@ -21,6 +21,7 @@ def pids(mark: Path) -> list[int]:
     return [int(line) for line in mark.read_text(encoding="utf-8").split()] if mark.exists() else []
 
 
+@pytest.mark.npm
 def test_an_agent_file_is_enough_to_give_a_model_the_tools_of_foreign_servers(
     world: World,
 ) -> None:

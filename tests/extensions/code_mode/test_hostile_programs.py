@@ -3,6 +3,8 @@
 import socket
 from contextlib import closing
 
+import pytest
+
 from subagent_server.run import processes
 from subagent_server.sandbox.box import SYSTEM_PROGRAM, VARIABLE
 from tests.extensions.code_mode.shop import in_code_mode, outcomes, program
@@ -123,6 +125,7 @@ def test_a_hostile_program_in_a_box_reaches_nothing_and_leaves_nothing(world: Wo
     hostile_programs(world)
 
 
+@pytest.mark.process
 def test_neither_does_one_of_an_ordinary_user_whose_processes_the_kernel_counts() -> None:
     with user() as somebody:
         somebody.play(hostile_programs)

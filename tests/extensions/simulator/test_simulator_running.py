@@ -145,6 +145,7 @@ def test_a_record_that_cannot_be_written_is_reported_and_frees_the_port(tmp_path
         Simulator(SCRIPT, record=tmp_path / "none" / "record.jsonl").__enter__()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_serves_until_a_signal_ends_it(number: int, tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
@@ -165,6 +166,7 @@ def test_the_command_serves_until_a_signal_ends_it(number: int, tmp_path: Path) 
     assert "secret" not in record.read_text(encoding="utf-8")
 
 
+@pytest.mark.process
 def test_the_command_leaves_at_once_although_a_request_hangs(tmp_path: Path) -> None:
     file = tmp_path / "script.yaml"
     file.write_text("turns: [{fault: {hang: true, times: always}}]", encoding="utf-8")
@@ -179,6 +181,7 @@ def test_the_command_leaves_at_once_although_a_request_hangs(tmp_path: Path) -> 
         assert (process.returncode, errors) == (0, "")
 
 
+@pytest.mark.process
 def test_the_command_refuses_a_wrong_script_with_2_and_a_taken_port_with_6(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("turns: [{txt: x}]", encoding="utf-8")

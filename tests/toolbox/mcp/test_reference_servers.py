@@ -17,6 +17,8 @@ from tests.helpers.mcp_servers import reference
 from tests.helpers.wait import wait_for
 from tests.toolbox.mcp.connecting import BOUND, Field, connected
 
+pytestmark = [pytest.mark.npm, pytest.mark.process]
+
 PATHS = {"streamableHttp": ("http", "/mcp"), "sse": ("sse", "/sse")}
 
 
