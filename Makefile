@@ -19,7 +19,7 @@ N ?=
 # The many interpreters of the tests use their caches, even if the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help docs demo lint typecheck check test test-whole test-races test-clients test-browser test-install nightly \
+.PHONY: help docs demo lint typecheck check test test-fast mutants test-whole test-races test-clients test-browser test-install nightly \
 	picture fuzz soak soak-continue bench format lock release release-check clean
 
 help:  ## what can be made

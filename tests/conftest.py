@@ -20,20 +20,22 @@ _PROCESS_FOLDERS = frozenset(
     ("browser", "clients", "end_to_end", "faults", "http", "process", "sandbox", "soak", "worktrees")
 )
 _PROCESS_FIXTURES = frozenset(("cli", "world"))
+_is_refused = False
 _STARTS = frozenset(("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"))
-_is_fast = False
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Set the process up, and name the directory of the zygote: workers get it with their environment."""
     forget_starter()
-    sys.addaudithook(_refuse_processes)
     check_strictly()
     settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("suite")  # a busy machine is slow: that is not a fault of an example
+    is_fast, has_workers = "not process" in config.option.markexpr, config.getoption("numprocesses", None)
+    if is_fast:
+        sys.addaudithook(_refuse_processes)
     if not hasattr(config, "workerinput"):
         config.stash[_WARM] = warm.begin()
-        if config.getoption("numprocesses", None):  # else the first run has it started, and starts plainly
+        if has_workers and not is_fast:  # else the first run has it started, and starts plainly
             warm.spawn(config.stash[_WARM])
 
 
@@ -60,24 +62,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folders = Path(item.path).relative_to(_TESTS).parts[:-1]
         fixtures: Sequence[str] = getattr(item, "fixturenames", ())
-        if not _PROCESS_FOLDERS.isdisjoint(folders) or not _PROCESS_FIXTURES.isdisjoint(fixtures):
+        if (
+            not folders
+            or not _PROCESS_FOLDERS.isdisjoint(folders)
+            or not _PROCESS_FIXTURES.isdisjoint(fixtures)
+        ):
             item.add_marker("process")
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Let a test without the mark `process` start none: `make test-fast` relies on it."""
-    global _is_fast
-    _is_fast = item.get_closest_marker("process") is None
+    """Let the tests of `make test-fast` start no process."""
+    global _is_refused
+    _is_refused = "not process" in item.config.option.markexpr
     try:
         return (yield)
     finally:
-        _is_fast = False
+        _is_refused = False
 
 
 def _refuse_processes(event: str, _: tuple[object, ...]) -> None:
-    if _is_fast and event in _STARTS:
+    if _is_refused and event in _STARTS:
         raise RuntimeError(f"{event} in a test without the mark `process`, which `make test-fast` runs")
 
 

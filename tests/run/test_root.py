@@ -52,6 +52,7 @@ def test_a_root_that_is_made_is_ours_and_closed_to_others_whatever_the_umask(pla
         assert stat.S_IMODE(made.stat().st_mode) == 0o700
 
 
+@pytest.mark.process
 def test_a_copy_and_what_an_archive_brings_are_not_ours(place: Path, tmp_path: Path) -> None:
     store = RunStore(place)
     store.make_root()

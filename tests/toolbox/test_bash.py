@@ -10,6 +10,8 @@ from subagent_server.run.files import Directory
 from subagent_server.toolbox.bash import BashTool
 from tests.toolbox.calls import ENVIRONMENT, a_shell, call, run, run_texts, with_shell
 
+pytestmark = pytest.mark.process
+
 
 def test_it_is_the_shell_tool_that_models_know(tmp_path: Path) -> None:
     tool = BashTool(cwd=tmp_path, environment={}, output_dir=Directory(tmp_path))

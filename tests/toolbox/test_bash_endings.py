@@ -15,6 +15,8 @@ from subagent_server.toolbox.tool import ToolResult
 from tests.helpers.wait import wait_for
 from tests.toolbox.calls import ENVIRONMENT, PATIENCE_SECONDS, call, run, with_shell
 
+pytestmark = pytest.mark.process
+
 
 def is_gone(pid: int) -> bool:
     try:

@@ -4,9 +4,13 @@ import re
 import tracemalloc
 from pathlib import Path
 
+import pytest
+
 from subagent_server.run.files import Directory
 from subagent_server.toolbox.outputs import OutputCapture
 from tests.toolbox.calls import run, run_texts
+
+pytestmark = pytest.mark.process
 
 
 def kept(text: str) -> Path:

@@ -10,6 +10,8 @@ import pytest
 from subagent_server.toolbox.editor import EditorTool
 from tests.toolbox.calls import fault_of, text_of
 
+pytestmark = pytest.mark.process
+
 EXECUTED = [
     ".mcp.json",
     ".Mcp.JSON",

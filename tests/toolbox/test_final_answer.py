@@ -6,8 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from subagent_server.toolbox.basic import FinalAnswer
 from subagent_server.toolbox.tool import ToolResult
+
+pytestmark = pytest.mark.process
 
 PATTERN: dict[str, object] = {
     "type": "object",

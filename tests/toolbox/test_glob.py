@@ -11,6 +11,8 @@ from subagent_server.toolbox.ripgrep import SearchScope
 from subagent_server.toolbox.search import GlobTool, PathPattern
 from tests.toolbox.calls import fault_of, text_of
 
+pytestmark = pytest.mark.process
+
 
 def make(root: Path, *names: str) -> None:
     """Make files, each newer than the one before."""

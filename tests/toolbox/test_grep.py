@@ -13,6 +13,8 @@ from subagent_server.toolbox.tool import ToolResult
 from tests.toolbox.calls import PATIENCE_SECONDS, call, fault_of, text_of
 from tests.toolbox.trap import SLOW_PATTERN, set_trap
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def cwd(tmp_path: Path) -> Path:

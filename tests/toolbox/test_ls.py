@@ -8,6 +8,8 @@ from subagent_server.toolbox.ripgrep import SearchScope
 from subagent_server.toolbox.search import ListTool
 from tests.toolbox.calls import fault_of, text_of
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:

@@ -35,6 +35,7 @@ def tools(cwd: Path) -> dict[str, Tool]:
     return {"needle": GrepTool(scope), "**/*.md": GlobTool(scope)}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("include_ignored", [False, True])
 def test_runs_roots_are_not_searched(cwd: Path, include_ignored: bool) -> None:
     for pattern, tool in tools(cwd).items():
@@ -52,6 +53,7 @@ def test_a_path_in_a_runs_root_is_refused(cwd: Path, path: str) -> None:
         assert "holds the runs of the server" in fault_of(tool, pattern=pattern, path=path)
 
 
+@pytest.mark.process
 def test_a_run_that_works_below_a_runs_root_searches_there(cwd: Path) -> None:
     scope = SearchScope(cwd / "runs/20260101-000000-abcdef", cwd / "runs", is_marked)
     assert text_of(GrepTool(scope), pattern="needle") == "record.md"
@@ -63,6 +65,7 @@ def test_a_copy_of_a_runs_root_is_an_ordinary_directory(cwd: Path) -> None:
     assert not is_marked(cwd / "docs/copy")
 
 
+@pytest.mark.process
 def test_directories_that_cannot_be_read_are_counted(cwd: Path) -> None:
     """A path of over 4,096 bytes cannot be opened, also by root."""
     directory = os.open(cwd, os.O_RDONLY)

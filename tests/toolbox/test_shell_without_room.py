@@ -1,6 +1,10 @@
 """A shell for which there is no room: nothing of the attempt is left."""
 
+import pytest
+
 from tests.helpers.processes import run_python
+
+pytestmark = pytest.mark.process
 
 ATTEMPTS = """
     import os, resource, subprocess, sys

@@ -98,6 +98,7 @@ def test_searches_refuse_every_way_out(cwd: Path, path: str) -> None:
     assert "secret" not in fault_of(GlobTool(SearchScope(cwd)), pattern="**", path=path).replace(path, "")
 
 
+@pytest.mark.process
 def test_searches_do_not_follow_links_out(cwd: Path) -> None:
     assert text_of(GrepTool(SearchScope(cwd)), pattern="SECRET|inner|root") == "sub/inner.txt"
     assert text_of(GlobTool(SearchScope(cwd)), pattern="**/*") == "sub/inner.txt"
@@ -186,6 +187,7 @@ def test_a_directory_swapped_for_a_link_leads_nowhere(cwd: Path) -> None:
     assert False in outcomes
 
 
+@pytest.mark.process
 def test_a_directory_that_is_swapped_under_a_search_breaks_nothing(cwd: Path) -> None:
     """Only a sandbox keeps a link that is swapped under ripgrep from being followed."""
     grep, glob = GrepTool(SearchScope(cwd)), GlobTool(SearchScope(cwd))
@@ -232,6 +234,7 @@ def test_a_read_only_root_above_the_working_directory_covers_it(cwd: Path, tmp_p
     assert not (cwd / "new").exists()
 
 
+@pytest.mark.process
 def test_no_descriptor_is_left_open(cwd: Path) -> None:
     tools: list[Tool] = [EditorTool(cwd=cwd), GrepTool(SearchScope(cwd)), GlobTool(SearchScope(cwd))]
 

@@ -176,6 +176,7 @@ def test_a_long_summary_is_cut_in_the_state_and_whole_in_the_result(service: Ser
     assert len(row["summary"]) == 300
 
 
+@pytest.mark.process
 def test_a_run_whose_agent_promises_an_output_completes_only_with_one(service: Service) -> None:
     schema = {"type": "object", "properties": {"size": {"type": "integer"}}, "required": ["size"]}
     request = make_request(agent={"name": "reviewer", "outputSchema": schema})

@@ -20,6 +20,8 @@ from tests.helpers.mcp_servers import scripted
 from tests.helpers.wait import wait_for
 from tests.toolbox.mcp.connecting import BOUND, connected
 
+pytestmark = pytest.mark.process
+
 
 def refusal(tmp_path: Path, **servers: dict[str, Any]) -> str:
     """Return why servers could not be connected."""
