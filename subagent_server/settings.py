@@ -162,9 +162,14 @@ def _runs_root(flag: Path | None, environment: Mapping[str, str], cwd: Path) -> 
 
 
 def _trust_file(environment: Mapping[str, str], home: Path | None) -> Path | None:
-    """Return the trust file; a configuration directory that is not absolute counts as not set (XDG)."""
+    own = configuration_directory_of(environment, home)
+    return own and own / "trust.json"
+
+
+def configuration_directory_of(environment: Mapping[str, str], home: Path | None) -> Path | None:
+    """Return our directory in the user's configuration; a variable that is not absolute is not set (XDG)."""
     configuration = _absolute(environment.get("XDG_CONFIG_HOME")) or (home and home / ".config")
-    return configuration and configuration / "subagent" / "trust.json"
+    return configuration and configuration / "subagent"
 
 
 def state_directory_of(environment: Mapping[str, str]) -> Path | None:

@@ -6,11 +6,13 @@ not here. An agent's editor does not write them, a sandbox mounts those that exi
 comes during a command is moved away (`sandbox/quarantine.py`).
 """
 
+import os
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -126,12 +128,17 @@ FIRST_OF_SEVERAL = frozenset(
 """Directories in which some names are executed, and most are not."""
 
 
-def literal_names(*, home: bool = False) -> list[str]:
-    """Return the paths of the table below any directory, or below a `home` directory, without globs.
+def literal_names(directory: Path) -> list[str]:
+    """Return the paths of the table below a directory, given by its real path, without globs.
 
-    `git~1` is left out: it is the short name of a `.git` that is there.
+    `git~1` is left out: it is the short name of a `.git` that is there. What lies in a home directory counts
+    from there: `git` below `~/.config`.
     """
-    paths = [path for entry in EXECUTED_FILES if home or not entry.in_home for path in entry.paths]
+    home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 - not every user has a home
+    paths = [path for entry in EXECUTED_FILES if not entry.in_home for path in entry.paths]
+    if directory.is_relative_to(home):
+        of_home = (home / path for entry in EXECUTED_FILES if entry.in_home for path in entry.paths)
+        paths += [str(path.relative_to(directory)) for path in of_home if directory in path.parents]
     return [path for path in paths if not set("*?[~") & set(path)]
 
 

@@ -91,6 +91,7 @@ def _is_of_root(program: Path) -> bool:
 
 MAX_ENTRIES = 20_000
 """How many names of the directory are compared with the table. Literal names are asked for one by one."""
+_IS_LINK = "it is a symbolic link, which cannot be kept from being replaced"
 
 
 @dataclass
@@ -121,14 +122,17 @@ def hold(cwd: Path, executed: Iterable[Path], lifted: Sequence[str] = ()) -> Hel
         if not os.path.lexists(path) or is_lifted(parts, lifted):
             continue
         if (link := _link_in(cwd, parts)) is not None:
-            reason = "it is a symbolic link, which cannot be kept from being replaced"
-            held.open.append(f"{printable(str(link.relative_to(cwd)))}: {reason}")
+            held.open.append(f"{printable(str(link.relative_to(cwd)))}: {_IS_LINK}")
             continue
         held.mounts.append(("--ro-bind", path))
     common = git_places.common_directory(cwd)
     if common is not None:
         held.mounts.append(("--ro-bind", common))
-    held.mounts += [("--bind", cwd / free) for free in lifted if os.path.lexists(cwd / free)]
+    for free in lifted:
+        if (link := _link_in(cwd, Path(free).parts)) is not None:
+            held.open.append(f"{printable(str(link.relative_to(cwd)))}: {_IS_LINK}")
+        elif os.path.lexists(cwd / free):
+            held.mounts.append(("--bind", cwd / free))
     return held
 
 
@@ -152,7 +156,7 @@ def directories_above(
 
 def _names(cwd: Path) -> Iterator[str]:
     """Yield the names of the table at the top of the directory, there or missing."""
-    literal = literal_names()
+    literal = literal_names(cwd)
     yield from literal
     with os.scandir(cwd) as entries:
         for _, entry in zip(range(MAX_ENTRIES), entries, strict=False):

@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -145,10 +145,9 @@ class NameWatch:
 
     def _open(self) -> None:
         """Open the directories when the first command begins: most workers hold them for nothing else."""
-        home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 - not every user has a home
         with self._opening:
             for path in () if self._directories else _up_to_top(self._cwd):
-                literal = literal_names(home=str(path) == home)
+                literal = literal_names(path)
                 names = [name for name in literal if path != self._cwd or not self._is_free(name)]
                 try:
                     self._directories.append((path, open_real(path), names))
@@ -516,6 +515,11 @@ class Seen:
     hooks: tuple[str, ...]
     whole: bool
     cut: bool
+
+    def without(self, path: str) -> "Seen":
+        """Return the same without one path."""
+        kept = {name: print_ for name, print_ in self.fingerprints.items() if name != path}
+        return replace(self, fingerprints=kept)
 
 
 def look(

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from subagent_server.run.host_programs import NoHostProgram, system_program
+from subagent_server.run.host_programs import NoHostProgram, steps_to, system_program
 from subagent_server.run.secrets import is_secret_name, without_shapes
 
 COMMONDIR = "commondir"
@@ -17,6 +17,8 @@ OF_A_REPOSITORY = ("HEAD", "objects", "refs", COMMONDIR)
 _LONGEST_POINTER = 8192
 _GIT_SECONDS = 5.0
 _SEEN_BY_GIT = ("HOME", "XDG_CONFIG_HOME", "LANG")
+_READ_BY_GIT = ("config", "config.worktree", "hooks", "info/attributes")
+_WORDS = re.compile(r"[\s'\"=;!]+")
 _IDENTITY = {"user.name": "NAME", "user.email": "EMAIL"}
 
 
@@ -25,7 +27,8 @@ class GitSettings:
     """What the configuration says in a directory.
 
     `identity` are variables with the author, for git in a box, where no configuration of the user is shown.
-    `executed` are the files that it includes, and the directory of its hooks if that is not the usual one.
+    `executed` is what git reads and executes by it: files that it includes or that a setting names, the
+    directory of its hooks if that is not the usual one, and where links of the repository lead.
     """
 
     identity: Mapping[str, str] = field(default_factory=dict)
@@ -74,6 +77,7 @@ def git_settings(environment: Mapping[str, str], cwd: Path) -> GitSettings:
     except NoHostProgram:
         return GitSettings(given)
     identity, executed, top = dict[str, str](), list[Path](), _top(cwd)
+    repository = common_directory(cwd) or top / ".git"
     for origin, key, value in _settings(program, environment, cwd):
         if key in _IDENTITY and value:
             for role in ("AUTHOR", "COMMITTER"):
@@ -82,7 +86,33 @@ def git_settings(environment: Mapping[str, str], cwd: Path) -> GitSettings:
             executed.append(top / Path(value).expanduser())
         elif key.startswith("include") and key.endswith(".path") and value:
             executed.append((cwd / origin).parent / Path(value).expanduser())
+        else:
+            executed += _files_named(value, top)
+    executed += [place for name in _READ_BY_GIT for place in _led_to(repository / name, repository)]
+    hooks = repository / "hooks"
+    with suppress(OSError):
+        executed += [place for hook in hooks.iterdir() for place in _led_to(hook, repository)]
     return GitSettings(identity | given, tuple(Path(os.path.normpath(path)) for path in executed))
+
+
+def _files_named(value: str, top: Path) -> Iterator[Path]:
+    """Yield the files of a working copy that a setting names, as of a command (`sh tools/merge.sh %O %A`).
+
+    A word without a slash or a dot is a branch, a program of `PATH` or a plain value.
+    """
+    for word in _WORDS.split(value):
+        if ("/" in word or "." in word) and "\0" not in word:
+            with suppress(OSError):
+                if (path := top / word).is_file():
+                    yield path
+
+
+def _led_to(place: Path, repository: Path) -> Iterator[Path]:
+    """Yield the links outside of a repository by which a place in it is found, and where that is."""
+    *way, end = steps_to(place)
+    yield from (step for step in way if step.is_symlink() and not step.is_relative_to(repository))
+    if not end.is_relative_to(repository):
+        yield end
 
 
 def _top(cwd: Path) -> Path:

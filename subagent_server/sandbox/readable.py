@@ -11,12 +11,14 @@ import platform
 import socket
 import stat
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from subagent_server.run.confined_path import printable
 from subagent_server.run.errors import RunRefused
+from subagent_server.run.host_programs import steps_to
 
 # -- The environment of programs in a box: an allow-list, so that no key or token of the run is in it.
 
@@ -194,6 +196,27 @@ class PlaceRefused(Exception):
         super().__init__(reason)
         self.reason = reason
         self.hint = hint
+
+
+def named_places(key: str, named: Iterable[str], written: Sequence[Path]) -> list[Path]:
+    """Return the real paths of what an agent file names under a key, as far as it is there.
+
+    Raises:
+        PlaceRefused: a link on the way lies where runs write, so that a run decides where it leads.
+    """
+    found = []
+    for name in named:
+        path = Path.cwd() / Path(name).expanduser()
+        for step in steps_to(path):
+            if step.is_symlink() and any(map(step.is_relative_to, written)):
+                raise PlaceRefused(
+                    f"{key} cannot be kept: {printable(name)} leads through the link {printable(str(step))}, "
+                    "which a run could have made",
+                    "Name the place that is meant.",
+                )
+        if path.exists():
+            found.append(Path(os.path.realpath(path)))
+    return found
 
 
 def tried_twice(start: Callable[[], T]) -> T:

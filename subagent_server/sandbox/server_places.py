@@ -10,7 +10,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,7 @@ from subagent_server.run.host_programs import NoHostProgram, lies_in, user_progr
 from subagent_server.sandbox.box import Box, Rules, hold
 from subagent_server.sandbox.box_limits import limits_as_shell
 from subagent_server.sandbox.git_places import git_settings
-from subagent_server.sandbox.readable import shows_too_much
+from subagent_server.sandbox.readable import named_places, shows_too_much
 
 Builder = Callable[[Callable[[Rules], Rules]], Box]
 """Builds a box by the rules of the run, changed. Raises BoxRefused, PlaceRefused, OSError; blocking."""
@@ -142,8 +142,9 @@ class ServerStarts:
         argv = [server.command or "", *server.args]
         if place is None or place.works != "box" or self.build is None:
             return ServerStart(argv, {**self.environment, **server.env}, self.cwd)
+        written = (self.cwd, self.project, *self.written)
         cache = None if self.state is None else _lasting(self.state, self.project, argv)
-        box = self.build(lambda rules: _rules_for(server, rules, cache))
+        box = self.build(lambda rules: _rules_for(server, rules, cache, written))
         if self.agent.sandbox_limits is not None:
             bounds = limits_as_shell(self.agent.sandbox_limits)
             argv = ["bash", "--noprofile", "--norc", "-c", f'{bounds}exec "$@"', "bash", *argv]
@@ -164,8 +165,12 @@ def rules_without_run(agent: AgentDefinition, environment: Mapping[str, str], cw
     return Rules(cwd=cwd, environment=environment, network=agent.network, over=held.mounts, hidden=hidden)
 
 
-def _rules_for(server: ServerDefinition, rules: Rules, cache: Path | None) -> Rules:
-    """Return the rules of a run for a server, without the agent's variables and places elsewhere."""
+def _rules_for(server: ServerDefinition, rules: Rules, cache: Path | None, written: Sequence[Path]) -> Rules:
+    """Return the rules of a run for a server, without the agent's variables and places elsewhere.
+
+    Raises:
+        PlaceRefused.
+    """
     home = Path(os.path.realpath(rules.environment.get("HOME") or Path.home()))
     lasting = {} if cache is None else {home / f".{part}": cache / part for part in _LASTING}
     return replace(
@@ -173,8 +178,8 @@ def _rules_for(server: ServerDefinition, rules: Rules, cache: Path | None) -> Ru
         environment=_with_directories_of(Path(server.command or ""), rules.environment),
         own=server.env,
         network=rules.network if server.network is None else server.network,
-        read=_existing(server.sandbox_read),
-        write=_existing(server.sandbox_write),
+        read=named_places("sandboxRead", server.sandbox_read, written),
+        write=named_places("sandboxWrite", server.sandbox_write, written),
         placed=lasting,
     )
 
@@ -185,11 +190,6 @@ def _with_directories_of(program: Path, environment: Mapping[str, str]) -> Mappi
         return environment
     directories = (environment.get("PATH", os.defpath), str(program.parent), str(program.resolve().parent))
     return {**environment, "PATH": os.pathsep.join(directories)}
-
-
-def _existing(named: Iterable[str]) -> list[Path]:
-    real = (Path(os.path.realpath(Path(name).expanduser())) for name in named)
-    return [path for path in real if path.exists()]
 
 
 _LASTING = ("cache", "npm")

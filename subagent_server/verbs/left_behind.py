@@ -35,7 +35,7 @@ from subagent_server.settings import state_directory_of
 from subagent_server.verbs.access import Caller, NotAllowed
 from subagent_server.worktrees.git import GIT_SECONDS, GitFailed
 from subagent_server.worktrees.settling import HOLDS_REPOSITORIES, drop_files, drop_worktree, settle_worktree
-from subagent_server.worktrees.store_of_run import repository_of
+from subagent_server.worktrees.store_of_run import is_pointer, repository_of
 
 MAX_SHOWN = 20
 """How many files are named; of more, the number is said."""
@@ -96,7 +96,10 @@ def left_behind(
         if taken:
             record(taken_facts(taken, cwd))
         run.before.unlink()
-    if left := left_since(None, look_for_run(store, cwd), meta.started_at.timestamp()):
+    seen = look_for_run(store, cwd)
+    if meta.worktree is not None and is_pointer(cwd / ".git", meta.worktree):
+        seen = seen.without(".git")  # made for this run, and not by it
+    if left := left_since(None, seen, meta.started_at.timestamp()):
         record(left_facts(left))
 
 

@@ -31,7 +31,7 @@ from subagent_server.sandbox.file_watch import (
 )
 from subagent_server.sandbox.quarantine import Quarantine
 from subagent_server.sandbox.readable import shows_too_much
-from subagent_server.settings import state_directory_of
+from subagent_server.settings import configuration_directory_of, state_directory_of
 from subagent_server.verbs.left_behind import (
     left_facts,
     left_since,
@@ -80,11 +80,13 @@ def protected_paths(
     files = [_real(str(each.source)) for each in own if each.source is not None]
     inside = next((place for place in installation if cwd.is_relative_to(place)), None)
     inside = inside or next((place for place in agents if place in cwd.parents), None)
+    ours = _own_directories(environment, cwd)
+    inside = inside or next((place for place in ours if cwd.is_relative_to(place)), None)
     if inside is not None and agent.sandbox != "none":
         raise RunRefused(
             "config",
-            f"The working directory {cwd} lies in {inside}, where agents or the installation of subagent "
-            "are, which no run may write.",
+            f"The working directory {cwd} lies in {inside}, where agents, the installation of "
+            "subagent or its own files are, which no run may write.",
             "Start the run in the directory of a project.",
         )
     named_to_write = [*agent.write_elsewhere, *agent.written_by_servers]
@@ -93,9 +95,21 @@ def protected_paths(
         # no box may write a working directory that holds a home directory
         in_box = [] if shows_too_much(cwd, homes(environment)) else [cwd]
         written = [*in_box, *map(_real, named_to_write)]
-    others = enter(state_directory_of(environment), LiveRun(this_process(), root, [*agents, *files], written))
+    try:
+        for place in ours:  # what is missing could be made by a run
+            if any(map(place.is_relative_to, written)):
+                place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        others = enter(
+            state_directory_of(environment), LiveRun(this_process(), root, [*agents, *files], written)
+        )
+    except OSError as error:
+        raise RunRefused(
+            "storage",
+            f"The live runs cannot be noted: {error.strerror or error}.",
+            "Make the state directory yours alone (mode 0700), with room on its disk.",
+        ) from error
     places = dict.fromkeys(
-        [*agents, *files, *installation, *(place for other in others for place in other.agents)]
+        [*agents, *files, *installation, *ours, *(place for other in others for place in other.agents)]
     )
     return ProtectedPaths(
         list(dict.fromkeys([root, *(other.root for other in others)])),
@@ -107,6 +121,20 @@ def protected_paths(
         [step for path in named for step in steps_to(path) if step.is_relative_to(cwd) and step.is_symlink()],
         [*written, *(place for other in others for place in other.writes)],
     )
+
+
+def _own_directories(environment: Mapping[str, str], cwd: Path) -> list[Path]:
+    """Return where this package keeps what it reads again: trust, live runs, the stores of worktrees.
+
+    The state directory is left out for a run that works in a worktree, which lies there.
+    """
+    home = environment.get("HOME")
+    named = (
+        configuration_directory_of(environment, Path(home) if home else None),
+        state_directory_of(environment),
+    )
+    found = [_real(str(place)) for place in named if place is not None]
+    return [place for place in found if place / "worktrees" not in cwd.parents]
 
 
 def _installation() -> list[Path]:

@@ -29,7 +29,7 @@ from subagent_server.sandbox.git_places import (
     config_without_credentials,
     git_settings,
 )
-from subagent_server.sandbox.readable import BoxRefused, PlaceRefused, tried_twice
+from subagent_server.sandbox.readable import BoxRefused, PlaceRefused, named_places, tried_twice
 from subagent_server.sandbox.server_places import ServerPlace, place_of
 from subagent_server.sandbox.verify import is_proven, try_box
 from subagent_server.toolbox.bash import BashTool
@@ -149,20 +149,21 @@ class RunBox:
 
 
 def _unprotected(setup: RunnerSetup) -> Rules:
-    """Return the rules of a box in which the working directory cannot be written."""
+    """Return the rules of a box in which the working directory cannot be written. Raises PlaceRefused."""
     agent, cwd, code_mode = setup.agent, Path.cwd(), setup.agent.enabled_code_mode
     # the directory of the zygote, if the environment names one: its socket is not for programs
     named = setup.environment.get("SUBAGENT_RUNTIME_DIR")
     runtime_directory = [Path(os.path.realpath(cwd / named))] if named else []
     interpreters = [] if code_mode is None else [Path(code_mode.python or sys.executable)]
-    write = _existing(agent.write_elsewhere)
+    written = [cwd, *setup.protected.written]
+    write = named_places("sandboxWrite", agent.write_elsewhere, written)
     return Rules(
         cwd=cwd,
         environment=showing(interpreters, setup.environment),
         own=agent.env,
         network=agent.network,
         limits=agent.sandbox_limits or SandboxLimits(),
-        read=_existing(agent.sandbox_read),
+        read=named_places("sandboxRead", agent.sandbox_read, written),
         write=write,
         over=_read_only(setup, [cwd, *write]),
         hidden=[*setup.protected.roots, *runtime_directory],
@@ -192,12 +193,6 @@ def showing(programs: Sequence[Path], environment: Mapping[str, str]) -> Mapping
 def _directory(setup: RunnerSetup) -> Path:
     """Return the directory of the run, links of the root resolved."""
     return Path(os.path.realpath(setup.run.store.paths.root)) / setup.run.run_id
-
-
-def _existing(named: Sequence[str]) -> list[Path]:
-    """Return the paths elsewhere that the agent names and that are there, links resolved."""
-    real = (Path(os.path.realpath(Path(name).expanduser())) for name in named)
-    return [path for path in real if path.exists()]
 
 
 NO_PROGRAMS = "not needed (the agent has no tool that starts programs)"

@@ -198,8 +198,17 @@ def write_known_references(store: Path, git: Git) -> None:
 def write_pointer(worktree: Worktree) -> None:
     """Let the files name their store; the place is changed at once. Raises OSError."""
     new = store_of(worktree) / "pointer"
-    _write(new, f"gitdir: {store_of(worktree)}\n")
+    _write(new, _pointer(worktree))
     new.replace(Path(worktree.path, ".git"))
+
+
+def is_pointer(file: Path, worktree: Worktree) -> bool:
+    """Whether a file is what `write_pointer` has written."""
+    return small_file(file) == _pointer(worktree)
+
+
+def _pointer(worktree: Worktree) -> str:
+    return f"gitdir: {store_of(worktree)}\n"
 
 
 def ignored_everywhere(git: Git, common: Path) -> str:

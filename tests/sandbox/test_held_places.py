@@ -7,6 +7,7 @@ import pytest
 
 from subagent_server.sandbox.box import Held, directories_above, hold
 from subagent_server.sandbox.git_places import git_settings
+from subagent_server.sandbox.readable import PlaceRefused, named_places
 from tests.helpers.repositories import git, make_repository
 
 
@@ -36,17 +37,21 @@ def test_names_that_exist_are_read_only_and_git_is_one_mount(cwd: Path) -> None:
     assert found == dict.fromkeys((".git", ".claude", "shop.code-workspace"), "--ro-bind")
 
 
-def test_hooks_and_included_files_that_the_configuration_names_are_read_only(cwd: Path) -> None:
+def test_files_that_the_configuration_of_git_or_its_links_lead_to_are_read_only(cwd: Path) -> None:
     make_repository(cwd)
     (cwd / "shared.cfg").touch()
     (cwd / "tools/hooks").mkdir(parents=True)
     git("-C", cwd, "config", "core.hooksPath", "tools/hooks")
     git("-C", cwd, "config", "include.path", "../shared.cfg")
     git("-C", cwd, "config", "--add", "include.path", "../missing.cfg")
+    git("-C", cwd, "config", "merge.own.driver", "sh 'tools/merge.sh' %O %A %B main")
+    (cwd / ".git/hooks/pre-commit").symlink_to("../../tools/check.sh")
+    for name in ("tools/merge.sh", "tools/check.sh", "tools/other.sh", "main"):
+        (cwd / name).touch()
     executed = git_settings(dict(os.environ), cwd).executed
     found = mounts(hold(cwd, executed), cwd)
-    assert (found["tools/hooks"], found["shared.cfg"]) == ("--ro-bind", "--ro-bind")
-    assert "missing.cfg" not in found
+    held = {".git", "tools/hooks", "shared.cfg", "tools/merge.sh", "tools/check.sh"}
+    assert found == dict.fromkeys(held, "--ro-bind")
 
 
 def test_a_symbolic_link_is_not_held_and_said(cwd: Path) -> None:
@@ -62,6 +67,22 @@ def test_a_lifted_name_stays_free_and_a_lifted_part_of_one_is_writable_in_it(cwd
     (cwd / ".envrc").touch()
     found = mounts(hold(cwd, [], [".claude/agents", ".envrc"]), cwd)
     assert found == {".claude": "--ro-bind", ".claude/agents": "--bind", ".envrc": "--bind"}
+
+
+def test_a_lifted_name_that_has_become_a_link_is_not_mounted_and_said(cwd: Path) -> None:
+    (cwd / "notes").symlink_to("/usr")
+    held = hold(cwd, [], ["notes", "notes/below"])
+    assert held.mounts == [] and len(held.open) == 2
+
+
+@pytest.mark.parametrize("kind", ["last name", "name above"])
+def test_a_place_is_refused_that_a_link_of_the_directory_leads_to(cwd: Path, kind: str) -> None:
+    named = cwd / "cache" / ("." if kind == "last name" else "below")
+    (cwd.parent / "private/below").mkdir(parents=True)
+    (cwd / "cache").symlink_to(cwd.parent / "private")
+    assert named_places("sandboxRead", [str(named)], [cwd.parent / "other"]) == [named.resolve()]
+    with pytest.raises(PlaceRefused, match="leads through the link"):
+        named_places("sandboxRead", [str(named)], [cwd])
 
 
 def test_a_linked_worktree_shows_its_repository_for_reading(cwd: Path) -> None:

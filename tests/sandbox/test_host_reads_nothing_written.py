@@ -110,6 +110,21 @@ def test_agents_that_are_reached_by_a_link_of_the_directory_are_not_trusted_to_a
     assert code == "config" and "agents" in message
 
 
+def test_configuration_and_state_of_ours_and_of_git_are_not_written_below_the_home(world: World) -> None:
+    world.agent(sandbox="bwrap", tools="Bash")
+    (world.home / ".config/git").mkdir(parents=True)
+    writes = "for d in git subagent state/subagent; do echo x > $d/planted; rm -rf $d; done"
+    for place in (".config", ".local"):
+        (world.home / place).mkdir(exist_ok=True)
+        world.play(shell(writes), says("Done."))
+        run_id = world.start(cwd=str(world.home / place))
+        assert world.completed(run_id) == "Done."
+    assert not list(world.home.rglob("planted"))
+    assert all((world.home / place).is_dir() for place in (".config/git", ".local/state/subagent"))
+    world.ended(run_id := world.start(cwd=str(world.home / ".local/state/subagent")))
+    assert "which no run may write" in str(world.meta(run_id).error)
+
+
 @pytest.mark.parametrize("root", [".subagent/runs", "var/state/runs"])
 def test_a_run_cannot_move_its_runs_root_away(world: World, root: str) -> None:
     world.environment["SUBAGENT_RUNS"] = str(world.work / root)
