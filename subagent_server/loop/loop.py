@@ -207,7 +207,7 @@ class Loop:
 
     async def _before_retry(self, retry: Retry) -> None:
         self.run.record("warning", message=f"{retry.reason}; trying again in {retry.seconds:.1f} s")
-        await (self.run.spare if retry.busy else self.run.pause)(retry.seconds)
+        await (self.run.spare if (retry.busy or retry.asked) else self.run.pause)(retry.seconds)
 
     def _say(self, messages: list[Message], message: Message, stop_reason: str | None = None) -> None:
         messages.append(message)

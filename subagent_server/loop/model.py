@@ -22,7 +22,7 @@ import random
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
 from email.utils import parsedate_to_datetime
@@ -41,6 +41,7 @@ from subagent_server.run.errors import RunRefused
 from subagent_server.run.processes import now
 from subagent_server.run.records import Usage
 from subagent_server.run.states import timestamp
+from subagent_server.toolbox.run_context import LONGEST_WAIT_SECONDS, Alone, Pace
 
 # -- texts
 
@@ -441,14 +442,13 @@ def tls_context() -> ssl.SSLContext:
 
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
-LONGEST_WAIT_SECONDS = 600.0
-"""No run waits longer for a busy API at one time, whatever the API asks for."""
 MAX_ATTEMPTS = 10
 DEFAULT_MAX_TOKENS = 32_000
 IDLE_SECONDS = 600.0
 """How long a stream may stand still. Models think for minutes without a word, and pings say nothing."""
 CONNECT_SECONDS = 10.0
 
+_SPARED = "other runs met a busy API, which this one spares too"
 _BUSY = {429: "the API limits the rate", 529: "the API is overloaded"}
 _TRANSIENT = {
     408: "the API waited too long for the request",
@@ -477,11 +477,15 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class Retry:
-    """An attempt that waits: why, and for how many seconds. `busy`: the API asks for it."""
+    """An attempt that waits: why, and for how many seconds.
+
+    `busy`: the API has too much to do; `asked`: it named the seconds.
+    """
 
     reason: str
     seconds: float
     busy: bool = False
+    asked: bool = False
 
 
 OnSpent = Callable[[Mapping[str, int]], None]
@@ -491,9 +495,12 @@ OnSpent = Callable[[Mapping[str, int]], None]
 class Model:
     """Calls the API. Network faults, 408, 429 and the faults of servers are retried; others end the run."""
 
-    def __init__(self, settings: ModelSettings, on_sent: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, settings: ModelSettings, pace: Pace | None = None, on_sent: Callable[[], None] = lambda: None
+    ) -> None:
         """`on_sent` is called whenever a request has been sent, before its reply is waited for."""
         self._settings = settings
+        self._pace = pace or Alone()
         self.context = ContextEdits(settings.model, settings.context_window)
         self._broken_off = ""
         self._streaming: ReplyBuilder | None = None
@@ -527,6 +534,8 @@ class Model:
             RunRefused: `model_error` with the words of the API, or that it stayed out of reach.
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
+            while (seconds := self._pace.hold()) > 0:
+                await on_retry(Retry(_SPARED, seconds, busy=True))
             try:
                 reply = await self._attempt(self._request(system, messages, tools), on_spent)
                 self._broken_off = ""
@@ -535,6 +544,9 @@ class Model:
                 retry = self._without_edits(error) or _retry(error, attempt)
                 if retry is None:
                     raise _refusal(error, tools) from error
+                if retry.busy:  # the runs that call the same API agree on the wait
+                    seconds = self._pace.busy(retry.seconds, asked=retry.asked)
+                    retry = replace(retry, seconds=seconds)
                 if attempt == MAX_ATTEMPTS:
                     raise self._gave_up(retry) from error
                 await on_retry(retry)
@@ -626,7 +638,7 @@ def _retry(error: Exception, attempt: int) -> Retry | None:
             return None
         asked = _asked_delay(error)
         seconds = delay if asked is None else asked
-        return Retry(f"{reason} ({status})", seconds, busy=status in _BUSY or asked is not None)
+        return Retry(f"{reason} ({status})", seconds, busy=status in _BUSY, asked=asked is not None)
     if isinstance(error, anthropic.APIResponseValidationError):
         return None
     return Retry(f"the connection to the API failed ({_cause(error)})", delay)

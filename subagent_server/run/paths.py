@@ -451,6 +451,11 @@ class RootPaths:
         """Run directories that are being deleted."""
         return self.below(".removed")
 
+    @property
+    def backoff(self) -> Directory:
+        """For each API and key that runs call: until when calls pause."""
+        return self.below(".backoff")
+
     def run(self, run_id: str) -> RunPaths:
         """Return the paths of a run.
 

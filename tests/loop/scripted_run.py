@@ -17,7 +17,7 @@ from subagent_server.run.files import Directory
 from subagent_server.run.records import Failure, Usage
 from subagent_server.toolbox.basic import FinalAnswer
 from subagent_server.toolbox.outputs import KeptOutputs
-from subagent_server.toolbox.run_context import Reply, RunOver
+from subagent_server.toolbox.run_context import Pace, Reply, RunOver
 from subagent_server.toolbox.tool import Tool, ToolResult
 from tests.helpers.turns import Turn
 
@@ -130,9 +130,11 @@ class Played:
         settings: dict[str, Any] | None = None,
         meter: UsageMeter | None = None,
         outputs: Path | None = None,
+        pace: Pace | None = None,
         budget_usd: Decimal | None = None,
         web: WebTools | None = None,
     ) -> None:
+        self.pace = pace
         self.web = web or WebTools()
         self.run = ScriptedRun()
         self.run.budget_usd = budget_usd
@@ -159,7 +161,7 @@ class Played:
 
     async def _carried_on(self, base_url: str) -> Outcome:
         facts = {"model": "claude-test", "api_key": "key", "base_url": base_url} | self.settings
-        model = Model(ModelSettings(**facts), self.run.request_sent)
+        model = Model(ModelSettings(**facts), self.pace, self.run.request_sent)
         system = [{"type": "text", "text": "You are tested."}]
         self.loop = Loop(
             self.run, model, system, self.tools, self.max_turns, self.final, self.meter, self.outputs

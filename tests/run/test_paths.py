@@ -71,6 +71,6 @@ def test_no_path_is_made_of_what_is_no_run_id(tmp_path: Path, run_id: str) -> No
 
 def test_our_own_folders_have_names_that_no_run_can_have(tmp_path: Path) -> None:
     root = RootPaths(tmp_path)
-    for folder in (root.changes, root.slots, root.removed):
+    for folder in (root.changes, root.slots, root.removed, root.backoff):
         with pytest.raises(InvalidRunId):
             root.run(folder.path.name)

@@ -319,7 +319,7 @@ def _finished(
         report_run(session, view, is_known=log.has_ended and not how.as_json)
         if code is None and not how.stops:
             report(
-                f"run {view.run_id} has not ended after {how.seconds or 0:g} s and continues"
+                f"run {view.run_id} has not ended after {how.seconds or 0:g} s and goes on"
                 f"{_doing(session, observed)}. `{session.command('logs', '-f', view.run_id)}` watches it.",
                 code="timed_out",
                 next_step=session.command("wait", view.run_id),
