@@ -1,11 +1,13 @@
 """Environment and flags, read once, as one frozen value that is handed down."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from subagent_server.run.agent_definition import LAUNCHER
 from subagent_server.run.errors import BadArgument, HostError
 from subagent_server.run.paths import FoundRoot, find_root
 
@@ -65,6 +67,10 @@ class Settings:
     """How long the zygote stays without work."""
     runtime_directory: Path | None = None
     """The directory of the zygote, or None for the usual one."""
+    launcher: str = "local"
+    """Where runs work whose agents do not say: local, slurm, or ssh:HOST."""
+    has_max_runs: bool = False
+    """Whether somebody named `max_runs`: an engine has a queue of its own."""
     contract_model: str | None = None
     """The model of agents that are started by a contract; None: the lifecycle tools are not offered."""
 
@@ -101,13 +107,14 @@ def read_settings(
     max_runs: int | None = None,
     max_wait_seconds: float | None = None,
     trust: bool = False,
+    launcher: str | None = None,
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Settings:
     """Return the settings that flags, environment and working directory give, in this order of strength.
 
     Raises:
-        BadArgument: a variable is not a number, or a run wants to trust.
+        BadArgument: a variable is not a number, the launcher is none, or a run wants to trust.
         HostError: the working directory is gone.
     """
     environment = dict(os.environ) if environment is None else environment
@@ -128,6 +135,8 @@ def read_settings(
         state_directory=state,
         home=home,
         max_runs=max_runs or _number(environment, "SUBAGENT_MAX_RUNS", DEFAULT_MAX_RUNS),
+        has_max_runs=bool(max_runs or environment.get("SUBAGENT_MAX_RUNS")),
+        launcher=_launcher(launcher or environment.get("SUBAGENT_LAUNCHER") or "local"),
         max_wait_seconds=max_wait_seconds,
         tools_budget=_number(environment, "SUBAGENT_TOOLS_BUDGET", DEFAULT_TOOLS_BUDGET),
         max_depth=_number(environment, "SUBAGENT_MAX_DEPTH", DEFAULT_MAX_DEPTH),
@@ -140,6 +149,12 @@ def read_settings(
     if trust and settings.is_of_a_run:
         raise BadArgument("A run cannot trust, so it has no --trust: leave it out.")
     return settings
+
+
+def _launcher(name: str) -> str:
+    if not re.fullmatch(LAUNCHER, name):
+        raise BadArgument(f"The launcher is {name[:80]!r}: name local, slurm, or ssh:HOST.")
+    return name
 
 
 def _working_directory() -> Path:

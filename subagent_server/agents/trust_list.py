@@ -48,7 +48,7 @@ Pins = dict[str, Pin]
 _PLAIN = ("runner", "command", "args", "baseUrl", "apiKeyEnv")
 _PINNED = (
     *("name", "runner", "command", "args", "env", "base_url", "api_key_env", "code_mode", "mcp_servers"),
-    *("sandbox", "sandbox_read", "sandbox_write", "hooks"),
+    *("sandbox", "sandbox_read", "sandbox_write", "hooks", "placement"),
 )
 """The fields that pins are taken from: masking all of an agent, its prompt too, takes much longer."""
 _USUAL = AgentDefinition(name="").model_dump(mode="json")

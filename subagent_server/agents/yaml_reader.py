@@ -23,6 +23,7 @@ from subagent_server.run.agent_definition import (
     AgentDefinition,
     CodeMode,
     Limits,
+    Placement,
     SandboxLimits,
     ServerDefinition,
 )
@@ -330,6 +331,7 @@ _KEYS_OF_PARTS: Mapping[str, Mapping[str, str]] = {
     "codeMode": fields_of(CodeMode),
     "mcpServers": fields_of(ServerDefinition),
     "sandboxLimits": fields_of(SandboxLimits),
+    "placement": fields_of(Placement),
 }
 _MOST_COMPARED = 60
 _LEAST_LIKENESS = 0.8

@@ -256,6 +256,8 @@ def _command(settings: Settings, client: Client, patterns: Sequence[str]) -> lis
         words += ["--runs", str(settings.runs_root)]
     if flags.max_runs:
         words += ["--max-runs", str(flags.max_runs)]
+    if flags.launcher:
+        words += ["--launcher", flags.launcher]
     for pattern in patterns:
         words += ["--agent", pattern]
     return words

@@ -122,8 +122,11 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
     waits = " (waits for a slot)" if view.waiting_for_slot else waits
     live = "yes: its processes live" if observed.live else "no"
     if observed.live is None:
-        host = meta.launch.host if meta.launch else "another host"
-        live = one_line(f"unknown here: it runs on {host}")
+        live = "unknown here"
+    if observed.live and observed.node:
+        live = one_line(f"{live} on {observed.node}")
+    if observed.reason is not None:
+        live = one_line(f"{live}: {observed.reason}".replace(": its processes live:", ":"))
     tree = None
     if view.with_descendants is not None:
         runs = count(sum(1 for _ in subtree(session.service.store, meta)), "run")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from subagent_server.process import marks
 from subagent_server.process.slots import signal_when_free
@@ -24,6 +24,9 @@ from subagent_server.run.errors import StorageFailed
 from subagent_server.run.paths import RECORD_BYTES, STATE_BYTES, RunPaths
 from subagent_server.run.states import TERMINAL, is_run_id
 from subagent_server.run.stderr import failpoint, log
+
+if TYPE_CHECKING:
+    from subagent_server.process.beat import Heart
 
 LEFTOVER_GRACE_SECONDS = 2.0
 """Between TERM and KILL for processes that a worker left behind when it ended by itself."""
@@ -48,17 +51,17 @@ def conclude(
     status: int | None,
     deadline: float | None,
     program: WorkerProgram,
-    *,
-    is_late: bool = False,
+    why: Mapping[str, Any],
+    heart: "Heart | None",
 ) -> None:
     """Record how the run ended, end its remaining processes, and let go of `lock`.
 
     `status` is the worker's wait status, None if the worker has never begun; at `deadline`, on the monotonic
-    clock, processes asked to end are killed; `program` writes the end into the state. `is_late` says that the
-    worker was ended for being long past its deadline. If the end cannot be written, the tree is not recorded
+    clock, processes asked to end are killed; `program` writes the end into the state. `why` are facts for
+    `exit.json`; `heart` beats until the tree is gone. If the end cannot be written, the tree is not recorded
     as gone: the first reader, who finds the lock free, does the rest.
     """
-    facts = {**_exit_facts(status), **({"late": True} if is_late else {})}
+    facts = {**_exit_facts(status), **why}
     failpoint("shim.reaped")
     # 11. Record the end of the worker: from here on it is `crashed`, not `lost`.
     _write_exit(run, facts)
@@ -67,7 +70,7 @@ def conclude(
     is_true = (status == 0 and state_has_ended(run)) or _reconcile(run, facts, program)
     failpoint("shim.reconciled")
     # 13. Sweep the processes that the run left behind; then end the runs whose starter was among them.
-    _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS)
+    _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS, heart)
     GROUPS.remove(group_of_run(run.run_id))
     _settle_orphans(run, program)
     failpoint("shim.swept")
@@ -80,6 +83,8 @@ def conclude(
     #     comes first: nobody closes the journal of a run whose tree is recorded as gone.
     is_settled = is_true and _sync_journal(run) and _write_exit(run, {**facts, "treeGone": True})
     failpoint("shim.tree_gone")
+    if heart is not None:
+        heart.stop()
     # 16. Let the lock fall while the mark is there: a reader that its removal wakes finds the lock free.
     locks.give_back(lock)
     # 17. Remove the mark. A run that is not settled keeps its mark, so the next list looks at it; so does one
@@ -190,17 +195,18 @@ def _status_of(run: RunPaths, program: WorkerProgram, verb: str, *more: str) -> 
     return ended[pid]
 
 
-def _sweep(run: RunPaths, deadline: float) -> None:
-    """End every process left behind by the run, until two looks find none; other runs are spared.
+def _sweep(run: RunPaths, deadline: float, heart: "Heart | None") -> None:
+    """End every process left behind by the run, until two looks find none; other runs and `heart` are spared.
 
     These are all descendants of this process, marked or not, and every process with the mark of the run.
     """
     signalled: set[processes.Identity] = set()
-    is_spared = marks.shims_on_record(run.root)
+    is_shim = marks.shims_on_record(run.root)
     quiet = 0
     while quiet < 2:
         processes.reap_children()
-        below = processes.descendants([os.getpid()], spare=is_spared)  # it is the subreaper
+        # it is the subreaper
+        below = processes.descendants([os.getpid()], spare=lambda each: is_shim(each) or _is_of(heart, each))
         left = {*below, *marks.processes_of(run.run_id)}
         quiet = 0 if left else quiet + 1
         number = signal.SIGKILL if time.monotonic() >= deadline else signal.SIGTERM
@@ -209,6 +215,10 @@ def _sweep(run: RunPaths, deadline: float) -> None:
         signalled |= left
         if left:
             signal.sigtimedwait({signal.SIGCHLD}, 0.05)
+
+
+def _is_of(heart: "Heart | None", identity: processes.Identity) -> bool:
+    return heart is not None and heart.is_part(identity)
 
 
 # -- Wait for the run to be continued: no worker begins before the last process of the old run is gone.

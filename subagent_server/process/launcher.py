@@ -7,12 +7,12 @@ import subprocess
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from subagent_server.process.shim import order_fork, shim_command
 from subagent_server.process.zygote_client import ForkConnection, WarmStart
 from subagent_server.process.zygote_protocol import interpreter_variables
-from subagent_server.run import locks, stderr
+from subagent_server.run import locks, processes, stderr
 from subagent_server.run.errors import LaunchFailed, StorageFailed
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.stderr import failpoint
@@ -90,6 +90,16 @@ class Launcher(Protocol):
         """The name that the run's meta file records."""
         ...
 
+    @property
+    def lease(self) -> float | None:
+        """The lease of its runs in seconds, if other hosts read them; None for those of this host alone."""
+        ...
+
+    @property
+    def host(self) -> str:
+        """The host or the engine that its runs are given to."""
+        ...
+
     def warm_up(self) -> None:
         """Prepare for later starts in the background, if this launcher can."""
         ...
@@ -103,10 +113,21 @@ class Launcher(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Sight:
+    """What an engine says of a run, as advice: one that lost a node knows nothing of what runs there."""
+
+    state: Literal["waiting", "working", "ended", "silent", "absent"]
+    """`ended` is a script that ended on a living node; `silent` any word that proves nothing."""
+    words: str = ""
+    """The words of the engine, such as `Priority` of one that waits, or `NODE_FAIL`."""
+    node: str = ""
+
+
 # -- Start runs as detached processes of this machine: a shim each, in a session of its own.
 
 
-_PASSED_ON = ("PATH", "HOME", "TMPDIR", "TZ", stderr.VARIABLE)
+_PASSED_ON = ("PATH", "HOME", "TMPDIR", "TZ", stderr.VARIABLE, processes.NODE, "SUBAGENT_LEASE")
 
 
 class LocalLauncher:
@@ -117,6 +138,20 @@ class LocalLauncher:
     """
 
     kind = "local"
+
+    @property
+    def host(self) -> str:
+        """This host."""
+        return processes.host_name()
+
+    @property
+    def lease(self) -> float | None:
+        """Runs below a run on a node are on that node, and are read from elsewhere as it is."""
+        if processes.NODE not in os.environ:
+            return None
+        from subagent_server.process.beat import LEASE, lease_of  # on a node alone
+
+        return lease_of(os.environ.get(LEASE))
 
     def __init__(self, warm: WarmStart | None = None) -> None:
         self.warm = warm
@@ -157,14 +192,7 @@ class LocalStart:
             StorageFailed: the lock file cannot be made, or another process holds it.
         """
         # 2. Take the lock before the state is written: a `ready` run whose lock is free is provably dead.
-        try:
-            descriptor = locks.take(run.live_lock)
-        except OSError as error:
-            raise StorageFailed(run.live_lock.path, error.strerror or str(error)) from error
-        if descriptor is None:
-            raise StorageFailed(run.live_lock.path, "another process holds it")
-        descriptor = _above_streams(descriptor)
-        failpoint("starter.reserved")
+        descriptor = hold(run)
         connection, self._connection = self._connection, None
         return LocalReservation(self._launcher, run, descriptor, connection)
 
@@ -266,6 +294,23 @@ class LocalReservation:
                 pass_fds=(self.lock, memory),
                 start_new_session=True,
             )
+
+
+def hold(run: RunPaths) -> int:
+    """Return a descriptor that holds the `live.lock` of a run for the process that will be its shim.
+
+    Raises:
+        StorageFailed: the lock file cannot be made, or another process holds it.
+    """
+    try:
+        descriptor = locks.take(run.live_lock)
+    except OSError as error:
+        raise StorageFailed(run.live_lock.path, error.strerror or str(error)) from error
+    if descriptor is None:
+        raise StorageFailed(run.live_lock.path, "another process holds it")
+    descriptor = _above_streams(descriptor)
+    failpoint("starter.reserved")
+    return descriptor
 
 
 def _above_streams(descriptor: int) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from subagent_server.process.beat import Heart
     from subagent_server.process.zygote_client import ForkConnection
 
 if __name__ == "__main__":  # -I leaves out the directory of the package
@@ -31,7 +32,7 @@ from subagent_server.run import durable, processes
 from subagent_server.run.errors import StorageFailed
 from subagent_server.run.files import Entry
 from subagent_server.run.paths import RootPaths, RunPaths, run_at
-from subagent_server.run.processes import DeadlineReader
+from subagent_server.run.processes import NODE, DeadlineReader
 from subagent_server.run.stderr import failpoint, flush, log
 
 GRACE_SECONDS = 10.0
@@ -59,12 +60,18 @@ class Shim:
         """When a worker that was asked to end is killed, on the monotonic clock; None before that."""
         self._worker: processes.Identity | None = None
         self._limit = DeadlineReader()
-        self._is_late = False
-        """Whether the worker was asked to end because it is long past its deadline."""
+        self._why: dict[str, Any] = {}
+        """What `exit.json` says besides: `late` of a worker long past its deadline, `fenced` of one that was
+        ended because the runs root could not be reached."""
+        self.heart: Heart | None = None
 
     def supervise(self) -> int:
         """Live through the whole run and return the worker's exit code, for an engine to see."""
         try:
+            if NODE in os.environ:  # readers on other hosts hear of it by its heartbeat alone
+                from subagent_server.process.beat import Heart
+
+                self.heart = Heart(self.run)
             worker = self._begin()
         except (OSError, MemoryError, StorageFailed) as error:  # a disk, or a machine without room
             log(f"The worker could not be started: {error}")
@@ -72,7 +79,7 @@ class Shim:
         # 10. Wait for its end.
         status = None if worker is None else self._wait_for(worker)
         # 11 to 17. The aftermath: exit.json, reconcile, sweep, treeGone, the lock, the mark.
-        conclude(self.run, self.lock, status, self.deadline, self.program, is_late=self._is_late)
+        conclude(self.run, self.lock, status, self.deadline, self.program, self._why, self.heart)
         # 18. Tell the user's hook, last: it can neither hold up nor fail anything.
         cleanup.fire_end(self.package["environment"].get(cleanup.VARIABLE), self.run)
         return 0 if status is None else os.waitstatus_to_exitcode(status) & 0xFF
@@ -184,8 +191,9 @@ class Shim:
             failpoint("shim.worker_recorded")
             if state_has_ended(self.run):
                 self._signal_worker(signal.SIGTERM)
-            # 9. Open the gate.
-            worker.let_begin()
+            # 9. Open the gate, unless this process hung so long that readers may have called the run lost.
+            if not self._is_fenced():
+                worker.let_begin()
         finally:
             worker.close_gate()
         return worker.pid
@@ -194,15 +202,24 @@ class Shim:
         while True:
             ended = processes.reap_children()
             if worker in ended:
+                self._is_fenced()
                 return ended[worker]
+            if self._is_fenced():
+                self._signal_worker(signal.SIGKILL)
             received = signal.sigtimedwait(_WATCHED, self._patience())
             if received is not None and received.si_signo in _STOPPING and self.deadline is None:
                 self._signal_worker(signal.SIGTERM)
             elif self.deadline is None and self._limit.seconds_left() <= 0:
-                self._is_late = True
+                self._why["late"] = True
                 self._signal_worker(signal.SIGTERM)
             elif self._is_overdue():
                 self._signal_worker(signal.SIGKILL)
+
+    def _is_fenced(self) -> bool:
+        """Whether the heartbeat could not be kept up, so that everything below this process was killed."""
+        if self.heart is not None and self.heart.has_stopped:
+            self._why["fenced"] = True
+        return "fenced" in self._why
 
     def _signal_worker(self, number: int) -> None:
         """Send the worker a signal; the first one starts the grace."""

@@ -27,10 +27,21 @@ class Ticket:
         while True:
             descriptor = locks.open_lock(self._file)
             locks.lock(descriptor)
-            # Between making and locking it another run may have taken it for a dead one and removed it.
-            if os.fstat(descriptor).st_nlink:
+            # Between making and locking it another run may have taken it for a dead one and removed it. The
+            # name says so: after a removal by another host, the file may still count a name here (NFS).
+            if self._is_named(descriptor):
                 return descriptor
             os.close(descriptor)
+
+    def _is_named(self, descriptor: int) -> bool:
+        try:
+            named = self._file.open()
+        except OSError:
+            return False
+        try:
+            return os.path.samestat(os.fstat(named), os.fstat(descriptor))
+        finally:
+            os.close(named)
 
     def before(self) -> Entry | None:
         """Return the nearest earlier ticket that is held, or None at the head of the queue."""

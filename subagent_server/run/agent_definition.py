@@ -249,6 +249,22 @@ class SandboxLimits(Record):
     file_bytes: int = Field(default=1 << 30, ge=1)
 
 
+LAUNCHER = r"local|slurm|ssh:[A-Za-z0-9_][A-Za-z0-9_.@-]{0,252}"
+"""A host of the user's own `ssh` configuration never begins like an option of `ssh`."""
+
+
+class Placement(Record):
+    """Where runs of an agent work, and what they ask of the engine there. Nothing else can be asked."""
+
+    on: str | None = Field(default=None, pattern=f"^({LAUNCHER})$")
+    partition: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.,-]{1,200}$")
+    cpus: int | None = Field(default=None, ge=1, le=4096)
+    memory: str | None = Field(default=None, pattern=r"^[0-9]{1,9}[KMGT]?$")
+    time: str | None = Field(default=None, pattern=r"^([0-9]{1,3}-)?[0-9]{1,5}(:[0-9]{2}){0,2}$")
+    gpus: str | None = Field(default=None, pattern=r"^([A-Za-z0-9_.-]{1,64}:)?[0-9]{1,4}$")
+    constraint: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.&|*()\[\],-]{1,200}$")
+
+
 class WebSearchBounds(Record):
     """Bounds of the web searches of a run: how many, and in which domains or in which not."""
 
@@ -346,6 +362,7 @@ class AgentDefinition(Record):
     sandbox: Literal["auto", "bwrap", "none"] = "auto"
     network: bool = True
     sandbox_limits: SandboxLimits | None = None
+    placement: Placement | None = None
     sandbox_read: list[str] = Field(default_factory=list)
     sandbox_write: list[str] = Field(default_factory=list)
     output_schema: JsonSchema | None = None

@@ -26,7 +26,8 @@ def prepare(file: Entry, data: bytes | Iterable[bytes]) -> Entry:
     Raises:
         StorageFailed: the disk refused; nothing is left behind.
     """
-    temporary = file.directory.entry(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    writer = f"{processes.host_tag()}.{os.getpid()}"
+    temporary = file.directory.entry(f".{file.name}.{writer}.{secrets.token_hex(4)}.tmp")
     _make(temporary, data, file)
     return temporary
 
@@ -133,15 +134,21 @@ def discard(temporary: Entry) -> None:
 
 
 def remove_leftovers(directory: Directory) -> None:
-    """Remove the temporary files in `directory` whose writers on this host were killed in the middle."""
+    """Remove the temporary files in `directory` whose writers on this host were killed in the middle.
+
+    A pid of another host says nothing here: its file may be between the write and the rename.
+    """
     if not Path("/proc/self").exists():  # nobody can say who lives
         return
+    here = processes.host_tag()
     with suppress(OSError):
         for name in directory.names():
-            parts = name.split(".")
-            if len(parts) < 5 or parts[0] or parts[-1] != "tmp" or not parts[-3].isdecimal():
+            parts = name.rsplit(".", 4)
+            if not name.startswith(".") or len(parts) < 5 or parts[1] != here or parts[4] != "tmp":
                 continue
-            writer = processes.stat_of(int(parts[-3]))
+            if not parts[2].isdecimal():
+                continue
+            writer = processes.stat_of(int(parts[2]))
             if writer is None or writer.is_dead:  # a killed shim is a zombie until its starter collects it
                 discard(directory.entry(name))
 

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+T = TypeVar("T")
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 """Of what is made here. No usual umask takes anything from them."""
@@ -116,7 +118,9 @@ class Directory:
         """
         directory = self.writable() if flags & WRITING else self.descriptor
         try:
-            descriptor = os.open(name, flags | _OPENING, FILE_MODE, dir_fd=directory)
+            descriptor = self._looked_up(
+                name, lambda: os.open(name, flags | _OPENING, FILE_MODE, dir_fd=directory)
+            )
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO):
                 self._check(name, os.stat(name, dir_fd=directory, follow_symlinks=False), kind)
@@ -127,6 +131,22 @@ class Directory:
             os.close(descriptor)
             raise
         return descriptor
+
+    def stat(self, name: str) -> os.stat_result:
+        """Return the status of a name; of a link itself, not of its target. Raises OSError."""
+        directory = self.descriptor
+        return self._looked_up(name, lambda: os.stat(name, dir_fd=directory, follow_symlinks=False))
+
+    def _looked_up(self, name: str, look: Callable[[], T]) -> T:
+        """Look for a name, and once more if it is missing: NFS remembers for 30 s that it was.
+
+        To open the directory asks the server again (measured: 0.1 to 0.25 s).
+        """
+        try:
+            return look()
+        except FileNotFoundError:
+            os.close(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor))
+            return look()
 
     def _check(self, name: str, found: os.stat_result, kind: int) -> None:
         if kind == stat.S_IFDIR and stat.S_ISREG(found.st_mode):
@@ -238,7 +258,7 @@ class Entry:
 
     def stat(self) -> os.stat_result:
         """Return its status; of a link itself, not of its target. Raises OSError."""
-        return os.stat(self.name, dir_fd=self.directory.descriptor, follow_symlinks=False)
+        return self.directory.stat(self.name)
 
     def exists(self) -> bool:
         """Whether there is an entry of this name, of any kind. Raises OSError if this cannot be found out."""

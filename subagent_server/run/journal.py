@@ -1,6 +1,8 @@
 """The journal of a run (`events.jsonl`), and the same for people (`run.log`)."""
 
 import json
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
@@ -8,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from subagent_server.run import durable
+from subagent_server.run import durable, processes
 from subagent_server.run.agent_definition import CODE_TOOL_NAME
 from subagent_server.run.errors import StorageFailed, UnreadableMeta, visible
 from subagent_server.run.files import Entry
@@ -245,6 +247,7 @@ class RunJournal:
     def __init__(self, run: RunPaths) -> None:
         self._run = run
         self._seq: int | None = None
+        self._synced = 0.0
 
     def append(self, kind: str, now: datetime, facts: dict[str, Any]) -> None:
         """Append one event of type `kind` with these camelCase facts."""
@@ -258,8 +261,16 @@ class RunJournal:
             durable.append_line(self._run.events, event)
             self._seq = seq + 1
             durable.append_bytes(self._run.log, render(event).encode("utf-8", "replace"))
+            self._show_to_other_hosts()
         except OSError as error:
             log(f"The journal of the run could not be written ({error}); the run continues.")
+
+    def _show_to_other_hosts(self) -> None:
+        """Sync on a node, once a second at most: other hosts saw an entry after 4 to 5 s else (NFS)."""
+        if processes.NODE in os.environ and time.monotonic() - self._synced >= 1.0:
+            self._synced = time.monotonic()
+            self._run.events.sync()
+            self._run.log.sync()
 
 
 def next_seq(run: RunPaths) -> int:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from subagent_server.run import durable
+from subagent_server.run import durable, processes
 from subagent_server.run.errors import ForeignRoot, StorageFailed, UnsafeRoot
 from subagent_server.run.files import DIRECTORY_MODE, Directory, Entry
 from subagent_server.run.states import check_run_id, is_run_id
@@ -245,7 +245,7 @@ STATE_BYTES = 32 << 20
 """How much of a state, a request or a result is read: no run writes more."""
 RECORD_BYTES = 64 << 10
 """The same of the records of a shim."""
-_TEMPORARY = re.compile(r"\..+\.tmp|wake\.[0-9]+")
+_TEMPORARY = re.compile(r"\..+\.tmp|wake\.([A-Za-z0-9_-]+\.)?[0-9]+")
 _MANY_MARKS = 1_000
 _MOST_SLEEPERS = 1_000
 
@@ -299,6 +299,12 @@ class RunPaths:
     """Made by the one shim of the run."""
     shim = _File("shim.json")
     """The identities of shim and worker."""
+    beat = _File("beat")
+    """Written again and again by the shim of a run on a node, for readers on other hosts."""
+    unseen = _File("launch.unseen")
+    """When a reader first found neither a shim nor a job of a run that was given to an engine."""
+    sealed = _File("package.sealed")
+    """What the worker of a run on a node needs, sealed; the shim's first step unseals and removes it."""
     exit = _File("exit.json")
     """How the worker ended, and whether its tree is gone."""
     worker_out = _File("worker.out")
@@ -363,12 +369,16 @@ class RunPaths:
         self.files.sync()
 
     def wake(self, pid: int) -> Entry:
-        """The FIFO on which process `pid` waits for changes of this run."""
-        return self.files.entry(f"wake.{pid}")
+        """The FIFO on which process `pid` of this host waits for changes of this run."""
+        return self.files.entry(f"wake.{processes.host_tag()}.{pid}")
 
     def sleepers(self) -> list[Entry]:
-        """The FIFOs of all who wait for changes of this run, a thousand at most."""
-        names = sorted(name for name in self.files.names() if name.startswith("wake."))
+        """The FIFOs of all on this host who wait for changes of this run, a thousand at most.
+
+        That of another host has its reader there: opened here it has none, and looks abandoned.
+        """
+        prefix = f"wake.{processes.host_tag()}."
+        names = sorted(name for name in self.files.names() if name.startswith(prefix))
         return [self.files.entry(name) for name in names[:_MOST_SLEEPERS]]
 
 

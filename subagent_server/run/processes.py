@@ -8,6 +8,7 @@ import ctypes
 import fcntl
 import math
 import os
+import re
 import resource
 import select
 import signal
@@ -66,10 +67,20 @@ class Stat:
         return self.state in _DEAD_STATES
 
 
+NODE = "SUBAGENT_NODE"
+"""Names the host in the environment of what was started on a node, by the name that its engine has for it."""
+_ODD_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+
+
 @cache
 def host_name() -> str:
     """Return the name of this host."""
-    return os.uname().nodename
+    return os.environ.get(NODE) or os.uname().nodename
+
+
+def host_tag() -> str:
+    """Return the name of this host as a part of file names: only it may judge what carries this tag."""
+    return _ODD_IN_NAMES.sub("-", host_name())[:64]
 
 
 @cache

@@ -221,11 +221,15 @@ class Transition(Record):
 
 
 class LaunchInfo(Record):
-    """The launcher of a run: its kind, its host and the boot."""
+    """The launcher of a run: its kind, the host or engine that it was given to, and the boot of a host.
+
+    `lease` is there if the run beats (`process/beat.py`): silent for two of them, in seconds, it is lost.
+    """
 
     kind: str = "local"
     host: str
     boot_id: str
+    lease: float | None = Field(default=None, ge=2, le=3600)
 
 
 class WorkerIdentity(Record):

@@ -19,7 +19,7 @@ from subagent_server.run.records import RunMeta, StartedBy, Usage
 from subagent_server.run.states import TOKENS, Status
 from subagent_server.run.store import RunStore, drop_vain
 from subagent_server.verbs.access import USER, Caller, NotAllowed, OtherParents, others_sentence
-from subagent_server.verbs.reconcile import is_over, observe, open_run, tree_usage
+from subagent_server.verbs.reconcile import Observed, is_over, observe, open_run, tree_usage
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.views import RunRow, row_of, those_that_fit
 
@@ -61,16 +61,16 @@ class RowReader:
         `is_marked`: whether it has a mark among the runs that may live.
         """
         run = self._store.paths.run(run_id)
-        live: bool | None = False
         try:
             meta = self._store.read_state(run)
             if not self._caller.may_open(meta):
                 return None
             if meta.status.is_terminal and not wanted.fits(meta.status, meta.agent_name):
                 return None  # it will never fit, so its processes need no look
+            observed = Observed(meta, False)
             if not is_over(run, meta.status, is_marked=is_marked):
                 observed = observe(self._store, run_id, self._caller)
-                meta, live = observed.meta, observed.live
+                meta = observed.meta
         except (UnknownRun, NotAllowed):
             return None  # a start that never was, or removed meanwhile
         except SubagentError as error:
@@ -80,7 +80,7 @@ class RowReader:
             return None
         parent = meta.parent_run_id
         started_by = self.others.name(meta.started_by) if parent is None else f"run {parent}"
-        return row_of(self._store.paths, meta, live, started_by=started_by), meta.started_by
+        return row_of(self._store.paths, observed, started_by=started_by), meta.started_by
 
 
 class RunList:
@@ -352,7 +352,7 @@ def _tree(service: Service, run_id: str, caller: Caller, depth: int = -1) -> Nod
     except SubagentError as error:
         return Node(TreeRow(RunRow(run_id=run_id, unreadable=error.sentence)))
     meta = observed.meta
-    row = TreeRow(row_of(service.store.paths, meta, observed.live), meta.parent_run_id, usage)
+    row = TreeRow(row_of(service.store.paths, observed), meta.parent_run_id, usage)
     below = service.store.children_of(run_id) if meta.depth > depth else []  # else the marks lead in a circle
     return Node(row, [_tree(service, i, caller, meta.depth) for i in below if _is_open(service, i, caller)])
 

@@ -25,6 +25,7 @@ from subagent_server.run.records import Failure, RunMeta, Usage
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.stderr import failpoint
 from subagent_server.run.store import RunStore, restore, retire
+from subagent_server.verbs import elsewhere
 from subagent_server.verbs.access import USER, Caller, check_open
 from subagent_server.verbs.left_behind import is_settled, left_behind, settle_if_possible
 from subagent_server.verbs.service import Service
@@ -142,7 +143,10 @@ def stop_run(store: RunStore, run_id: str, reason: str | None) -> RunMeta:
 
 def signal_shim(store: RunStore, run_id: str) -> None:
     """Send TERM to the shim of an ended run. A shim not recorded yet reads the status itself."""
-    shim = marks.recorded_shim(store.paths.run(run_id))
+    run = store.paths.run(run_id)
+    with suppress(SubagentError):
+        elsewhere.end(run, store.read(run_id))
+    shim = marks.recorded_shim(run)
     if shim is not None:
         processes.send_signal(shim, signal.SIGTERM)
 
@@ -169,11 +173,14 @@ _HINT_LOGS = "Its log shows how far it came; continue it, or start it again."
 class Observed:
     """A run as it is: its state, and whether its processes live.
 
-    `live` is None if unknown on this host: the run is another host's, or in a foreign root.
+    `live` is None if that cannot be known here: they are on another host, or the root is foreign. `reason`
+    says why, or what the run waits for, and `node` is the host that they are on, if it is another one.
     """
 
     meta: RunMeta
     live: bool | None
+    reason: str | None = None
+    node: str | None = None
 
 
 def observe(store: RunStore, run_id: str, caller: Caller = USER) -> Observed:
@@ -202,8 +209,7 @@ def observe(store: RunStore, run_id: str, caller: Caller = USER) -> Observed:
 
 def _reconciled(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
     """Compare the record of a run with its processes. The first case that fits decides."""
-    host = None if meta.launch is None else meta.launch.host
-    is_here = host is None or host == processes.host_name()
+    is_here = elsewhere.is_here(run, meta)
     # Looked at before the lock: the shim lets go of the lock first and takes the mark away second.
     is_marked = run.root.change_mark(run.run_id).exists()
     # 1. The root is not ours: the state is all that is known.
@@ -212,9 +218,9 @@ def _reconciled(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
     # 2. A newer version wrote the state: it is read and never changed.
     if meta.schema_version > SCHEMA_VERSION:
         return Observed(meta, locks.is_held(run.live_lock) if is_here else None)
-    # 3. Another host started the run: nobody can look at its processes here.
+    # 3. Its processes are on another host, and nobody can look at them here: files, heartbeat, engine.
     if not is_here:
-        return Observed(_expire_questions(store, meta), None)
+        return _reconciled_elsewhere(store, run, meta)
     # 4. The result counts before the processes do, or a run that finished could be called lost.
     meta = _roll_forward(store, run, meta)
     # 5. The run has ended: only its processes are in question.
@@ -227,6 +233,32 @@ def _reconciled(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
     if not is_marked:
         restore(run)
     return Observed(_expire_questions(store, meta), True)
+
+
+def _reconciled_elsewhere(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
+    """Compare the record of a run with what is heard of another host. Nothing is swept or locked there."""
+    look = elsewhere.look(run, meta)
+    if meta.launch is None or meta.launch.lease is None:
+        return Observed(_expire_questions(store, meta), None, look.reason, look.node or None)
+    # 1. Files first: a result, then the recorded end of the worker.
+    meta = _roll_forward(store, run, meta)
+    ended = read_exit(run)
+    # 2. A silence of two leases, or an engine whose node lives, is proof: then nothing can write any more.
+    if not meta.status.is_terminal and (ended is not None or look.live is False):
+        meta, ended = _roll_forward(store, run, store.read(run.run_id)), read_exit(run)
+        if not meta.status.is_terminal:
+            meta = _fail(store, run, _verdict(run, ended, look.reason))
+    # 3. It lives, is on its way, or nobody can know.
+    if not meta.status.is_terminal:
+        restore(run)
+        return Observed(_expire_questions(store, meta), look.live, look.reason, look.node or None)
+    # 4. It has ended: the tree is gone by its own record, or by that proof.
+    if look.live is False:
+        if (ended or {}).get("treeGone"):
+            _retire_if_settled(store, run, meta)
+        else:
+            _finish_tree(store, run, meta)
+    return Observed(meta, look.live, None if look.live is False else look.reason, look.node or None)
 
 
 def is_over(run: RunPaths, status: Status, *, is_marked: bool) -> bool:
@@ -274,19 +306,24 @@ def _declare_dead(store: RunStore, run: RunPaths) -> Observed:
     return Observed(meta, _end_tree(store, run, meta))
 
 
-def _verdict(run: RunPaths, ended: dict[str, Any] | None) -> Failure:
-    """Return the failure of a run that left no result."""
+def _verdict(run: RunPaths, ended: dict[str, Any] | None, silence: str | None = None) -> Failure:
+    """Return the failure of a run that left no result; `silence` is how another host fell silent."""
+    if ended is not None and ended.get("fenced") is True:
+        return Failure(
+            code="lost", message="Its node could not reach the runs root, and ended it.", hint=_HINT_LOGS
+        )
     if ended is not None and ended.get("workerStarted"):
         return _crashed(run, ended)
     if ended is not None or "worker" not in read_shim(run):
         return Failure(
             code="launch_failed",
-            message="The run's worker never started: its process ended before.",
+            message=f"The run's worker never started: {silence or 'its process ended before'}.",
             hint=f"Start it again; {run.worker_out.name} in its directory holds what was printed.",
         )
     return Failure(
         code="lost",
-        message="The worker and the shim of the run are gone, and neither recorded how it ended.",
+        message="The worker and the shim of the run are gone, and neither recorded how it ended"
+        + (f": {silence}." if silence else "."),
         hint=_HINT_LOGS,
     )
 
@@ -335,23 +372,35 @@ def _end_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
             signal_shim(store, run.run_id)
         return True
     if ended is not None and ended.get("treeGone"):
-        durable.remove_leftovers(run.files)  # of a reader, or of the process that stopped the run
-        if is_settled(store, meta):
-            retire(run)  # its shim may have been killed just before it did so
-        else:
-            restore(run)  # so that a list looks at it again, too
+        _retire_if_settled(store, run, meta)
         return False
     sweep_orphans(run)
     failpoint("reconcile.swept")
+    _finish_tree(store, run, meta)
+    return False
+
+
+def _retire_if_settled(store: RunStore, run: RunPaths, meta: RunMeta) -> None:
+    durable.remove_leftovers(run.files)  # of a reader, or of the process that stopped the run
+    if is_settled(store, meta):
+        retire(run)  # its shim may have been killed just before it did so
+    else:
+        restore(run)  # so that a list looks at it again, too
+
+
+def _finish_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> None:
+    """Do what the shim of an ended run would have done: nothing of the run lives any more."""
     settled = settle_if_possible(store, meta)
     _close_journal(store, run, meta, at_once=False)
     stop_children(store, run.run_id)
     record_tree_usage(store, run.run_id)
     durable.remove_leftovers(run.files)
     durable.discard(run.spare)
+    with suppress(OSError):
+        for left in (run.sealed, run.unseen, run.beat):
+            left.unlink()
     if _record_gone(run) and not isinstance(settled, SubagentError):
         retire(run)
-    return False
 
 
 def _record_gone(run: RunPaths) -> bool:

@@ -52,6 +52,7 @@ from subagent_server.verbs.inputs import (
 )
 from subagent_server.verbs.left_behind import worktree_of
 from subagent_server.verbs.live_runs import host_program
+from subagent_server.verbs.placement import launcher_for
 from subagent_server.verbs.scripts import WARNING, PlayedScript, calling_script, is_scripted, scripted_service
 from subagent_server.verbs.service import Service, agents_from
 from subagent_server.verbs.tree_limits import check_may_start, publish_counted
@@ -121,6 +122,9 @@ def start_agent(
     played = scripted_service(service, agent, order.script)
     scripted = is_scripted(played.settings.environment)
     checked = _checked(played, agent, order, needs_no_trust=stored is not None)
+    service = replace(
+        service, launcher=launcher_for(service.settings, checked.agent.placement, service.launcher)
+    )
     # 3. The task: directory, prompt and files.
     directories = None if parent is None else directories_of(service, parent)
     cwd = _cwd(service, order, checked, directories)
@@ -266,7 +270,10 @@ def _first_state(
         worktree=worktree,
         created_at=request.created_at,
         launch=LaunchInfo(
-            kind=service.launcher.kind, host=processes.host_name(), boot_id=processes.boot_id()
+            kind=service.launcher.kind,
+            host=service.launcher.host,
+            boot_id=processes.boot_id(),
+            lease=service.launcher.lease,
         ),
         child_token_hash=token_hash(token),
     )
@@ -322,7 +329,8 @@ def _environment(
 def _slots(service: Service, agent: AgentDefinition) -> dict[str, int]:
     """The agent's slots before the root's: a run waiting for its own kind holds up no other run."""
     own = {f"agent-{agent.tool_name}": agent.max_concurrent} if agent.max_concurrent else {}
-    return {**own, "root": service.settings.max_runs}
+    is_queue = service.launcher.kind == "slurm" and not service.settings.has_max_runs
+    return own if is_queue else {**own, "root": service.settings.max_runs}
 
 
 def _dumped(agent: AgentDefinition) -> dict[str, Any]:

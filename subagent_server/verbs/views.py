@@ -231,6 +231,8 @@ class RunRow(Record):
     status: Status | None = None
     pending_questions: int = 0
     live: bool | None = None
+    live_reason: str | None = None
+    node: str | None = None
     elapsed_seconds: float | None = None
     waiting_for_slot: bool | None = None
     summary: str | None = None
@@ -274,8 +276,9 @@ def row_schema() -> dict[str, Any]:
 _JSON_TYPES: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
 
-def row_of(root: RootPaths, meta: RunMeta, live: bool | None, *, started_by: str | None = None) -> RunRow:
-    """Return the row of a run by its state."""
+def row_of(root: RootPaths, observed: Observed, *, started_by: str | None = None) -> RunRow:
+    """Return the row of a run as it was observed."""
+    meta = observed.meta
     return RunRow(
         run_id=meta.run_id,
         agent=cut(meta.agent_name, MAX_LABEL_CHARACTERS),
@@ -283,7 +286,9 @@ def row_of(root: RootPaths, meta: RunMeta, live: bool | None, *, started_by: str
         started_by=started_by,
         status=meta.status,
         pending_questions=meta.pending_questions,
-        live=live,
+        live=observed.live,
+        live_reason=observed.reason,
+        node=observed.node,
         elapsed_seconds=elapsed_seconds(meta.created_at, meta.ended_at),
         waiting_for_slot=waits_for_slot(root, meta.run_id, meta.status) or None,
         summary=maybe_cut(meta.error.message if meta.error else meta.summary, MAX_ROW_SUMMARY_CHARACTERS),
@@ -342,6 +347,8 @@ class RunView(Record):
     status: Status
     revision: int
     live: bool | None = Field(default=None, description="Whether its processes live; absent where unknown")
+    live_reason: str | None = Field(default=None, description="Why that is unknown, or what it waits for")
+    node: str | None = Field(default=None, description="The other host on which it works")
     sandbox: str | None = Field(default=None, description="Present if its programs are not sandboxed")
     waiting_for_slot: bool | None = None
     waiting_for_run: str | None = Field(default=None, description="The run it continues, which still ends")
@@ -421,6 +428,8 @@ def run_view(
         status=meta.status,
         revision=meta.revision,
         live=observed.live,
+        live_reason=observed.reason,
+        node=observed.node,
         sandbox=cut(mark, MAX_LABEL_CHARACTERS) if mark and "unsandboxed" in mark else None,
         waiting_for_slot=waits_for_slot(store.paths, meta.run_id, meta.status) or None,
         waiting_for_run=_awaited(run, meta),

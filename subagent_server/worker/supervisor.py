@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +14,14 @@ from subagent_server.loop.runner import Outcome, Runner
 from subagent_server.run import locks
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import RunRefused, SubagentError
+from subagent_server.run.processes import NODE
 from subagent_server.run.records import Failure, Message
 from subagent_server.run.states import MessageStatus
 from subagent_server.run.stderr import lack_of_room, log_exception
 from subagent_server.run.store import RunStore
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.toolbox.run_context import RunOver
+from subagent_server.verbs.elsewhere import is_here
 from subagent_server.verbs.export_run import export_end
 from subagent_server.verbs.reconcile import observe
 from subagent_server.worker.protected_paths import ExecutedWatch, protected_paths
@@ -33,6 +36,8 @@ T = TypeVar("T")
 MODEL_GRACE_SECONDS = 8.0
 """How long a stop waits for a model call that is under way; the shim kills after 10."""
 CLOSE_SECONDS = 3.0
+ELSEWHERE_SECONDS = 15.0
+"""Between two looks at a parent on another host."""
 REST_SECONDS = 8.0
 """How long the programs of a run may take to end: one that is interrupted says last what it has cost."""
 
@@ -176,7 +181,7 @@ class Supervisor:
                     "Raise `timeoutSeconds` in the agent file, or give it a smaller task.",
                 )
             if self._terminated:
-                return RunRefused("crashed", "The worker was ended by SIGTERM before it had a result.")
+                return await asyncio.to_thread(_why_terminated)
             if (unanswered := await self._questions.refusal()) is not None:
                 return unanswered
             self.run.report_deadline()
@@ -194,6 +199,17 @@ class Supervisor:
             task.cancel()
 
 
+def _why_terminated() -> RunRefused:
+    """Return why something that is no reader of this run ended it: an engine may know."""
+    why = None
+    if NODE in os.environ:
+        from subagent_server.process.slurm import why_ended  # on a node alone
+
+        why = why_ended()
+    code, sentence = why or ("crashed", "The worker was ended by SIGTERM before it had a result.")
+    return RunRefused(code, sentence)
+
+
 class ParentWatch:
     """The parent of this run, if another run started this run: its worker watches the lock of its parent."""
 
@@ -202,10 +218,11 @@ class ParentWatch:
         self._run_id = run_id
         self._parent: str | None = None
         """The parent run: the empty text if no run started this one, None before the first look."""
+        self._due = 0.0
 
     @property
     def is_dead(self) -> bool:
-        """Whether this run has a parent run whose shim is gone.
+        """Whether this run has a parent run whose shim is gone, or that has to be looked at on another host.
 
         Raises:
             UnreadableMeta: of this run.
@@ -217,8 +234,17 @@ class ParentWatch:
         with suppress(
             SubagentError, OSError
         ):  # a damaged id, or the disk refuses: the next look may do better
-            return not locks.is_held(self._store.paths.run(self._parent).live_lock)
+            parent = self._store.paths.run(self._parent)
+            if not is_here(parent, self._store.read_state(parent)):
+                return self._is_due()  # a free lock on another host proves nothing: observe it now and then
+            return not locks.is_held(parent.live_lock)
         return False
+
+    def _is_due(self) -> bool:
+        due, moment = self._due, time.monotonic()
+        if moment >= due:
+            self._due = moment + ELSEWHERE_SECONDS
+        return moment >= due
 
     def reconcile(self) -> None:
         """Record the death of the parent run, which ends this run: the parent's worker and shim were killed.

@@ -21,6 +21,8 @@ from subagent_server.run.states import timestamp
 from tests.faults.canaries import WORDS, Outside, with_secret
 from tests.helpers.scale import sampled
 
+FIFO = f"wake.{processes.host_tag()}.1"
+"""On which a process of this host waits, as its name says."""
 BASES = ("completed", "unsettled", "running", "waiting")
 """What the rest of a planted run is like: settled, ended with nobody who says that its tree is gone, at work
 as far as its files tell, and at work with a question open."""
@@ -47,7 +49,7 @@ def write_run(root: Path, run_id: str, base: str, work: Path, **facts: Any) -> P
         (run / name).write_bytes(content)
         (run / name).chmod(0o600)
     if base != "completed":
-        os.mkfifo(run / "wake.4711", 0o600)
+        os.mkfifo(run / f"{FIFO}7", 0o600)
         (root / ".changes" / run_id).touch()
     return run
 
@@ -271,7 +273,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "code": ("completed",),
     "inputs/01-note.txt": ("completed",),
     "outputs/001-bash.txt": ("completed",),
-    "wake.1": ("waiting",),
+    FIFO: ("waiting",),
     "tree.lock": ("running",),
     "calls.lock": ("running",),
     "call.lock": ("waiting",),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.canaries import tree
-from tests.faults.planted import AGENT, FILE_KINDS
+from tests.faults.planted import AGENT, FIFO, FILE_KINDS
 from tests.faults.planted_lies import (
     LIES,
     PLANTED_NAMES,
@@ -96,7 +96,7 @@ def test_the_tools_and_resources_show_a_foreign_root_and_change_nothing_in_it(sc
 def test_a_verb_that_changes_is_refused_in_a_foreign_root_and_names_what_adopts_it(
     scene: Scene, words: list[str]
 ) -> None:
-    kinds = {"RUNNING": ("worker.out", "running"), "WAITING": ("wake.1", "waiting")}
+    kinds = {"RUNNING": ("worker.out", "running"), "WAITING": (FIFO, "waiting")}
     runs = {
         name: each.run_id
         for name, (file, base) in kinds.items()

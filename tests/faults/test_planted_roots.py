@@ -10,7 +10,7 @@ import pytest
 
 from subagent_server.extensions.simulator import Simulator
 from tests.faults.canaries import SECRET
-from tests.faults.planted import AGENT, FILE_KINDS, state, to_json
+from tests.faults.planted import AGENT, FIFO, FILE_KINDS, state, to_json
 from tests.faults.planted import request as asked
 from tests.faults.planted_lies import (
     ESCAPES,
@@ -155,7 +155,7 @@ def test_a_planted_name_of_the_root_leads_nobody_out_of_it(tmp_path: Path, name:
         (tmp_path / shape).mkdir()
         with ExitStack() as stack:
             scene = Scene(tmp_path / shape, stack, ours=True)
-            kinds = [kind for kind in NAMED if kind.shape == "kind" and kind.file in ("shim.json", "wake.1")]
+            kinds = [kind for kind in NAMED if kind.shape == "kind" and kind.file in ("shim.json", FIFO)]
             runs = [each.run_id for each in scene.plant(kinds)]
             plant_root_name(scene.root, name, shape, scene.outside, *runs, HEALTHY, "root.0")
             scene.seen()

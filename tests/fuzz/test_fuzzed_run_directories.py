@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from subagent_server.process.launcher import LocalLauncher
 from subagent_server.run.errors import SubagentError
+from subagent_server.run.processes import host_tag
 from subagent_server.run.store import RunStore
 from subagent_server.server.resources import list_documents, parse_address, read_document
 from subagent_server.settings import read_settings
@@ -52,7 +53,7 @@ FILES = (
     "children",
     "inputs",
     "inputs/01-note.txt",
-    "wake.4711",
+    f"wake.{host_tag()}.4711",
 )
 JSON_FILES = tuple(name for name in FILES if name.endswith(".json"))
 

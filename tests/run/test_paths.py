@@ -49,15 +49,17 @@ def test_the_names_that_no_run_has_are_known(tmp_path: Path) -> None:
     for place in places:
         if isinstance(place, Entry | Directory) and place.path.parent == run.directory:
             place.path.touch()
-    for name in ("wake.17", ".run.meta.json.17.0a0b.tmp", "model.pt", "deep"):
+    for name in ("wake.17", "wake.n-1.17", ".run.meta.json.17.0a0b.tmp", "model.pt", "deep"):
         (run.directory / name).touch()
     assert sorted(run.other_names()) == ["deep", "model.pt"]
 
 
 def test_who_sleeps_on_a_run_is_found_by_the_name_of_its_fifo(tmp_path: Path) -> None:
     run = run_at(tmp_path)
-    for name in ("wake.12", "wake.3", "awake.1", "run.log"):
+    for name in ("awake.1", "run.log", "wake.another-host.12"):
         (tmp_path / name).touch()
+    for pid in (12, 3):
+        run.wake(pid).touch()
     assert run.sleepers() == [run.wake(12), run.wake(3)]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.process.launcher import LaunchPackage
-from subagent_server.run import locks, transitions
+from subagent_server.run import locks, processes, transitions
 from subagent_server.run.errors import RunRefused, SubagentError
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.processes import now
@@ -42,6 +42,8 @@ class HoldingLauncher:
     """A launcher that starts no process."""
 
     kind = "local"
+    host = processes.host_name()
+    lease = None
 
     def __init__(self) -> None:
         self.locks: list[int] = []

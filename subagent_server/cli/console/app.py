@@ -351,7 +351,11 @@ class Session:
         """The settings of flags, environment and working directory. Raises BadArgument."""
         flags = self._flags
         found = read_settings(
-            agents=flags.agents, runs=flags.runs, max_runs=flags.max_runs, trust=flags.trust
+            agents=flags.agents,
+            runs=flags.runs,
+            max_runs=flags.max_runs,
+            trust=flags.trust,
+            launcher=flags.launcher,
         )
         if found.passed_over is not None:
             report(

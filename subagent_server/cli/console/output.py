@@ -35,6 +35,7 @@ class Flags:
     agents: tuple[Path, ...] = ()
     runs: Path | None = None
     max_runs: int | None = None
+    launcher: str | None = None
     trust: bool = False
     debug: bool = False
     as_json: bool = False
@@ -111,6 +112,13 @@ def common_options() -> list[click.Option]:
             type=click.IntRange(min=1),
             metavar="N",
             help="How many runs work at once; more wait.  [default: $SUBAGENT_MAX_RUNS, else 64]",
+            **_KEPT,
+        ),
+        click.Option(
+            ["--launcher"],
+            metavar="WHERE",
+            help="Where runs work whose agents do not say: local, slurm or ssh:HOST.  "
+            "[default: $SUBAGENT_LAUNCHER, else local]",
             **_KEPT,
         ),
         click.Option(

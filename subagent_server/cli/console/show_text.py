@@ -50,8 +50,9 @@ def what_cell(root: RootPaths, row: RunRow) -> str:
     if row.unreadable is not None:
         return one_line(row.unreadable)
     slot = "waits for a slot" if row.waiting_for_slot else None
-    told = row.summary or slot or latest_doing(root.run(row.run_id))
-    return " · ".join(one_line(text) for text in (row.label, told) if text)
+    told = row.summary or row.live_reason or slot or latest_doing(root.run(row.run_id))
+    node = f"on {row.node}" if row.node and not row.is_over else None
+    return " · ".join(one_line(text) for text in (row.label, node, told) if text)
 
 
 # -- The events of runs on a terminal: coloured, named if there are several runs, and never printed twice.

@@ -1,0 +1,212 @@
+"""The heartbeat of a run that other hosts read, and the fence that makes its silence a proof.
+
+A shim on a node of an engine has two processes beside it. The **writer** writes `beat` into the run's
+directory, `BEATS_A_LEASE` times in a lease. The **watcher** touches no file, so a file server that hangs
+cannot stop it: when no beat came through for a lease, it kills every process below the shim. It does so too
+when the shim or the writer dies, so a worker never outlives its heartbeat by more than a lease. A reader
+elsewhere that waits for two leases therefore knows that nothing of the run acts any more.
+
+An age is the time of a probe file made now minus that of `beat`, both as the file server set them: the clocks
+of the hosts do not matter. Standard library only: the shim imports this module.
+"""
+
+import os
+import secrets
+import select
+import signal
+import struct
+import time
+from contextlib import suppress
+from typing import NoReturn
+
+from subagent_server.process import marks
+from subagent_server.process.zygote_server import close_all_but
+from subagent_server.run import processes
+from subagent_server.run.files import Entry
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.processes import Identity
+
+LEASE = "SUBAGENT_LEASE"
+DEFAULT_LEASE_SECONDS = 60.0
+LEAST_LEASE_SECONDS, MOST_LEASE_SECONDS = 2.0, 3600.0
+BEATS_A_LEASE = 12
+_TIME = struct.Struct("=d")
+_PAUSE_SECONDS = 0.05
+
+
+def lease_of(text: str | None) -> float:
+    """Return the lease that a variable names, in seconds; the default for anything that is none."""
+    try:
+        seconds = float(text or "")
+    except ValueError:
+        return DEFAULT_LEASE_SECONDS
+    is_one = LEAST_LEASE_SECONDS <= seconds <= MOST_LEASE_SECONDS
+    return seconds if is_one else DEFAULT_LEASE_SECONDS
+
+
+def is_on_node() -> bool:
+    """Whether this process belongs to a run that an engine has put on a node: its shim has to beat."""
+    return processes.NODE in os.environ
+
+
+class Heart:
+    """Watcher and writer of a shim. A run without a living heart must not work."""
+
+    def __init__(self, run: RunPaths) -> None:
+        """Write the first beat, and start both processes. Raises OSError: there can be no heartbeat."""
+        self._run = run
+        lease = lease_of(os.environ.get(LEASE))
+        _write(run)
+        shim = os.getpid()
+        self._held, kept = os.pipe()  # the watcher lets go of its end when it leaves, however it does
+        self._watcher = os.fork()
+        if self._watcher == 0:
+            os.close(self._held)
+            _watch(run, shim, kept, lease)
+        os.close(kept)
+        os.set_inheritable(self._held, False)
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the fence has fallen: what was below this process is killed, and nothing may begin."""
+        return bool(select.select([self._held], [], [], 0)[0])
+
+    def is_part(self, identity: Identity) -> bool:
+        """Whether a process is the watcher, which the sweep spares with what is below it."""
+        return identity.pid == self._watcher
+
+    def stop(self) -> None:
+        """End both processes, when nothing of the run is left."""
+        with suppress(OSError):
+            os.kill(self._watcher, signal.SIGKILL)  # the writer ends with it
+            os.waitpid(self._watcher, 0)
+        with suppress(OSError):
+            self._run.beat.unlink()
+
+
+def _watch(run: RunPaths, shim: int, kept: int, lease: float) -> NoReturn:
+    code = 1
+    try:
+        processes.restore_defaults()  # TERM stays blocked: an engine sends it to every process of a job
+        begun = os.pidfd_open(shim)
+        beats, writing = os.pipe()
+        writer = os.fork()
+        if writer == 0:
+            processes.end_with_parent(signal.SIGKILL)
+            os.close(kept)
+            os.close(beats)
+            _keep_writing(run, writing, lease / BEATS_A_LEASE)
+        os.chdir("/")
+        close_all_but({kept, begun, beats})
+        if os.getppid() == shim:
+            _wait_for_silence(begun, beats, lease)
+        _kill_all(run.run_id, shim, writer)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _keep_writing(run: RunPaths, writing: int, pause: float) -> NoReturn:
+    """Write beats for ever; the time before each goes to the watcher once it is on the disk."""
+    close_all_but({writing, run.files.descriptor})
+    try:
+        while True:
+            signal.sigtimedwait((), pause)
+            before = _clock()
+            _write(run)
+            os.write(writing, _TIME.pack(before))
+    finally:
+        os._exit(1)
+
+
+def _wait_for_silence(shim: int, beats: int, lease: float) -> None:
+    """Return when no beat was written for a lease, or when the shim or the writer has died."""
+    poll = select.poll()
+    poll.register(shim, select.POLLIN)
+    poll.register(beats, select.POLLIN)
+    last = _clock()
+    while (left := last + lease - _clock()) > 0:
+        # Short looks: while the machine is suspended the time of a poll stands still, and a lease goes on.
+        ready = {descriptor for descriptor, _ in poll.poll(1000 * min(left, 1.0))}
+        if shim in ready:
+            return
+        if beats in ready:
+            told = os.read(beats, _TIME.size)
+            if len(told) < _TIME.size:
+                return
+            last = _TIME.unpack(told)[0]
+
+
+def _kill_all(run_id: str, shim: int, writer: int) -> None:
+    """Kill what is below the shim, nested runs included, until two looks find nothing; it is subreaper.
+
+    Of a shim that is gone, what carries the mark of the run. Only `/proc` is read, and no memory of a process
+    that may hang on the file server.
+    """
+    own, quiet = {os.getpid(), writer}, 0
+    while quiet < 2:
+        left = processes.descendants([shim], spare=lambda each: each.pid in own)
+        if processes.stat_of(shim) is None or os.getppid() != shim:
+            left = marks.processes_of(run_id)
+            left += processes.descendants([each.pid for each in left])
+        for each in left:
+            processes.send_signal(each, signal.SIGKILL)
+        quiet = 0 if left else quiet + 1
+        signal.sigtimedwait((), _PAUSE_SECONDS)
+
+
+def _clock() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _write(run: RunPaths) -> None:
+    """Write a beat: the file server sets its time. Raises OSError."""
+    descriptor = run.beat.open(os.O_WRONLY | os.O_CREAT)
+    try:
+        os.pwrite(descriptor, b"%020d\n" % time.time_ns(), 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# -- Reading: how old something is, by the clock of the file server alone.
+
+
+_PROBE_SECONDS = 1.0
+_probed: dict[tuple[int, int], tuple[float, float]] = {}
+"""By device and process: when a probe was made, on our clock, and its time minus that."""
+
+
+def age(run: RunPaths, file: Entry) -> float | None:
+    """Return the seconds since `file` of a run was written; None without it.
+
+    Raises:
+        OSError: no probe can be made.
+    """
+    try:
+        descriptor = file.open()  # NFS asks the server for the times of a file that is opened
+    except FileNotFoundError:
+        return None
+    try:
+        facts = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    key = (facts.st_dev, os.getpid())
+    at, difference = _probed.get(key, (-_PROBE_SECONDS, 0.0))
+    if _clock() - at >= _PROBE_SECONDS:
+        difference = _server_time(run) - (at := _clock())
+        _probed[key] = (at, difference)
+    return _clock() + difference - facts.st_mtime
+
+
+def _server_time(run: RunPaths) -> float:
+    name = f".probe.{processes.host_tag()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    probe = run.files.entry(name)
+    descriptor = probe.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        os.write(descriptor, b"x")
+        os.fsync(descriptor)
+        return os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+        probe.unlink()

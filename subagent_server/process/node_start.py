@@ -1,0 +1,88 @@
+"""The first program of a run on a node: `python -E -P -m subagent_server.process.node_start RUN_DIRECTORY`.
+
+It takes the package, sealed in the run's directory with its key in `SUBAGENT_PACKAGE_KEY`, or whole from
+standard input; takes the run's lock; and becomes the shim. The same shim and worker as anywhere else.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from subagent_server.run import processes
+
+if __name__ == "__main__":  # before anything else: the environment holds the key
+    processes.keep_others_out()
+
+import json
+
+from subagent_server.process.beat import LEASE
+from subagent_server.process.sealed_package import MOST_BYTES, filled, unseal
+from subagent_server.process.shim import EXIT_SECOND_SHIM, shim_command
+from subagent_server.process.zygote_protocol import interpreter_variables
+from subagent_server.run import locks
+from subagent_server.run.paths import RunPaths, run_at
+from subagent_server.run.stderr import log
+
+_OF_STARTER = (
+    *("TMPDIR", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK", "DISPLAY", "WAYLAND_DISPLAY"),
+    *(
+        "SUBAGENT_LAUNCHER",
+        "SUBAGENT_RUNTIME_DIR",
+        "SUBAGENT_LOGGING_ADDRESS",
+        "CPE_SUBAGENT_LOGGING_ADDRESS",
+    ),
+)
+"""Variables that name what only the host of the starter has."""
+_OF_NODE = ("SLURM_CONF", "SLURM_JOB_ID", "SLURMD_NODENAME", processes.NODE, LEASE)
+_OF_SHIM = ("PATH", "HOME", "TZ", *_OF_NODE)
+
+
+def become_shim(directory: str, *, is_detached: bool) -> int:
+    """Become the shim of a run; return only if that cannot be."""
+    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    os.environ[processes.NODE] = node
+    key = os.environ.pop("SUBAGENT_PACKAGE_KEY", None)
+    run = run_at(Path(directory))
+    try:
+        given = None if key is not None else sys.stdin.buffer.read(MOST_BYTES)
+        if is_detached:  # whoever started this has its answer, and lets go of the lock; the package is here
+            _detach(run)
+        lock = locks.open_lock(run.live_lock)
+        locks.lock(lock)  # the starter holds it until the engine has answered
+        package = _package(run, key, given)
+    except (OSError, ValueError) as error:
+        log(f"The run could not begin on {node}: {error}")
+        return EXIT_SECOND_SHIM
+    own = {name: os.environ[name] for name in _OF_NODE if name in os.environ}
+    inherited = {
+        n: v for n, v in package["environment"].items() if n not in _OF_STARTER and not n.startswith("SLURM")
+    }
+    package["environment"] = {**inherited, **own, "SUBAGENT_WARM": "0"}
+    memory = filled(package)
+    for descriptor in (lock, memory):
+        os.set_inheritable(descriptor, True)
+    passed_on = {name: os.environ[name] for name in _OF_SHIM if name in os.environ}
+    command = shim_command(directory, lock, memory)
+    return os.execve(command[0], command, {**passed_on, **interpreter_variables(os.environ)})
+
+
+def _package(run: RunPaths, key: str | None, given: bytes | None) -> dict[str, Any]:
+    if key is not None:
+        return unseal(run, key)
+    package: dict[str, Any] = json.loads((given or b"").decode("utf-8", "surrogateescape"))
+    return package
+
+
+def _detach(run: RunPaths) -> None:
+    """Go on as a process of a session of its own, with the run's file for output. Raises OSError."""
+    with Path(os.devnull).open("rb") as nothing, run.worker_out.appender() as output:
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        for number, stream in enumerate((nothing, output, output)):
+            os.dup2(stream.fileno(), number)
+
+
+if __name__ == "__main__":
+    sys.exit(become_shim(sys.argv[1], is_detached="--detach" in sys.argv[2:]))

@@ -1,0 +1,150 @@
+"""A cluster of Slurm with three nodes, on one machine and as an ordinary user.
+
+`SlurmUser` and `SlurmdUser` are that user, and each `slurmd -N nX` has a port. A node is a pid namespace of
+its own, so `kill` of its init is a power cut, and no process of a node can be seen from another one.
+"""
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+from tests.helpers.wait import wait_for
+
+PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scancel", "scontrol", "unshare")
+NODES = ("n1", "n2", "n3")
+BOUND = 60.0
+_SPACE = ("unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child", "--mount-proc")
+_CONF = """\
+ClusterName=nodes
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={home}/munge/s
+CredType=cred/munge
+StateSaveLocation={home}/state
+SlurmdSpoolDir={home}/spool.%n
+SlurmctldPidFile={home}/ctld.pid
+SlurmdPidFile={home}/slurmd.%n.pid
+SlurmctldLogFile={home}/log.ctld
+SlurmdLogFile={home}/log.%n
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MailProg=/bin/true
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+ReturnToService=2
+JobRequeue=0
+SlurmdTimeout=15
+KillWait=10
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+SchedulerParameters=batch_sched_delay=0,sched_interval=5
+SlurmdParameters=config_overrides
+PartitionName=DEFAULT Nodes=n1,n2,n3 MaxTime=INFINITE State=UP LLN=YES
+PartitionName=main Default=YES PriorityTier=1 GraceTime=10
+PartitionName=urgent PriorityTier=10 PreemptMode=OFF
+"""
+_NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=32 State=UNKNOWN\n"
+
+
+def missing() -> list[str]:
+    """Return the programs that are not installed here; on Debian, apt-get has them all."""
+    path = f"{os.environ['PATH']}:/usr/sbin"
+    return [name for name in PROGRAMS if shutil.which(name, path=path) is None]
+
+
+class Cluster:
+    """Three nodes; `environment` is what a client needs. Leaving the `with` block ends every process."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.environment = {"SLURM_CONF": str(home / "slurm.conf"), "PATH": f"{os.environ['PATH']}:/usr/sbin"}
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._others: list[subprocess.Popen[bytes]] = []
+        self._controller: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Cluster":
+        for name in ("state", "munge", *(f"spool.{node}" for node in NODES)):
+            (self.home / name).mkdir()
+        (self.home / "munge").chmod(0o755)
+        key = self.home / "munge" / "key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        host = socket.gethostname().partition(".")[0]
+        ports = _free_ports(1 + len(NODES))
+        facts = {"host": host, "user": getpass.getuser(), "home": self.home, "port": ports[0]}
+        nodes = (_NODE.format(name=n, host=host, port=p) for n, p in zip(NODES, ports[1:], strict=True))
+        (self.home / "slurm.conf").write_text("".join([*nodes, _CONF.format(**facts)]), encoding="utf-8")
+        m = self.home / "munge"
+        files = [f"--socket={m}/s", f"--key-file={key}", f"--pid-file={m}/pid", f"--seed-file={m}/seed"]
+        self._others.append(self._started("munged", "-F", "-f", *files, f"--log-file={m}/log"))
+        wait_for((m / "s").exists, BOUND, "munged")
+        self.controller_up()
+        for node in NODES:
+            self.node_up(node)
+        wait_for(lambda: self.states().count("idle") == len(NODES), BOUND, "the nodes")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in list(self._nodes):
+            self.node_kill(node)
+        self.controller_kill()
+        for process in self._others:
+            process.kill()
+            process.wait()
+
+    def controller_up(self) -> None:
+        """Start slurmctld."""
+        self._controller = self._started("slurmctld", "-D")
+
+    def controller_kill(self) -> None:
+        """End slurmctld at once."""
+        if self._controller is not None:
+            self._controller.kill()
+            self._controller.wait()
+            self._controller = None
+
+    def node_up(self, node: str) -> None:
+        """Start a node."""
+        self._nodes[node] = self._started(*_SPACE, "slurmd", "-D", "-N", node)
+
+    def node_kill(self, node: str) -> None:
+        """Cut the power of a node: its init dies, and with it every process."""
+        process = self._nodes.pop(node)
+        process.kill()  # --kill-child takes the init along
+        process.wait()
+
+    def states(self) -> list[str]:
+        """Return the state of each node, in no order."""
+        return self.command("sinfo", "-N", "-h", "-p", "main", "-o", "%t").split()
+
+    def command(self, *words: str) -> str:
+        """Return what a command of Slurm says."""
+        done = subprocess.run(
+            words,
+            env=os.environ | self.environment,
+            capture_output=True,
+            text=True,
+            timeout=BOUND,
+            check=False,
+        )
+        return done.stdout
+
+    def _started(self, *words: str) -> "subprocess.Popen[bytes]":
+        environment = {**os.environ, **self.environment, "LANG": "C.UTF-8"}
+        with (self.home / "out").open("ab") as out:
+            return subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+
+
+def _free_ports(count: int) -> list[int]:
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [each.getsockname()[1] for each in held]
+    finally:
+        for each in held:
+            each.close()

@@ -1,0 +1,130 @@
+"""Runs as jobs, with programs that play Slurm: nothing is lost between its answers, no secret is given."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from subagent_server.process import slurm
+from subagent_server.run.states import Status
+from tests.helpers.fake_slurm import FakeSlurm, fake_slurm
+from tests.helpers.turns import asks, says
+from tests.helpers.wait import wait_for
+from tests.helpers.world import API_KEY, BOUND, World
+
+PROMPT = "Read the letter 4b1f-7731 first."
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    """Slurm as this process finds it."""
+    made = fake_slurm(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", made.path)
+    monkeypatch.setattr(slurm, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(slurm, "_asked", {"until": -1.0, "sights": None})
+    return made
+
+
+@pytest.fixture
+def world(tmp_path: Path, engine: FakeSlurm) -> Iterator[World]:
+    """A world whose runs are jobs."""
+    (tmp_path / "world").mkdir()
+    made = World(tmp_path / "world")
+    made.environment |= {"SUBAGENT_LAUNCHER": "slurm", "SUBAGENT_LEASE": "6", "PATH": engine.path}
+    yield made
+    engine.say("run")
+    made.close()
+    for process in slurm._ending:
+        process.wait(BOUND)
+
+
+def test_a_job_works_asks_and_ends_and_no_secret_is_in_it(world: World, engine: FakeSlurm) -> None:
+    world.play(asks("Which?"), says("That one."))
+    world.agent(placement={"partition": "long", "cpus": 2, "memory": "4G", "time": "2:00:00"})
+    run_id = world.start(PROMPT)
+    world.asking(run_id)
+    seen = world.look(run_id)
+    assert (seen.live, seen.node, seen.meta.launch and seen.meta.launch.kind) == (True, "n7", "slurm")
+    assert not world.paths(run_id).sealed.exists()
+    world.reply(run_id, "that")
+    assert world.completed(run_id) == "That one."
+    wait_for(lambda: world.look(run_id).live is False, BOUND, "the end of its tree")
+    given = [engine.job(run_id, what) for what in ("argv", "script", "environment", "own")]
+    assert not [text for text in given if API_KEY in text or PROMPT in text]
+    assert engine.job(run_id, "argv").split()[1:] == [engine.job(run_id, "argv").split()[-1]]
+    assert {pair.partition("=")[0] for pair in engine.job(run_id, "environment").split("\0") if pair} == {
+        *("PATH", "HOME", "LANG", "SUBAGENT_PACKAGE_KEY", "SUBAGENT_LEASE")
+    }
+    options = [line for line in engine.job(run_id, "script").splitlines() if line.startswith("#SBATCH")]
+    assert {"#SBATCH --no-requeue", "#SBATCH --partition=long", "#SBATCH --mem=4G"} <= set(options)
+    key = dict(p.split("=", 1) for p in engine.job(run_id, "environment").split("\0") if p)
+    journal = b"".join(f.read_bytes() for f in world.paths(run_id).directory.iterdir() if f.is_file())
+    assert key["SUBAGENT_PACKAGE_KEY"].encode() not in journal and API_KEY.encode() not in journal
+
+
+def test_a_starter_killed_between_sbatch_and_its_reply_loses_nothing(world: World, engine: FakeSlurm) -> None:
+    world.play(says("Done."))
+    world.agent()
+    engine.say("kill")
+    assert world.cli("run", "worker", "Do it.", "--detach").returncode != 0
+    (run_id,) = world.store.run_ids()
+    assert world.completed(run_id) == "Done."
+
+
+def test_a_refusal_is_the_end_of_the_run_with_its_words(world: World, engine: FakeSlurm) -> None:
+    world.agent()
+    engine.say("refuse")
+    run_id = world.start()
+    code, message = world.failed(run_id)
+    assert code == "launch_failed" and "Invalid account" in message
+    assert not world.paths(run_id).sealed.exists()
+
+
+def test_a_job_in_the_queue_is_shown_and_stopped_there(world: World, engine: FakeSlurm) -> None:
+    world.agent()
+    engine.say("queue")
+    run_id = world.start()
+    assert "waits in Slurm (Priority)" in world.cli("ls").stdout
+    assert "waits in Slurm (Priority)" in world.cli("show", run_id).stdout
+    assert world.stop(run_id).meta.status is Status.STOPPED
+    wait_for(lambda: engine.job(run_id, "state") == "CANCELLED", BOUND, "scancel")
+    wait_for(lambda: world.look(run_id).live is False, BOUND, "the end that a second look finds")
+    assert json.loads(world.paths(run_id).exit.read(4096)) == {"workerStarted": False, "treeGone": True}
+
+
+def test_a_silent_engine_keeps_nobody_waiting_and_proves_nothing(world: World, engine: FakeSlurm) -> None:
+    world.agent()
+    engine.say("queue")
+    run_id = world.start()
+    engine.say("silent")
+    shown = world.cli("show", run_id)
+    assert shown.returncode == 0 and "Slurm does not answer" in shown.stdout
+    engine.say("run")
+    world.stop(run_id)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("partition", "long --uid=0"),
+        ("memory", "4G\n#SBATCH --uid=0"),
+        ("time", "1;2"),
+        ("constraint", "a$(id)"),
+        ("on", "ssh:-oProxyCommand=id"),
+        ("on", "ray"),
+        ("options", "--uid=0"),
+    ],
+)
+def test_what_an_agent_file_asks_of_slurm_is_a_closed_table(
+    world: World, engine: FakeSlurm, key: str, value: str
+) -> None:
+    world.agent(placement={key: value})
+    run_id = world.start()
+    if key == "options":  # nobody here knows it: said, and not done
+        assert "--uid" not in engine.job(run_id, "script")
+        world.stop(run_id)
+        return
+    code, message = world.failed(run_id)
+    assert code == "config" and f"placement.{key}" in message
+    assert not (engine.home / "jobs" / run_id).exists()
