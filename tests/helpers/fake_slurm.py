@@ -47,7 +47,9 @@ _PROGRAM = """
 
     def squeue():
         for job in sorted(jobs.iterdir()):
-            print(f"{job.name}|{(job / 'state').read_text()}|n7|Priority")
+            state, pid = (job / "state").read_text(), job / "pid"
+            is_over = pid.exists() and not Path("/proc", pid.read_text()).exists()
+            print(f"{job.name}|{'FAILED' if is_over else state}|n7|Priority")
 
     def scancel():
         job = jobs / words[words.index("--name") + 1]
