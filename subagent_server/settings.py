@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from subagent_server.run.agent_definition import LAUNCHER
 from subagent_server.run.errors import BadArgument, HostError
 from subagent_server.run.paths import FoundRoot, find_root
+from subagent_server.run.states import LAUNCHER
 
 Role = Literal["all", "parent", "child"]
 """The tools that a server offers: those of a parent, those of a child run, or both."""

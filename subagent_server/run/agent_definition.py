@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from subagent_server.run.records import Money, Record
+from subagent_server.run.states import LAUNCHER
 
 # -- The tools that an agent file asks for by the names in its `tools` (SPEC section 6). Pure.
 
@@ -247,10 +248,6 @@ class SandboxLimits(Record):
     memory_bytes: int = Field(default=4 << 30, ge=1)
     processes: int = Field(default=256, ge=1)
     file_bytes: int = Field(default=1 << 30, ge=1)
-
-
-LAUNCHER = r"local|slurm|ssh:[A-Za-z0-9_][A-Za-z0-9_.@-]{0,252}"
-"""A host of the user's own `ssh` configuration never begins like an option of `ssh`."""
 
 
 class Placement(Record):

@@ -16,6 +16,9 @@ from typing import TypeVar
 
 from subagent_server.run.errors import BadArgument, IllegalTransition, InvalidRunId
 
+LAUNCHER = r"local|slurm|ssh:[A-Za-z0-9_][A-Za-z0-9_.@-]{0,252}"
+"""A host of the user's own `ssh` configuration never begins like an option of `ssh`."""
+
 
 class Status(StrEnum):
     """How far a run is."""
