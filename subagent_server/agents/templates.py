@@ -217,7 +217,10 @@ def _part(kind: type[BaseModel]) -> Schema:
 
 def _types(kind: type[BaseModel]) -> dict[str, Schema]:
     """Return the type of each field as it is written in a file."""
-    properties = kind.model_json_schema(by_alias=True)["properties"]
+    schema = kind.model_json_schema(by_alias=True)
+    properties = schema.get("$defs", {}).get(kind.__name__, schema)[
+        "properties"
+    ]  # there if parts refer to it
     by_key = {canonical(key): content for key, content in properties.items()}
     return {field: _as_written(field, by_key[canonical(field)]) for field in kind.model_fields}
 
