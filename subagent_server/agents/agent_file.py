@@ -253,12 +253,32 @@ class _KeyedPart:
         for detail in error.errors(include_url=False):
             key, *inner = map(str, detail["loc"])
             name = fields.get(key, key)
-            rule = detail["msg"].replace("Input should", "must").partition(", unable")[0]
+            rule = _IN_WORDS.get(detail["type"]) or detail["msg"].replace("Input should", "must")
+            rule = rule.partition(", unable")[0]
+            if "seconds" in name.casefold() and detail["type"] in _NUMBERS:
+                rule = "must be a number of seconds, such as 600"
             at = f" at {inner[0]!r}" if inner else ""
             is_shown = isinstance(detail["input"], str) and name not in _PRIVATE
             shown_value = f", not {shorten(detail['input'])}" if is_shown else ""
             reasons.setdefault(name, f"{rule}{at}{shown_value}")
         return reasons
+
+
+_NUMBERS = frozenset({"float_parsing", "float_type", "int_parsing", "int_type", "decimal_parsing"})
+_IN_WORDS = {
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping, each entry as `KEY: value`",
+    "list_type": "must be a list",
+    "string_type": "must be text",
+    "int_parsing": "must be a whole number, such as 10",
+    "int_type": "must be a whole number, such as 10",
+    "int_from_float": "must be a whole number, such as 10",
+    "float_parsing": "must be a number, such as 1.5",
+    "float_type": "must be a number, such as 1.5",
+    "decimal_parsing": "must be an amount, such as 2.50",
+}
+"""What pydantic calls by its own words, in those of a person."""
 
 
 def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefinition:

@@ -1,6 +1,5 @@
 """`subagent ls`: list runs, those that need a person first."""
 
-import os
 import sys
 from collections.abc import Callable
 from itertools import chain, islice
@@ -11,7 +10,7 @@ import click
 from subagent_server.cli.console.app import Session, pass_session
 from subagent_server.cli.console.output import TEXT, err, is_terminal, json_option, out, out_json, report
 from subagent_server.cli.console.show_text import age_cell, run_cell, what_cell
-from subagent_server.cli.console.terminal import coloured, duration, look_of, one_line, table
+from subagent_server.cli.console.terminal import coloured, duration, is_dumb, look_of, one_line, table
 from subagent_server.run.errors import SubagentError
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
@@ -100,7 +99,7 @@ def ls(
 
 def _watch(session: Session, run_ids: Callable[[], list[str]], as_json: bool) -> NoReturn:
     """Show trees as they change; at a terminal with a person, on a screen that takes keys."""
-    takes_keys = is_terminal(sys.stdin) and is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
+    takes_keys = is_terminal(sys.stdin) and is_terminal(sys.stdout) and not is_dumb()
     if takes_keys and not as_json:
         from subagent_server.cli.console.live_screen import LiveScreen
 

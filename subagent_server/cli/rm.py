@@ -12,7 +12,11 @@ from subagent_server.verbs.remove import StillEnding, remove, sweep
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
-@click.option("--drop-unmerged", is_flag=True, help="Also drop changes in worktrees that were not merged.")
+@click.option(
+    *("-y", "--yes", "--drop-unmerged", "drop_unmerged"),
+    is_flag=True,
+    help="Do not ask: also drop changes in worktrees that were not merged.",
+)
 @json_option
 @pass_session
 def rm(session: Session, names: tuple[str, ...], drop_unmerged: bool, as_json: bool) -> ExitCode:

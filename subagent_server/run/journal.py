@@ -90,9 +90,11 @@ def _cut(text: str, width: int) -> str:
 
 
 def _started(e: Event) -> str:
-    date = str(e.get("at", ""))[:10]  # the lines have the time alone
+    at = str(e.get("at", ""))
+    date = at[:10]  # the lines have the time alone
+    zone = "UTC" if at.endswith("Z") else at.rpartition(" ")[2]
     begun = f"▶ {e.get('agent')} started ({e.get('model') or e.get('runner')}) in {e.get('cwd')}"
-    lines = [f"{begun}, {date} (times in UTC)"]
+    lines = [f"{begun}, {date} (times in {zone})"]
     if e.get("continuesRunId"):
         lines.append(f"continues run {e['continuesRunId']}")
     if e.get("sandbox"):

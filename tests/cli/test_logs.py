@@ -2,10 +2,15 @@
 
 import json
 import os
+import time
+from datetime import UTC, datetime
 
-from subagent_server.cli.console.terminal import width_of, without_colours
+import pytest
+
+from subagent_server.cli.console.show_text import EventText
+from subagent_server.cli.console.terminal import moment, width_of, without_colours
 from subagent_server.run import transitions
-from subagent_server.run.journal import RunJournal
+from subagent_server.run.journal import RunJournal, render
 from subagent_server.run.processes import now
 from tests.cli.command import Cli, until_watching
 from tests.cli.families import family
@@ -204,3 +209,23 @@ def test_following_a_tree_shows_runs_that_are_started_meanwhile(cli: Cli) -> Non
             journal(cli, helper, "I am new")
             journal(cli, boss, "I go on")
             assert "I am new" in command.hear("helper 222222 │")
+
+
+def test_people_read_their_local_time_and_files_and_programs_utc(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = {"at": "2026-07-01T23:30:05.123Z", "type": "run_started", "agent": "a", "prompt": "Go."}
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        said = "\n".join(EventText().lines(event))
+        assert said.startswith("19:30:05 ▶ a started") and "2026-07-01 (times in EDT)" in said
+        assert moment(datetime(2026, 1, 1, 3, tzinfo=UTC)) == "2025-12-31 22:00:00 EST"
+        assert EventText().lines({"at": "never", "type": "text", "text": "x"})[0].endswith("x")
+        assert render(event).startswith("23:30:05 ▶") and "(times in UTC)" in render(event)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    run_id = cli.completed("aaaaaa")
+    journal(cli, run_id, "one")
+    assert json.loads(cli("logs", run_id, "--json").stdout.splitlines()[0])["at"].endswith("Z")

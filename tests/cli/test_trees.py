@@ -12,6 +12,7 @@ from subagent_server.run.processes import now
 from subagent_server.run.records import Usage
 from tests.cli.command import Cli, asked, run_name, until_watching
 from tests.cli.families import family, pay
+from tests.cli.terminal import raw_screen
 from tests.helpers.runs import make_meta, make_request
 
 
@@ -34,6 +35,14 @@ def test_a_tree_stands_below_its_first_run_and_is_listed_whole(cli: Cli) -> None
         (tree, single) = cli.json("ls", "--tree")
         assert tree["children"][0]["children"][0]["runId"] == runs.tester and single["children"] == []
         assert tree["children"][0]["parentRunId"] == runs.boss and "parentRunId" not in tree
+
+
+def test_a_tree_in_a_pipe_is_whole_and_a_dumb_terminal_gets_no_escapes(cli: Cli) -> None:
+    label = "a very long label " * 8
+    cli.completed("aaaaaa", label=label.strip())
+    assert label.strip() in cli("ls", "--tree").stdout
+    shown = raw_screen(cli, "ls", "--tree", TERM="dumb")
+    assert "reviewer" in shown and "\x1b" not in shown and max(map(len, shown.splitlines())) <= 80
 
 
 def test_a_run_that_waits_for_a_slot_is_listed_as_such(cli: Cli) -> None:

@@ -24,7 +24,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "hooked": ({"hooks": {"PreToolUse": []}}, "hooks are kept by `runner: claude` alone"),
     "runner": ({"runner": "claude"}, "install it with `npm install -g @anthropic-ai/claude-code`"),
-    "program": ({"runner": "command", "command": ["a", "b"]}, "command must be a valid string"),
+    "program": ({"runner": "command", "command": ["a", "b"]}, "command must be text"),
     "bare": ({"runner": "command"}, "command is missing"),
     "idle": ({"command": "ls"}, "command is for runner: command and runner: acp"),
     "ghost": ({"mcpServers": ["githup"]}, "names 'githup' (nearest: 'github'), which is defined neither"),

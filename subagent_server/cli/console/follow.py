@@ -34,6 +34,7 @@ from subagent_server.cli.console.terminal import (
     coloured,
     cut,
     duration,
+    is_dumb,
     line_width,
     look_of,
     one_line,
@@ -309,7 +310,7 @@ def drawn(root: RootPaths, trees: Iterable[Node]) -> list[str]:
     lines = [line for tree in trees for line in tree.walk()]
     header, *rows = table([_HEADER, *(_cells(root, depth, row) for depth, row in lines)], _LIMITS)
     return [
-        cut(header, line_width()),
+        _fitted(header),
         *(_coloured(row, text) for (_, row), text in zip(lines, rows, strict=True)),
     ]
 
@@ -339,7 +340,7 @@ class TreeScreen:
             for _, row in tree.walk()
         ]
         is_new, self._last = lasting != self._last, lasting
-        if is_terminal(sys.stdout) and not self._as_json:
+        if is_terminal(sys.stdout) and not is_dumb() and not self._as_json:
             self._draw(list(self._frame(trees)))
         elif is_new and self._as_json:
             out_json([tree.to_wire() for tree in trees], indent=None)
@@ -382,7 +383,12 @@ def _cells(root: RootPaths, depth: int, of_tree: TreeRow) -> tuple[str, ...]:
 
 def _coloured(row: TreeRow, line: str) -> str:
     look = look_of(row.run.status, row.run.pending_questions, row.run.live)
-    return cut(line, line_width()).replace(look.text, coloured(look.text, look.colour), 1)
+    return _fitted(line).replace(look.text, coloured(look.text, look.colour), 1)
+
+
+def _fitted(line: str) -> str:
+    """Return a line as wide as the terminal; in a pipe it is whole."""
+    return cut(line, line_width()) if is_terminal(sys.stdout) else line
 
 
 def _branch(depth: int) -> str:

@@ -21,6 +21,7 @@ from subagent_server.cli.console.terminal import (
     one_line,
     padded,
     width_of,
+    with_local_time,
     without_colours,
 )
 from subagent_server.run.journal import count, latest_doing, render
@@ -112,6 +113,7 @@ class EventText:
         try:
             if self._is_known(event):
                 return []
+            event = with_local_time(event)
             drawn = list(self._drawn(event))
         except (TypeError, ValueError, AttributeError, OverflowError):
             drawn = [one_line(json.dumps(event, ensure_ascii=False))]  # a journal is data: this one is odd

@@ -11,7 +11,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from subagent_server.cli.console.output import is_terminal
 from subagent_server.run.errors import OTHER_SPACES, visible
@@ -47,7 +47,7 @@ def has_colours(stream: TextIO | None = None) -> bool:
 
     https://no-color.org: any non-empty value of NO_COLOR switches colours off.
     """
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    plain = os.environ.get("NO_COLOR") or is_dumb()
     return not plain and is_terminal(sys.stdout if stream is None else stream)
 
 
@@ -229,8 +229,22 @@ def duration(seconds: float) -> str:
 
 
 def moment(when: datetime) -> str:
-    """Return a moment as text in UTC, like all records."""
-    return f"{when:%Y-%m-%d %H:%M:%S} UTC"
+    """Return a moment in the local time of the person; records and `--json` have UTC."""
+    return f"{when.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
+def with_local_time(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event of a journal with its time in that of the person; one that is odd stays as it is."""
+    try:
+        at = datetime.fromisoformat(str(event["at"])).astimezone()
+    except (KeyError, ValueError, OverflowError):
+        return event
+    return {**event, "at": f"{at:%Y-%m-%dT%H:%M:%S %Z}"}
+
+
+def is_dumb() -> bool:
+    """Whether the terminal says that it knows no escape sequences."""
+    return os.environ.get("TERM") == "dumb"
 
 
 def facts(pairs: Iterable[tuple[str, str | None]]) -> str:

@@ -15,7 +15,14 @@ const KINDS = [
   [/^ {9}/, null],
 ];
 
+const CLOCK = /^(\d\d):(\d\d)(?=:\d\d )/;
+const DAY = /, (\d{4}-\d\d-\d\d) \(times in UTC\)$/;
+
+/** Minutes that the reader's clock was behind UTC on a day, today if none is named. */
+const behindUtc = (day) => (day ? new Date(`${day}T12:00:00Z`) : new Date()).getTimezoneOffset();
+
 export class LogView {
+  #behind = behindUtc();
   #lines = el("div", { class: "lines" });
   #dropped = el("p", { class: "quiet", hidden: true });
   #kind = "said";
@@ -36,7 +43,19 @@ export class LogView {
     if (atEnd || first) this.element.scrollTop = this.element.scrollHeight;
   }
 
-  #line(line) {
+  /** A line with its time, which the file has in UTC, in that of the reader. */
+  #local(line) {
+    const day = CLOCK.test(line) && DAY.exec(line);
+    if (day) this.#behind = behindUtc(day[1]);
+    const two = (number) => String(number).padStart(2, "0");
+    return line.replace(DAY, ", $1 (your local time)").replace(CLOCK, (_, hours, minutes) => {
+      const all = (Number(hours) * 60 + Number(minutes) - this.#behind + 2880) % 1440;
+      return `${two(Math.floor(all / 60))}:${two(all % 60)}`;
+    });
+  }
+
+  #line(utc) {
+    const line = this.#local(utc);
     const found = KINDS.find(([form]) => form.test(line));
     if (found?.[1]) this.#kind = found[1];
     else if (!found) this.#kind = "said";
