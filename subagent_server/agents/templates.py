@@ -101,7 +101,7 @@ MEANINGS: Mapping[str, str] = {
     "description": "When to use the agent. The parent reads it.",
     "system_prompt": "The system prompt, instead of the body of the file.",
     "system_prompt_path": "A file with the system prompt, relative to this one.",
-    "runner": "How the agent works: by the built-in loop (messages) or by a program of another make.",
+    "runner": "How the agent works: by the built-in loop (messages) or by an external program.",
     "model": "The id of a model, or an alias such as sonnet, opus or haiku.",
     "base_url": "The address of the Messages API.",
     "api_key_env": "The environment variable that holds the key of the API.",
@@ -136,7 +136,7 @@ MEANINGS: Mapping[str, str] = {
     "budget_usd": "US dollars after which a run ends.",
     "ask_timeout_seconds": "Seconds that a question waits for its answer.",
     "on_ask_timeout": "Whether a run without an answer goes on or fails.",
-    "idle_timeout_seconds": "Seconds that a program of another make may be silent.",
+    "idle_timeout_seconds": "Seconds that an external program may be silent.",
 }
 """One line a key, by the name of its field."""
 

@@ -73,7 +73,7 @@ _KEY = "ANTHROPIC_API_KEY"
 @click.option(
     "--approve/--no-approve",
     default=True,
-    help="Whether the client may call the tools without asking each time, if a file can say so.  "
+    help="Whether the client may call the tools without asking each time, where it has a setting for that.  "
     "[default: approve]",
 )
 @json_option

@@ -47,6 +47,6 @@ def new(session: Session, name: str, source: str | None, as_json: bool) -> ExitC
     err("Edit it to make it yours; each run reads it anew, and so does a server that is running.")
     directories = click.get_current_context().ensure_object(Flags).agents
     named = [word for path in directories for word in ("--agents", str(path))]
-    task = _FIRST_TASK if source is None else "What it shall do"
+    task = _FIRST_TASK if source is None else "What it should do"
     err(f"Next: {session.command('run', name, task, *named)}")
     return ExitCode.OK

@@ -27,7 +27,7 @@ DEFAULT = timedelta(days=30)
 def prune(
     session: Session, older_than: timedelta | None, keep: int | None, dry_run: bool, as_json: bool
 ) -> ExitCode:
-    """Remove runs that ended long ago, and directories of starts that never were.
+    """Remove runs that ended long ago, and directories that failed starts have left.
 
     With --older-than and --keep, only runs that are both. What lives stays, with its parent and its children;
     so does a run whose state cannot be read (`subagent rm` removes it), and one with changes in its worktree

@@ -56,7 +56,7 @@ def run(
 ) -> ExitCode:
     """Start an agent and follow it until it ends.
 
-    PROMPT says what it shall do; `-` reads it from stdin, and without one it is written in $EDITOR. The log
+    PROMPT says what it should do; `-` reads it from stdin, and without one it is written in $EDITOR. The log
     goes to stderr while it works, the result to stdout at the end, so `subagent run reviewer "..." > file`
     keeps the review. What the agent asks is asked on the terminal; without one the command exits with 5 and
     says how to answer. Ctrl-C stops the watching, never the run.
@@ -83,6 +83,6 @@ def _prompt(given: str | None) -> str:
     if has_editor() and is_terminal(sys.stdout):
         return edited("", "prompt")
     raise click.UsageError(
-        'The prompt is missing: say in quotes what the agent shall do ("Review the last commit"), '
+        'The prompt is missing: say in quotes what the agent should do ("Review the last commit"), '
         "give - and type it, or set EDITOR to write it there."
     )

@@ -538,7 +538,7 @@ async def resume_conversation(run: RunContext, past: Sequence[PreviousRun], open
     if resumed.unknown:
         message = (
             f"It is not known what these calls of run {past[-1].run_id} did, because it ended in the middle "
-            f"of them: {', '.join(resumed.unknown)}. The model is told, and none is repeated unasked."
+            f"of them: {', '.join(resumed.unknown)}. The model is told, and none is repeated by itself."
         )
         run.record("warning", message=message)
     return replace(resumed, messages=sendable(resumed.messages))

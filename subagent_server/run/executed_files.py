@@ -174,8 +174,8 @@ def lies_above(parts: Sequence[str], lifted: Sequence[str]) -> bool:
 def can_run_code(paths: Sequence[str]) -> str:
     """Return the sentence on files that changed beside a run and are executed by other programs."""
     return (
-        f"Changed during this run, and executed by other programs unasked: {', '.join(paths)}. Look at these "
-        "before you use git, or open the directory in an editor or another agent."
+        f"Changed during this run, and other programs execute them by themselves: {', '.join(paths)}. "
+        "Look at these before you use git, or open the directory in an editor or another agent."
     )
 
 

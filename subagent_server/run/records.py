@@ -365,8 +365,8 @@ class WebSource(Record):
 class RunResult(Record):
     """How a run ended, in its own words: the content of `result.json`.
 
-    `can_run_code` are files that changed during the run and that other programs execute unasked. `worktree`
-    says what became of its worktree, as the view does.
+    `can_run_code` are files that changed during the run and that other programs execute by themselves.
+    `worktree` says what became of its worktree, as the view does.
     """
 
     outcome: Status

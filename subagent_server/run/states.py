@@ -259,7 +259,7 @@ def check_question(question: str, options: Sequence[str]) -> None:
         BadArgument.
     """
     if not question.strip():
-        raise BadArgument("The question is empty: say what the parent shall decide.")
+        raise BadArgument("The question is empty: say what the parent should decide.")
     _check("The question", question, MAX_QUESTION_CHARACTERS)
     if len(options) > MAX_OPTIONS:
         raise BadArgument(

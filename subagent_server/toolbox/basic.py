@@ -50,7 +50,7 @@ class AskParent:
         """Ask, wait, and return the answer, or a text that no answer came."""
         question, options = arguments.get("question"), arguments.get("options")
         if not isinstance(question, str):
-            return ToolResult.failure("`question` must be a text: say what the parent shall decide.")
+            return ToolResult.failure("`question` must be a text: say what the parent should decide.")
         if options is not None and not _is_texts(options):
             return ToolResult.failure("`options` must be a list of texts; leave it out if there are none.")
         try:

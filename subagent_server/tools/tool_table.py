@@ -150,7 +150,7 @@ _ENDED = ("status", "started_at", "completed_at", "stopped_at", "error")
 async def _start(context: ToolContext, call: Call) -> Answer:
     contract, service = call.arguments["contract"], context.service
     if not contract.strip():
-        raise BadArgument("The contract is empty: say what the agent shall do.")
+        raise BadArgument("The contract is empty: say what the agent should do.")
     agent = contract_agent(service.settings.contract_model)
     order = StartOrder(agent=agent.name, prompt=contract, client=call.client)
     meta = await asyncio.to_thread(start_agent, service, agent, order, context.caller)

@@ -208,7 +208,7 @@ class CheckedAgent:
         """What to do about the refusals."""
         if any(refusal.in_file for refusal in self.refusals):
             return "Fix the agent file (`subagent doctor` lists what is wrong with it), then start it again."
-        return "The agent file may stay as it is: put right what it relies on, then start it again."
+        return "The agent file is in order: fix what it needs, as named above, then start it again."
 
     def with_model_of_caller(self) -> "CheckedAgent":
         """Return this agent for a start that names another model, for which the file is not to blame."""

@@ -129,7 +129,7 @@ def _check_can_be_continued(service: Service, observed: Observed, prompt: str, i
     if not meta.status.is_terminal:
         raise NotEnded(meta)
     if meta.status is Status.COMPLETED and not (prompt or inputs):
-        raise BadArgument(f"Run {meta.run_id} has completed: say in `prompt` what it shall do next.")
+        raise BadArgument(f"Run {meta.run_id} has completed: say in `prompt` what it should do next.")
     gone = (read_exit(service.store.paths.run(meta.run_id)) or {}).get("treeGone")
     if observed.live is None and not gone:
         host = meta.launch.host if meta.launch is not None else "another host"

@@ -120,11 +120,11 @@ def taken_facts(taken: Taken, cwd: Path) -> dict[str, Any]:
     during = shorten((*(kept.during for kept in taken.moved), "a command")[0])
     moved = [shown_kept(kept, cwd) for kept in taken.moved]
     sentences = [
-        f"Moved to quarantine, because it came during {during} and other programs execute it unasked: "
+        f"Moved to quarantine, because it came during {during} and other programs execute it by themselves: "
         f"{', '.join(moved)}. `subagent show RUN --restore NUMBER` gives it back."
         if moved
         else "",
-        f"Other programs execute it unasked, and it could not be moved away: {', '.join(taken.stuck)}."
+        f"Other programs execute it by themselves, and it could not be moved away: {', '.join(taken.stuck)}."
         if taken.stuck
         else "",
     ]

@@ -98,7 +98,7 @@ def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta
         StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
     """
     if not order.prompt.strip():
-        raise BadArgument("The prompt is empty: say what the agent shall do.")
+        raise BadArgument("The prompt is empty: say what the agent should do.")
     return start_agent(service, service.registry.get(order.agent), order, caller)
 
 

@@ -1,4 +1,4 @@
-"""The paths that no run may write, and the watch of files that other programs execute unasked.
+"""The paths that no run may write, and the watch of files that other programs execute by themselves.
 
 Protected are this installation, which the end of a run, its servers for children and the next run execute;
 the directories of agents; and the runs roots: those of this run, and of all other live runs of the user.
@@ -223,12 +223,13 @@ class ExecutedWatch:
         remarks: list[str] = []
         if moved:
             remarks.append(
-                f"[moved out of the working directory, because other programs execute it unasked: {moved}. "
-                "A person can give it back: say in your answer what it is for]"
+                f"[moved out of the working directory, because other programs execute it by themselves: "
+                f"{moved}. A person can give it back: say in your answer what it is for]"
             )
         if stuck:
             remarks.append(
-                f"[other programs execute such files unasked, and they could not be moved away: {stuck}]"
+                "[other programs execute such files by themselves, and they could not be moved away: "
+                f"{stuck}]"
             )
         return "\n".join(remarks)
 

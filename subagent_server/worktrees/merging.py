@@ -155,8 +155,8 @@ def _check_executed(order: MergeOrder, touched: list[str]) -> None:
     executed = [name for name in touched if executed_by(name.split("/")) is not None]
     if executed:
         raise NotMerged(
-            f"{order.branch} changes files that other programs execute unasked ({_named(executed)}): nothing "
-            f"was merged. Look at these, then merge by hand (`git merge {order.branch}`)."
+            f"{order.branch} changes files that other programs execute by themselves ({_named(executed)}): "
+            f"nothing was merged. Look at these, then merge by hand (`git merge {order.branch}`)."
         )
 
 

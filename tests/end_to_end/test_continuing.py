@@ -204,8 +204,8 @@ def test_what_cannot_be_continued_is_refused_in_words_and_nothing_is_made(world:
     runs = world.store.run_ids()
     (world.agents / "other.md").write_text("---\nname: other\nrunner: command\ncommand: ls\n---\nx", "utf-8")
     refusals = {
-        (run_id,): "say in PROMPT what it shall do next",
-        (run_id, " "): "say in PROMPT what it shall do next",
+        (run_id,): "say in PROMPT what it should do next",
+        (run_id, " "): "say in PROMPT what it should do next",
         (run_id, "Go.", "--input", "nowhere"): "is no file in",
         (run_id, "Go.", "--detach", "--wait", "1"): "give one of them",
         (other, "Go."): "the runner messages, and agent other has command now",

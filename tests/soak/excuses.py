@@ -13,7 +13,7 @@ EXCUSES = {
     "a nested run did not complete": "it was hit itself, and is judged by itself",
     "its parent has ended": "a nested run is stopped with the run that started it",
     "its box or its git was killed": "it is storage, as nobody can tell a kill from a lack of memory",
-    "its program was killed": "a program of another make that is killed has failed: agent_error",
+    "its program was killed": "an external program that is killed has failed: agent_error",
     "its raw file waits for a reader": "only a reader can end a run whose shim, or whose starter, was killed",
 }
 CAUSES = {

@@ -208,7 +208,7 @@ def edited(text: str, what: str) -> str:
     except click.ClickException as error:
         raise BadArgument(f"The {what} was not edited ({error.format_message()}): set EDITOR.") from error
     if written is None or not written.strip():
-        raise BadArgument(f"The {what} is empty, so nothing was started: say what the agent shall do.")
+        raise BadArgument(f"The {what} is empty, so nothing was started: say what the agent should do.")
     return written.rstrip("\r\n")
 
 

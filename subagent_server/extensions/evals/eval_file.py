@@ -169,7 +169,7 @@ class EvalCase(_Part):
     """One task and the expectations of its result. Without `expect`, its runs have to complete."""
 
     name: _Name = Field(description="The name of the case in tables.")
-    prompt: _Text = Field(description="What the agent shall do.")
+    prompt: _Text = Field(description="What the agent should do.")
     agents: list[_Name] | None = Field(
         default=None, min_length=1, description="The agents of this case, instead of those of the file."
     )

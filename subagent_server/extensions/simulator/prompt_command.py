@@ -159,7 +159,7 @@ def first_request(session: Session, order: StartOrder, *, with_servers: bool) ->
     """
     session.check_is_user()
     if not order.prompt.strip():
-        raise BadArgument("The prompt is empty: say what the agent shall do.")
+        raise BadArgument("The prompt is empty: say what the agent should do.")
     agent = session.service.registry.get(order.agent)
     trust_check = TrustCheck(session.service)
     trust_check.check(agent)

@@ -174,7 +174,7 @@ export class RunView {
   }
 
   #askToGoOn() {
-    const text = el("textarea", { rows: "2", "aria-label": "What it shall do next", placeholder: "What it shall do next (may be empty)" });
+    const text = el("textarea", { rows: "2", "aria-label": "What it should do next", placeholder: "What it should do next (may be empty)" });
     const form = el("div", { class: "card reply" }, text, el("button", { type: "button", class: "main", on: { click: () => this.goOn(text.value) } }, "Continue"));
     this.#questions.element.append(form);
     text.focus();
