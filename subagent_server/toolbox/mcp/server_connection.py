@@ -487,8 +487,8 @@ class ServerConnection:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            what = f"did not connect and list its tools within {seconds:g} s"
-            raise ServerTrouble(self._with_remedy(what)) from error
+            what = self._with_remedy(f"did not connect and list its tools within {seconds:g} s")
+            raise ServerTrouble(f"{what}; `timeout` in its entry gives it more") from error
 
     async def _connected(self) -> list[Tool]:
         """Connect by detecting the era of the protocol; if that fails, in the old era.

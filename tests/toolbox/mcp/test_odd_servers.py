@@ -80,7 +80,7 @@ def test_all_pages_of_a_list_are_read(tmp_path: Path) -> None:
         (scripted("a", pageSize=1, pagesDoNotEnd=True), "pages that do not end"),
         (
             scripted(silent=True, stderr=["waiting for the database"], keys={"timeout": 2}),
-            "did not connect and list its tools within 2 s; it said: waiting for the database",
+            "did not connect and list its tools within 2 s; it said: waiting for the database; `timeout`",
         ),
         (
             {"type": "http", "url": "http://user:pw@127.0.0.1:1/mcp?key=k"},
