@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from subagent_server.cli.console.app import VERBS
+from subagent_server.cli.console.app import verbs
 from tests.helpers.processes import REPOSITORY
 
 PACKAGE = REPOSITORY / "subagent_server"
@@ -165,7 +165,7 @@ def commands(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_verbs_that_a_document_calls_exist(name: str) -> None:
-    assert {verb for verb in commands(text_of(REPOSITORY / name)) if verb not in VERBS} == set()
+    assert {verb for verb in commands(text_of(REPOSITORY / name)) if verb not in verbs()} == set()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from subagent_server.cli.console.app import GROUPS, subagent
+from subagent_server.cli.console.app import groups, subagent
 from subagent_server.cli.console.output import EXIT_CODES, common_options
 from tests.helpers.diagram import diagram_section
 from tests.helpers.processes import REPOSITORY
@@ -36,7 +36,7 @@ def command_page() -> str:
     parts.append("| code | meaning |\n|---|---|")
     parts += [f"| {code.value} | {meaning} |" for code, meaning in EXIT_CODES.items()]
     parts.append("")
-    for title, group in GROUPS.items():
+    for title, group in groups().items():
         parts.append(f"## {title}\n")
         for name in group:
             command = subagent.get_command(context, name)

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cache, cached_property, wraps
 from importlib import import_module
 from itertools import islice, takewhile
 from pathlib import Path
@@ -102,25 +102,29 @@ _OWN: dict[str, dict[str, Verb]] = {
     },
 }
 
-GROUPS: dict[str, dict[str, Verb]] = {
-    title: {
-        name: verb
-        for own, verb_of_own in group.items()
-        for name, verb in [
-            (own, verb_of_own),
-            *(
-                (name, Verb(each.where, each.help))
-                for name, each in extensions.commands().items()
-                if each.after == own
-            ),
-        ]
-    }
-    for title, group in _OWN.items()
-}
-"""The verbs by the headings of `--help`; those of extensions stand behind the verb that they name."""
 
-VERBS: dict[str, Verb] = {name: verb for group in GROUPS.values() for name, verb in group.items()}
-"""All verbs in the order of `--help`."""
+@cache
+def groups() -> dict[str, dict[str, Verb]]:
+    """Return the verbs by the headings of `--help`; those of extensions follow the verb that they name."""
+    more = extensions.commands()
+    return {
+        title: dict(
+            found
+            for name, verb in group.items()
+            for found in [
+                (name, verb),
+                *((new, Verb(each.where, each.help)) for new, each in more.items() if each.after == name),
+            ]
+        )
+        for title, group in _OWN.items()
+    }
+
+
+@cache
+def verbs() -> dict[str, Verb]:
+    """Return all verbs in the order of `--help`."""
+    return {name: verb for group in groups().values() for name, verb in group.items()}
+
 
 _EPILOG = (
     "RUN is the id of a run, a unique beginning of it, its unique last part, or @last, the "
@@ -131,19 +135,17 @@ _EPILOG = (
 
 
 class LazyGroup(click.Group):
-    """A group with the verbs of `VERBS`; each also takes the common options."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the options before the verb. `help` and `version` are other spellings of the options."""
-        return super().parse_args(ctx, _spelled_as_options(args))
+    """A group with the verbs of `verbs`; each also takes the common options."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the verbs in the order of the table."""
-        return list(VERBS)
+        return list(verbs())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a verb and return it, or None if there is no verb of this name."""
-        verb = VERBS.get(cmd_name)
+        # A verb of the core is found without the table of extensions.
+        own = next((group[cmd_name] for group in _OWN.values() if cmd_name in group), None)
+        verb = own or verbs().get(cmd_name)
         if verb is None:
             return None
         module, attribute = verb.where.split(":")
@@ -158,17 +160,19 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.exceptions.NoSuchCommand:
-            raise no_such_command(ctx, args[0], [name for name in VERBS if name not in _ENDING]) from None
+            raise no_such_command(ctx, args[0], [name for name in verbs() if name not in _ENDING]) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of verbs without importing them."""
-        width = max(map(len, VERBS))
-        for title, group in GROUPS.items():
+        width = max(map(len, verbs()))
+        for title, group in groups().items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), verb.help) for name, verb in group.items()])
 
 
 _OTHER_NAMES = {
+    "help": "--help",
+    "version": "--version",
     "list": "ls",
     "ps": "ls",
     "status": "ls` or `subagent show RUN",
@@ -192,16 +196,6 @@ def no_such_command(ctx: click.Context, name: str, possibilities: Sequence[str])
     return click.UsageError(f"No such command '{group}{name}': it is `subagent {meant}`.", ctx)
 
 
-def _spelled_as_options(args: Sequence[str]) -> list[str]:
-    match args:
-        case ["help", *verb]:
-            return [*verb, "--help"]
-        case ["version" | "-v", *_]:
-            return ["--version"]
-        case _:
-            return list(args)
-
-
 @click.command(
     cls=LazyGroup,
     params=common_options(),
@@ -209,7 +203,7 @@ def _spelled_as_options(args: Sequence[str]) -> list[str]:
     subcommand_metavar="VERB [ARGS]...",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(__version__, prog_name="subagent", message="%(prog)s %(version)s")
+@click.version_option(__version__, "-v", "--version", prog_name="subagent", message="%(prog)s %(version)s")
 def subagent() -> None:
     """Hand work to subagents, watch them, and answer their questions.
 
