@@ -44,10 +44,11 @@ from subagent_server.run.stderr import log
 from subagent_server.sandbox.readable import BoxRefused, end_of_run
 from subagent_server.toolbox.bash import BashTool
 from subagent_server.toolbox.basic import AgentComplete, AskParent, FinalAnswer, nested_tools
+from subagent_server.toolbox.editor import EditorTool
 from subagent_server.toolbox.outputs import KeptOutputs
 from subagent_server.toolbox.ripgrep import SearchScope
 from subagent_server.toolbox.run_context import LONGEST_WAIT_SECONDS, check_asked
-from subagent_server.toolbox.select import make_workspace_tools
+from subagent_server.toolbox.search import GlobTool, GrepTool, ListTool
 from subagent_server.toolbox.todo_list import todo_tools
 from subagent_server.toolbox.tool import RunTools, Tool
 from subagent_server.toolbox.workspace import off_loop
@@ -248,24 +249,40 @@ async def _close(tools: Sequence[Tool]) -> None:
 
 
 def _workspace(setup: RunnerSetup, selection: Selection, sandbox: Sandbox) -> list[Tool]:
-    """Return the shell, the editor and search, as far as the agent may use them."""
-    return make_workspace_tools(
-        selection,
-        scope=SearchScope(
-            Path.cwd(),
-            Path(os.path.realpath(setup.run.store.paths.root)),
-            is_marked,
-            None if sandbox.box is None else sandbox.box.program,
-        ),
-        environment=_shell_environment(setup.agent, setup.environment),
-        read_only=setup.protected.all,
-        output_dir=setup.run.paths.outputs,
-        lifted=setup.agent.lifted,
-        masker=setup.run.masker,
-        spare=marks.shims_on_record(setup.run.store.paths),  # no run ends the shim of another
-        box=None if sandbox.box is None else sandbox.box.built,
-        watch=setup.watch,
-    )
+    """Return the shell, the editor and search, as far as the agent may use them; none starts anything yet.
+
+    What other programs execute, and what lies in a protected path, is not written by the editor; the shell is
+    held back by the sandbox alone.
+    """
+    cwd, box = Path.cwd(), sandbox.box
+    root = Path(os.path.realpath(setup.run.store.paths.root))
+    scope = SearchScope(cwd, root, is_marked, None if box is None else box.program)
+    tools: list[Tool] = []
+    if selection.bash:
+        tools.append(
+            BashTool(
+                cwd=cwd,
+                environment=_shell_environment(setup.agent, setup.environment),
+                output_dir=setup.run.paths.outputs,
+                masker=setup.run.masker,
+                spare=marks.shims_on_record(setup.run.store.paths),  # no run ends the shim of another
+                box=None if box is None else box.built,
+                watch=setup.watch,
+            )
+        )
+    if selection.view or selection.edit:
+        tools.append(
+            EditorTool(
+                cwd=cwd,
+                read_only=setup.protected.all,
+                lifted=setup.agent.lifted,
+                view=selection.view,
+                edit=selection.edit,
+                watch=setup.watch,
+            )
+        )
+    searches = (GrepTool, selection.grep), (GlobTool, selection.glob), (ListTool, selection.ls)
+    return tools + [search(scope) for search, is_selected in searches if is_selected]
 
 
 def _shell_environment(agent: AgentDefinition, environment: Mapping[str, str]) -> dict[str, str]:

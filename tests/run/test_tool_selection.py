@@ -1,13 +1,8 @@
 """Which tools an agent file selects."""
 
-from pathlib import Path
-
 import pytest
 
 from subagent_server.run.agent_definition import Selection, select
-from subagent_server.run.files import Directory
-from subagent_server.toolbox.ripgrep import SearchScope
-from subagent_server.toolbox.select import make_workspace_tools
 
 
 def offered(selection: Selection) -> set[str]:
@@ -105,33 +100,6 @@ def test_a_star_in_brackets_restricts_nothing() -> None:
 
 def test_a_restriction_of_a_name_that_no_tool_has_is_unknown() -> None:
     assert select(["Skill(pdf)"], []).unknown == ["Skill(pdf)"]
-
-
-def tool_names(selection: Selection, directory: Path) -> dict[str, bool]:
-    made = make_workspace_tools(
-        selection,
-        scope=SearchScope(directory),
-        environment={},
-        read_only=[],
-        output_dir=Directory(directory / "outputs"),
-    )
-    assert [tool.definition()["name"] for tool in made] == [tool.name for tool in made]
-    return {tool.name: tool.sequential for tool in made}
-
-
-def test_the_selected_tools_are_made_and_say_whether_they_run_in_order(tmp_path: Path) -> None:
-    assert tool_names(select(None, []), tmp_path) == {
-        "bash": True,
-        "str_replace_based_edit_tool": True,
-        "grep": False,
-        "glob": False,
-    }
-    assert tool_names(select(["Read", "Grep"], []), tmp_path) == {
-        "str_replace_based_edit_tool": True,
-        "grep": False,
-    }
-    assert tool_names(select([], []), tmp_path) == {}
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
