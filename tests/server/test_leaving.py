@@ -3,6 +3,8 @@
 import signal
 from typing import Any
 
+import pytest
+
 from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
 from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
@@ -42,6 +44,22 @@ def test_it_leaves_with_0_at_a_signal_and_at_the_end_of_input_while_the_run_goes
     assert world.look(run_id).live
     world.reply(run_id, "yes")
     assert world.completed(run_id) == "Done."
+
+
+def test_after_its_kill_no_other_process_reads_or_writes_the_pipes_of_a_server(world: World) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    with world.raw_server() as server:
+        server.say(HELLO, READY)
+        server.answer_to("hello")
+        run_id = server.result_of(tool_call(1, "run_worker", prompt="Go."))["structuredContent"]["runId"]
+        assert world.look(run_id).live  # its shim, which the server has started, outlives it
+        server.signal(signal.SIGKILL)
+        server.leaves(BOUND)
+        with pytest.raises(BrokenPipeError):
+            server.say(tool_call(2, "list_runs"))
+        assert server.rest() == []
+    assert world.look(run_id).live
 
 
 def test_requests_that_are_followed_by_the_end_of_input_at_once_are_answered(world: World) -> None:
