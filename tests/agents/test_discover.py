@@ -251,7 +251,8 @@ def test_a_tree_that_is_too_large_is_read_in_part_and_reported(tmp_path: Path) -
             (tmp_path / f"d{number}" / f"{other}.txt").touch()
     catalog = discover([tmp_path])
     assert [(p.kind, p.path) for p in catalog.problems] == [("error", tmp_path)]
-    assert "20000" in catalog.problems[0].reason
+    reason = catalog.problems[0].reason
+    assert "20000" in reason or "within 1 s" in reason, "a busy machine comes to the bound of time first"
 
 
 def test_agent_files_of_other_kinds_are_listed_as_skipped(write: WriteFile, tmp_path: Path) -> None:

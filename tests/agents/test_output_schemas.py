@@ -105,7 +105,7 @@ def test_a_required_property_that_the_schema_forbids_is_a_fault_if_no_result_can
     assert definition.faults == ([] if place is None else [told]) and definition.warnings == []
 
 
-MOST_SECONDS = 0.1
+MOST_SECONDS = 0.5  # five times what it takes: a core that others share counts more time for the same work
 """Of a processor, for a listing that reads one agent file."""
 MANY = {f"p{number}": {"type": "string"} for number in range(1_300)}
 TWICE: dict[str, dict[str, Any]] = {
@@ -149,7 +149,7 @@ RANGE = "[\u0100-\uffff]"
         pytest.param({f"{'zy' * 40}{n}": n for n in range(2_500)}, None, id="unknown-keywords"),
     ],
 )
-def test_no_schema_costs_a_listing_more_than_a_tenth_of_a_second(
+def test_no_schema_costs_a_listing_more_than_half_a_second(
     write: WriteFile, schema: object, reason: str | None
 ) -> None:
     write("out.json", schema if isinstance(schema, str) else json.dumps(schema))

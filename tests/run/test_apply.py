@@ -38,7 +38,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "reply_acknowledged": ("-", "-", W, W, "-", "-", "-"),
     "question_expired": ("-", "-", R, R, "-", "-", "-"),
     "progress_reported": ("-", "running", W, R, "-", "-", "-"),
-    "finished": ("-", "completed", "completed", "completed", "late", "late", "late"),
+    "finished": ("completed", "completed", "completed", "completed", "late", "late", "late"),
     "usage_settled": COLUMNS,
     "failed": ("failed", "failed", "failed", "failed", "late", "late", "late"),
     "stop_requested": ("stopped", "stopped", "stopped", "stopped", "late", "late", "late"),

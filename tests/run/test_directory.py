@@ -156,6 +156,7 @@ def test_a_file_that_is_larger_than_what_is_read_of_it_is_refused_at_once(place:
         Entry.at(place / "file").read(1_000)
 
 
+@pytest.mark.process
 def test_a_directory_is_closed_with_its_last_user_and_not_by_a_fork_of_its_process(place: Path) -> None:
     directory = Directory(place)
     number = directory.descriptor
