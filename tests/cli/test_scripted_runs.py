@@ -89,7 +89,7 @@ def test_a_model_without_a_price_is_refused_with_its_budget_and_played_by_a_scri
     cli.agent("worker", model="sonnet", limits={"budgetUsd": 1})
     done = cli("run", "worker", "Go.", "--model", "sonet")
     assert done.returncode == 1 and "the model 'sonet' (nearest: sonnet)" in done.stderr
-    assert "The agent file may stay as it is" in done.stderr
+    assert "The agent file is in order" in done.stderr
     (cli.home / "script.json").write_text(json.dumps({"turns": [{"text": "Done."}]}), encoding="utf-8")
     assert cli("run", "worker", "Go.", "--model", "sonet", "--script", "script.json").stdout == "Done.\n"
     shown = cli("show", "@last").stdout

@@ -158,7 +158,7 @@ def test_a_missing_key_fails_the_run_with_config_and_names_the_variable(world: W
     code, message = world.failed(run_id)
     assert code == "config" and "OTHER_API_KEY is not set" in message
     error = world.meta(run_id).error
-    assert error is not None and "The agent file may stay as it is" in (error.hint or "")
+    assert error is not None and "The agent file is in order" in (error.hint or "")
     assert not simulator.requests
 
 
