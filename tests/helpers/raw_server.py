@@ -10,6 +10,7 @@ import sys
 import termios
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -73,7 +74,8 @@ class RawServer:
         self._process.wait(BOUND)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None and not pipe.closed:
-                pipe.close()
+                with suppress(BrokenPipeError):  # what was written after its end
+                    pipe.close()
 
     @property
     def pid(self) -> int:

@@ -46,7 +46,7 @@ def test_it_leaves_with_0_at_a_signal_and_at_the_end_of_input_while_the_run_goes
     assert world.completed(run_id) == "Done."
 
 
-def test_after_its_kill_no_other_process_reads_or_writes_the_pipes_of_a_server(world: World) -> None:
+def test_a_killed_server_leaves_nobody_at_its_pipes(world: World) -> None:
     world.agent()
     world.play(asks("Go on?"), says("Done."))
     with world.raw_server() as server:
