@@ -45,8 +45,10 @@ from subagent_server.agents.yaml_reader import (
     shown,
 )
 from subagent_server.run.agent_definition import (
+    ACP_PROGRAMS,
     AgentDefinition,
     CodeMode,
+    FailIf,
     JsonSchema,
     Limits,
     Placement,
@@ -166,6 +168,8 @@ class Reading:
     named_servers: list[str] = field(default_factory=list)
     read_from: dict[str, Path] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
+    program: tuple[str, ...] = ()
+    """Command and arguments that the name of a runner stands for."""
     guards: Guards = field(init=False)
 
     def __post_init__(self) -> None:
@@ -303,6 +307,9 @@ def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefiniti
     if limits.values:
         agent.values["limits"] = limits.built(Limits)
     agent.values["named_servers"] = reading.named_servers
+    if reading.program:
+        agent.values.setdefault("command", reading.program[0])
+        agent.values.setdefault("args", list(reading.program[1:]))
     definition = agent.built(AgentDefinition)
     _check(definition, agent.lines, notes)
     reading.report_unknown()
@@ -432,6 +439,32 @@ def _domains(value: Value, _: _Key) -> list[str]:
         rule = "must be domains such as example.com, without https:// and without *"
         raise WrongValue(f"{rule}, not {shorten(wrong)}")
     return domains
+
+
+def _runner(value: Value, key: _Key) -> object:
+    """Read the name of a runner; that of a known program stands for `acp` with its command."""
+    name = _choice(value, key)
+    if isinstance(name, str) and name in ACP_PROGRAMS:
+        key.reading.program = ACP_PROGRAMS[name]
+        return "acp"
+    return name
+
+
+def _exit_codes(value: Value, _: _Key) -> list[int]:
+    """Read a list of exit codes, or one."""
+    codes = [as_text(each).strip() for each in (value if isinstance(value, list) else [value])]
+    if not codes or not all(code.isdecimal() and int(code) < 256 for code in codes):
+        raise WrongValue("must be a list of exit codes from 0 to 255")
+    return [int(code) for code in codes]
+
+
+def _pattern(value: Value, _: _Key) -> str:
+    text = as_text(value)
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise WrongValue(f"is no pattern of Python's `re` ({error})") from error
+    return text
 
 
 def _hooks(value: Value, _: _Key) -> object:
@@ -581,7 +614,7 @@ def is_http_url(text: str) -> bool:
 
 _READERS: Mapping[str, Callable[[Value, _Key], object]] = {
     **dict.fromkeys(NAME_LISTS, lambda value, _: as_names(value)),
-    **dict.fromkeys(("runner", "effort", "sandbox", "isolation", "on_ask_timeout"), _choice),
+    **dict.fromkeys(("effort", "sandbox", "isolation", "on_ask_timeout"), _choice),
     **dict.fromkeys(("allowed_domains", "blocked_domains"), _domains),
     **dict.fromkeys(("enabled_tools", "disabled_tools"), _chosen_tools),
     **dict.fromkeys(("output_schema", "output_schema_path"), _output_schema),
@@ -599,6 +632,10 @@ _READERS: Mapping[str, Callable[[Value, _Key], object]] = {
     "sandbox_write": lambda value, _: as_paths(value),
     "mcpServers.sandbox_write": _places,
     "code_mode": _code_mode,
+    "runner": _runner,
+    "fail_if": _part_of(FailIf, fields_of(FailIf)),
+    "failIf.exit_codes": _exit_codes,
+    "failIf.output": _pattern,
     "hooks": _hooks,
     "system_prompt_path": _system_prompt_path,
 }
@@ -642,6 +679,11 @@ def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> No
             "runner",
             runner in ("command", "acp") and not agent.command and not is_noted,
             f"command is missing, and runner: {runner} needs one",
+        ),
+        (
+            "fail_if",
+            is_built_in and agent.fail_if != FailIf(),
+            "failIf is for runner: command: add it, or leave failIf out",
         ),
         (  # with acp, the prompt goes with the task; without a command, nothing can be said of its arguments
             "runner",

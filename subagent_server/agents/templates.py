@@ -7,7 +7,7 @@ offered or run only from a file in a directory of the user.
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
@@ -25,10 +25,13 @@ from subagent_server.agents.yaml_reader import (
     shown,
 )
 from subagent_server.run.agent_definition import (
+    ACP_PROGRAMS,
     AgentDefinition,
     CodeMode,
+    FailIf,
     Limits,
     Placement,
+    RunnerName,
     SandboxLimits,
     ServerDefinition,
     WebFetchBounds,
@@ -131,6 +134,7 @@ MEANINGS: Mapping[str, str] = {
     "cwd": "The working directory of a run; ${VAR} is expanded.",
     "command": "The program of runner: command or acp; of others, where it is.",
     "args": "The arguments of the program.",
+    "fail_if": "What of a program means that the run has failed: a pattern in its output, exit codes.",
     "max_turns": "The most turns of the model.",
     "timeout_seconds": "Seconds of working time after which a run ends.",
     "budget_usd": "US dollars after which a run ends.",
@@ -196,6 +200,8 @@ def _agent_keys() -> dict[str, Schema]:
         "placement": _part(Placement),
         "web_search": _part(WebSearchBounds),
         "web_fetch": _part(WebFetchBounds),
+        "runner": {"type": "string", "enum": [*get_args(RunnerName), *ACP_PROGRAMS]},
+        "fail_if": _part(FailIf),
         "code_mode": {"anyOf": [{"type": "boolean"}, _part(CodeMode)]},
         "mcp_servers": _servers(),
         "env": {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
@@ -218,9 +224,8 @@ def _part(kind: type[BaseModel]) -> Schema:
 def _types(kind: type[BaseModel]) -> dict[str, Schema]:
     """Return the type of each field as it is written in a file."""
     schema = kind.model_json_schema(by_alias=True)
-    properties = schema.get("$defs", {}).get(kind.__name__, schema)[
-        "properties"
-    ]  # there if parts refer to it
+    # an agent contains agents, so its schema is a reference to one of its definitions
+    properties = schema.get("$defs", {}).get(kind.__name__, schema)["properties"]
     by_key = {canonical(key): content for key, content in properties.items()}
     return {field: _as_written(field, by_key[canonical(field)]) for field in kind.model_fields}
 

@@ -17,7 +17,8 @@ from subagent_server.run.states import Status, cut
 class Outcome:
     """A text, maybe a structured output, maybe a failure. Paid work is kept: a failure has its text too.
 
-    `summary` is what the agent itself gives as such, and `payload` its work product.
+    `summary` is what the agent itself gives as such, and `payload` its work product. `warnings`
+    say what people should know of how it worked.
     """
 
     text: str
@@ -27,6 +28,7 @@ class Outcome:
     sources: Sequence[WebSource] = ()
     summary: str | None = None
     payload: str | None = None
+    warnings: Sequence[str] = ()
 
     def to_result(self) -> RunResult:
         """Return the content of `result.json`."""
@@ -38,6 +40,8 @@ class Outcome:
             facts["output"] = self.output
         if self.summary is not None:
             facts["summary"] = cut(self.summary)
+        if self.warnings:
+            facts["warnings"] = list(self.warnings)
         if self.sources:
             facts["sources"] = list(self.sources)
         if self.failure is not None:

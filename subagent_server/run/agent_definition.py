@@ -182,7 +182,15 @@ _LATIN_LETTER = re.compile(r"LATIN SMALL (?:LETTER|LIGATURE) ([A-Z]{1,2})( WITH 
 
 PermissionMode = Literal["default", "acceptEdits", "auto", "dontAsk", "bypassPermissions", "plan"]
 RunnerName = Literal["messages", "claude", "codex", "gemini", "acp", "command"]
-"""The names that agent files may use; `worker/runners.py` has those that this installation opens."""
+"""The names of the runners; `worker/runners.py` has those that this installation opens."""
+ACP_PROGRAMS: dict[str, tuple[str, ...]] = {
+    "opencode": ("opencode", "acp"),
+    "qwen": ("qwen", "--acp"),
+    "copilot": ("copilot", "--acp"),
+    "claude-acp": ("claude-agent-acp",),
+    "codex-acp": ("codex-acp",),
+}
+"""Other names that an agent file may give as `runner`: `acp` with this command, and these arguments."""
 
 
 class ServerDefinition(Record):
@@ -240,6 +248,16 @@ class Limits(Record):
     ask_timeout_seconds: float = Field(default=3600, gt=0, allow_inf_nan=False)
     on_ask_timeout: Literal["continue", "fail"] = "continue"
     idle_timeout_seconds: float = Field(default=900, gt=0, allow_inf_nan=False)
+
+
+class FailIf(Record):
+    """What of a program means that its run has failed: a pattern in its output, and exit codes.
+
+    Without `exit_codes` every code but 0 does. A signal always does.
+    """
+
+    output: str | None = None
+    exit_codes: list[int] | None = None
 
 
 class SandboxLimits(Record):
@@ -372,6 +390,7 @@ class AgentDefinition(Record):
     cwd: str | None = None
     command: str | None = None
     args: list[str] = Field(default_factory=list)
+    fail_if: FailIf = FailIf()
     source: Path | None = None
     read_from: dict[str, Path] = Field(default_factory=dict)
     faults: list[str] = Field(default_factory=list)

@@ -366,7 +366,8 @@ class RunResult(Record):
     """How a run ended, in its own words: the content of `result.json`.
 
     `can_run_code` are files that changed during the run and that other programs execute by themselves.
-    `worktree` says what became of its worktree, as the view does.
+    `worktree` says what became of its worktree, as the view does. `warnings` say what people should know of
+    how it worked.
     """
 
     outcome: Status
@@ -375,6 +376,7 @@ class RunResult(Record):
     summary: str | None = None
     sources: list[WebSource] | None = None
     can_run_code: list[str] | None = None
+    warnings: list[str] | None = None
     worktree: dict[str, Any] | None = None
     error: Failure | None = None
 

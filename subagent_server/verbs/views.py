@@ -501,7 +501,7 @@ def _shown(wanted: list[Message], named: str | None) -> tuple[list[MessageView],
 
 
 def _warnings(store: RunStore, meta: RunMeta, result: RunResult | None) -> list[str] | None:
-    """Return the warnings of the end (files that can run code) and of the start (missing tools)."""
+    """Return the warnings of the end (files that can run code, ...) and of the start (missing tools)."""
     warnings: list[str] = []
     if result is not None:
         left = result.can_run_code
@@ -509,6 +509,7 @@ def _warnings(store: RunStore, meta: RunMeta, result: RunResult | None) -> list[
         left = recorded_can_run_code(store.paths.run(meta.run_id)) if meta.status.is_terminal else None
     if left:
         warnings.append(can_run_code(left))
+    warnings += (result.warnings if result is not None else None) or []
     with suppress(UnreadableMeta):  # the state is all that is needed for a view
         warnings += store.read_request(meta.run_id).warnings
     return [cut(warning, MAX_WARNING_CHARACTERS) for warning in warnings[:MAX_WARNINGS]] or None

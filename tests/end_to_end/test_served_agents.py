@@ -187,3 +187,12 @@ def test_trust_in_a_project_pins_what_its_served_agents_start(world: World) -> N
     assert changed.returncode != 0 and "mcpServers.shell.command" in changed.stderr
     assert world.cli("trust", "--yes", str(world.work)).returncode == 0
     assert "is not what was trusted" not in world.cli("run", "lead", "Lead.").stderr
+
+
+def test_an_agent_file_cannot_bring_the_verdict_of_the_judge_along(world: World) -> None:
+    write_seed(world)
+    agent = {"name": "planted", "systemPrompt": "Obey."}
+    world.agent("lead", served={"coder": {"entry": {}, "agent": agent}}, verdict={"model": "x"})
+    world.play(call("run_planted", prompt="x"), says("Done."))
+    run_id = world.start(agent="lead")
+    assert world.completed(run_id) == "Done." and not world.store.children_of(run_id)

@@ -77,6 +77,7 @@ _OWN: dict[str, dict[str, Verb]] = {
         "logs": _verb("logs", "Print the log of a run, or follow it."),
         "inbox": _verb("inbox", "List the questions that wait for an answer."),
         "reply": _verb("reply", "Answer a question of a run."),
+        "ask": _verb("ask", "Ask the parent one question, from a program of a run."),
         "compare": _verb("compare", "Show two runs side by side."),
         "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),
         "page": _verb("page", "Open the page that shows the runs in a browser."),

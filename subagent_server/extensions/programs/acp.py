@@ -64,6 +64,19 @@ _Server = schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | sch
 Call = schema.ToolCall | schema.ToolCallUpdate
 
 
+ASKING_MODES = ("default", "ask", "read-only", "manual")
+"""Modes in which agents ask before a tool that changes something, the first that is offered is chosen.
+
+`default` is that of Claude Code ("Always ask"), Gemini CLI and Qwen Code, `read-only` that of Codex.
+"""
+_ASKS_BY_ITSELF = "it asks for permissions by its own rules, so it may use tools without a question"
+
+
+def _plain_mode(mode: str) -> str:
+    """Return the name of a mode whose id may be an address with it at the end (Copilot)."""
+    return mode.rpartition("#")[2].lower()
+
+
 class AcpDialect:
     """Implements `Dialect` for an agent that speaks the protocol."""
 
@@ -171,7 +184,9 @@ class AcpDialect:
         ]
         cwd, resumes = str(self._task.cwd), self._task.resumes
         if resumes is None:
-            self._session = (await agent.new_session(cwd=cwd, mcp_servers=servers)).session_id
+            opened = await agent.new_session(cwd=cwd, mcp_servers=servers)
+            self._session = opened.session_id
+            await self._ask_first(agent, opened)
             return
         if capabilities is None or not capabilities.load_session:
             raise RunRefused(
@@ -180,10 +195,32 @@ class AcpDialect:
                 "Start a new run, and put into its prompt what it needs to know.",
             )
         await self.before_resuming(resumes)
-        await agent.load_session(cwd=cwd, session_id=resumes, mcp_servers=servers)
+        loaded = await agent.load_session(cwd=cwd, session_id=resumes, mcp_servers=servers)
         self._session = resumes
+        await self._ask_first(agent, loaded)
         while (quiet := self._updates.quiet_seconds) < _QUIET_SECONDS:
             await asyncio.sleep(_QUIET_SECONDS - quiet)
+
+    async def _ask_first(
+        self, agent: ClientSideConnection, opened: schema.NewSessionResponse | schema.LoadSessionResponse
+    ) -> None:
+        """Choose the mode in which the agent asks for permissions; note if it offers none."""
+        if opened.modes is None:
+            self._events.note(f"{self.title} has no modes to choose from: {_ASKS_BY_ITSELF}.")
+            return
+        current = opened.modes.current_mode_id
+        offered = {_plain_mode(mode.id): mode.id for mode in opened.modes.available_modes}
+        wanted = next((offered[name] for name in ASKING_MODES if name in offered), None)
+        if wanted is None:
+            why = f"offers no mode in which it asks, and is in {current[:80]!r}"
+            self._events.note(f"{self.title} {why}: {_ASKS_BY_ITSELF}.")
+        elif wanted != current:
+            try:
+                await agent.set_session_mode(session_id=self._session, mode_id=wanted)
+            except RequestError as error:
+                self._events.note(
+                    f"{self.title} stays in its mode {current[:80]!r} ({error}): {_ASKS_BY_ITSELF}."
+                )
 
     # -- what it tells and asks, called by the library
 
@@ -363,6 +400,7 @@ class _Updates:
         self._parts: list[str] = []
         self._size = 0
         self._is_thought = False
+        self._message: str | None = None
         self._open: dict[str, str] = {}
         self._closed: set[str] = set()
         self._rounds = 0
@@ -384,8 +422,8 @@ class _Updates:
             return
         match update:
             case schema.AgentMessageChunk() | schema.AgentThoughtChunk():
-                text = getattr(update.content, "text", "")
-                self._add(text, is_thought=isinstance(update, schema.AgentThoughtChunk))
+                is_thought = isinstance(update, schema.AgentThoughtChunk)
+                self._add(getattr(update.content, "text", ""), update.message_id, is_thought=is_thought)
             case schema.ToolCallStart() | schema.ToolCallProgress():
                 self._call(update)
             case schema.UsageUpdate(cost=schema.Cost(currency="USD", amount=amount)) if 0 <= amount < 1e9:
@@ -421,10 +459,10 @@ class _Updates:
         """Close a call that was not allowed: not every agent tells of its end."""
         self._end(call.tool_call_id, reason, is_error=True)
 
-    def _add(self, text: str, *, is_thought: bool) -> None:
-        if is_thought != self._is_thought:
+    def _add(self, text: str, message: str | None, *, is_thought: bool) -> None:
+        if (is_thought, message) != (self._is_thought, self._message):
             self.flush()
-            self._is_thought = is_thought
+            self._is_thought, self._message = is_thought, message
         if self._size < _LONGEST_TEXT:
             self._parts.append(text)
             self._size += len(text)
@@ -541,6 +579,9 @@ class GeminiDialect(AcpDialect):
         """Return the tool of a call, whose name stands before the first `__` of the id."""
         name, mark, _ = call.tool_call_id.partition("__")
         return name if mark and name else super().tool_of(call)
+
+    async def _ask_first(self, *_: Any) -> None:
+        """Do nothing: its command line and its policy say what it asks."""
 
     async def before_resuming(self, session: str) -> None:
         """Wait until the next minute if the session was opened in this one.

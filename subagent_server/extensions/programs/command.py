@@ -1,7 +1,7 @@
 """Any program: the task on its stdin or as an argument, its output or a JSON file as the result.
 
 In `args` these stand for what the run has: `{prompt}`, `{systemPrompt}`, `{model}`, `{effort}`, `{mcpConfig}`
-(a file that names the child's MCP server) and `{resultFile}` (a file for a result in JSON).
+(a file that names the child's MCP server) and `{resultFile}` (a file for the result: JSON, or text).
 """
 
 import asyncio
@@ -9,10 +9,12 @@ import json
 import re
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 
 from subagent_server.extensions.programs.program import Launch, ProgramEvents, ProgramTask
 from subagent_server.loop.runner import Outcome
-from subagent_server.run.errors import visible
+from subagent_server.run.commands import WorkDied, killable
+from subagent_server.run.errors import shorten, visible
 from subagent_server.run.records import Failure
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.run_context import Permissions
@@ -21,6 +23,7 @@ RESULT_BYTES = 16 << 20
 """Of a result file; a longer one is refused."""
 MOST_KEPT = 400_000
 """Characters of the output that are kept as the result: its end."""
+PATTERN_SECONDS = 5.0
 _TOLD_AT_ONCE = 16_000
 _TELL_SECONDS = 1.0
 _PLACE = re.compile(r"\{(prompt|systemPrompt|model|effort|mcpConfig|resultFile)\}")
@@ -65,7 +68,7 @@ class CommandDialect:
             async for line in process.lines():
                 self._output.take(line.decode("utf-8", "replace"))
             self._output.end(process.left_out)
-            return self._ended(await process.exited())
+            return await self._ended(await process.exited())
         finally:
             telling.cancel()
 
@@ -78,10 +81,10 @@ class CommandDialect:
         """Send it SIGINT."""
         process.interrupt()
 
-    def _ended(self, code: int | None) -> Outcome:
-        """Return how the run ended. A program that exits with 0 and without a word has done nothing."""
-        text = self._output.text
-        if code != 0:
+    async def _ended(self, code: int | None) -> Outcome:
+        """Return how the run ended. A program that exits well and without a word has done nothing."""
+        text, fails = self._output.text, self._task.agent.fail_if
+        if code is None or code < 0 or (code in fails.exit_codes if fails.exit_codes is not None else code):
             how = f"was ended by signal {-code}" if code is not None and code < 0 else f"exited with {code}"
             hint = "Look at run.log, which has its output and its errors."
             if self._task.boxed:
@@ -89,14 +92,20 @@ class CommandDialect:
             return Outcome(
                 text, failure=Failure(code="agent_error", message=f"The program {how}.", hint=hint)
             )
+        if fails.output is not None and (why := await _found(fails.output, text)) is not None:
+            hint = "failIf.output in the agent file says that this is a failure."
+            return Outcome(text, failure=Failure(code="agent_error", message=why, hint=hint))
         outcome = self._with_result_file(Outcome(text))
         if outcome.failure is None and not (text.strip() or outcome.has_output):
             failure = Failure(
                 code="agent_error",
                 message="The program exited without a word, and without a result file.",
-                hint=f"Let it print its result, or write JSON to the file that {_RESULT_VARIABLE} names.",
+                hint=f"Let it print its result, or write it to the file that {_RESULT_VARIABLE} names.",
             )
             return Outcome("", failure=failure)
+        if not outcome.has_output and outcome.text is text:
+            # its beginning may be a banner: the last line of an output is nearer to a result
+            return replace(outcome, summary=text.rstrip().rpartition("\n")[2].strip()[:300])
         return outcome
 
     def _with_result_file(self, outcome: Outcome) -> Outcome:
@@ -109,7 +118,12 @@ class CommandDialect:
         try:
             return Outcome(outcome.text, output=json.loads(content), has_output=True)
         except (ValueError, RecursionError):
-            return _bad_result(outcome, "is not JSON")
+            if self._task.agent.output_schema is not None:
+                return _bad_result(outcome, "is not JSON")
+        text = content.decode("utf-8", "replace").strip("\n")
+        if len(text) > MOST_KEPT:
+            return _bad_result(outcome, f"is text of more than {MOST_KEPT:,} characters")
+        return Outcome(text) if text.strip() else outcome
 
 
 class _Output:
@@ -161,6 +175,19 @@ class _Output:
         if self._untold:
             self._events.say(visible("\n".join(self._untold), "\n\t"))
         self._untold, self._size = [], 0
+
+
+async def _found(pattern: str, text: str) -> str | None:
+    """Return a sentence if a pattern is in the output, or cannot be looked for; None if it is not there."""
+    name = shorten(pattern)
+    try:
+        if await killable(lambda: re.search(pattern, text, re.MULTILINE) is not None, PATTERN_SECONDS):
+            return f"The output of the program has {name}."
+    except TimeoutError:
+        return f"The pattern {name} was not searched within {PATTERN_SECONDS:g} s: simplify it."
+    except (WorkDied, OSError) as error:
+        return f"The pattern {name} could not be searched ({error})."
+    return None
 
 
 def _filled(word: str, words: Mapping[str, str]) -> str:

@@ -195,6 +195,8 @@ class ProgramEvents:
         """`last_errors` returns the end of what the program has written to stderr."""
         self.text = ""
         self.usage = UNTOLD
+        self.noted: list[str] = []
+        """What the view of the ended run says too."""
         self._run = run
         self._last_errors = last_errors
         self._last_progress = time.monotonic()
@@ -279,6 +281,11 @@ class ProgramEvents:
         """Record something that people should know."""
         self._record("warning", message=message)
 
+    def note(self, message: str) -> None:
+        """Record something that people should know of the whole run."""
+        self.warn(message)
+        self.noted.append(message)
+
     def other(self, kind: str, event: Any) -> None:
         """Record an event of an unknown kind, as it came."""
         self._did("program_event", name=kind, event=event)
@@ -345,7 +352,7 @@ class ProgramRunner:
             self._conversation = asyncio.create_task(self._dialect.converse(self._process))
             outcome = await self._checked(await self._conversed(self._conversation))
         self._remember(outcome)
-        return outcome
+        return replace(outcome, warnings=self._events.noted)
 
     async def _conversed(self, conversation: "asyncio.Task[Outcome]") -> Outcome:
         """Return the end of the conversation, which is bounded in silence."""
@@ -399,7 +406,7 @@ class ProgramRunner:
 
     def cut_short(self, failure: Failure) -> Outcome:
         """Return the outcome of a run that something else ends: its work so far is paid for, and kept."""
-        outcome = Outcome(self._events.text, failure=failure)
+        outcome = Outcome(self._events.text, failure=failure, warnings=self._events.noted)
         self._remember(outcome)
         return outcome
 

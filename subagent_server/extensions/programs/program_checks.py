@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from subagent_server.run.agent_definition import AgentDefinition, RunnerName
+from subagent_server.run.agent_definition import AgentDefinition, FailIf, RunnerName
 from subagent_server.run.bounded_command import start
 from subagent_server.run.errors import shorten
 from subagent_server.run.host_programs import NoHostProgram, user_program
@@ -67,6 +67,15 @@ KNOWN_PROGRAMS: dict[RunnerName, KnownProgram] = {
 }
 """By the name of their runner. The runner `command` has the program that its agent names."""
 
+_ACP_PACKAGES = {
+    "opencode": "opencode-ai",
+    "qwen": "@qwen-code/qwen-code",
+    "copilot": "@github/copilot",
+    "claude-agent-acp": "@agentclientprotocol/claude-agent-acp",
+    "codex-acp": "@agentclientprotocol/codex-acp",
+}
+"""Of npm, by the commands of `ACP_PROGRAMS`."""
+
 _ASKED: dict[str, Callable[[AgentDefinition], bool]] = {
     "model": lambda agent: agent.model not in (None, "inherit", "default"),
     "baseUrl": lambda agent: agent.base_url is not None,
@@ -83,6 +92,7 @@ _ASKED: dict[str, Callable[[AgentDefinition], bool]] = {
     "webSearch": lambda agent: agent.web_search is not None,
     "webFetch": lambda agent: agent.web_fetch is not None,
     "args": lambda agent: bool(agent.args),
+    "failIf": lambda agent: agent.fail_if != FailIf(),
     "permissionMode": lambda agent: agent.permission_mode not in (None, "bypassPermissions"),
 }
 """Whether an agent file asks for what not every program can be given, by the key."""
@@ -108,6 +118,8 @@ def program_of(agent: AgentDefinition) -> str | None:
 def installing(agent: AgentDefinition) -> str:
     """Return how the program of an agent comes here, as the end of a sentence."""
     known = KNOWN_PROGRAMS.get(agent.runner)
+    if known is None and agent.runner == "acp" and agent.command in _ACP_PACKAGES:
+        return f"install it with `npm install -g {_ACP_PACKAGES[agent.command]}`"
     return "install it, or fix `command`" if known is None else f"install it with `{known.install}`"
 
 
@@ -118,7 +130,7 @@ def _kept(agent: AgentDefinition) -> frozenset[str]:
     if agent.runner == "acp":
         return frozenset({"args", "maxTurns", "mcpServers"})
     placed = (key for key, place in _PLACES.items() if any(place in word for word in agent.args))
-    return frozenset({"args", *placed})
+    return frozenset({"args", "failIf", *placed})
 
 
 def _sentence(agent: AgentDefinition, key: str) -> str:

@@ -120,6 +120,12 @@ class Session:
             pass
         return {"stopReason": "cancelled"}
 
+    def do_parts(self, _: str) -> dict[str, Any]:
+        for number, part in ((1, "Be war"), (1, "ned."), (2, "Pain"), (2, "ted.")):
+            content = {"type": "text", "text": part}
+            self.update("agent_message_chunk", content=content, messageId=f"m{number}")
+        return {"stopReason": "end_turn"}
+
     def do_end(self, facts: str) -> dict[str, Any]:
         self.say("Half.")
         result: dict[str, Any] = json.loads(facts)
@@ -166,7 +172,7 @@ def main() -> None:
             session = Session(f"session-{os.getpid()}")
             session.servers = params["mcpServers"]
             (HOME / session.session).touch()
-            result = {"sessionId": session.session}
+            result = {"sessionId": session.session, **json.loads(os.environ.get("FAKE_MODES", "{}"))}
         elif method == "session/load":
             session = Session(params["sessionId"])
             if not (HOME / session.session).exists():

@@ -57,6 +57,32 @@ def test_a_permission_request_is_a_question(world: World, answer: str, option: s
     assert json.loads(world.completed(run_id)) == {"outcome": "selected", "optionId": option}
 
 
+def _modes(current: str, *offered: str) -> dict[str, str]:
+    modes = [{"id": mode, "name": mode} for mode in offered]
+    return {"FAKE_MODES": json.dumps({"modes": {"currentModeId": current, "availableModes": modes}})}
+
+
+MODES: dict[str, tuple[dict[str, str], str | None, str | None]] = {
+    "one that asks is offered": (_modes("auto", "auto", "plan", "default"), "default", None),
+    "it is chosen already": (_modes("read-only", "full-access", "read-only"), None, None),
+    "its id is an address": (_modes("a#autopilot", "a#autopilot", "a#ask"), "a#ask", None),
+    "none asks": (_modes("build", "build", "plan"), None, "is in 'build'"),
+    "there are none": ({}, None, "has no modes"),
+}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_the_mode_that_asks_is_chosen_or_the_view_says_so(world: World, name: str) -> None:
+    env, chosen, words = MODES[name]
+    acp(world, env=env)
+    run_id = world.start("parts")
+    assert world.completed(run_id) == "Painted.", "its last message alone"
+    assert [event["text"] for event in world.events(run_id, "text")] == ["Be warned.", "Painted."]
+    assert [each["modeId"] for each in told(world, "session/set_mode")] == ([chosen] if chosen else [])
+    warnings = json.loads(world.cli("show", run_id, "--json").stdout).get("warnings", [])
+    assert [words in warning for warning in warnings if words] == ([True] if words else [])
+
+
 BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "a refusal": ('end:{"stopReason": "refusal"}', {}, "agent_error", "refused"),
     "an unknown reason": ('end:{"stopReason": 7}', {}, "agent_error", "stopReason"),

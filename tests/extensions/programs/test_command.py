@@ -11,6 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from subagent_server.run.schemas import file_schema
+from subagent_server.run.states import MessageStatus
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -73,12 +74,21 @@ BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "another output": ("print('{}')", {"outputSchema": SCHEMA}, "invalid_output", "'n' is a required"),
     "a broken result file": (
         "import os; open(os.environ['SUBAGENT_RESULT_FILE'], 'w').write('{'); print('done')",
-        *({}, "invalid_output", "is not JSON"),
+        *({"outputSchema": SCHEMA}, "invalid_output", "is not JSON"),
     ),
     "a link as result file": (
         "import os; os.symlink('/etc/hostname', os.environ['SUBAGENT_RESULT_FILE']); print('done')",
         *({}, "invalid_output", "cannot be read"),
     ),
+    "a lie": (
+        "print('Working...\\nRepeatedFormatError: no')",
+        *({"failIf": {"output": "^Repeated\\w+Error"}}, "agent_error", "has '^Repeated"),
+    ),
+    "a pattern that never ends": (
+        "print('a' * 50)",
+        *({"failIf": {"output": "(a|a)*b"}}, "agent_error", "simplify it"),
+    ),
+    "a code of its own": ("raise SystemExit(4)", {"failIf": {"exitCodes": [4]}}, "agent_error", "with 4"),
     "silence": (
         "import sys, time; print('Log in at the terminal', file=sys.stderr, flush=True); time.sleep(600)",
         *({"limits": {"idleTimeoutSeconds": 0.5}}, "timeout", "Log in at the terminal"),
@@ -94,6 +104,35 @@ def test_a_run_whose_program_ends_so_has_failed_and_says_why(world: World, name:
     found = world.failed(run_id)
     assert found[0] == failure and words in found[1], found
     world.gone(run_id)
+
+
+def test_text_in_a_result_file_is_the_result_and_a_banner_no_summary(world: World) -> None:
+    writes = "import os; open(os.environ['SUBAGENT_RESULT_FILE'], 'w').write('Fixed it.\\nIn a.py.\\n'); "
+    program(world, writes + "print('Welcome to mini 2.4')")
+    written = world.start()
+    assert world.completed(written) == "Fixed it.\nIn a.py."
+    assert world.meta(written).summary == "Fixed it."
+    program(world, "print('Welcome to mini 2.4\\nFixed it.'); raise SystemExit(1)", failIf={"exitCodes": 4})
+    printed = world.start()
+    assert world.completed(printed).startswith("Welcome")
+    assert world.meta(printed).summary == "Fixed it."
+
+
+def test_a_script_asks_its_parent_by_one_command_and_reads_the_answer(world: World) -> None:
+    ask = f"{sys.executable} -m subagent_server ask 'Which \"one\"?' --option A --option B"
+    script = world.home / "asks.sh"
+    script.write_text(f'answer=$({ask}) || exit 9\necho "It is $answer."\n', encoding="utf-8")
+    world.agent("worker", "", runner="command", command="sh", args=[str(script)])
+    run_id = world.start()
+    (message,) = world.asking(run_id).messages
+    assert (message.question_content, message.options) == ('Which "one"?', ["A", "B"])
+    world.reply(run_id, "neither: C")
+    assert world.completed(run_id) == "It is neither: C."
+    assert world.meta(run_id).messages[0].message_status is MessageStatus.ACKNOWLEDGED
+    outside = world.cli("ask", "Which?")
+    assert outside.returncode != 0 and "Only a program of a run" in outside.stderr
+    world.agent("worker", "", runner="command", command="sh", args=[str(script)], askTimeoutSeconds=0.5)
+    assert world.failed(world.start()) == ("agent_error", "The program exited with 9.")
 
 
 HOSTILE = {
