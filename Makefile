@@ -19,7 +19,7 @@ N ?=
 # The many interpreters of the tests use their caches, even if the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help docs demo lint typecheck check test test-fast mutants test-whole test-races test-clients test-browser test-install nightly \
+.PHONY: help docs demo lint typecheck check test test-fast mutants test-whole test-races test-clients test-browser test-nodes test-install nightly \
 	picture fuzz soak soak-continue bench format lock release release-check clean
 
 help:  ## what can be made
@@ -61,7 +61,10 @@ lint: $(VENV)/.installed-dev  ## format and lint, changing nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-typecheck: $(VENV)/.installed-dev  ## strict types, of package, tests and benchmarks
+typetest-nodes: $(VENV)/.installed-dev  ## runs on a Slurm of three nodes as an ordinary user (`apt-get install slurmctld slurmd slurm-client munge`)
+	tests/nodes/as_user.sh $(abspath $(BIN))/python -m pytest -n 0 -p no:cacheprovider --timeout 600 tests/nodes
+
+check: $(VENV)/.installed-dev  ## strict types, of package, tests and benchmarks
 	$(BIN)/mypy
 
 check: lint typecheck  ## lint, types, floors, documents
