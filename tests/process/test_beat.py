@@ -1,0 +1,82 @@
+"""The heartbeat of a run on a node, and its fence: whoever cannot be heard does not work."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from subagent_server.process import beat
+from subagent_server.run import processes
+from subagent_server.run.paths import run_at
+from tests.helpers.processes import Child
+from tests.helpers.runs import RUN_ID
+from tests.helpers.wait import wait_for
+
+LEASE = "2"
+BOUND = 120.0
+SHIM = """
+    import os, select, subprocess, sys
+    from pathlib import Path
+    from subagent_server.process.beat import Heart
+    from subagent_server.run import processes
+    from subagent_server.run.paths import run_at
+
+    processes.adopt_orphans()
+    heart = Heart(run_at(Path(sys.argv[1])))
+    mark = {**os.environ, "SUBAGENT_RUN_ID": Path(sys.argv[1]).name}
+    worker = subprocess.Popen(["sh", "-c", "sleep 1000 & wait"], env=mark, start_new_session=True)
+    print(heart._watcher, worker.pid, flush=True)
+    while not heart.has_stopped:
+        select.select([heart._held], [], [], 1)
+    print("fenced", worker.wait(), flush=True)
+"""
+
+
+def below(pid: int) -> list[int]:
+    return [each.pid for each in processes.descendants([pid])]
+
+
+def beating(child: Child, directory: Path) -> tuple[int, int, int]:
+    """Return watcher, writer and worker of a shim that beats."""
+    watcher, worker = map(int, child.hear().split())
+    wait_for(lambda: below(watcher), BOUND, "the writer")
+    run = run_at(directory)
+    wait_for(lambda: beat.age(run, run.beat) is not None, BOUND, "a beat")
+    return watcher, below(watcher)[0], worker
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(processes.NODE, "n1")
+    monkeypatch.setenv(beat.LEASE, LEASE)
+    made = tmp_path / RUN_ID
+    made.mkdir()
+    return made
+
+
+@pytest.mark.parametrize("fault", ["the writer hangs", "the writer dies", "the watcher dies"])
+def test_what_cannot_be_heard_for_a_lease_is_ended(directory: Path, fault: str) -> None:
+    with Child(SHIM, directory) as shim:
+        watcher, writer, worker = beating(shim, directory)
+        assert processes.identify(worker) is not None
+        if fault == "the writer hangs":  # as on a file server that is away
+            os.kill(writer, signal.SIGSTOP)
+        else:
+            os.kill(writer if fault == "the writer dies" else watcher, signal.SIGKILL)
+        if fault == "the watcher dies":  # the shim ends its worker itself then
+            os.kill(worker, signal.SIGKILL)
+        assert shim.hear() == "fenced -9"
+
+
+def test_a_worker_does_not_outlive_its_killed_shim(directory: Path) -> None:
+    with Child(SHIM, directory) as shim:
+        watcher, writer, worker = beating(shim, directory)
+        left = [processes.identify(pid) for pid in (watcher, writer, worker, *below(worker))]
+        shim.kill()
+        wait_for(lambda: not any(each and processes.is_alive(each) for each in left), BOUND, "their end")
+
+
+@pytest.mark.parametrize("text", ["", "no number", "nan", "inf", "-1", "0", "1e9", None])
+def test_what_is_no_lease_is_the_usual_one(text: str | None) -> None:
+    assert beat.lease_of(text) == beat.DEFAULT_LEASE_SECONDS
