@@ -9,6 +9,7 @@ import pytest
 from subagent_server.process import beat
 from subagent_server.run import processes
 from subagent_server.run.paths import run_at
+from subagent_server.run.store import RunStore
 from tests.helpers.processes import Child
 from tests.helpers.runs import RUN_ID
 from tests.helpers.wait import wait_for
@@ -50,9 +51,10 @@ def beating(child: Child, directory: Path) -> tuple[int, int, int]:
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(processes.NODE, "n1")
     monkeypatch.setenv(beat.LEASE, LEASE)
-    made = tmp_path / RUN_ID
-    made.mkdir()
-    return made
+    store = RunStore(tmp_path / "runs")
+    store.make_root()
+    store.paths.run(RUN_ID).files.make_new()
+    return store.paths.run(RUN_ID).directory
 
 
 @pytest.mark.parametrize("fault", ["the writer hangs", "the writer dies", "the watcher dies"])
