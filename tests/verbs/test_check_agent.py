@@ -51,7 +51,7 @@ def test_every_door_says_the_same_of_an_agent_whose_runs_are_refused(world: Worl
     world.agent("fine", mcpServers={"s": ECHO})
     listed = {a["name"]: a for a in json.loads(world.cli("agents", "--json").stdout)["agents"]}
     found = json.loads(world.cli("doctor", "--json").stdout)["problems"]
-    with world.serve() as parent:
+    with world.serve("--tools-budget", "1000000") as parent:
         described = {tool.name: str(tool.description) for tool in parent.tools()}
     assert listed["fine"]["refusals"] == [] and described["run_fine"] == "Does the work of a fine."
     for name, (keys, words) in REFUSED.items():
