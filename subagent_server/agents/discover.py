@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
+from subagent_server.agents.flow_file import SUFFIX as FLOW
 from subagent_server.agents.formats import CONFIGURATION, MARKDOWN, LoadedFile, load_file
 from subagent_server.agents.yaml_reader import AgentFileError, Kind, NotAnAgent, Problem, shown, why
 from subagent_server.run.agent_definition import AgentDefinition
@@ -103,7 +104,7 @@ class _TreeWalk:
                 return
             if not _is_directory(entry):
                 suffix = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122 - of 20,000
-                if suffix in _SUFFIXES:
+                if suffix in _SUFFIXES or entry.name.endswith(FLOW):
                     yield from self._file(Path(entry.path))
                 elif suffix in _ELSEWHERE:
                     yield _problem(
@@ -180,7 +181,10 @@ class Catalog:
     def why_missing(self, name: str) -> str | None:
         """Return why a file of this name is not an agent, or None."""
         for problem in self.problems:
-            if name in (problem.agent, problem.path.stem) and problem.kind not in ("fault", "warning"):
+            if name in (problem.agent, problem.path.stem.removesuffix(".flow")) and problem.kind not in (
+                "fault",
+                "warning",
+            ):
                 return f"{shown(problem.path)}: {problem.reason}"
         return None
 

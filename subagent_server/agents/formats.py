@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.agents.agent_file import Origin, read_definition, report_repeated
+from subagent_server.agents.flow_file import SUFFIX as FLOW
+from subagent_server.agents.flow_file import read_flow
 from subagent_server.agents.yaml_reader import (
     AgentFileError,
     Block,
@@ -267,7 +269,7 @@ class LoadedFile:
 
 
 def load_file(path: Path) -> LoadedFile:
-    """Return the agent in `path` with its notes: Markdown if the name says so, else a CPE configuration.
+    """Return the agent in `path` with its notes: by its name Markdown or a flow, else a CPE configuration.
 
     Raises:
         NotAnAgent: the file is readable and does not set out to be an agent.
@@ -280,7 +282,8 @@ def load_file(path: Path) -> LoadedFile:
     except Unreadable as error:
         raise AgentFileError(path, error.reason, error.line) from error
     notes = Notes()
-    read = read_markdown if path.suffix.lower() in MARKDOWN else read_config
+    is_markdown = path.suffix.lower() in MARKDOWN
+    read = read_flow if path.name.endswith(FLOW) else read_markdown if is_markdown else read_config
     definition = read(path, text, notes)
     whole = definition.model_copy(
         update={

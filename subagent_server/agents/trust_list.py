@@ -45,10 +45,10 @@ class Pin(Record):
 Pins = dict[str, Pin]
 """The values of one agent or server, by their keys."""
 
-_PLAIN = ("runner", "command", "args", "baseUrl", "apiKeyEnv")
+_PLAIN = ("runner", "command", "args", "baseUrl", "apiKeyEnv", "programHash")
 _PINNED = (
     *("name", "runner", "command", "args", "env", "base_url", "api_key_env", "code_mode", "mcp_servers"),
-    *("sandbox", "sandbox_read", "sandbox_write", "hooks", "placement"),
+    *("sandbox", "sandbox_read", "sandbox_write", "hooks", "placement", "program_hash"),
 )
 """The fields that pins are taken from: masking all of an agent, its prompt too, takes much longer."""
 _USUAL = AgentDefinition(name="").model_dump(mode="json")

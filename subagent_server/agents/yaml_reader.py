@@ -291,7 +291,7 @@ def _value(node: yaml.Node, first_line: int) -> Value:
 _NOT_FOR_FILES = frozenset(
     {
         *("source", "distinct_tool", "by_contract", "faults", "warnings", "unknown", "named_servers"),
-        *("read_from", "lines", "permission_mode", "verdict", "served"),
+        *("read_from", "lines", "permission_mode", "verdict", "served", "input_schema", "program_hash"),
     }
 )
 _FILES_ONLY = ("system_prompt_path", "output_schema_path")

@@ -1,7 +1,9 @@
 """`subagent run`: start an agent, then follow the run, wait for it or detach."""
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -41,6 +43,15 @@ from subagent_server.verbs.start import StartOrder, start
 @click.option(
     "--cwd", type=TEXT, metavar="DIR", help="Where the agent works.  [default: as its file says, else here]"
 )
+@click.option(
+    "--arg",
+    "named",
+    type=TEXT,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An argument of a flow, in the place of a prompt: JSON, else a text; may be repeated.",
+)
+@click.option("--args", "whole", type=TEXT, metavar="JSON", help="All arguments of a flow, as an object.")
 @override_options
 @script_option
 @start_options
@@ -51,6 +62,8 @@ def run(
     inputs: tuple[str, ...],
     label: str | None,
     cwd: str | None,
+    named: tuple[str, ...],
+    whole: str | None,
     script: Path | None,
     how: AfterStart,
 ) -> ExitCode:
@@ -61,9 +74,13 @@ def run(
     keeps the review. What the agent asks is asked on the terminal; without one the command exits with 5 and
     says how to answer. Ctrl-C stops the watching, never the run.
     """
+    arguments = _arguments(named, whole)
+    if arguments is None and prompt is None and session.service.registry.get(agent).runner == "flow":
+        arguments = {}
     order = StartOrder(
         agent=agent,
-        prompt=_prompt(prompt),
+        prompt=_prompt(prompt) if arguments is None else prompt or "",
+        arguments=arguments,
         inputs=inputs_from_here(session, inputs),
         cwd=cwd,
         label=label,
@@ -73,6 +90,27 @@ def run(
     )
 
     return start_run(session, lambda: start(session.service, order, session.caller), how)
+
+
+def _arguments(named: tuple[str, ...], whole: str | None) -> dict[str, Any] | None:
+    """Return the arguments of a flow, None if there are none. Raises UsageError."""
+    if whole is None and not named:
+        return None
+    try:
+        found = json.loads(whole) if whole is not None else {}
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"--args is not JSON ({error}): give an object.") from error
+    if not isinstance(found, dict):
+        raise click.UsageError('--args must be a JSON object, such as {"name": "value"}.')
+    for each in named:
+        name, equals, text = each.partition("=")
+        if not equals:
+            raise click.UsageError(f"--arg {each}: give NAME=VALUE.")
+        try:
+            found[name] = json.loads(text)
+        except (ValueError, RecursionError):
+            found[name] = text
+    return found
 
 
 def _prompt(given: str | None) -> str:

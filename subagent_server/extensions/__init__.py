@@ -56,6 +56,7 @@ EXTENSIONS: Mapping[str, Extension] = {
             ),
         },
         tools={"codeMode": f"{_HERE}.extensions.code_mode.code_tool:with_programs"},
+        runners={"flow": f"{_HERE}.extensions.code_mode.flow_runner:open_runner"},
     ),
     "programs": Extension(
         runners=dict.fromkeys(

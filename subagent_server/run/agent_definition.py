@@ -181,7 +181,7 @@ _NOT_IN_TOOLS = re.compile(r"[^a-z0-9_]")
 _LATIN_LETTER = re.compile(r"LATIN SMALL (?:LETTER|LIGATURE) ([A-Z]{1,2})( WITH .*)?")
 
 PermissionMode = Literal["default", "acceptEdits", "auto", "dontAsk", "bypassPermissions", "plan"]
-RunnerName = Literal["messages", "claude", "codex", "gemini", "acp", "command"]
+RunnerName = Literal["messages", "claude", "codex", "gemini", "acp", "command", "flow"]
 """The names of the runners; `worker/runners.py` has those that this installation opens."""
 ACP_PROGRAMS: dict[str, tuple[str, ...]] = {
     "opencode": ("opencode", "acp"),
@@ -348,6 +348,8 @@ class AgentDefinition(Record):
     `distinct_tool` says that another agent has the plain tool name of this one.
     `by_contract` says that it is the agent of `agent_start`, which has no file: its run ends by
     `agent_complete`.
+    `input_schema` is that of the arguments of a flow, whose program is its `system_prompt`; it is trusted by
+    its hash.
     `read_from` says which files the values of keys such as `systemPromptPath` were read from, links resolved.
     `lines` are the lines of the file's keys, as people write them (`maxTurns`, `mcpServers.github`).
     `served` are the entries of `mcpServers` that are agents of this installation (`verbs/served_agents.py`).
@@ -381,6 +383,8 @@ class AgentDefinition(Record):
     sandbox_read: list[str] = Field(default_factory=list)
     sandbox_write: list[str] = Field(default_factory=list)
     output_schema: JsonSchema | None = None
+    input_schema: JsonSchema | None = None
+    program_hash: str | None = None
     web_search: WebSearchBounds | None = None
     web_fetch: WebFetchBounds | None = None
     limits: Limits = Limits()
@@ -410,7 +414,7 @@ class AgentDefinition(Record):
     @property
     def may_delegate(self) -> bool:
         """Whether its runs may start others."""
-        return bool(self.agents or self.served)
+        return bool(self.agents or self.served) or self.runner == "flow"
 
     @property
     def enabled_code_mode(self) -> CodeMode | None:

@@ -335,8 +335,23 @@ class AgentsFrom(Record):
     served: list[str] = Field(default_factory=list)
 
 
+class FlowOptions(Record):
+    """How a run answers calls of agents that are on record: which failed ones, and which agents, start anew.
+
+    `dry_run` starts nothing: the run ends with a list of its calls.
+    """
+
+    retry_failed: bool = False
+    fresh: list[str] = Field(default_factory=list)
+    dry_run: bool = False
+
+
 class RunRequest(Record):
-    """The task of a run: the content of `request.json`. Never changed after the start."""
+    """The task of a run: the content of `request.json`. Never changed after the start.
+
+    `prompt` of a flow is the JSON of its arguments. `call_id` is the identity of the call by which a program
+    has started the run: a program that makes the same call again gets the result of this run.
+    """
 
     run_id: str
     agent: dict[str, object]
@@ -353,6 +368,8 @@ class RunRequest(Record):
     warnings: list[str] = Field(default_factory=list)
     scripted: bool | None = None
     """True if a script played the model."""
+    call_id: str | None = None
+    flow: FlowOptions | None = None
 
 
 class WebSource(Record):

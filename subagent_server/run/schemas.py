@@ -11,6 +11,7 @@ from subagent_server.run.states import (
     MAX_QUESTION_CHARACTERS,
     RUN_ID_PATTERN,
     Status,
+    cut,
 )
 
 NEWEST = "Draft202012Validator"
@@ -37,6 +38,18 @@ def validator_name(schema: Any) -> str | None:
         return NEWEST
     text = draft.removesuffix("#").rpartition("://")[2] if isinstance(draft, str) else ""
     return _VALIDATORS.get(text)
+
+
+def first_fault(value: Any, schema: Any) -> str | None:
+    """Return what is wrong with a value by a schema of our own making, as a part of a sentence; else None."""
+    from jsonschema import Draft202012Validator  # a twelfth of a start
+    from jsonschema.exceptions import best_match
+
+    error = best_match(Draft202012Validator(schema).iter_errors(value))
+    if error is None:
+        return None
+    where = ".".join(map(str, error.absolute_path))
+    return cut(f"{where}: {error.message}" if where else error.message, 300)
 
 
 def embedded(schema: Any, place: str) -> Any:

@@ -239,6 +239,11 @@ class AgentComplete:
 class Delegation(Protocol):
     """The parent's tools of one run. The worker implements it."""
 
+    @property
+    def service(self) -> Any:
+        """The verbs (`verbs.context.Service`), for a program that starts others."""
+        ...
+
     def definitions(self) -> list[dict[str, Any]]:
         """Return the tools, as entries of `tools` in a Messages request."""
         ...

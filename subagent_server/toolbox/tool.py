@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.files import Directory
@@ -11,6 +11,9 @@ from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.file_watch import CommandWatch
 from subagent_server.toolbox.agent_process import Spare
 from subagent_server.toolbox.run_context import RunContext
+
+if TYPE_CHECKING:  # it imports this module
+    from subagent_server.toolbox.basic import Delegation
 
 ContentBlock = dict[str, Any]
 """A content block of the Messages API: `{"type": "text", "text": ...}`, an image, a document."""
@@ -88,6 +91,7 @@ class RunTools:
 
     `own` are the tools of the run itself, `listed` those of its MCP servers. Programs work in `box`, without
     one with the rights of the user, and each is told to `watch`; processes that `spare` names outlive them.
+    `delegation` is None if the agent may start no others.
     `code` and `outputs` are directories of the run: for programs, and for texts too long for the model.
     """
 
@@ -102,3 +106,4 @@ class RunTools:
     box: Callable[[], Box] | None
     spare: Spare
     watch: CommandWatch | None
+    delegation: "Delegation | None" = None

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
+from typing import Any, cast
 
 from subagent_server.run.agent_definition import RUN_AGENT_NAME, AgentDefinition
 from subagent_server.run.states import MAX_ANSWER_CHARACTERS, Status, cut
@@ -15,6 +16,7 @@ from subagent_server.tools.spec import (
     TEXTS,
     Answer,
     Call,
+    Schema,
     ToolContext,
     ToolHints,
     ToolSpec,
@@ -301,7 +303,7 @@ def run_tool(agent: AgentDefinition) -> ToolSpec:
         name=agent.tool_name,
         title=f"Run {agent.name}",
         description=agent.description,
-        arguments=RUN_ARGUMENTS,
+        arguments=_arguments_of(agent),
         answer=None if agent.output_schema is None else partial(output_answer, agent.output_schema),
         handler=partial(run_agent, agent.name),
         hints=ToolHints(destructive=None, idempotent=None, open_world=True),
@@ -309,11 +311,27 @@ def run_tool(agent: AgentDefinition) -> ToolSpec:
     )
 
 
-async def run_agent(agent: str, context: ToolContext, call: Call) -> Answer:
-    """Start a run of an agent and return its view, as every call that starts one does."""
+def _arguments_of(agent: AgentDefinition) -> Schema:
+    """Return the arguments of the tool of an agent: those of a flow are its own in the place of a prompt."""
+    if not isinstance(agent.input_schema, dict):
+        return RUN_ARGUMENTS
+    own = cast("dict[str, Any]", agent.input_schema)
+    common = {name: each for name, each in RUN_ARGUMENTS["properties"].items() if name != "prompt"}
+    return arguments(own["required"], **own["properties"], **common)
+
+
+async def run_agent(
+    agent: str, context: ToolContext, call: Call, arguments: dict[str, Any] | None = None
+) -> Answer:
+    """Start a run of an agent and return its view, as every call that starts one does.
+
+    Other arguments than those that every agent has are those of a flow.
+    """
+    own = {name: value for name, value in call.arguments.items() if name not in RUN_ARGUMENTS["properties"]}
     order = StartOrder(
         agent=agent,
-        prompt=call.arguments["prompt"],
+        prompt=call.get("prompt", ""),
+        arguments=arguments or own or None,
         inputs=call.get("inputs", []),
         cwd=call.get("cwd"),
         label=call.get("label"),
@@ -334,14 +352,20 @@ MAX_DESCRIPTION_CHARACTERS = 1_000
 
 async def _run_agent(context: ToolContext, call: Call) -> Answer:
     offered = await asyncio.to_thread(context.offer.now)
-    return await run_agent(offered.named(call.arguments["agent"]).name, context, call)
+    name, given = offered.named(call.arguments.pop("agent")).name, call.arguments.pop("arguments", None)
+    return await run_agent(name, context, call, given)
 
 
 RUN_AGENT = ToolSpec(
     name=RUN_AGENT_NAME,
     title="Run an agent",
     description="Start a run of an agent. list_agents finds the agent.",
-    arguments=arguments(["agent", "prompt"], agent=text("Its name"), **RUN_ARGUMENTS["properties"]),
+    arguments=arguments(
+        ["agent"],
+        agent=text("Its name"),
+        **RUN_ARGUMENTS["properties"],
+        arguments={"type": "object", "description": "Of a flow, in the place of prompt"},
+    ),
     answer=run_answer,
     handler=_run_agent,
     hints=ToolHints(destructive=None, idempotent=None, open_world=True),

@@ -3,6 +3,7 @@
 Tested in `tests/end_to_end/test_continuing.py`.
 """
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from subagent_server.agents.expand import MissingVariable, expand_definition
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, CallerError, NewerSchema, UnknownAgent, shorten
-from subagent_server.run.records import RunMeta, RunRequest
+from subagent_server.run.records import FlowOptions, RunMeta, RunRequest
 from subagent_server.run.secrets import MASK
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.store import read_worktree
@@ -22,9 +23,9 @@ from subagent_server.verbs.contract_agent import contract_agent
 from subagent_server.verbs.inputs import cwd_of_agent
 from subagent_server.verbs.left_behind import check_not_handed_over, hand_over
 from subagent_server.verbs.reconcile import Observed, open_run, read_exit
-from subagent_server.verbs.scripts import check_not_scripted
+from subagent_server.verbs.scripts import PlayedScript, check_not_scripted, is_scripted
 from subagent_server.verbs.service import Service
-from subagent_server.verbs.start import StartOrder, directory_before_worktree, start_agent
+from subagent_server.verbs.start import StartOrder, directory_before_worktree, start_agent, with_arguments
 
 
 class AgentGone(CallerError):
@@ -57,8 +58,8 @@ class ContinueOrder:
     """The order to continue a run. Without a `prompt` the run continues from the point of the cut.
 
     `inputs` are paths relative to the old run's directory. Without a `label` the old label is kept. With
-    `stored_agent` an agent whose file is gone is taken as stored in the old run. `overrides` are as
-    in `StartOrder`.
+    `stored_agent` an agent whose file is gone is taken as stored in the old run. The others are as in
+    `StartOrder`.
     """
 
     run_id: str
@@ -68,6 +69,9 @@ class ContinueOrder:
     stored_agent: bool = False
     client: str | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
+    script: PlayedScript | None = None
+    call_id: str | None = None
+    flow: FlowOptions | None = None
 
 
 def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) -> RunMeta:
@@ -89,10 +93,18 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
     service.store.paths.check_ours()
     observed = open_run(service, order.run_id, caller)
     prompt = order.prompt if order.prompt and order.prompt.strip() else ""
-    _check_can_be_continued(service, observed, prompt, order.inputs)
     request = service.store.read_request(order.run_id)
-    check_not_scripted(service, order.run_id)
+    is_flow = request.agent.get("runner") == "flow"
+    _check_can_be_continued(service, observed, prompt or ("{}" if is_flow else ""), order.inputs)
+    if order.script is None and not is_scripted(service.settings.environment):
+        check_not_scripted(service, order.run_id)
     agent, stored = _agent_now(service, request, order, caller)
+    if is_flow:
+        prompt = _arguments_again(agent, request, prompt)
+    elif order.flow is not None and caller.run_id is None:
+        raise BadArgument(
+            f"Run {order.run_id} is no flow: --dry-run, --fresh and --retry-failed are for flows."
+        )
     before = request.agent.get("runner", agent.runner)
     if before != agent.runner:
         raise BadArgument(
@@ -115,11 +127,37 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         label=order.label or observed.meta.label,
         client=order.client,
         overrides=order.overrides,
+        script=order.script,
+        call_id=order.call_id,
+        flow=order.flow,
     )
     meta = start_agent(service, agent, wanted, caller, observed.meta, stored)
     if meta.worktree is not None and meta.worktree.taken_from is not None and not meta.status.is_terminal:
         hand_over(service.store, observed.meta, meta.run_id)
     return meta
+
+
+def _arguments_again(agent: AgentDefinition, request: RunRequest, prompt: str) -> str:
+    """Return the arguments of a flow that is continued: those of its start. Raises BadArgument."""
+    if prompt:
+        raise BadArgument("A flow is continued with the arguments that it has: leave the prompt out.")
+    if MASK in request.prompt:
+        raise BadArgument(
+            f"The arguments of run {request.run_id} held a secret, which is not kept: start a new run."
+        )
+    order = StartOrder(agent=agent.name, prompt="", arguments=arguments_of(request))
+    return with_arguments(agent, order).prompt
+
+
+def arguments_of(request: RunRequest) -> dict[str, object]:
+    """Return the arguments of the run of a flow. Raises BadArgument."""
+    try:
+        found = json.loads(request.prompt)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise BadArgument(f"The arguments of run {request.run_id} cannot be read: start a new run.")
+    return found
 
 
 def _check_can_be_continued(service: Service, observed: Observed, prompt: str, inputs: list[str]) -> None:
@@ -222,9 +260,11 @@ def order_of(service: Service, run_id: str, caller: Caller = USER) -> StartOrder
             f"Run {run_id} has no prompt of its own, because it continued another run: rerun run "
             f"{request.continues_run_id}, or start a new one."
         )
+    is_flow = request.agent.get("runner") == "flow"
     return StartOrder(
         agent=meta.agent_name,
-        prompt=request.prompt,
+        prompt="" if is_flow else request.prompt,
+        arguments=arguments_of(request) if is_flow else None,
         inputs=list(request.inputs),
         cwd=request.cwd,
         label=request.label,

@@ -152,11 +152,18 @@ def signal_shim(store: RunStore, run_id: str) -> None:
 
 
 def stop_children(store: RunStore, run_id: str) -> None:
-    """Stop all live runs that this run started: however a run ends, its children end too."""
+    """Stop all live runs that this run started: however a run ends, its children end too.
+
+    Those that have not begun come first: they would take the slots of those that are stopped.
+    """
+    live: list[tuple[bool, str]] = []
     for child in store.children_of(run_id):
+        with suppress(SubagentError):
+            status = store.read(child).status
+            live += [] if status.is_terminal else [(status is not Status.READY, child)]
+    for _, child in sorted(live):
         try:
-            if not store.read(child).status.is_terminal:
-                stop_run(store, child, f"run {run_id}, which started it, has ended")
+            stop_run(store, child, f"run {run_id}, which started it, has ended")
         except SubagentError:
             continue  # unreadable or never a run: the doctor lists it, and the others are still stopped
 

@@ -8,9 +8,10 @@ import os
 import shlex
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from subagent_server.agents.expand import overridden
 from subagent_server.agents.redact import redact
@@ -24,6 +25,7 @@ from subagent_server.run.processes import now
 from subagent_server.run.records import (
     UNTOLD,
     Failure,
+    FlowOptions,
     LaunchInfo,
     RunMeta,
     RunRequest,
@@ -31,6 +33,7 @@ from subagent_server.run.records import (
     Usage,
     Worktree,
 )
+from subagent_server.run.schemas import first_fault
 from subagent_server.run.states import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, cut, make_run_id
 from subagent_server.run.store import read_worktree
 from subagent_server.run.transitions import RunEvent, RunFailed, StopRequested
@@ -75,7 +78,8 @@ class StartOrder:
 
     `overrides` are keys of the agent's file with other values for this run (`agents/expand.py`).
     `client` is the name that the client of the caller gives itself. `script` plays the model, of this run and
-    of those below.
+    of those below. `arguments` are those of a flow, in the place of a prompt. `call_id`, `base` (a commit for
+    its worktree) and `flow` are of calls that a program makes (`RunRequest`).
     """
 
     agent: str
@@ -86,6 +90,10 @@ class StartOrder:
     client: str | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
     script: PlayedScript | None = None
+    arguments: Mapping[str, Any] | None = None
+    call_id: str | None = None
+    base: str | None = None
+    flow: FlowOptions | None = None
 
 
 def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta:
@@ -97,9 +105,47 @@ def start(service: Service, order: StartOrder, caller: Caller = USER) -> RunMeta
         UnknownAgent, NotAllowed, NotTrusted, BadArgument: nothing was made.
         StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
     """
+    agent = service.registry.get(order.agent)
+    order = with_arguments(agent, order)
     if not order.prompt.strip():
         raise BadArgument("The prompt is empty: say what the agent should do.")
-    return start_agent(service, service.registry.get(order.agent), order, caller)
+    return start_agent(service, agent, order, caller)
+
+
+def with_arguments(agent: AgentDefinition, order: StartOrder) -> StartOrder:
+    """Return the order for a flow with its arguments as JSON in the place of the prompt; any other as it is.
+
+    A flow that has a parameter `prompt` takes a text for it; another one takes a text as JSON.
+
+    Raises:
+        BadArgument: they do not fit the parameters of the flow, or the agent is none.
+    """
+    if agent.runner != "flow":
+        if order.arguments is not None:
+            raise BadArgument(f"Agent {agent.name} is no flow and takes no arguments: give it a prompt.")
+        return order
+    if not isinstance(agent.input_schema, dict):
+        return replace(order, prompt="{}")  # the fault of its file is why its run will be refused
+    parameters = cast("dict[str, Any]", agent.input_schema["properties"])
+    given = dict(order.arguments or {})
+    if order.prompt.strip():
+        given = (
+            {"prompt": order.prompt} | given if "prompt" in parameters else _as_object(order.prompt) | given
+        )
+    problem = first_fault(given, agent.input_schema)
+    if problem is not None:
+        names = ", ".join(parameters) or "none"
+        raise BadArgument(f"The arguments of {agent.name} do not fit: {problem}. It takes: {names}.")
+    return replace(order, prompt=json.dumps(given, ensure_ascii=False, sort_keys=True))
+
+
+def _as_object(text: str) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(text), dict):
+            return found
+    raise BadArgument(
+        "A flow takes arguments in the place of a prompt: give them by name, or as a JSON object."
+    )
 
 
 def start_agent(
@@ -150,6 +196,8 @@ def start_agent(
     moment, token = now(), new_token()
     run_id = make_run_id(moment, os.urandom(6))
     checked, worktree, cwd = _with_worktree(service, checked, cwd, run_id, previous, directories)
+    if worktree is not None and order.base is not None and previous is None:
+        worktree = worktree.model_copy(update={"base": order.base})
     request = RunRequest(
         run_id=run_id,
         agent=masker.data(definition) | {key: definition[key] for key in NAMES_ON_DISK if key in definition},
@@ -165,6 +213,8 @@ def start_agent(
         created_at=moment,
         warnings=warnings,
         scripted=scripted or None,
+        call_id=order.call_id,
+        flow=order.flow,
     )
     started_by = _started_by(caller, order.client) if parent is None else parent.started_by
     meta = _first_state(service, request, token, started_by, worktree)
@@ -400,6 +450,21 @@ def _worktree(
         )
     common, prefix = str(found.common), found.prefix
     return Worktree(**names, base=found.head, origin=str(found.top), prefix=prefix, repository=common)
+
+
+def base_of_worktree(
+    service: Service, agent: AgentDefinition, cwd: Path, directories: ParentDirectories
+) -> str:
+    """Return the commit from which a worktree for this agent would begin now.
+
+    Raises:
+        BadArgument: there can be no worktree.
+    """
+    try:
+        planned = _worktree(service, CheckedAgent(agent), cwd, "planned", None, directories)
+    except (NoWorktree, GitFailed) as error:
+        raise BadArgument(error.sentence) from error
+    return "" if planned is None else planned.base
 
 
 def _worktree_of_worktree(service: Service, real: Path, places: Path, names: dict[str, str]) -> Worktree:

@@ -24,8 +24,11 @@ class Budget:
     usd: Decimal
 
 
-def budgets_of(store: RunStore, meta: RunMeta) -> list[Budget]:
+def budgets_of(store: RunStore, meta: RunMeta, *, of_flows: bool = True) -> list[Budget]:
     """Return the budgets that bound a run, its own first, then the budgets of the runs above.
+
+    The budget of a flow bounds the starts of runs below it, and not their model calls (not `of_flows`): what
+    is begun is paid for, and its result is kept.
 
     Budgets stand in `request.json`, which never changes, so they are looked up once. An unreadable run above
     bounds nothing: its end has ended this run, or is about to.
@@ -38,7 +41,7 @@ def budgets_of(store: RunStore, meta: RunMeta) -> list[Budget]:
         except SubagentError:
             break
         usd = _budget_of(request.agent)
-        if usd is not None:
+        if usd is not None and (of_flows or request.agent.get("runner") != "flow"):
             found.append(Budget(request.run_id, usd))
         above = request.parent_run_id
         if above is None:
@@ -98,6 +101,14 @@ def _budget_of(agent: dict[str, object]) -> Decimal | None:
         return None
 
 
+class TreeFull(NotAllowed):
+    """The tree of runs has as many live runs as it may: one of them has to end first."""
+
+
+class BudgetSpent(NotAllowed):
+    """The money of a run, or of a run above it, is spent: it starts nothing more."""
+
+
 def agents_of(service: Service, run_id: str) -> set[str]:
     """Return the names of the agents that a run may start: its own agent file names them.
 
@@ -155,7 +166,7 @@ def check_may_start(service: Service, caller: Caller, agent: str) -> RunMeta | N
                 observe(service.store, run_id)
         _check_number(service, parent.root_run_id)
     if (why := exhausted(service.store, budgets_of(service.store, parent))) is not None:
-        raise NotAllowed(f"{why} No other agent is started for it: end with what there is.")
+        raise BudgetSpent(f"{why} No other agent is started for it: end with what there is.")
     return parent
 
 
@@ -179,7 +190,7 @@ def publish_counted(service: Service, meta: RunMeta) -> None:
 def _check_number(service: Service, root_run_id: str) -> None:
     alive, limit = len(_live_below(service, root_run_id)), service.settings.max_descendants
     if alive >= limit:
-        raise NotAllowed(
+        raise TreeFull(
             f"{alive} run{' is' if alive == 1 else 's are'} at work below {root_run_id}, and {limit} is the "
             "limit: wait for some to end, or do the work here (SUBAGENT_MAX_DESCENDANTS sets the limit)."
         )

@@ -353,6 +353,7 @@ async def _listed_tools(
             box=None if sandbox.box is None else sandbox.box.built,
             spare=marks.shims_on_record(run.store.paths),
             watch=setup.watch,
+            delegation=setup.delegation,
         )
     )
 

@@ -453,7 +453,10 @@ class ModelCalls:
         """
         if self._budgets is None or self._gate is None:
             meta = self._store.read(self._run.run_id)
-            self._budgets, self._gate = budgets_of(self._store, meta), self._store.paths.run(meta.root_run_id)
+            self._budgets, self._gate = (
+                budgets_of(self._store, meta, of_flows=False),
+                self._store.paths.run(meta.root_run_id),
+            )
         self._spent, self._besides = spent, besides
         if not self._budgets:
             return True

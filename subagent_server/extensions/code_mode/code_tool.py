@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -16,7 +16,9 @@ from typing import Any, Self
 
 from pydantic import Field
 
+from subagent_server.extensions.code_mode.agent_calls import WOULD_BE_NEW, AgentCalls, DryRun, calls_of
 from subagent_server.extensions.code_mode.execution import (
+    OF_AGENTS,
     Execution,
     ProgramClock,
     ProgramEnd,
@@ -25,6 +27,7 @@ from subagent_server.extensions.code_mode.execution import (
     Reply,
     version_of,
 )
+from subagent_server.extensions.code_mode.identity import NoIdentity
 from subagent_server.extensions.code_mode.python_text import shortened
 from subagent_server.extensions.code_mode.stubs import Catalogue, ToolFunction, divided
 from subagent_server.run.agent_definition import (
@@ -81,6 +84,12 @@ async def with_programs(setup: RunTools) -> list[Tool]:
     Raises:
         RunRefused: `config`; names clash, or there is no such interpreter.
     """
+    programs = await programs_of(setup)
+    return [ExecutePythonCode(programs), *programs.ordinary]
+
+
+async def programs_of(setup: RunTools) -> "Programs":
+    """Return what the programs of a run have in common. Raises as `with_programs` does."""
     run, code_mode = setup.run, setup.agent.code_mode or CodeMode()
     listed = [tool for tool in setup.listed if isinstance(tool, McpTool)]
     division = await off_loop(lambda: divided(listed, code_mode.excluded_tools))
@@ -100,7 +109,61 @@ async def with_programs(setup: RunTools) -> list[Tool]:
         next((tool for tool in setup.own if isinstance(tool, AskParent)), None),
     )
     place = ProgramEnvironment(python or sys.executable, Path.cwd(), environment, setup.box, setup.spare)
-    return [ExecutePythonCode(setup, functions, place, version), *division.ordinary]
+    records = ProgramRecords(
+        setup.code, setup.masker, lambda message: setup.run.record("warning", message=message)
+    )
+    return Programs(setup, functions, place, version, division.ordinary, records)
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What the programs of a run have in common. `version` is that of the interpreter at `place`."""
+
+    setup: RunTools
+    functions: "Functions"
+    place: ProgramEnvironment
+    version: str
+    ordinary: Sequence[McpTool]
+    records: "ProgramRecords"
+
+    async def executed(
+        self, code: str, record: "ProgramRecord", seconds: float, flow: dict[str, Any] | None = None
+    ) -> tuple[ProgramEnd, "ProgramCalls", str]:
+        """Run a program to its end; return that, its calls, and a remark on files that came meanwhile.
+
+        Raises:
+            OSError: it could not be started.
+            BoxRefused: it is not in the box that was asked for.
+            RunOver, RunRefused: the run ends.
+        """
+        setup, clock, agents = self.setup, ProgramClock(seconds), None
+        if setup.delegation is not None:
+            service = setup.delegation.service
+            agents = await calls_of(service, setup.run, record.directory, setup.masker)
+        calls = ProgramCalls(record, self.functions, setup.run, clock, agents)
+        capture = OutputCapture(setup.outputs, masker=setup.masker)
+        mark = f"{setup.run.run_id}/{record.number}"
+        types = sorted({name for each in self.functions.catalogue.functions for name in each.stub.objects})
+        callable_agents = [] if agents is None else await off_loop(agents.table)
+
+        async def executed() -> ProgramEnd:
+            table = self.functions.table()
+            execution = Execution(self.place, code, table, types, clock, calls.answer, callable_agents, flow)
+            return await execution.run(mark, capture)
+
+        try:
+            watched = watching(setup.watch, f"program {record.number}")
+            async with entered_off_loop(watched) as came:
+                try:
+                    end = await executed()
+                except BoxRefused as refusal:
+                    if not refusal.passes:
+                        raise
+                    end = await executed()  # the box could not be built for a reason that passes: once more
+        finally:
+            if agents is not None:
+                await agents.aclose()
+        return end, calls, came.remark
 
 
 # -- the programs of a run on disk: `code/NNN/` with the code, its calls, its output and its end
@@ -140,7 +203,7 @@ class ProgramRecord:
     """The record of one program. Leave it as a context: the file of its calls stays open meanwhile."""
 
     number: int
-    _directory: Directory
+    directory: Directory
     _masker: Masker
     _refuse: Callable[[OSError], None]
     _calls: FileIO | None = None
@@ -171,7 +234,7 @@ class ProgramRecord:
             self._refuse(error)
 
     def _opened(self, name: str, how: int) -> int:
-        return self._directory.entry(name).open(os.O_WRONLY | os.O_CREAT | how)
+        return self.directory.entry(name).open(os.O_WRONLY | os.O_CREAT | how)
 
 
 # -- the calls of a program
@@ -221,6 +284,7 @@ class ProgramCalls:
     functions: Functions
     run: RunContext
     clock: ProgramClock
+    agents: AgentCalls | None = None
     media: list[ContentBlock] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     _made: list[_Call] = field(default_factory=list)
@@ -243,6 +307,11 @@ class ProgramCalls:
             RunOver: the run has ended.
             RunRefused: no answer of the parent came, and this ends the run.
         """
+        if function.startswith(OF_AGENTS):
+            if self.agents is None:
+                return {"error": "This run may start no agents: its file names none."}
+            with self.clock.paused():
+                return await self.agents.answer(function.removeprefix(OF_AGENTS), arguments)
         if (look_up := _LOOK_UPS.get(function)) is not None:
             about = str(arguments.get("about", ""))
             return {"value": await asyncio.to_thread(look_up, self.functions.catalogue, about)}
@@ -273,7 +342,27 @@ class ProgramCalls:
         return {"error": result.text} if result.is_error else {"value": result.text}
 
     async def _called(self, function: ToolFunction, arguments: dict[str, Any]) -> Reply:
+        """Call a tool; a flow gets what is on record, unless the tool changes nothing."""
         tool = self.functions.tools[function.tool.server, function.tool.name]
+        annotations = tool.offered.tool.annotations
+        if self.agents is None or (annotations is not None and annotations.read_only_hint):
+            return await self._called_now(function, tool, arguments)
+        try:
+            return await self.agents.recorded(
+                "tool",
+                [function.qualified, arguments],
+                lambda: self._called_now(function, tool, arguments),
+                has_effect=True,
+                is_failed=lambda reply: "error" in reply,
+            )
+        except DryRun:
+            return WOULD_BE_NEW
+        except NoIdentity as error:
+            return {"error": str(error)}
+        except BadArgument as error:
+            return {"error": error.sentence}
+
+    async def _called_now(self, function: ToolFunction, tool: McpTool, arguments: dict[str, Any]) -> Reply:
         try:
             answer = await tool.answer(arguments)
         except ServerTrouble as trouble:
@@ -355,25 +444,16 @@ class ExecutePythonCode:
     name = CODE_TOOL_NAME
     sequential = True
 
-    def __init__(
-        self, setup: RunTools, functions: Functions, place: ProgramEnvironment, version: str
-    ) -> None:
-        """`version` is that of the interpreter at `place`."""
-        self._setup = setup
-        self._code_mode = setup.agent.code_mode or CodeMode()
-        self._functions = functions
-        self._place = place
-        self._version = version
-        self._records = ProgramRecords(
-            setup.code, setup.masker, lambda message: setup.run.record("warning", message=message)
-        )
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+        self._code_mode = programs.setup.agent.code_mode or CodeMode()
         self._turn = asyncio.Lock()
         self._closed = False
 
     def definition(self) -> dict[str, Any]:
         """Return the tool as the model sees it, with the functions that its programs have."""
-        most, functions = self._code_mode.max_timeout_seconds, self._functions
-        rules = _RULES.format(version=self._version, ask=_ASK if functions.ask is not None else "")
+        most, functions = self._code_mode.max_timeout_seconds, self._programs.functions
+        rules = _RULES.format(version=self._programs.version, ask=_ASK if functions.ask is not None else "")
         stubs = functions.catalogue.text(self._code_mode.stub_characters)
         return {
             "name": self.name,
@@ -412,35 +492,18 @@ class ExecutePythonCode:
             if self._closed:
                 return ToolResult.failure("No more programs are run because the run is ending: finish now.")
             code = without_fences(wanted.code)
-            with await off_loop(lambda: self._records.begin(code)) as record:
+            with await off_loop(lambda: self._programs.records.begin(code)) as record:
                 return await self._executed(code, record, wanted.execution_timeout)
 
     async def _executed(self, code: str, record: ProgramRecord, seconds: int) -> ToolResult:
-        setup, functions, clock = self._setup, self._functions, ProgramClock(seconds)
-        calls = ProgramCalls(record, functions, setup.run, clock)
-        capture = OutputCapture(setup.outputs, masker=setup.masker)
-        mark = f"{setup.run.run_id}/{record.number}"
-        types = sorted({name for each in functions.catalogue.functions for name in each.stub.objects})
-
-        async def executed() -> ProgramEnd:
-            execution = Execution(self._place, code, functions.table(), types, clock, calls.answer)
-            return await execution.run(mark, capture)
-
         try:
-            watched = watching(setup.watch, f"program {record.number}")
-            async with entered_off_loop(watched) as came:
-                try:
-                    end = await executed()
-                except BoxRefused as refusal:
-                    if not refusal.passes:
-                        raise
-                    end = await executed()  # the box could not be built for a reason that passes: once more
+            end, calls, remark = await self._programs.executed(code, record, seconds)
         except BoxRefused as refusal:
             raise end_of_run("The program", refusal) from refusal
         except OSError as error:
             return ToolResult.failure(f"The program could not be started ({error}): use other tools.")
         result = await off_loop(lambda: _result(end, calls, record))
-        return result.with_remark(came.remark)
+        return result.with_remark(remark)
 
     async def aclose(self) -> None:
         """Run no more programs. A running program ends with the task that called the tool."""

@@ -154,6 +154,8 @@ Reply = dict[str, Any]
 Answerer = Callable[[str, dict[str, Any]], Awaitable[Reply]]
 """Answers a call of a function with `value`, `text` (and `value`), or `error`."""
 
+OF_AGENTS = "@"
+"""Begins the names of functions about agents and flows: no tool has such a name."""
 MOST_CALLS = 1_000
 """How many calls one program may make."""
 MOST_CALLS_AT_ONCE = 64
@@ -162,7 +164,10 @@ MOST_REQUEST_BYTES = 4 << 20
 """How much a call may send, as JSON."""
 MOST_REPLY_BYTES = 16 << 20
 """How much a call may bring, as JSON."""
-_MOST_RECORDS = 2 * MOST_CALLS
+_MOST_RECORDS = 200 * MOST_CALLS
+"""Among them those about agents, of which one call takes several."""
+_MOST_WAITS = 1_024
+"""How many records about agents are answered at the same time; most of them wait for a run."""
 _TOO_MANY = f"A program may make {MOST_CALLS:,} calls: end it, and go on in another one."
 _TOO_LARGE = (
     f"The call was made, but its result has more than {MOST_REPLY_BYTES:,} bytes: ask for less at once."
@@ -182,10 +187,14 @@ class _Record(BaseModel):
     arguments: dict[str, Any] | None = None
     end: int | None = None
     fault: str | None = None
+    value: Any = None
+    failed: str | None = None
 
 
 class Channel:
     """The socket of one program. `end` and `fault` are what the program has reported of its end.
+
+    `value` is what the function of a flow has returned, `failed` the code of a failed run that has ended it.
 
     Every incoming record is data: it has a bound and a fixed form, and the first of another form ends the
     program.
@@ -194,13 +203,17 @@ class Channel:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answerer) -> None:
         self.end: int | None = None
         self.fault: str | None = None
+        self.value: Any = None
+        self.failed: str | None = None
         self.closed = asyncio.Event()
         """Set when nobody is left who could write a record."""
         self._reader = reader
         self._writer = writer
         self._answer = answer
         self._places = asyncio.Semaphore(MOST_CALLS_AT_ONCE)
+        self._waits = asyncio.Semaphore(_MOST_WAITS)
         self._used: set[int] = set()
+        self._calls = 0
 
     async def begins(self) -> bool:
         """Return whether the program has got ready; False if it has ended. Raises Broken."""
@@ -236,28 +249,33 @@ class Channel:
             if record.fault is not None:
                 self.fault = record.fault
             elif record.end is not None:
-                self.end = record.end
+                self.end, self.value, self.failed = record.end, record.value, record.failed
             elif record.call is None or record.function is None or record.arguments is None:
                 raise Broken("a record is neither a call nor an end")
             elif record.call in self._used:
                 raise Broken(f"two calls have the number {record.call}")
             else:
                 self._used.add(record.call)
-                await self._places.acquire()
-                calls.create_task(self._serve(record.call, record.function, record.arguments))
+                is_call = not record.function.startswith(OF_AGENTS)
+                self._calls += is_call
+                places = self._places if is_call else self._waits
+                await places.acquire()
+                calls.create_task(self._serve(record.call, record.function, record.arguments, places))
         raise Broken(f"it has written more than {_MOST_RECORDS:,} records")
 
-    async def _serve(self, number: int, function: str, arguments: dict[str, Any]) -> None:
+    async def _serve(
+        self, number: int, function: str, arguments: dict[str, Any], places: asyncio.Semaphore
+    ) -> None:
         try:
             reply: Reply = {"error": _TOO_MANY}
-            if len(self._used) <= MOST_CALLS:
+            if self._calls <= MOST_CALLS or places is self._waits:
                 reply = await self._answer(function, arguments)
             line = json.dumps({"call": number, **reply})
             if len(line) > MOST_REPLY_BYTES:
                 line = json.dumps({"call": number, "error": _TOO_LARGE})
             await self.send(line)
         finally:
-            self._places.release()
+            places.release()
 
     async def _next(self) -> _Record | None:
         """Return the next record, None at the end."""
@@ -404,12 +422,17 @@ class ProgramOutcome(IntEnum):
 
 @dataclass(frozen=True)
 class ProgramEnd:
-    """How a program has ended: its output in the length for the model, and a remark unless all went well."""
+    """How a program has ended: its output in the length for the model, and a remark unless all went well.
+
+    `value` and `failed` are those of its channel.
+    """
 
     outcome: ProgramOutcome
     exit_code: int | None
     output: str
     remark: str = ""
+    value: Any = None
+    failed: str | None = None
 
 
 def judged(channel: Channel, exit_code: int | None, output: str) -> ProgramEnd:
@@ -430,9 +453,10 @@ def judged(channel: Channel, exit_code: int | None, output: str) -> ProgramEnd:
     elif channel.end not in (0, 1):
         how = f"it left with exit code {exit_code} before its end"
     elif channel.end == exit_code == 0:
-        return ProgramEnd(ProgramOutcome.DONE, exit_code, output)
+        return ProgramEnd(ProgramOutcome.DONE, exit_code, output, value=channel.value)
     else:
-        return ProgramEnd(ProgramOutcome.RAISED, exit_code, output, f"[exit code {exit_code}]")
+        remark = f"[exit code {exit_code}]"
+        return ProgramEnd(ProgramOutcome.RAISED, exit_code, output, remark, failed=channel.failed)
     return ProgramEnd(ProgramOutcome.DIED, exit_code, output, f"[the program died: {how}]")
 
 
@@ -448,7 +472,7 @@ _LAST_RECORDS_SECONDS = 2.0
 class Execution:
     """Runs one program. The time of `clock` bounds it; `answer` answers its calls.
 
-    `functions` and `types` are what it needs to make its names.
+    `functions`, `types` and `agents` are what it needs to make its names. `flow` are the arguments of a flow.
     """
 
     place: ProgramEnvironment
@@ -457,6 +481,8 @@ class Execution:
     types: Sequence[str]
     clock: ProgramClock
     answer: Answerer
+    agents: Sequence[Any] = ()
+    flow: dict[str, Any] | None = None
     _cut: str | None = None
     """Why the program was ended by us."""
 
@@ -513,7 +539,8 @@ class Execution:
             self._cut = f"[the interpreter did not get ready within {START_SECONDS:g} s]"
             return False
         limits = await off_loop(process.check)
-        task = {"code": self.code, "functions": self.functions, "types": self.types}
+        names = {"functions": self.functions, "types": self.types, "agents": self.agents}
+        task = {"code": self.code, "flow": self.flow, **names}
         await channel.send(json.dumps({**task, "limits": limits, "mostBytes": MOST_REQUEST_BYTES}))
         return True
 

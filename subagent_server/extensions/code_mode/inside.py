@@ -9,6 +9,8 @@ Records on the socket to the host are lines of JSON:
     {"ready": true}                                           the first record, before this module is there
     {"call": 1, "function": "github.get", "arguments": {}}    a call, answered by its number
     {"end": 0}                                                0 well, 1 it raised, 2 out of memory
+    {"end": 0, "value": {}}                                   what the function of a flow has returned
+    {"end": 1, "failed": "budget"}                            a failed run of an agent has ended it
     {"fault": "..."}                                          this module has failed; the exit code is 3
 
 The host (`execution.Channel`) trusts them no more than the code itself, which can write anything here.
@@ -32,9 +34,11 @@ FILE = "program.py"
 _OWN = "<code mode>"
 _ADJUSTMENT = "/proc/self/oom_score_adj"
 _MOST_THREADS = 32
+_MOST_AT_ONCE = 256
 _TOP_LEVEL_AWAIT = 0x2000
 _FUTURE_ANNOTATIONS = 0x1000000
 _TREE = 0x400
+_MOST_RESULT = 4_000_000
 
 
 class ToolError(Exception):
@@ -43,10 +47,23 @@ class ToolError(Exception):
     __module__ = "__main__"  # so that a traceback names it as the code does
 
 
+class RunFailed(Exception):
+    """A run of an agent has failed: `code` says how, `view` is what its parent sees of it."""
+
+    __module__ = "subagent"
+
+    def __init__(self, message: str, code: str, view: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.code = code
+        self.view = view
+        self.run_id = view.get("runId")
+
+
 class Text(str):
-    """The text of a result. `json()` is its value."""
+    """The text of a result. `json()` is its value; `run_id` is the run of an agent that gave it."""
 
     value: Any = None
+    run_id: str | None = None
 
     def json(self) -> Any:
         """Return the structured value that came with the text, else the text read as JSON."""
@@ -97,6 +114,8 @@ class Line:
         record = f'{{"call": {number}, "function": {json.dumps(function)}, "arguments": {written}}}\n'
         self._write(record.encode())
         reply = self._reply(number)
+        if "failed" in reply:
+            raise RunFailed(reply["error"], reply["failed"], reply["view"])
         if "error" in reply:
             raise ToolError(reply["error"])
         if "text" in reply:
@@ -202,12 +221,113 @@ class Printed(str):
     """A text that has been printed: as the value of a last expression it is not shown again."""
 
 
-def gather(*calls: Any) -> list[Any]:
-    """Call functions without arguments side by side, and return their results in order."""
-    if len(calls) == 1 and not callable(calls[0]):
-        calls = tuple(calls[0])
-    if not all(map(callable, calls)):
-        raise TypeError("gather() takes functions: gather(lambda: tool(a=1), lambda: tool(a=2))")
+class Call:
+    """One call of an agent. Nothing happens before it is started, by `start()`, `result()` or `gather`."""
+
+    def __init__(self, line: Line, order: dict[str, Any], on_question: Any) -> None:
+        self._line = line
+        self._order = order
+        self._on_question = on_question
+        self._number: int | None = None
+        self._started = threading.Lock()
+        self.run_id: str | None = None
+
+    def plan(self) -> None:
+        """Have the host check the call and give it its identity: equal calls are told apart by order."""
+        if self._number is None:
+            self._number = self._line.call("@plan", self._order)
+
+    def start(self) -> Call:
+        """Start the run, or find the one that is on record; wait while too many runs are at work."""
+        with self._started:
+            self.plan()
+            if self.run_id is None:
+                self.run_id = self._line.call("@start", {"call": self._number})
+        return self
+
+    def result(self) -> Any:
+        """Wait for the end of the run and return its result. Raises RunFailed."""
+        self.start()
+        while True:
+            asks = self._on_question is not None
+            reply = self._line.call("@result", {"call": self._number, "asks": asks})
+            if "question" not in reply:
+                break
+            question = reply["question"]
+            answer = self._on_question(question["question"], question.get("options"))
+            given = {"call": self._number, "messageId": question["messageId"], "answer": answer}
+            self._line.call("@answer", given)
+        if "text" not in reply:
+            return reply["value"]
+        text = Text(reply["text"])
+        text.run_id = self.run_id
+        return text
+
+    __call__ = result
+
+    @property
+    def status(self) -> str:
+        """The status of the run, such as `running`; `planned` before it is started."""
+        status: str = "planned"
+        if self.run_id is not None:
+            status = self._line.call("@status", {"call": self._number})
+        return status
+
+    def stop(self) -> None:
+        """Stop the run."""
+        if self.run_id is not None:
+            self._line.call("@stop", {"call": self._number})
+
+    def __repr__(self) -> str:
+        return f"<call of {self._order['agent']}: {self.run_id or 'not started'}>"
+
+
+class Agent:
+    """An agent that the run may start, as a function."""
+
+    def __init__(self, line: Line, name: str, parameters: list[str] | None) -> None:
+        self.__name__ = name
+        self._line = line
+        self._parameters = parameters
+
+    def call(self, *positional: Any, on_question: Any = None, **given: Any) -> Call:
+        """Describe a call."""
+        own = ("prompt",) if self._parameters is None else tuple(self._parameters)
+        takes = (*own, "inputs", "label", "cwd", "key", "fresh", "on_question")
+        unknown = [name for name in given if name not in takes]
+        if positional or unknown:
+            wrong = f"has no argument {unknown[0]!r}" if unknown else "takes its arguments by name"
+            raise TypeError(f"agents.{self.__name__}() {wrong}; it takes {', '.join(takes)}")
+        order: dict[str, Any] = {"agent": self.__name__}
+        for name, value in given.items():
+            if self._parameters is not None and name in self._parameters:
+                order.setdefault("arguments", {})[name] = value
+            else:
+                order[name] = value
+        return Call(self._line, order, on_question)
+
+    def start(self, *positional: Any, **given: Any) -> Call:
+        """Start a call and return it."""
+        return self.call(*positional, **given).start()
+
+    def __call__(self, *positional: Any, **given: Any) -> Any:
+        return self.call(*positional, **given).result()
+
+    def __repr__(self) -> str:
+        return f"<agent {self.__name__}>"
+
+
+def gather(*calls: Any, limit: int | None = None, return_exceptions: bool = False) -> list[Any]:
+    """Make calls of agents, or call functions without arguments, side by side; return the results in order.
+
+    At most `limit` are under way at once. After a failure no other is begun; those under way end, and then
+    the first error in the order of the arguments is raised, or is one of the results.
+    """
+    calls = _calls_of(calls)
+    if limit is None:
+        limit = 8 if any(isinstance(call, Call) for call in calls) else _MOST_THREADS
+    if type(limit) is not int or limit < 1:
+        raise ValueError("gather(): limit is how many calls may be under way at once, at least 1")
     results: list[Any] = [None] * len(calls)
     errors: dict[int, BaseException] = {}
     numbers = iter(range(len(calls)))
@@ -217,16 +337,75 @@ def gather(*calls: Any) -> list[Any]:
             try:
                 results[number] = calls[number]()
             except BaseException as error:  # noqa: BLE001 - raised again below, in the thread that called
-                errors[number] = error
+                results[number] = errors[number] = error
+            if not return_exceptions and any(map(_is_fatal, list(errors.values()))):
+                return
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(_MOST_THREADS, len(calls)))]
+    threads = [
+        threading.Thread(target=work, daemon=True) for _ in range(min(limit, _MOST_AT_ONCE, len(calls)))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if errors:
+    if errors and not return_exceptions:
         raise errors[min(errors)]
     return results
+
+
+def _calls_of(given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what `gather` was given, checked; calls of agents get their identities in this order."""
+    calls = tuple(given[0]) if len(given) == 1 and not callable(given[0]) else given
+    if not all(map(callable, calls)):
+        raise TypeError("gather() takes calls: gather(agents.a.call(...), lambda: tool(a=1))")
+    for call in calls:
+        if isinstance(call, Call):
+            call.plan()
+    return calls
+
+
+def _is_fatal(error: BaseException) -> bool:
+    """Whether no other call is begun after this; a dry run lists them all."""
+    return getattr(error, "code", None) != "dry_run"
+
+
+def module_of(line: Line, names: dict[str, Any], agents: list[tuple[str, list[str] | None]]) -> Any:
+    """Return the module `subagent`: the agents that may be started, and what programs of agents need."""
+
+    def ask(question: str, options: list[str] | None = None) -> str | None:
+        answer: str | None = line.call("@ask", {"question": question, "options": options})
+        return answer
+
+    def log(*words: Any) -> None:
+        line.call("@log", {"text": " ".join(map(str, words))})
+
+    def phase(name: str) -> None:
+        line.call("@phase", {"name": name})
+
+    def merge(run: Any) -> str:
+        named = getattr(run, "run_id", None) or run
+        if not isinstance(named, str):
+            raise TypeError("merge() takes a call that was started, a text that it gave, or the id of a run")
+        done: str = line.call("@merge", {"runId": named})
+        return done
+
+    def now() -> Any:
+        import datetime
+
+        return datetime.datetime.fromisoformat(line.call("@now", {}))
+
+    def random() -> float:
+        number: float = line.call("@random", {})
+        return number
+
+    module: Any = type(sys)("subagent")
+    vars(module).update(names)
+    own = (ask, log, phase, merge, now, random, gather, RunFailed, ToolError, Text)
+    vars(module).update({each.__name__: each for each in own})
+    module.agents = Namespace("agents")
+    for name, parameters in agents:
+        vars(module.agents)[name] = Agent(line, name, parameters)
+    return module
 
 
 def names_of(line: Line, table: list[Any], types: list[str]) -> dict[str, Any]:
@@ -300,21 +479,25 @@ def _with_value(tree: Any) -> None:
         tree.body[-1] = _ast.Assign(targets=[target], value=last.value, **place)
 
 
-def _run(source: str, names: dict[str, Any]) -> tuple[int, int]:
-    """Run the code; return how it ended, as the record says it, and the exit code."""
+def _run(source: str, names: dict[str, Any], flow: dict[str, Any] | None) -> tuple[dict[str, Any], int]:
+    """Run the code; return the record of its end and the exit code. `flow` are the arguments of a flow."""
     flags = _TOP_LEVEL_AWAIT | _FUTURE_ANNOTATIONS
     try:
         tree: Any = compile(source, FILE, "exec", flags | _TREE, dont_inherit=True)
-        calls_run = _calls_run(tree)
-        _with_value(tree)
+        calls_run = flow is None and _calls_run(tree)
+        if flow is None:
+            _with_value(tree)
         code = compile(tree, FILE, "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         _print_error(error)
         print("Nothing was run.", file=sys.stderr)
-        return 1, 1
+        return {"end": 1}, 1
     try:
         _keep_source(source)
-        _execute(code, calls_run, names)
+        space = _execute(code, names)
+        end = _returned(space["run"], flow) if flow is not None else {"end": 0}
+        if calls_run:
+            _show(_finish(space["run"]()))
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and not thread.daemon:
                 thread.join()
@@ -322,22 +505,36 @@ def _run(source: str, names: dict[str, Any]) -> tuple[int, int]:
         return _exit_code(error.code)
     except MemoryError as error:
         _print_error(error)
-        return 2, 2
+        return {"end": 2}, 2
+    except RunFailed as error:
+        _print_error(error)
+        return {"end": 1, "failed": error.code}, 1
     except BaseException as error:  # noqa: BLE001 - whatever the code raises is its result
         _print_error(error)
-        return 1, 1
-    return 0, 0
+        return {"end": 1}, 1
+    return end, 0
 
 
-def _execute(code: Any, calls_run: bool, names: dict[str, Any]) -> None:
+def _returned(run: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of the end of a flow. Raises TypeError, ValueError: no JSON, or too much of it."""
+    end = {"end": 0, "value": _finish(run(**arguments))}
+    try:
+        size = len(json.dumps(end, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"run() has to return a value of JSON ({error})") from None
+    if size > _MOST_RESULT:
+        raise ValueError(f"run() returned more than {_MOST_RESULT:,} bytes of JSON: write it to a file")
+    return end
+
+
+def _execute(code: Any, names: dict[str, Any]) -> dict[str, Any]:
     space = vars(sys.modules["__main__"])
     for name in [name for name in space if name not in ("__name__", "__builtins__")]:
         del space[name]
     space.update({**names, "__file__": FILE})
     _finish(eval(code, space))
     _show(space.pop(" value", None))
-    if calls_run:
-        _show(_finish(space["run"]()))
+    return space
 
 
 def _finish(value: Any) -> Any:
@@ -354,13 +551,13 @@ def _show(value: Any) -> None:
         print(value if isinstance(value, str) else repr(value))
 
 
-def _exit_code(code: Any) -> tuple[int, int]:
+def _exit_code(code: Any) -> tuple[dict[str, Any], int]:
     if code is None:
-        return 0, 0
+        return {"end": 0}, 0
     if not isinstance(code, int):
         print(code, file=sys.stderr)
-        return 1, 1
-    return int(code != 0), code & 0xFF
+        return {"end": 1}, 1
+    return {"end": int(code != 0)}, code & 0xFF
 
 
 def _keep_source(source: str) -> None:
@@ -409,9 +606,10 @@ def main(descriptor: int) -> NoReturn:
         task = line.task()
         _bound_resources(task["limits"])
         names = names_of(line, task["functions"], task["types"])
+        sys.modules["subagent"] = module_of(line, names, task["agents"])
     except Exception as error:  # noqa: BLE001 - a fault of this file, which ends the run
         line.send({"fault": f"{type(error).__name__}: {error}"})
         os._exit(3)
-    end, exit_code = _run(task["code"], names)
-    line.send({"end": end})
+    end, exit_code = _run(task["code"], names, task["flow"])
+    line.send(end)
     sys.exit(exit_code)

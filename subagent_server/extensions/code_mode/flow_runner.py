@@ -1,0 +1,142 @@
+"""The runner `flow`: the agent's thinking is a program, which works where programs of code mode work."""
+
+import json
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from subagent_server.extensions.code_mode.code_tool import Programs, programs_of
+from subagent_server.extensions.code_mode.execution import ProgramEnd, ProgramOutcome
+from subagent_server.loop.runner import Outcome
+from subagent_server.process import marks
+from subagent_server.run.agent_definition import CODE_TOOL_NAME, END_FILE, OUTPUT_FILE, Selection
+from subagent_server.run.commands import misfit
+from subagent_server.run.errors import RunRefused
+from subagent_server.run.records import Failure, Usage
+from subagent_server.run.states import cut
+from subagent_server.sandbox.readable import BoxRefused, end_of_run
+from subagent_server.toolbox.tool import RunTools
+from subagent_server.toolbox.workspace import off_loop
+from subagent_server.worker.runners import RunnerSetup
+from subagent_server.worker.sandbox_setup import entered, planned_sandbox, without_box
+
+if TYPE_CHECKING:  # imports the SDK of the protocol
+    from subagent_server.worker.connected_servers import ConnectedServers
+
+NO_CLOCK = 1e9
+"""Seconds: the limit of a flow is `timeoutSeconds` of working time, which the worker watches."""
+
+
+class FlowRunner:
+    """Implements `loop.runner.Runner` with a program."""
+
+    def __init__(
+        self, programs: Programs, arguments: dict[str, Any], servers: "ConnectedServers | None"
+    ) -> None:
+        self._programs = programs
+        self._arguments = arguments
+        self._servers = servers
+
+    @property
+    def usage(self) -> Usage:
+        """What the flow itself has used: a program costs nothing, the runs that it starts have their own."""
+        return Usage()
+
+    async def work(self) -> Outcome:
+        """Run the program to its end."""
+        setup = self._programs.setup
+        record = await off_loop(lambda: self._programs.records.begin(setup.agent.system_prompt))
+        try:
+            with setup.run.working(), record:
+                end, _, remark = await self._programs.executed(
+                    setup.agent.system_prompt, record, NO_CLOCK, self._arguments
+                )
+        except BoxRefused as refusal:
+            raise end_of_run("The flow", refusal) from refusal
+        except OSError as error:
+            raise RunRefused("launch_failed", f"The flow could not be started ({error}).") from error
+        record.write(OUTPUT_FILE, end.output)
+        record.write(END_FILE, json.dumps({"outcome": int(end.outcome), "exitCode": end.exit_code}) + "\n")
+        if remark:
+            setup.run.record("warning", message=remark)
+        return await self._outcome(end)
+
+    async def _outcome(self, end: ProgramEnd) -> Outcome:
+        agent, output = self._programs.setup.agent, end.output.strip()
+        if end.failed == "dry_run":
+            return Outcome("A dry run: nothing was started.")
+        if end.outcome is not ProgramOutcome.DONE:
+            words = output.rpartition("\n")[2] or end.remark
+            code = "budget" if end.failed == "budget" else "agent_error"
+            if end.outcome is ProgramOutcome.DIED:
+                words = (
+                    f"the program died {end.remark.strip('[]')}" if not end.remark else end.remark.strip("[]")
+                )
+            hint = "code/001/ of its run has the program and its output; continue it when that is mended."
+            return Outcome(output, failure=Failure(code=code, message=cut(words), hint=hint))
+        if agent.output_schema is None:
+            if end.value is None or isinstance(end.value, str):
+                return Outcome(end.value or "")
+            wrong: str | None = f"run() returned {type(end.value).__name__}, and says that it returns a text"
+        else:
+            found = await misfit(agent.output_schema, end.value)
+            wrong = None if found is None else f"what run() returned {found}"
+        if wrong is not None:
+            return Outcome(output, failure=Failure(code="invalid_output", message=cut(wrong)))
+        return Outcome(output, output=end.value, has_output=True)
+
+    def cut_short(self, failure: Failure) -> Outcome:
+        """Return the outcome of a run that something else ends; what its calls gave is on record."""
+        return Outcome("", failure=failure)
+
+    async def rest(self) -> None:
+        """Do nothing: the program has ended with `work`."""
+
+    async def aclose(self) -> None:
+        """Close the MCP servers."""
+        if self._servers is not None:
+            await self._servers.aclose()
+
+
+async def open_runner(setup: RunnerSetup) -> FlowRunner:
+    """Return the program of a run, with its start recorded and its MCP servers connected.
+
+    Raises:
+        RunRefused: `config`; a setting of the agent cannot be kept.
+    """
+    agent, run = setup.agent, setup.run
+    request = run.request()
+    sandbox = await off_loop(lambda: planned_sandbox(setup, Selection()))
+    try:
+        await entered(sandbox, [])
+    except BoxRefused as refusal:
+        if refusal.passes:
+            raise end_of_run("The flow", refusal) from refusal
+        sandbox = without_box(agent, refusal.reason)
+    setup.record_start(request, sandbox.mark)
+    async with AsyncExitStack() as cleanup:
+        servers = None
+        if agent.mcp_servers:
+            # Not at the top: this imports the SDK of the protocol.
+            from subagent_server.worker.connected_servers import connect_servers
+
+            build = None if sandbox.servers is None else sandbox.servers.built_for
+            servers = await connect_servers(setup, [CODE_TOOL_NAME], build)
+            cleanup.push_async_callback(servers.aclose)
+        programs = await programs_of(
+            RunTools(
+                agent=agent,
+                run=run,
+                environment=setup.environment,
+                own=[],
+                listed=servers.tools if servers is not None else [],
+                code=run.paths.code,
+                outputs=run.paths.outputs,
+                masker=run.masker,
+                box=None if sandbox.box is None else sandbox.box.built,
+                spare=marks.shims_on_record(run.store.paths),
+                watch=setup.watch,
+                delegation=setup.delegation,
+            )
+        )
+        cleanup.pop_all()
+    return FlowRunner(programs, json.loads(request.prompt), servers)

@@ -1,0 +1,118 @@
+"""Which call of a program is which, by what it asks and never by its position; and what becomes of it. Pure.
+
+Two calls are one and the same if an agent would be asked the same: prompt, system prompt, model, tools,
+schema, contents of the inputs, base commit. Equal calls of one program are told apart by their number, or by
+the `key` that the program gives.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import rfc8785
+
+from subagent_server.agents.agent_file import resolve_model
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.records import FlowOptions
+from subagent_server.run.states import Status
+
+CUT = frozenset({"crashed", "lost", "timeout", "budget", "storage"})
+"""The codes of runs that something else has ended: they go on at their last whole turn."""
+_ASKED = (
+    *("runner", "command", "args", "effort", "tools", "disallowed_tools", "agents", "output_schema"),
+    *("named_servers", "code_mode", "isolation"),
+)
+"""What is asked of an agent besides prompts and model; limits, description and environment are not."""
+_OF_SERVERS = ("command", "args", "url", "enabled_tools", "disabled_tools", "prefix")
+
+
+class NoIdentity(Exception):
+    """What is asked cannot be written as canonical JSON; the text says why."""
+
+
+def digest(*values: Any) -> str:
+    """Return the hash of values of JSON in their canonical form (RFC 8785). Raises NoIdentity."""
+    try:
+        return hashlib.sha256(rfc8785.dumps(_encodable(list(values)))).hexdigest()
+    except (rfc8785.CanonicalizationError, RecursionError) as error:
+        raise NoIdentity(str(error)) from error
+
+
+def call_digest(
+    agent: AgentDefinition, prompt: str, inputs: Sequence[bytes], cwd: str | None, base: str | None
+) -> str:
+    """Return the hash of a call. `cwd` is as the program gives it, `base` the commit of its worktree.
+
+    Raises:
+        NoIdentity.
+    """
+    definition = agent.model_dump(mode="json", by_alias=False, include={*_ASKED})
+    servers = {
+        name: server.model_dump(mode="json", by_alias=False, include={*_OF_SERVERS})
+        for name, server in agent.mcp_servers.items()
+    }
+    return digest(
+        {
+            "prompt": prompt,
+            "systemPrompt": agent.system_prompt,
+            "model": resolve_model(agent.model),
+            "definition": {**definition, "mcp_servers": servers},
+            "inputs": [hashlib.sha256(data).hexdigest() for data in inputs],
+            "cwd": cwd,
+            "base": base,
+        }
+    )
+
+
+class Identities:
+    """Gives each call of a program its identity: that of its hash and its key, or its number among equals."""
+
+    def __init__(self) -> None:
+        self._numbers: Counter[str] = Counter()
+
+    def of(self, hashed: str, key: str | None = None) -> str:
+        """Return the identity of the next call with this hash."""
+        if key is not None:
+            return digest(hashed, "key", key)
+        self._numbers[hashed] += 1
+        return digest(hashed, "number", self._numbers[hashed])
+
+
+class Fate(StrEnum):
+    """What becomes of a call: how the lists of a flow name it."""
+
+    NEW = "new"
+    RECORDED = "recorded"
+    RESUMED = "resumed"
+    RUNNING = "running"
+
+
+def fate_of(
+    status: Status, code: str | None, *, has_begun: bool, is_ours: bool, options: FlowOptions, fresh: bool
+) -> Fate:
+    """Return what becomes of a call for which there is a run of this status and failure.
+
+    `has_begun` says that the run has a conversation, `is_ours` that the program's own run has started it.
+    """
+    if fresh:
+        return Fate.NEW
+    if not status.is_terminal:
+        return Fate.RUNNING if is_ours else Fate.RESUMED
+    if status is Status.COMPLETED:
+        return Fate.RECORDED
+    if status is Status.STOPPED or code in CUT:
+        return Fate.RESUMED if has_begun else Fate.NEW
+    return Fate.NEW if options.retry_failed or not has_begun else Fate.RECORDED
+
+
+def _encodable(value: Any) -> Any:
+    """Return a value in which half surrogate pairs, which UTF-8 cannot hold, are written out."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, list):
+        return [_encodable(each) for each in value]
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(each) for key, each in value.items()}
+    return value
