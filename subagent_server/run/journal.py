@@ -208,6 +208,11 @@ def _ended(e: Event) -> str:
     return "\n".join(lines)
 
 
+def _agent_call(e: Event) -> str:
+    name = f"{e.get('agent')} ({one_line(e['label'])})" if e.get("label") else str(e.get("agent"))
+    return f"→ {name}: {e.get('state')} {e.get('calledRunId') or ''}".rstrip()
+
+
 def _other(e: Event) -> str:
     facts = {key: value for key, value in e.items() if key not in ("seq", "at", "type")}
     return f"{e.get('type')} {one_line(facts)}"
@@ -227,6 +232,8 @@ _RENDERERS: dict[str, Callable[[Event], str]] = {
     "context_edited": _edited,
     "program_call": _program_call,
     "program_result": _program_result,
+    "agent_call": _agent_call,
+    "phase": lambda e: f"══ {e.get('name')}",
     "todos": _todos,
     "server_log": _server_log,
     "tool_progress": _progress,

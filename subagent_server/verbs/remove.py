@@ -27,7 +27,7 @@ from subagent_server.run.errors import (
 from subagent_server.run.files import NotPlain, remove_tree
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.processes import now
-from subagent_server.run.states import SCHEMA_VERSION, is_run_id
+from subagent_server.run.states import SCHEMA_VERSION, Status, is_run_id
 from subagent_server.run.store import RunStore, drop_vain, mark_seen, newer_version, read_request
 from subagent_server.verbs.left_behind import drop
 from subagent_server.verbs.reconcile import is_over, observe, tree_is_gone
@@ -107,9 +107,11 @@ def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Prune
     store.paths.check_ours()
     if not dry_run:
         sweep(store)
+    unfinished = _Unfinished(store)
     for run_id in _old(store, age):
         try:
             parent = _check_removable(store, run_id)
+            unfinished.check(run_id, parent)
             _drop_worktree(store, run_id, only_look=dry_run)
             if not dry_run:
                 _take_away(store, run_id, parent)
@@ -131,6 +133,53 @@ def sweep(store: RunStore) -> None:
             remove_tree(removed.entry(name))
     for name in filter(is_run_id, store.paths.marks()):
         drop_vain(store.paths.run(name))
+
+
+class _Unfinished:
+    """Spares the runs that a flow has started and will need again, if it is continued."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._needs: dict[str, bool] = {}
+        self._finished: set[str] | None = None
+
+    def check(self, run_id: str, parent: str | None) -> None:
+        """Refuse a run whose result an unfinished flow would use. Raises StillNeeded."""
+        if parent is None:
+            return
+        if parent not in self._needs:
+            self._needs[parent] = self._is_unfinished(parent)
+        if self._needs[parent]:
+            raise StillNeeded(
+                f"Run {run_id} stays, because flow {parent}, which started it, has not completed: remove "
+                "that first."
+            )
+
+    def _is_unfinished(self, flow: str) -> bool:
+        try:
+            if self._store.read_request(flow).agent.get("runner") != "flow":
+                return False
+            if self._store.read(flow).status is Status.COMPLETED:
+                return False
+        except SubagentError:
+            return False  # it was removed: nothing can be continued
+        if self._finished is None:
+            self._finished = self._continued_to_the_end()
+        return flow not in self._finished
+
+    def _continued_to_the_end(self) -> set[str]:
+        """Return the flows that a later run has continued, and completed."""
+        found: set[str] = set()
+        for run_id in self._store.newest_first():
+            with suppress(SubagentError):
+                meta = self._store.read(run_id)
+                is_done = meta.status is Status.COMPLETED or run_id in found
+                if meta.continues_run_id is None or not is_done:
+                    continue
+                options = self._store.read_request(run_id).flow
+                if options is None or not options.dry_run:
+                    found.add(meta.continues_run_id)
+        return found
 
 
 # -- Which runs are old.

@@ -2,20 +2,22 @@
 
 import json
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from subagent_server.extensions.code_mode.code_tool import Programs, programs_of
 from subagent_server.extensions.code_mode.execution import ProgramEnd, ProgramOutcome
-from subagent_server.loop.runner import Outcome
+from subagent_server.loop.runner import Outcome, Runner
 from subagent_server.process import marks
 from subagent_server.run.agent_definition import CODE_TOOL_NAME, END_FILE, OUTPUT_FILE, Selection
 from subagent_server.run.commands import misfit
 from subagent_server.run.errors import RunRefused
-from subagent_server.run.records import Failure, Usage
+from subagent_server.run.records import Failure, RunRequest, Usage
 from subagent_server.run.states import cut
+from subagent_server.run.store import RunStore
 from subagent_server.sandbox.readable import BoxRefused, end_of_run
 from subagent_server.toolbox.tool import RunTools
 from subagent_server.toolbox.workspace import off_loop
+from subagent_server.verbs.flow_calls import dry_run_text, flow_calls
 from subagent_server.worker.runners import RunnerSetup
 from subagent_server.worker.sandbox_setup import entered, planned_sandbox, without_box
 
@@ -30,10 +32,12 @@ class FlowRunner:
     """Implements `loop.runner.Runner` with a program."""
 
     def __init__(
-        self, programs: Programs, arguments: dict[str, Any], servers: "ConnectedServers | None"
+        self, programs: Programs, request: RunRequest, store: RunStore, servers: "ConnectedServers | None"
     ) -> None:
         self._programs = programs
-        self._arguments = arguments
+        self._arguments = json.loads(request.prompt)
+        self._is_dry = request.flow is not None and request.flow.dry_run
+        self._store = store
         self._servers = servers
 
     @property
@@ -62,8 +66,10 @@ class FlowRunner:
 
     async def _outcome(self, end: ProgramEnd) -> Outcome:
         agent, output = self._programs.setup.agent, end.output.strip()
+        if self._is_dry and end.outcome is ProgramOutcome.DONE:
+            return self._dry_run()
         if end.failed == "dry_run":
-            return Outcome("A dry run: nothing was started.")
+            return self._dry_run()
         if end.outcome is not ProgramOutcome.DONE:
             words = output.rpartition("\n")[2] or end.remark
             code = "budget" if end.failed == "budget" else "agent_error"
@@ -84,11 +90,14 @@ class FlowRunner:
             return Outcome(output, failure=Failure(code="invalid_output", message=cut(wrong)))
         return Outcome(output, output=end.value, has_output=True)
 
+    def _dry_run(self) -> Outcome:
+        return Outcome(dry_run_text(flow_calls(self._store, self._programs.setup.run.run_id)))
+
     def cut_short(self, failure: Failure) -> Outcome:
         """Return the outcome of a run that something else ends; what its calls gave is on record."""
         return Outcome("", failure=failure)
 
-    async def rest(self) -> None:
+    async def stop_programs(self) -> None:
         """Do nothing: the program has ended with `work`."""
 
     async def aclose(self) -> None:
@@ -97,7 +106,7 @@ class FlowRunner:
             await self._servers.aclose()
 
 
-async def open_runner(setup: RunnerSetup) -> FlowRunner:
+async def open_runner(setup: RunnerSetup) -> Runner:
     """Return the program of a run, with its start recorded and its MCP servers connected.
 
     Raises:
@@ -139,4 +148,4 @@ async def open_runner(setup: RunnerSetup) -> FlowRunner:
             )
         )
         cleanup.pop_all()
-    return FlowRunner(programs, json.loads(request.prompt), servers)
+    return FlowRunner(programs, request, run.store, servers)

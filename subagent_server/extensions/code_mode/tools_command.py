@@ -20,6 +20,7 @@ from subagent_server.cli.console.output import (
 )
 from subagent_server.cli.console.terminal import one_line
 from subagent_server.cli.mcp import ReadyServers, agent_with_servers, pass_on
+from subagent_server.extensions.code_mode.module_stub import module_stub
 from subagent_server.extensions.code_mode.stubs import DividedTools, ToolFunction, divided
 from subagent_server.run.agent_definition import AgentDefinition, CodeMode
 from subagent_server.run.errors import RunRefused, choices, shorten
@@ -32,10 +33,13 @@ from subagent_server.toolbox.mcp.server_connection import ServerContext
 @click.argument("agent", type=TEXT)
 @click.argument("name", type=TEXT, required=False)
 @click.option("--whole", is_flag=True, help="Every function, even if the model is shown an index alone.")
+@click.option(
+    "--stub", is_flag=True, help="The module `subagent` of its programs as a stub file, for a type checker."
+)
 @json_option
 @trust_option
 @pass_session
-def tools(session: Session, agent: str, name: str | None, whole: bool, as_json: bool) -> ExitCode:
+def tools(session: Session, agent: str, name: str | None, whole: bool, stub: bool, as_json: bool) -> ExitCode:
     """Print the functions that programs of an agent can call.
 
     It connects to the MCP servers of AGENT and prints exactly what its model reads of their tools in code
@@ -43,6 +47,11 @@ def tools(session: Session, agent: str, name: str | None, whole: bool, as_json: 
     """
     if name is not None and whole:
         raise click.UsageError("NAME is one function or server and --whole is all: give one of them.")
+    if stub:
+        registry = session.service.registry
+        named = set(registry.get(agent).agents)
+        out(module_stub([registry.get(each.name) for each in registry.agents() if each.name in named]))
+        return ExitCode.OK
     definition, ready = agent_with_servers(session, agent)
     division = asyncio.run(_divided(definition, ready))
     catalogue, code_mode = division.catalogue, definition.code_mode or CodeMode()

@@ -1,5 +1,6 @@
 """Flows from their start to their end, with runs as they are."""
 
+import random
 import signal
 from typing import Any
 
@@ -9,6 +10,7 @@ from subagent_server.run import processes
 from subagent_server.run.records import FlowOptions
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
+from tests.extensions.flows.kills import campaign, repeated
 from tests.extensions.flows.place import DONE, FAN, asked, body, flow
 from tests.helpers.turns import asks, call, says, tool_results
 from tests.helpers.wait import wait_for
@@ -177,3 +179,8 @@ def test_a_dry_run_starts_nothing_and_lists_what_would_be(world: World) -> None:
     output(world, dry) if world.ended(dry).error is None else None
     assert sorted(states(world, dry)) == ["new", "new", "recorded", "recorded"]
     assert asked(simulator).total() == 2 and not world.store.children_of(dry)
+
+
+def test_kills_at_random_moments_repeat_and_lose_nothing(world: World) -> None:
+    campaign(world, kills=3, calls=6, dice=random.Random(39))
+    assert repeated(world) == 0

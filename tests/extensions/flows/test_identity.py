@@ -1,0 +1,121 @@
+"""A call is known by what it asks: pure, without a process."""
+
+import random
+from functools import cache
+from typing import Any
+
+import pytest
+
+from subagent_server.extensions.code_mode.identity import Fate, Identities, call_digest, fate_of
+from subagent_server.run.agent_definition import AgentDefinition, Limits
+from subagent_server.run.records import FlowOptions
+from subagent_server.run.states import Status
+
+AGENT = AgentDefinition(name="worker", system_prompt="You work.")
+USUAL: dict[str, Any] = {"agent": AGENT, "prompt": "Do it.", "inputs": [b"a"], "cwd": None, "base": "c0ffee"}
+
+
+@cache
+def hashed(prompt: str) -> str:
+    """Return the hash of a call with this prompt."""
+    return call_digest(AGENT, prompt, [], None, None)
+
+
+def identities(prompts: list[str]) -> list[str]:
+    """Return the identities of the calls of a program that asks these prompts in this order."""
+    program = Identities()
+    return [program.of(hashed(prompt)) for prompt in prompts]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompt": "Do that."},
+        {"inputs": [b"b"]},
+        {"inputs": []},
+        {"base": "beef"},
+        {"agent": AGENT.model_copy(update={"system_prompt": "You rest."})},
+        {"agent": AGENT.model_copy(update={"model": "opus"})},
+        {"agent": AGENT.model_copy(update={"tools": ["Bash"]})},
+        {"agent": AGENT.model_copy(update={"output_schema": {"type": "string"}})},
+    ],
+)
+def test_what_is_asked_makes_another_call(change: dict[str, Any]) -> None:
+    assert call_digest(**{**USUAL, **change}) != call_digest(**USUAL)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"limits": Limits(max_turns=3)},
+        {"description": "Another one."},
+        {"env": {"A": "b"}},
+        {"max_concurrent": 3},
+        {"source": "/elsewhere"},
+    ],
+)
+def test_limits_description_and_environment_make_no_other_call(change: dict[str, Any]) -> None:
+    agent = AGENT.model_copy(update=change)
+    assert call_digest(**{**USUAL, "agent": agent}) == call_digest(**USUAL)
+
+
+def test_lone_surrogates_have_an_identity() -> None:
+    assert call_digest(AGENT, "\ud800", [], None, None) != call_digest(AGENT, "\udfff", [], None, None)
+
+
+def test_in_any_order_of_completion_no_call_is_repeated() -> None:
+    dice = random.Random(39)
+    prompts = [f"task {number % 60}" for number in range(100)]  # 40 of them twice
+    again = identities(prompts)
+    for _ in range(1_000):
+        record: dict[str, str] = {}
+        starts = 0
+        while True:  # the flow is killed after some of its calls have completed, in an order by chance
+            planned = list(zip(again, prompts, strict=True))
+            new = [(identity, prompt) for identity, prompt in planned if identity not in record]
+            if not new:
+                break
+            dice.shuffle(new)
+            for identity, prompt in new[: dice.randint(1, 60)]:
+                assert identity not in record
+                record[identity] = f"{prompt} {identity}"
+                starts += 1
+        assert starts == len(prompts)
+        assert [record[each].split(" ", 2)[:2] for each in identities(prompts)] == [
+            p.split() for p in prompts
+        ]
+
+
+def test_an_edit_is_one_new_call_and_moved_lines_none() -> None:
+    prompts = [f"task {number}" for number in range(100)]
+    edited = ["task x" if number == 41 else prompt for number, prompt in enumerate(prompts)]
+    assert len(set(identities(edited)) - set(identities(prompts))) == 1
+    assert set(identities(prompts[::-1])) == set(identities(prompts))
+
+
+def test_a_key_is_an_identity_whatever_was_asked_before() -> None:
+    one, other = Identities(), Identities()
+    one.of("hash")
+    assert one.of("hash", "a") == other.of("hash", "a") != other.of("hash", "b")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "has_begun", "options", "fate"),
+    [
+        (Status.COMPLETED, None, True, {}, Fate.RECORDED),
+        *((Status.FAILED, code, True, {}, Fate.RESUMED) for code in ("crashed", "lost", "timeout", "budget")),
+        (Status.FAILED, "storage", True, {}, Fate.RESUMED),
+        (Status.STOPPED, None, True, {}, Fate.RESUMED),
+        (Status.STOPPED, None, False, {}, Fate.NEW),
+        (Status.FAILED, "max_turns", True, {}, Fate.RECORDED),
+        (Status.FAILED, "max_turns", True, {"retry_failed": True}, Fate.NEW),
+        (Status.FAILED, "launch_failed", False, {}, Fate.NEW),
+    ],
+)
+def test_what_becomes_of_a_call(
+    status: Status, code: str | None, has_begun: bool, options: dict[str, Any], fate: Fate
+) -> None:
+    found = fate_of(
+        status, code, has_begun=has_begun, is_ours=False, options=FlowOptions(**options), fresh=False
+    )
+    assert found is fate
