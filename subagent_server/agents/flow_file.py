@@ -84,14 +84,15 @@ def read_flow(path: Path, text: str, notes: Notes) -> AgentDefinition:
         raise AgentFileError(path, f"it is not Python ({error.msg})", error.lineno) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise AgentFileError(path, "it is not Python that can be read here") from error
-    definition = read_definition(_constants(tree, notes), Origin(path, path.name[: -len(SUFFIX)]), notes)
+    block = _constants(tree, notes)
+    if (description := (ast.get_docstring(tree) or "").strip()) != "":
+        block.put("description", description, 1)
+    definition = read_definition(block, Origin(path, path.name[: -len(SUFFIX)], text), notes)
     for key in _NOT_OF_FLOWS:
         if key in definition.lines:
             notes.fault(f"{key} cannot be kept: a flow has no model", definition.lines[key])
     update: dict[str, Any] = {
         "runner": "flow",
-        "description": (ast.get_docstring(tree) or "").strip(),
-        "system_prompt": text,
         "program_hash": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
         "code_mode": CodeMode(enabled=True),
     }

@@ -85,7 +85,9 @@ def module_stub(agents: Sequence[AgentDefinition]) -> str:
         text = writer.stub(f"_{name}", tool).text
         head, define, function = text.rpartition(f"def _{name}(")
         end = function.index(") -> ")
-        rest = f"{function[:end].rstrip()}, on_question: _Answer | None = ...{function[end:]}"
+        parameter, first = "on_question: _Answer | None = ...", function[:end]
+        whole = f"{first}    {parameter},\n" if first.endswith("\n") else f"{first}, {parameter}"
+        rest = f"{whole}{function[end:]}"
         parts.append(f"{head}@_agent\n{define}{rest}".rstrip() + "\n")
     attributes = "".join(f"    {name} = _{name}\n" for name in names) or "    pass\n"
     parts.append(f"class _Agents:\n{attributes}\nagents: _Agents\n")
