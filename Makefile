@@ -61,10 +61,7 @@ lint: $(VENV)/.installed-dev  ## format and lint, changing nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-typetest-nodes: $(VENV)/.installed-dev  ## runs on a Slurm of three nodes as an ordinary user (`apt-get install slurmctld slurmd slurm-client munge`)
-	tests/nodes/as_user.sh $(abspath $(BIN))/python -m pytest -n 0 -p no:cacheprovider --timeout 600 tests/nodes
-
-check: $(VENV)/.installed-dev  ## strict types, of package, tests and benchmarks
+typecheck: $(VENV)/.installed-dev  ## strict types, of package, tests and benchmarks
 	$(BIN)/mypy
 
 check: lint typecheck  ## lint, types, floors, documents
@@ -75,6 +72,9 @@ test-install: $(VENV)/.installed-dev $(INSTALLERS)/.installed  ## the wheel by p
 
 picture: $(VENV)/.installed-dev  ## draw docs/screen.svg anew
 	$(BIN)/python -m tests.picture > docs/screen.svg
+
+test-nodes: $(VENV)/.installed-dev  ## runs on a Slurm of three nodes as an ordinary user (`apt-get install slurmctld slurmd slurm-client munge`)
+	tests/nodes/as_user.sh $(abspath $(BIN))/python -m pytest -n 0 -p no:cacheprovider --timeout 600 tests/nodes
 
 fuzz: $(VENV)/.installed-dev  ## 10,000 random and mutated agent files, meta files, tool calls and schemas; REAL_TOOLS=FILE adds real schemas
 	SUBAGENT_TESTS_WHOLE=1 FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest --timeout 7200 -n $(WORKERS) -m fuzz
