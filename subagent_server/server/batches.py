@@ -49,14 +49,18 @@ class Batches:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or the messages of its batch."""
-        version = Headers(scope=scope).get("mcp-protocol-version", BATCH_VERSION)
+        headers = Headers(scope=scope)
+        version = headers.get("mcp-protocol-version", BATCH_VERSION)
         if scope["method"] != "POST" or scope["path"] not in _MCP_PATHS or version != BATCH_VERSION:
             return await self._app(scope, receive, send)
         first = await receive()
         messages = batch_of(first.get("body", b""))
         if messages is None:
             return await self._app(scope, _first(first, receive), send)
-        if (fault := batch_fault(messages)) is not None:
+        fault = batch_fault(messages)
+        if fault is None and "mcp-session-id" not in headers:
+            fault = "a batch belongs to a session, and the header Mcp-Session-Id is missing"
+        if fault is not None:
             error = {"code": -32600, "message": f"{fault}."}
             answer: Response = JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, 400)
         elif any(isinstance(each, dict) and "method" in each and "id" in each for each in messages):

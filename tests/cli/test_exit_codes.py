@@ -48,7 +48,7 @@ def test_a_wait_that_is_over_exits_with_124_and_the_run_goes_on(cli: Cli) -> Non
     with cli.living("aaaaaa") as run_id:
         done = cli("wait", run_id, "--timeout", "0.1")
         assert done.returncode == 124
-        assert "goes on" in done.stderr
+        assert "continues" in done.stderr
         assert cli.json("show", run_id)["status"] == "running"
 
 

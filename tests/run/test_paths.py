@@ -59,7 +59,7 @@ def test_who_sleeps_on_a_run_is_found_by_the_name_of_its_fifo(tmp_path: Path) ->
     for name in ("awake.1", "run.log", "wake.another-host.12"):
         (tmp_path / name).touch()
     for pid in (12, 3):
-        run.wake(pid).touch()
+        run.wake(pid).path.touch()
     assert run.sleepers() == [run.wake(12), run.wake(3)]
 
 

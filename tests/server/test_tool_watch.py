@@ -54,7 +54,7 @@ def test_a_change_that_changes_no_tool_is_not_notified(world: World, era: Era) -
 
 
 def test_many_files_at_once_cause_one_notification(world: World) -> None:
-    with Listener(world, "older") as client:
+    with Listener(world, "older", "--tools-budget", "1000000") as client:
         client.listen(tools=True)
         for number in range(40):
             world.agent(f"agent-{number:02d}")

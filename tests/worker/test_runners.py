@@ -31,7 +31,7 @@ class EchoRunner:
     def cut_short(self, failure: Failure) -> Outcome:
         return Outcome("", failure=failure)
 
-    async def rest(self) -> None:
+    async def stop_programs(self) -> None:
         pass
 
     async def aclose(self) -> None:
@@ -55,7 +55,7 @@ def test_a_second_runner_is_one_file_and_one_row_and_its_run_goes_from_the_comma
     installed = Installation(world.home / "installed")
     installed.add("worker/echo_runner.py", ECHO)
     installed.replace("extensions/__init__.py", TABLE, TABLE + ROW)
-    installed.replace("run/agent_definition.py", '"command"]', '"command", "echo"]')
+    installed.replace("run/agent_definition.py", '"flow"]', '"flow", "echo"]')
     world.environment |= {"SUBAGENT_WARM": "0"}
     world.agent("echo", runner="echo")
 

@@ -48,7 +48,7 @@ def test_records_that_a_program_fakes_end_that_program_and_nothing_else(world: W
         "b'[' * 200_000 + b'\\n'": "not the JSON of a call",
         f"{CALL!r}.encode() * 2": "two calls have the number 1",
         "b'{\"ready\": true}\\n' * 3_000": "neither a call nor an end",
-        "b'{\"end\": 0}\\n' * 3_000": "more than 2,000 records",
+        "b'{\"end\": 0}\\n' * 300_000": "more than 200,000 records",
         "b'x' * 5_000_000": "more than 4,194,304 bytes",
     }
     odd = {

@@ -82,7 +82,7 @@ def test_a_killed_flow_repeats_nothing_that_has_ended(world: World) -> None:
     wait_for(lambda: len(asked(simulator)) == 2, BOUND, "the second call")
     for identity in (world.shim(first), world.worker(first)):
         processes.send_signal(identity, signal.SIGKILL)
-    assert world.ended(first).error is not None
+    wait_for(lambda: world.look(first).meta.status.is_terminal, BOUND, "the end of a killed flow")
     second = again(world, first)
     assert output(world, second) == "done adone b"
     assert asked(simulator)["a"] == 1 and states(world, second)[0] == "recorded"
