@@ -41,8 +41,6 @@ class Model:
         """The run finishes, fails or is stopped."""
         if self.status in TERMINAL:
             return "nothing"
-        if outcome == "completed" and self.status == "ready":
-            return "refused"
         for question in self.questions:
             if question.status in ("pending_parent_reply", "parent_replied"):
                 question.status = "cancelled"

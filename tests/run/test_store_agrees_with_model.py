@@ -108,8 +108,7 @@ class StoreAgreesWithModel(RuleBasedStateMachine):
     @rule(outcome=OUTCOMES)
     def worker_crashes_between_result_and_state(self, outcome: str) -> None:
         """The result is there under its name; the state lacks it."""
-        possible = WORKING if outcome == "completed" else ("ready", *WORKING)
-        if self.model.status in possible and self.model.unread_result is None:
+        if self.model.status in ("ready", *WORKING) and self.model.unread_result is None:
             durable.write_durably(self.store.paths.run(RUN_ID).result, result_of(outcome).to_json())
             self.model.unread_result = self.model.stored_outcome = outcome
 
