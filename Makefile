@@ -19,6 +19,9 @@ N ?=
 # The many interpreters of the tests use their caches, even if the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE =
 
+# A lock is whole, so nothing is resolved: pip 23 takes the newest `coverage[toml]` beside a pinned `coverage`, and refuses it.
+LOCKED := --quiet --disable-pip-version-check --require-hashes --no-deps
+
 .PHONY: help docs demo lint typecheck check test test-fast mutants test-whole test-races test-clients test-browser test-nodes test-install nightly \
 	picture fuzz soak soak-continue bench format lock release release-check clean
 
@@ -98,7 +101,7 @@ format: $(VENV)/.installed-dev  ## put the code into its form
 	$(BIN)/ruff check --fix .
 
 lock: $(VENV)/.installed-dev  ## resolve the dependencies of pyproject.toml anew
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-tools.lock
+	$(BIN)/pip install $(LOCKED) -r requirements-tools.lock
 	$(BIN)/pip-compile --quiet $(COMPILE) --build-deps-for editable --output-file requirements.lock pyproject.toml
 	$(BIN)/pip-compile --quiet $(COMPILE) --extra dev --constraint requirements.lock --output-file requirements-dev.lock pyproject.toml
 	$(BIN)/pip-compile --quiet $(COMPILE) --extra browser --constraint requirements-dev.lock --output-file requirements-browser.lock pyproject.toml
@@ -127,16 +130,16 @@ $(VENV)/.made:
 
 $(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
 	@echo "Installing into $(VENV), which may take a minute ..." >&2
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install $(LOCKED) -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/pip install $(LOCKED) -r requirements-dev.lock
 	@touch $@
 
 $(VENV)/.installed-browser: $(VENV)/.installed-dev requirements-browser.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-browser.lock
+	$(BIN)/pip install $(LOCKED) -r requirements-browser.lock
 	@touch $@
 
 $(CLIENTS)/.installed: tests/clients/package.json tests/clients/package-lock.json
@@ -155,10 +158,10 @@ $(SERVERS)/.installed: tests/reference_servers/package.json tests/reference_serv
 
 $(INSTALLERS)/.installed: requirements-installers.lock
 	$(PYTHON) -m venv $(INSTALLERS)
-	$(INSTALLERS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-installers.lock
+	$(INSTALLERS)/bin/pip install $(LOCKED) -r requirements-installers.lock
 	@touch $@
 
 $(RELEASE)/.installed: requirements-release.lock
 	$(PYTHON) -m venv $(RELEASE)
-	$(RELEASE)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-release.lock
+	$(RELEASE)/bin/pip install $(LOCKED) -r requirements-release.lock
 	@touch $@
