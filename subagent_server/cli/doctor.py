@@ -30,10 +30,10 @@ from subagent_server.run.processes import with_words
 from subagent_server.sandbox.verify import outlook
 from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent, why_no_commit
 from subagent_server.verbs.examine import NOT_SETTLED, examine
-from subagent_server.verbs.left_behind import open_worktree
+from subagent_server.verbs.hooks import hooks_for_run
 from subagent_server.verbs.reconcile import observe
+from subagent_server.verbs.run_worktree import open_worktree
 from subagent_server.verbs.service import warm_start
-from subagent_server.verbs.start import hooks_for_run
 
 _EVERY_RUN = "*"
 """The value of a bare `--runs`; no run id can be this."""

@@ -6,8 +6,8 @@ from subagent_server.cli.console.app import Session, code_of, complete_runs, eac
 from subagent_server.cli.console.follow import until_gone
 from subagent_server.cli.console.output import ExitCode, err, has_person, json_option, out, out_json
 from subagent_server.cli.console.terminal import for_people
-from subagent_server.verbs.left_behind import UnmergedWork
 from subagent_server.verbs.remove import StillEnding, remove, sweep
+from subagent_server.verbs.run_worktree import UnmergedWork
 
 
 @click.command()

@@ -21,11 +21,11 @@ from subagent_server.run.store import read_worktree
 from subagent_server.verbs.access import USER, Caller, NotAllowed
 from subagent_server.verbs.contract_agent import contract_agent
 from subagent_server.verbs.inputs import cwd_of_agent
-from subagent_server.verbs.left_behind import check_not_handed_over, hand_over
 from subagent_server.verbs.reconcile import Observed, open_run, read_exit
+from subagent_server.verbs.run_worktree import check_not_handed_over, directory_before_worktree, hand_over
 from subagent_server.verbs.scripts import PlayedScript, check_not_scripted, is_scripted
 from subagent_server.verbs.service import Service
-from subagent_server.verbs.start import StartOrder, directory_before_worktree, start_agent, with_arguments
+from subagent_server.verbs.start import StartOrder, start_agent, with_arguments
 
 
 class AgentGone(CallerError):
@@ -133,7 +133,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
     )
     meta = start_agent(service, agent, wanted, caller, observed.meta, stored)
     if meta.worktree is not None and meta.worktree.taken_from is not None and not meta.status.is_terminal:
-        hand_over(service.store, observed.meta, meta.run_id)
+        hand_over(service.store, order.run_id, meta.run_id)
     return meta
 
 

@@ -30,8 +30,8 @@ from subagent_server.run.states import (
     derived_status,
 )
 from subagent_server.run.store import RunStore
-from subagent_server.verbs.left_behind import open_worktree
 from subagent_server.verbs.reconcile import Observed, children, observe, read_exit, read_shim, subtree
+from subagent_server.verbs.run_worktree import open_worktree
 
 _WORKING = frozenset({Status.RUNNING, Status.WAITING, Status.REPLIED})
 NOT_SETTLED = "its worktree is not settled, and each reader tries again"

@@ -366,15 +366,20 @@ def masker_at_start(service: Service, agent: AgentDefinition, caller: Caller) ->
 
 NAMES_ON_DISK = ("name", "agents")
 """By these names the definition on disk is found and asked, so they stay whole."""
-MASKED_PROMPT = (
+_MASKED_PROMPT = (
     f"A secret in the prompt stands as {MASK} in the records of the run, for no secret is written to disk: "
     "the run has read the prompt itself, but cannot be started anew from its records."
 )
 
 
-def masked_input(file: InputFile) -> str:
-    """Return the warning about an input file with a secret in it."""
-    return (
-        f"A secret in input {shorten(file.path.name)} was replaced by {MASK}, for no secret is written to "
-        "disk: give it in a variable of the environment, and name that."
-    )
+def masked_warnings(prompt: str, files: Iterable[InputFile], masker: Masker) -> list[str]:
+    """Return the warnings about a prompt and input files with secrets in them."""
+    return [
+        *([_MASKED_PROMPT] if masker.text(prompt) != prompt else []),
+        *(
+            f"A secret in input {shorten(file.path.name)} was replaced by {MASK}, for no secret is written "
+            "to disk: give it in a variable of the environment, and name that."
+            for file in files
+            if file.masked(masker) != file
+        ),
+    ]

@@ -12,8 +12,8 @@ from subagent_server.run.locks import exclusive
 from subagent_server.run.records import RunMeta, Worktree, WorktreeState
 from subagent_server.run.store import read_worktree, write_worktree
 from subagent_server.verbs.access import USER, Caller, NotAllowed
-from subagent_server.verbs.left_behind import check_not_handed_over, settle, worktree_of
 from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.run_worktree import check_not_handed_over, settle, worktree_of
 from subagent_server.verbs.service import Service
 from subagent_server.worktrees.git import GIT_SECONDS, NO_PROGRAMS
 from subagent_server.worktrees.merging import MergeOrder, MergeWay, NotMerged, merge_branch

@@ -27,7 +27,8 @@ from subagent_server.run.stderr import failpoint
 from subagent_server.run.store import RunStore, restore, retire
 from subagent_server.verbs import elsewhere
 from subagent_server.verbs.access import USER, Caller, check_open
-from subagent_server.verbs.left_behind import is_settled, left_behind, settle_if_possible
+from subagent_server.verbs.left_behind import left_behind
+from subagent_server.verbs.run_worktree import is_settled, settle_if_possible
 from subagent_server.verbs.service import Service
 
 # -- Reading the records of a run's shim.

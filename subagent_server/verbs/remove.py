@@ -29,8 +29,8 @@ from subagent_server.run.paths import RunPaths
 from subagent_server.run.processes import now
 from subagent_server.run.states import SCHEMA_VERSION, Status, is_run_id
 from subagent_server.run.store import RunStore, drop_vain, mark_seen, newer_version, read_request
-from subagent_server.verbs.left_behind import drop
 from subagent_server.verbs.reconcile import is_over, observe, tree_is_gone
+from subagent_server.verbs.run_worktree import drop
 
 START_SECONDS = 3_600.0
 """A directory without a state that nobody has touched for so long, and nobody holds, is no start any more."""

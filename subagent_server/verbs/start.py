@@ -5,8 +5,6 @@ Tested in `tests/verbs/test_start.py` and `tests/end_to_end/`.
 
 import json
 import os
-import shlex
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -19,8 +17,7 @@ from subagent_server.process import cleanup
 from subagent_server.process.launcher import LaunchPackage, Reservation
 from subagent_server.run import processes
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.errors import BadArgument, SubagentError, shorten
-from subagent_server.run.host_programs import NoHostProgram
+from subagent_server.run.errors import BadArgument, SubagentError
 from subagent_server.run.processes import now
 from subagent_server.run.records import (
     UNTOLD,
@@ -35,13 +32,12 @@ from subagent_server.run.records import (
 )
 from subagent_server.run.schemas import first_fault
 from subagent_server.run.states import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, cut, make_run_id
-from subagent_server.run.store import read_worktree
 from subagent_server.run.transitions import RunEvent, RunFailed, StopRequested
 from subagent_server.settings import Settings
 from subagent_server.verbs.access import USER, Caller, new_token, token_hash
 from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent, Refusal
+from subagent_server.verbs.hooks import hooks_for_run
 from subagent_server.verbs.inputs import (
-    MASKED_PROMPT,
     NAMES_ON_DISK,
     InputFile,
     ParentDirectories,
@@ -50,24 +46,16 @@ from subagent_server.verbs.inputs import (
     cwd_of_child,
     cwd_of_user,
     directories_of,
-    masked_input,
+    masked_warnings,
     masker_at_start,
 )
-from subagent_server.verbs.left_behind import worktree_of
-from subagent_server.verbs.live_runs import host_program
 from subagent_server.verbs.placement import launcher_for
+from subagent_server.verbs.run_worktree import new_worktree, worktree_of_previous
 from subagent_server.verbs.scripts import WARNING, PlayedScript, calling_script, is_scripted, scripted_service
 from subagent_server.verbs.service import Service, agents_from
 from subagent_server.verbs.tree_limits import check_may_start, publish_counted
 from subagent_server.worktrees.git import GitFailed
-from subagent_server.worktrees.reading import Reader
-from subagent_server.worktrees.store_of_run import (
-    BRANCHES,
-    NoWorktree,
-    find_repository,
-    repository_of,
-    store_of,
-)
+from subagent_server.worktrees.store_of_run import NoWorktree
 
 
 @dataclass(frozen=True)
@@ -163,45 +151,43 @@ def start_agent(
     """
     # 1. Who asks, and may it start this agent?
     parent = check_may_start(service, caller, agent.name)
+    directories = None if parent is None else directories_of(service, parent)
     # 2. The one judge reads each file once: the run gets exactly what was checked.
     agent, doubts = overridden(agent, order.overrides)
     played = scripted_service(service, agent, order.script)
-    scripted = is_scripted(played.settings.environment)
     checked = _checked(played, agent, order, needs_no_trust=stored is not None)
-    service = replace(
-        service, launcher=launcher_for(service.settings, checked.agent.placement, service.launcher)
-    )
+    launcher = launcher_for(service.settings, checked.agent.placement, service.launcher)
+    service = replace(service, launcher=launcher)
     # 3. The task: directory, prompt and files.
-    directories = None if parent is None else directories_of(service, parent)
     cwd = _cwd(service, order, checked, directories)
     _check_texts(order)
     files = [] if checked.lacks_cwd else check_inputs(order.inputs, cwd, directories)
     # 4. No secret reaches the disk: the worker gets the definition and the prompt through memory. The secrets
     # are those of the caller's environment, not of the script's.
     masker = masker_at_start(service, checked.agent, caller)
-    prompt, definition = masker.text(order.prompt), redact(agent)
     masked_files = [file.masked(masker) for file in files]
     hooks, unusable_hooks = hooks_for_run(service.settings)
     warnings = [
         *([] if stored is None else [stored]),
         *doubts,
         *checked.missing.values(),
-        *([WARNING] if scripted else []),
+        *([WARNING] if is_scripted(played.settings.environment) else []),
         *unusable_hooks,
-        *([MASKED_PROMPT] if prompt != order.prompt else []),
-        *(masked_input(new) for new, old in zip(masked_files, files, strict=True) if new != old),
+        *masked_warnings(order.prompt, files, masker),
     ]
-    # 5. Its worktree, if it gets one, is planned here in a few milliseconds; the worker makes it.
-    origin = agents_from(service.settings, checked.agent)
+    # 5. Its worktree, if it gets one, is planned here; the worker makes it.
     moment, token = now(), new_token()
     run_id = make_run_id(moment, os.urandom(6))
-    checked, worktree, cwd = _with_worktree(service, checked, cwd, run_id, previous, directories)
-    if worktree is not None and order.base is not None and previous is None:
-        worktree = worktree.model_copy(update={"base": order.base})
+    within = None if directories is None else directories.cwd
+    checked, worktree = _with_worktree(service, checked, order, cwd, run_id, previous, within)
+    if worktree is not None:
+        cwd = Path(worktree.path, worktree.prefix)
+    # 6. The records: what was asked, and the first state.
+    definition = redact(agent)
     request = RunRequest(
         run_id=run_id,
         agent=masker.data(definition) | {key: definition[key] for key in NAMES_ON_DISK if key in definition},
-        prompt=prompt,
+        prompt=masker.text(order.prompt),
         inputs=[str(file.path) for file in files],
         cwd=str(cwd),
         label=None if order.label is None else masker.text(order.label),
@@ -209,25 +195,25 @@ def start_agent(
         parent_run_id=None if parent is None else parent.run_id,
         root_run_id=run_id if parent is None else parent.root_run_id,
         depth=0 if parent is None else parent.depth + 1,
-        agents_from=origin,
+        agents_from=agents_from(service.settings, checked.agent),
         created_at=moment,
         warnings=warnings,
-        scripted=scripted or None,
+        scripted=is_scripted(played.settings.environment) or None,
         call_id=order.call_id,
         flow=order.flow,
     )
     started_by = _started_by(caller, order.client) if parent is None else parent.started_by
     meta = _first_state(service, request, token, started_by, worktree)
-    # 6. From here on something is made: first the run, with its lock held.
+    # 7. From here on something is made: the run, with its lock held.
     reservation = _publish(service, request, meta, masked_files)
-    # 7. What cannot live ends with its reason. The lock is given up last, or a reader would call the run dead
+    # 8. What cannot live ends with its reason. The lock is given up last, or a reader would call the run dead
     # for another one.
     if (end := _end_at_once(service, meta, checked)) is not None:
         try:
             return service.store.update(run_id, end, now())
         finally:
             reservation.give_up()
-    # 8. The process takes the lock over, or lets go of it.
+    # 9. The process takes the lock over, or lets go of it.
     package = LaunchPackage(
         definition=_dumped(checked.agent),
         environment=_environment(played.settings, checked.agent, run_id, token, cwd, hooks),
@@ -261,6 +247,30 @@ def _checked(
     if is_scripted(service.settings.environment):
         checked = replace(checked, agent=calling_script(checked.agent))
     return checked
+
+
+def _with_worktree(
+    service: Service,
+    checked: CheckedAgent,
+    order: StartOrder,
+    cwd: Path,
+    run_id: str,
+    previous: RunMeta | None,
+    within: Path | None,
+) -> tuple[CheckedAgent, Worktree | None]:
+    """Return the agent, refused if it can get no worktree, and the worktree in which the run will work."""
+    if previous is not None and previous.worktree is not None:
+        return checked, worktree_of_previous(service.store, previous)
+    if checked.agent.isolation != "worktree" or checked.refusals:
+        return checked, None
+    try:
+        worktree = new_worktree(service, checked.agent, cwd, run_id, within)
+    except (NoWorktree, GitFailed) as error:
+        refusal = Refusal(error.sentence, "isolation", in_file=False)
+        return replace(checked, refusals=[*checked.refusals, refusal]), None
+    if order.base is not None and previous is None:
+        worktree = worktree.model_copy(update={"base": order.base})
+    return checked, worktree
 
 
 def _cwd(
@@ -390,175 +400,3 @@ def _dumped(agent: AgentDefinition) -> dict[str, Any]:
         for name, each in agent.served.items()
     }
     return {**agent.model_dump(mode="json", exclude_none=True), "verdict": verdict, "served": served}
-
-
-# -- The worktree in which a run will work.
-
-
-def _with_worktree(
-    service: Service,
-    checked: CheckedAgent,
-    cwd: Path,
-    run_id: str,
-    previous: RunMeta | None,
-    directories: ParentDirectories | None,
-) -> tuple[CheckedAgent, Worktree | None, Path]:
-    """Return the agent, refused if it can get no worktree, the worktree, and where the run then works."""
-    try:
-        worktree = _worktree(service, checked, cwd, run_id, previous, directories)
-    except (NoWorktree, GitFailed) as error:
-        refusal = Refusal(error.sentence, "isolation", in_file=False)
-        return replace(checked, refusals=[*checked.refusals, refusal]), None, cwd
-    return checked, worktree, cwd if worktree is None else Path(worktree.path, worktree.prefix)
-
-
-def _worktree(
-    service: Service,
-    checked: CheckedAgent,
-    cwd: Path,
-    run_id: str,
-    previous: RunMeta | None,
-    directories: ParentDirectories | None,
-) -> Worktree | None:
-    """Return the worktree of a run whose caller named `cwd`. Raises NoWorktree, GitFailed.
-
-    No repository is taken from within the directory of the run that starts it: that run could have made it.
-    """
-    if previous is not None and previous.worktree is not None:
-        state = read_worktree(service.store.paths.run(previous.run_id))
-        is_there = state is None or state.phase not in ("removing", "removed")
-        return previous.worktree.model_copy(update={"taken_from": previous.run_id if is_there else None})
-    if checked.agent.isolation != "worktree" or checked.refusals:
-        return None
-    settings = service.settings
-    if settings.state_directory is None:
-        raise NoWorktree("isolation: worktree cannot be kept, because it needs a home directory: set HOME.")
-    real = Path(os.path.realpath(cwd))
-    places = Path(os.path.realpath(settings.state_directory)) / "worktrees"
-    names = {
-        "path": str(places / run_id),
-        "branch": f"{BRANCHES}/{checked.agent.tool_name.removeprefix('run_')}-{run_id.rpartition('-')[2]}",
-    }
-    if real.is_relative_to(places):
-        return _worktree_of_worktree(service, real, places, names)
-    within = None if directories is None else directories.cwd
-    found = find_repository(settings.environment, real, within=within)
-    if places.is_relative_to(found.top):
-        raise NoWorktree(
-            f"isolation: worktree cannot be kept, because worktrees are made in {places}, which lies "
-            f"in the repository {found.top} itself: set XDG_STATE_HOME to another place."
-        )
-    common, prefix = str(found.common), found.prefix
-    return Worktree(**names, base=found.head, origin=str(found.top), prefix=prefix, repository=common)
-
-
-def base_of_worktree(
-    service: Service, agent: AgentDefinition, cwd: Path, directories: ParentDirectories
-) -> str:
-    """Return the commit from which a worktree for this agent would begin now.
-
-    Raises:
-        BadArgument: there can be no worktree.
-    """
-    try:
-        planned = _worktree(service, CheckedAgent(agent), cwd, "planned", None, directories)
-    except (NoWorktree, GitFailed) as error:
-        raise BadArgument(error.sentence) from error
-    return "" if planned is None else planned.base
-
-
-def _worktree_of_worktree(service: Service, real: Path, places: Path, names: dict[str, str]) -> Worktree:
-    """Return the worktree of a run that begins where another run is: in the worktree of that one."""
-    owner, *parts = real.relative_to(places).parts or ("",)
-    above, state = worktree_of(service.store, owner)
-    if above is None or state is None or above.path != str(places / owner):
-        raise NoWorktree(
-            f"isolation: worktree cannot be kept in {real}, which is no worktree of a run of this root."
-        )
-    git = repository_of(above, os.environ)
-    if not store_of(above).is_dir():
-        raise NoWorktree(
-            f"isolation: worktree cannot be kept in {real}: it is of an earlier version, so merge it first."
-        )
-    head = Reader(git, above, state, os.environ).head().tip
-    prefix = "/".join(parts)
-    return Worktree(**names, base=head, origin=above.path, prefix=prefix, repository=above.repository)
-
-
-def directory_before_worktree(meta: RunMeta, request: RunRequest) -> str:
-    """Return the directory that a run was started for: the origin of its worktree, if it has one."""
-    worktree = meta.worktree
-    return request.cwd if worktree is None else str(Path(worktree.origin, worktree.prefix))
-
-
-# -- The hooks of the user: `hooks.json` beside the file of trusted directories, never in a repository.
-#
-# Tested in `tests/cli/test_hooks.py`.
-
-
-EVENTS = ("onQuestion", "onEnd")
-MAX_BYTES = 64 << 10
-_PASSED_ON = (
-    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "TMUX"),
-    *("DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"),
-)
-"""The variables of the starter that a hook gets: no key, and nothing that an agent file sets."""
-
-
-class _BadHooks(Exception):
-    """Why a file of hooks is not used."""
-
-
-def hooks_for_run(settings: Settings) -> tuple[str, list[str]]:
-    """Return what a run is given of the hooks, and a warning if the file of the user cannot be used.
-
-    A run hands on what it was given itself.
-    """
-    if settings.is_of_a_run:
-        return settings.environment.get(cleanup.VARIABLE, ""), []
-    if settings.trust_file is None:
-        return "", []
-    path = settings.trust_file.with_name("hooks.json")
-    try:
-        hooks = _commands(_content(path), settings)
-    except FileNotFoundError:
-        return "", []
-    except (OSError, ValueError, _BadHooks) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        return "", [f"No hook is called, because {shorten(str(path), 200)} is not used ({why}): fix it."]
-    environment = {name: settings.environment[name] for name in _PASSED_ON if name in settings.environment}
-    return (json.dumps({**hooks, "environment": environment}) if hooks else ""), []
-
-
-def _content(path: Path) -> Any:
-    """Return the JSON of a file that only this user can have written. Raises `_BadHooks` too."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid():
-            raise _BadHooks("it is not a regular file of yours")
-        if stat.S_IMODE(facts.st_mode) & 0o022:
-            raise _BadHooks("others may write it")
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise _BadHooks(f"it is larger than {MAX_BYTES >> 10} KiB")
-    return json.loads(data)
-
-
-def _commands(content: Any, settings: Settings) -> dict[str, list[str]]:
-    """Return the command of each event, its program by its path. Raises _BadHooks, ValueError."""
-    if not isinstance(content, dict) or not set(content) <= set(EVENTS):
-        raise _BadHooks(f"it must be an object with {' and '.join(EVENTS)}")
-    commands: dict[str, list[str]] = {}
-    for event, given in content.items():
-        words = shlex.split(given) if isinstance(given, str) else given
-        if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-            raise _BadHooks(f"{event} must be a command: a text, or a list of its words")
-        try:
-            program = host_program(settings, words[0])
-        except NoHostProgram as error:
-            raise _BadHooks(
-                f"the program {shorten(words[0])} of {event} cannot be used: {error.why}"
-            ) from error
-        commands[event] = [str(program), *words[1:]]
-    return commands

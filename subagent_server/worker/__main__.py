@@ -34,8 +34,8 @@ from subagent_server.run.records import Failure
 from subagent_server.run.stderr import MaskedText, log
 from subagent_server.verbs.inputs import enter
 from subagent_server.verbs.reconcile import EXIT_STORAGE
+from subagent_server.verbs.run_worktree import prepare_worktree
 from subagent_server.worker.run_end import end_unbegun, exit_worker, observe_directory, reconcile_directory
-from subagent_server.worker.run_worktree import prepare_worktree
 from subagent_server.worker.runners import RUNNERS
 from subagent_server.worker.supervisor import Supervisor
 from subagent_server.worker.worker_run import WorkerRun
@@ -93,7 +93,7 @@ def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -
         end_unbegun(run)
         return
     try:
-        prepare_worktree(run, package["definition"])
+        prepare_worktree(run.store, run.meta(), package["definition"])
     except SubagentError as error:
         code, hint = (
             (error.failure_code, error.hint) if isinstance(error, RunRefused) else ("launch_failed", None)

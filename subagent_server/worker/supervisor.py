@@ -15,7 +15,7 @@ from subagent_server.run import locks
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import RunRefused, SubagentError
 from subagent_server.run.processes import NODE
-from subagent_server.run.records import Failure, Message
+from subagent_server.run.records import Failure, Message, WorktreeState
 from subagent_server.run.states import MessageStatus
 from subagent_server.run.stderr import lack_of_room, log_exception
 from subagent_server.run.store import RunStore
@@ -24,9 +24,9 @@ from subagent_server.toolbox.run_context import RunOver
 from subagent_server.verbs.elsewhere import is_here
 from subagent_server.verbs.export_run import export_end
 from subagent_server.verbs.reconcile import observe
+from subagent_server.verbs.run_worktree import settle_if_possible
 from subagent_server.worker.protected_paths import ExecutedWatch, protected_paths
 from subagent_server.worker.run_end import LeftBehind, close_journal, end_run
-from subagent_server.worker.run_worktree import leave_worktree
 from subagent_server.worker.runners import RUNNERS, OpenRunner, RunnerSetup, WorkerDelegation
 from subagent_server.worker.subagents import subagent_events_recorded
 from subagent_server.worker.worker_run import WorkerRun, seconds_left
@@ -77,7 +77,7 @@ class Supervisor:
                 await self.run.acknowledgements.written()
         # 2. Its programs end, then what they have left is looked for, then its worktree is committed.
         executed = await self._stop_programs()
-        worktree = await leave_worktree(self.run)
+        worktree = await self._leave_worktree()
         # 3. Result, status and usage, then the children; the last event of the journal comes last.
         usage = self._runner.usage if self._runner is not None else None
         meta = end_run(self.run, outcome, usage, LeftBehind(executed, worktree))
@@ -118,6 +118,20 @@ class Supervisor:
             async with asyncio.timeout(REST_SECONDS):
                 await self._runner.stop_programs()
         return await self._executed.found()
+
+    async def _leave_worktree(self) -> WorktreeState | None:
+        """Commit what the run has changed, or remove its worktree; a failure is a warning of the run."""
+        meta = self.run.meta()
+        if meta.worktree is None:
+            return None
+        os.chdir(self.run.paths.directory)  # the place may go
+        state = await asyncio.to_thread(settle_if_possible, self.run.store, meta)
+        if isinstance(state, SubagentError):
+            more = "The next reader of the run tries again."
+            message = f"The worktree of the run was not settled. {state.sentence} {more}"
+            self.run.record("warning", message=message)
+            return None
+        return state
 
     def _unforeseen(self, error: Exception) -> Failure:
         lack = lack_of_room(error)

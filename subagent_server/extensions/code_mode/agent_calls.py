@@ -40,8 +40,9 @@ from subagent_server.verbs.inputs import check_inputs, cwd_of_agent, cwd_of_chil
 from subagent_server.verbs.merge_run import merge_run
 from subagent_server.verbs.questions import reply
 from subagent_server.verbs.reconcile import Observed, observe
+from subagent_server.verbs.run_worktree import base_of_worktree
 from subagent_server.verbs.service import Service
-from subagent_server.verbs.start import StartOrder, base_of_worktree, start, with_arguments
+from subagent_server.verbs.start import StartOrder, start, with_arguments
 from subagent_server.verbs.tree_limits import BudgetSpent, TreeFull, agents_of
 from subagent_server.verbs.views import AS_TOOLS, run_view
 from subagent_server.verbs.wait_for_runs import Changes, Wait, wait_until
@@ -215,7 +216,7 @@ class AgentCalls:
             if name_of_base in self.record:
                 base = self.record[name_of_base]
             else:
-                base = base_of_worktree(self._service, agent, cwd, directories)
+                base = base_of_worktree(self._service, agent, cwd, directories.cwd)
                 self.record.keep(name_of_base, base)
         hashed = call_digest(agent, order.prompt, inputs, given.cwd, base)
         return _Planned(given, agent, self._identities.of(hashed, given.key), base, self._phase)

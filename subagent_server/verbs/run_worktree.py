@@ -1,0 +1,377 @@
+"""The worktree of a run: planned by the start, made by the worker, settled at the end, later dropped.
+
+`worktree.json` says how it stands and is written under `worktree.lock`. Tested in `tests/worktrees/`.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.errors import (
+    BadArgument,
+    CallerError,
+    RunRefused,
+    StorageFailed,
+    SubagentError,
+    UnreadableMeta,
+)
+from subagent_server.run.locks import exclusive
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.records import RunMeta, RunRequest, Worktree, WorktreeState
+from subagent_server.run.stderr import failpoint
+from subagent_server.run.store import RunStore, read_worktree, write_worktree
+from subagent_server.sandbox.verify import can_box
+from subagent_server.verbs.service import Service
+from subagent_server.worktrees.git import GIT_SECONDS, GitFailed
+from subagent_server.worktrees.making import make_worktree
+from subagent_server.worktrees.reading import Reader
+from subagent_server.worktrees.settling import (
+    HOLDS_REPOSITORIES,
+    drop_files,
+    drop_worktree,
+    settle_worktree,
+    take_over,
+)
+from subagent_server.worktrees.store_of_run import (
+    BRANCHES,
+    NoWorktree,
+    find_repository,
+    is_of_run,
+    repository_of,
+    store_of,
+)
+
+
+class UnmergedWork(CallerError):
+    """A run has changes in its worktree that nothing else has."""
+
+    code = "unmerged_work"
+
+    def __init__(self, run_id: str, branch: str, why: str) -> None:
+        super().__init__(
+            f"Run {run_id} stays, because {why} on {branch}: `subagent merge {run_id}` merges it, and "
+            f"`subagent rm --drop-unmerged {run_id}` drops it."
+        )
+
+
+def worktree_of(store: RunStore, run_id: str) -> tuple[Worktree | None, WorktreeState | None]:
+    """Return the worktree of a run and how it stands; None for what the run has not, or nobody can read."""
+    with suppress(SubagentError):
+        return store.read(run_id).worktree, read_worktree(store.paths.run(run_id))
+    return None, None
+
+
+# -- Planned by the start, in some milliseconds: git is asked, and nothing is written.
+
+
+def new_worktree(
+    service: Service, agent: AgentDefinition, cwd: Path, run_id: str, within: Path | None
+) -> Worktree:
+    """Return the worktree of a run of `agent` that is started in `cwd`.
+
+    No repository is taken from outside of `within`, the directory of the run that starts this one: that run
+    could have made it.
+
+    Raises:
+        NoWorktree, GitFailed: there can be none.
+    """
+    settings = service.settings
+    if settings.state_directory is None:
+        raise NoWorktree("isolation: worktree cannot be kept, because it needs a home directory: set HOME.")
+    real = Path(os.path.realpath(cwd))
+    places = Path(os.path.realpath(settings.state_directory)) / "worktrees"
+    names = {
+        "path": str(places / run_id),
+        "branch": f"{BRANCHES}/{agent.tool_name.removeprefix('run_')}-{run_id.rpartition('-')[2]}",
+    }
+    if real.is_relative_to(places):
+        return _worktree_of_worktree(service.store, real, places, names)
+    found = find_repository(settings.environment, real, within=within)
+    if places.is_relative_to(found.top):
+        raise NoWorktree(
+            f"isolation: worktree cannot be kept, because worktrees are made in {places}, which lies "
+            f"in the repository {found.top} itself: set XDG_STATE_HOME to another place."
+        )
+    common, prefix = str(found.common), found.prefix
+    return Worktree(**names, base=found.head, origin=str(found.top), prefix=prefix, repository=common)
+
+
+def _worktree_of_worktree(store: RunStore, real: Path, places: Path, names: dict[str, str]) -> Worktree:
+    """Return the worktree of a run that begins where another run is: in the worktree of that one."""
+    owner, *parts = real.relative_to(places).parts or ("",)
+    above, state = worktree_of(store, owner)
+    if above is None or state is None or above.path != str(places / owner):
+        raise NoWorktree(
+            f"isolation: worktree cannot be kept in {real}, which is no worktree of a run of this root."
+        )
+    git = repository_of(above, os.environ)
+    if not store_of(above).is_dir():
+        raise NoWorktree(
+            f"isolation: worktree cannot be kept in {real}: it is of an earlier version, so merge it first."
+        )
+    head = Reader(git, above, state, os.environ).head().tip
+    prefix = "/".join(parts)
+    return Worktree(**names, base=head, origin=above.path, prefix=prefix, repository=above.repository)
+
+
+def base_of_worktree(service: Service, agent: AgentDefinition, cwd: Path, within: Path) -> str:
+    """Return the commit from which a worktree for this agent would begin now; empty if it gets none.
+
+    Raises:
+        BadArgument: there can be no worktree.
+    """
+    if agent.isolation != "worktree":
+        return ""
+    try:
+        return new_worktree(service, agent, cwd, "planned", within).base
+    except (NoWorktree, GitFailed) as error:
+        raise BadArgument(error.sentence) from error
+
+
+def worktree_of_previous(store: RunStore, previous: RunMeta) -> Worktree | None:
+    """Return the worktree of a run that continues `previous`; it is taken over if it is still there."""
+    if previous.worktree is None:
+        return None
+    state = read_worktree(store.paths.run(previous.run_id))
+    is_there = state is None or state.phase not in ("removing", "removed")
+    return previous.worktree.model_copy(update={"taken_from": previous.run_id if is_there else None})
+
+
+def directory_before_worktree(meta: RunMeta, request: RunRequest) -> str:
+    """Return the directory that a run was started for: the origin of its worktree, if it has one."""
+    worktree = meta.worktree
+    return request.cwd if worktree is None else str(Path(worktree.origin, worktree.prefix))
+
+
+# -- Made by the worker, before anything of the agent works.
+
+
+def prepare_worktree(store: RunStore, meta: RunMeta, definition: Mapping[str, Any]) -> None:
+    """Make the worktree of a run, if it gets one, or take over the worktree of the run that it continues.
+
+    `definition` is that of its agent.
+
+    Raises:
+        RunRefused: no worktree can be made here.
+        SubagentError: git or the disk refused.
+    """
+    worktree, run = meta.worktree, store.paths.run(meta.run_id)
+    if worktree is None:
+        return
+    boxed = _works_in_box(definition)
+    try:
+        state = None
+        if worktree.taken_from is not None:
+            hand_over(store, store.read(worktree.taken_from).run_id, meta.run_id)
+            state = _taken_over(store, worktree, worktree.taken_from, boxed=boxed)
+        if state is None:
+            # Half a worktree is never taken for changes: until it is whole, the record says that it goes.
+            write_worktree(run, WorktreeState(phase="removing"))
+            _bring_base(store, worktree)
+            state = make_worktree(worktree, os.environ, boxed=boxed)
+    except (OSError, CallerError) as error:
+        why = error.sentence if isinstance(error, CallerError) else f"{error.filename}: {error.strerror}"
+        raise RunRefused("config", f"isolation: worktree cannot be kept: {why}") from error
+    failpoint("worktree.made")
+    write_worktree(run, state)
+
+
+def _works_in_box(definition: Mapping[str, Any]) -> bool:
+    """Whether the programs of the run will be in a box: then nothing of it is read outside of one."""
+    wanted = definition.get("sandbox", "auto")
+    if wanted != "auto" or definition.get("runner", "messages") != "messages":
+        return bool(wanted == "bwrap")
+    return can_box(os.environ)
+
+
+def _bring_base(store: RunStore, worktree: Worktree) -> None:
+    """Bring the commit of another run, in whose worktree this one begins, into the repository."""
+    git = repository_of(worktree, os.environ)
+    above, state = worktree_of(store, Path(worktree.origin).name)
+    if is_of_run(worktree.origin, worktree) and git.commit(worktree.base) is None:
+        if above is None or state is None or above.path != worktree.origin:
+            raise GitFailed("find the base of the worktree", f"{worktree.origin} is gone")
+        Reader(git, above, state, os.environ).take(worktree.base)
+
+
+def _taken_over(store: RunStore, worktree: Worktree, before: str, *, boxed: bool) -> WorktreeState | None:
+    """Return how the worktree of an ended run stands, or None if that had no changes and was removed."""
+    old = read_worktree(store.paths.run(before)) or WorktreeState(phase="working")
+    if old.phase == "removing":
+        drop_worktree(worktree, os.environ)
+    if old.phase in ("removing", "removed"):
+        return None
+    if not Path(worktree.path).is_dir():
+        raise RunRefused(
+            "config",
+            f"The worktree {worktree.path} of run {before} is gone, so this run has no place to work in.",
+            "Start a new run instead.",
+        )
+    take_over(worktree, old, os.environ)
+    taken = _inherited_state(store, before)
+    return taken.model_copy(update={"handed_to": None, "trouble": None, "boxed": boxed})
+
+
+def _inherited_state(store: RunStore, before: str) -> WorktreeState:
+    """Return how the worktree of an ended run stands for the run that took it. Raises UnreadableMeta."""
+    state = read_worktree(store.paths.run(before)) or WorktreeState(phase="working")
+    return state.model_copy(update={"phase": "working" if state.phase == "kept" else state.phase})
+
+
+# -- The end, and what comes after it.
+
+
+def settle(store: RunStore, meta: RunMeta, *, patience: float = GIT_SECONDS) -> WorktreeState | None:
+    """Keep or remove the worktree of a run whose programs have ended; None if it has none, or not any more.
+
+    `patience` is how long another process may be at it, in seconds.
+
+    Raises:
+        SubagentError: it could not be settled, and the reason is on record; nothing is lost, and the next
+            reader tries again.
+    """
+    worktree = meta.worktree
+    if worktree is None:
+        return None
+    run = store.paths.run(meta.run_id)
+    with exclusive(run.worktree_lock, patience):
+        state = read_worktree(run)
+        if state is not None and state.is_settled:
+            return state
+        if state is None:
+            if worktree.taken_from is None:
+                return None  # nothing was made
+            state = _inherited_state(store, worktree.taken_from)
+            if state.handed_to != meta.run_id or state.phase in ("removing", "removed"):
+                return None
+            state = state.model_copy(update={"handed_to": None})
+        return _settled(run, meta, worktree, state)
+
+
+def settle_if_possible(
+    store: RunStore, meta: RunMeta, *, patience: float = GIT_SECONDS
+) -> WorktreeState | SubagentError | None:
+    """Settle a worktree; return its new state, or the reason why it could not be settled."""
+    try:
+        return settle(store, meta, patience=patience)
+    except SubagentError as error:
+        return error
+
+
+def open_worktree(store: RunStore, run_id: str) -> str | None:
+    """Return why the worktree of an ended run could not be settled yet; None if it is, or was not tried."""
+    worktree, state = worktree_of(store, run_id)
+    return None if worktree is None or state is None or state.is_settled else state.trouble
+
+
+def is_settled(store: RunStore, meta: RunMeta) -> bool:
+    """Whether the worktree of an ended run is settled, if it has one; what was not is tried once more."""
+    if meta.worktree is None:
+        return True
+    with suppress(UnreadableMeta):
+        state = read_worktree(store.paths.run(meta.run_id))
+        if state is None or state.is_settled:
+            return True
+    return not isinstance(settle_if_possible(store, meta, patience=0), SubagentError)
+
+
+def _settled(run: RunPaths, meta: RunMeta, worktree: Worktree, state: WorktreeState) -> WorktreeState:
+    def begin_removal(going: WorktreeState) -> None:
+        write_worktree(run, going)
+        failpoint("worktree.removing")
+
+    subject = f"Changes of {meta.agent_name} that run {meta.run_id} left uncommitted"
+    message = f"{subject}\n\nSubagent-Run: {meta.run_id}\n"
+    try:
+        state = settle_worktree(worktree, state, message, os.environ, begin_removal)
+    except (OSError, SubagentError) as error:
+        if isinstance(error, SubagentError):
+            failed = error
+        else:
+            failed = GitFailed("settle the worktree", error.strerror or str(error))
+        with suppress(StorageFailed):  # a full disk may be the trouble
+            left = read_worktree(run) or state
+            write_worktree(run, left.model_copy(update={"trouble": failed.sentence}))
+        raise failed from error
+    write_worktree(run, state)
+    return state
+
+
+def unmerged(meta: RunMeta, state: WorktreeState | None) -> str | None:
+    """Return why removing the worktree of a settled run would lose something, or None."""
+    worktree = meta.worktree
+    if worktree is None or state is None or state.handed_to is not None or state.phase != "kept":
+        return None
+    if not Path(worktree.path).exists() and not Path(worktree.repository).exists():
+        return None
+    if any(note.startswith(HOLDS_REPOSITORIES) for note in state.notes):
+        return "it holds repositories that no commit has"
+    try:
+        git = repository_of(worktree, os.environ)
+        tip = git.commit(f"refs/heads/{worktree.branch}")
+    except GitFailed as error:
+        return f"nobody can say whether its work is merged ({error.sentence})"
+    if tip is None or tip == state.merged_tip:
+        return None
+    others = ("--not", f"--exclude={worktree.branch}", "--branches", "--remotes", "--tags")
+    left = int(git.line("compare branches", "rev-list", "--count", tip, *others))
+    return None if not left else f"{left:,} commit{'' if left == 1 else 's'} of it are not merged"
+
+
+def drop(store: RunStore, meta: RunMeta, *, drop_unmerged: bool, only_look: bool = False) -> None:
+    """Delete the worktree and the branch of a run that is about to be removed.
+
+    Raises:
+        UnmergedWork: work would be lost, and the caller did not ask for that.
+        SubagentError: it could not be deleted.
+    """
+    worktree = meta.worktree
+    if worktree is None:
+        return
+    run = store.paths.run(meta.run_id)
+    try:
+        state = settle(store, meta)
+    except GitFailed:
+        if Path(worktree.repository).exists():
+            raise
+        state = read_worktree(run)
+    if state is None or state.handed_to is not None or state.phase == "removed":
+        return
+    why = unmerged(meta, state)
+    if why is not None and not drop_unmerged:
+        raise UnmergedWork(meta.run_id, worktree.branch, why)
+    if only_look:
+        return
+    with exclusive(run.worktree_lock, GIT_SECONDS):
+        write_worktree(run, state.model_copy(update={"phase": "removing"}))
+        if Path(worktree.repository).exists():
+            drop_worktree(worktree, os.environ)
+        else:
+            drop_files(worktree)
+        write_worktree(run, state.model_copy(update={"phase": "removed"}))
+
+
+def hand_over(store: RunStore, before: str, run_id: str) -> None:
+    """Record that run `run_id` has taken the worktree of an ended run over.
+
+    Raises:
+        CallerError: another run has it.
+        SubagentError: the record cannot be written.
+    """
+    run = store.paths.run(before)
+    with exclusive(run.worktree_lock, GIT_SECONDS):
+        state = read_worktree(run) or WorktreeState(phase="kept")
+        check_not_handed_over(before, state, run_id)
+        write_worktree(run, state.model_copy(update={"handed_to": run_id}))
+
+
+def check_not_handed_over(run_id: str, state: WorktreeState | None, to: str | None = None) -> None:
+    """Refuse a run whose worktree another run has. Raises CallerError."""
+    if state is not None and state.handed_to not in (None, to):
+        raise CallerError(
+            f"The worktree of run {run_id} was taken over by run {state.handed_to}, which continues it: "
+            "name that run."
+        )
