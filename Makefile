@@ -76,7 +76,7 @@ test-install: $(VENV)/.installed-dev $(INSTALLERS)/.installed  ## the wheel by p
 picture: $(VENV)/.installed-dev  ## draw docs/screen.svg anew
 	$(BIN)/python -m tests.picture > docs/screen.svg
 
-test-nodes: $(VENV)/.installed-dev  ## runs on a Slurm of three nodes as an ordinary user (`apt-get install slurmctld slurmd slurm-client munge`)
+test-nodes: $(VENV)/.installed-dev  ## runs on a Slurm of three nodes, and on hosts of ssh, as an ordinary user (`apt-get install slurmctld slurmd slurm-client munge openssh-server`)
 	tests/nodes/as_user.sh $(abspath $(BIN))/python -m pytest -n 0 -p no:cacheprovider --timeout 600 tests/nodes
 
 fuzz: $(VENV)/.installed-dev  ## 10,000 random and mutated agent files, meta files, tool calls and schemas; REAL_TOOLS=FILE adds real schemas
@@ -93,7 +93,7 @@ bench: $(VENV)/.installed  ## everything that is measured, into benchmarks/RESUL
 
 docs: $(VENV)/.installed-dev  ## write the documents that are made from the code (docs/cli.md, the diagram) and the schemas anew
 	$(BIN)/python -m tests.helpers.generated
-	@# a schema that cannot be made leaves the old file
+	@mkdir -p .cache  # a schema that cannot be made leaves the old file
 	for kind in agent cpe eval; do $(BIN)/subagent schema $$kind > .cache/schema && mv .cache/schema docs/schemas/$$kind.schema.json || exit 1; done
 
 format: $(VENV)/.installed-dev  ## put the code into its form

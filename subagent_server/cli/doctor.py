@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from subagent_server.run.journal import count
 from subagent_server.run.processes import with_words
 from subagent_server.sandbox.verify import outlook
 from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent, why_no_commit
+from subagent_server.verbs.check_nodes import check_nodes
 from subagent_server.verbs.examine import NOT_SETTLED, examine
 from subagent_server.verbs.hooks import hooks_for_run
 from subagent_server.verbs.reconcile import observe
@@ -52,19 +54,22 @@ _REMARKS = frozenset({"warning", "skipped", "shadowed"})
     help="Check runs instead: this one, or all. (Where runs are kept is said before the verb: "
     "subagent --runs DIR doctor --runs.)",
 )
+@click.option("--nodes", is_flag=True, help="Check, by a job on each, the nodes that --launcher leads to.")
 @json_option
 @pass_session
-def doctor(session: Session, name: str | None, run: str | None, as_json: bool) -> ExitCode:
-    """Find what is wrong with agent files, or with runs.
+def doctor(session: Session, name: str | None, run: str | None, nodes: bool, as_json: bool) -> ExitCode:
+    """Find what is wrong with agent files, with runs, or with the nodes of a cluster.
 
     Without arguments all agent files, and how runs will be started; else AGENT or FILE. With --runs every
     run, or RUN: its steps, its questions, its result, its journal, its processes, and that no secret of this
     environment stands in it. Exits with 0 if there is no finding, else with 1 and a line for each; warnings
     do not count.
     """
+    if (name is not None) + (run is not None) + nodes > 1:
+        raise click.UsageError("AGENT or FILE is for agents, --runs for runs, --nodes for nodes: give one.")
+    if nodes:
+        return _check_nodes(session, as_json)
     if run is not None:
-        if name is not None:
-            raise click.UsageError("AGENT or FILE is for agents and --runs is for runs: give one of them.")
         return _check_runs(session, run, as_json)
     if name is not None:
         return _check_agents(session, *_named(session, name), {}, as_json)
@@ -129,6 +134,23 @@ def _run_ids(session: Session, name: str) -> Iterator[str]:
             may_open = not session.caller.is_child
         if may_open:
             yield run_id
+
+
+# -- nodes
+
+
+def _check_nodes(session: Session, as_json: bool) -> ExitCode:
+    reports = []
+    for each in check_nodes(session.service):
+        reports.append(each)
+        if not as_json:
+            out(one_line(f"{each.node}: {'; '.join([*each.faults, each.words])}"))
+    findings = sum(len(each.faults) for each in reports)
+    if as_json:
+        out_json({"checked": len(reports), "nodes": [asdict(each) for each in reports]})
+    else:
+        err(_summary(len(reports), "node", findings))
+    return ExitCode.FAILED if findings else ExitCode.OK
 
 
 # -- agent files

@@ -57,6 +57,7 @@ class Heart:
         self._run = run
         lease = lease_of(os.environ.get(LEASE))
         _write(run)
+        run.unseen.unlink()  # of a reader that heard nothing yet
         shim = os.getpid()
         self._held, kept = os.pipe()  # the watcher lets go of its end when it leaves, however it does
         self._watcher = os.fork()

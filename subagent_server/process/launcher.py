@@ -227,7 +227,7 @@ class LocalReservation:
         try:
             failpoint("starter.published")
             # 4. Write the package, then let the shim begin: it reads the whole package or has not begun.
-            _fill(self._memory_file(), package)
+            fill(self._memory_file(), package.to_json())
             if not self._goes():
                 # 5. Else the plain start. At most one shim begins: the fork has exited, or never will begin.
                 self.launcher.adopt(self._spawned())
@@ -323,9 +323,9 @@ def _above_streams(descriptor: int) -> int:
         os.close(descriptor)
 
 
-def _fill(memory: int, package: LaunchPackage) -> None:
+def fill(memory: int, package: dict[str, Any]) -> None:
     """Write the package into a memory file: a pipe would block the starter at a long one."""
-    rest = json.dumps(package.to_json()).encode("utf-8", "surrogateescape")
+    rest = json.dumps(package).encode("utf-8", "surrogateescape")
     while rest:
         rest = rest[os.write(memory, rest) :]
 

@@ -1,23 +1,21 @@
 """The first program of a run on a node: `python -E -P -m subagent_server.process.node_start RUN_DIRECTORY`.
 
-It takes the package, sealed in the run's directory with its key in `SUBAGENT_PACKAGE_KEY`, or whole from
-standard input; takes the run's lock; and becomes the shim. The same shim and worker as anywhere else.
+It takes the run's lock; opens the package, whose key is in `SUBAGENT_PACKAGE_KEY` or comes by standard input;
+and becomes the shim. The same shim and worker as anywhere else.
 """
 
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 from subagent_server.run import processes
 
 if __name__ == "__main__":  # before anything else: the environment holds the key
     processes.keep_others_out()
 
-import json
-
 from subagent_server.process.beat import LEASE
-from subagent_server.process.sealed_package import MOST_BYTES, filled, unseal
+from subagent_server.process.launcher import fill
+from subagent_server.process.remote import KEY, unseal
 from subagent_server.process.shim import EXIT_SECOND_SHIM, shim_command
 from subagent_server.process.zygote_protocol import interpreter_variables
 from subagent_server.run import locks
@@ -42,15 +40,14 @@ def become_shim(directory: str, *, is_detached: bool) -> int:
     """Become the shim of a run; return only if that cannot be."""
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
     os.environ[processes.NODE] = node
-    key = os.environ.pop("SUBAGENT_PACKAGE_KEY", None)
     run = run_at(Path(directory))
     try:
-        given = None if key is not None else sys.stdin.buffer.read(MOST_BYTES)
-        if is_detached:  # whoever started this has its answer, and lets go of the lock; the package is here
+        key = os.environ.pop(KEY, None) or sys.stdin.readline()
+        if is_detached:  # whoever started this has its answer, and lets go of the lock
             _detach(run)
         lock = locks.open_lock(run.live_lock)
-        locks.lock(lock)  # the starter holds it until the engine has answered
-        package = _package(run, key, given)
+        locks.lock(lock)  # the starter holds it until the run is handed over
+        package = unseal(run, key)
     except (OSError, ValueError) as error:
         log(f"The run could not begin on {node}: {error}")
         return EXIT_SECOND_SHIM
@@ -59,19 +56,13 @@ def become_shim(directory: str, *, is_detached: bool) -> int:
         n: v for n, v in package["environment"].items() if n not in _OF_STARTER and not n.startswith("SLURM")
     }
     package["environment"] = {**inherited, **own, "SUBAGENT_WARM": "0"}
-    memory = filled(package)
+    memory = os.memfd_create("subagent-launch")
+    fill(memory, package)
     for descriptor in (lock, memory):
         os.set_inheritable(descriptor, True)
     passed_on = {name: os.environ[name] for name in _OF_SHIM if name in os.environ}
     command = shim_command(directory, lock, memory)
     return os.execve(command[0], command, {**passed_on, **interpreter_variables(os.environ)})
-
-
-def _package(run: RunPaths, key: str | None, given: bytes | None) -> dict[str, Any]:
-    if key is not None:
-        return unseal(run, key)
-    package: dict[str, Any] = json.loads((given or b"").decode("utf-8", "surrogateescape"))
-    return package
 
 
 def _detach(run: RunPaths) -> None:

@@ -1,143 +1,86 @@
 """Runs as jobs of Slurm, by its command line: `sbatch` starts, `squeue` is asked, `scancel` ends.
 
 The name of a job is the id of its run, so no id of a job is stored, and a starter that is killed between
-`sbatch` and its reply loses nothing. What a run needs reaches its node sealed in the run's directory; the key
-alone travels in the job's environment, and opens nothing without the file, which the job removes at once.
-Options go by standard input, the environment by a memory file: nothing but its descriptor is in `argv`.
+`sbatch` and its reply loses nothing. Options go by standard input, the environment by a memory file: nothing
+but its descriptor is in `argv`. Slurm keeps the environment of a job: of a run, only the key is in it.
 """
 
 import os
 import re
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from subagent_server.process import beat
-from subagent_server.process.launcher import LaunchPackage, Sight, hold
+from subagent_server.process.launcher import Sight
+from subagent_server.process.remote import KEY, NoAnswer, RemoteLauncher, call, passed_on
 from subagent_server.run.bounded_command import start
-from subagent_server.run.errors import LaunchFailed, StorageFailed, visible
+from subagent_server.run.errors import visible
 from subagent_server.run.host_programs import NoHostProgram, user_program
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.states import is_run_id
-from subagent_server.run.stderr import failpoint
 
 NAME = "Slurm"
-SUBMIT_SECONDS = 60.0
 ASK_SECONDS = 2.5
 """With slurmctld dead every client blocks for 9 to 10 s; people wait for `ls`, `show` and `stop`."""
 KEPT_SECONDS = 2.0
 """A process asks at most so often; after no answer, five times less often."""
-_MOST_BYTES = 4 << 20
-_PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF")
+_OF_STARTER = ("PATH", "HOME", "LANG", "SLURM_CONF")
 _WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 _WORKING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING"})
 _ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "PREEMPTED"})
 """States of a script that ended on a living node. NODE_FAIL only says that a node is out of reach."""
 _LINE = re.compile(r"([A-Z_]{1,32})\|([^|\n]{0,200})\|([^\n]{0,400})")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_CHECK = "subagent-check"
 
 
 @dataclass(frozen=True)
-class SlurmLauncher:
-    """Submits a job for each run, with checked `options` of sbatch, started by the `python` of the nodes."""
+class SlurmLauncher(RemoteLauncher):
+    """Submits a job for each run, with checked `options` of sbatch."""
 
     options: Sequence[str] = ()
-    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    python: str = sys.executable
     kind = "slurm"
-    host = "slurm"
 
-    @property
-    def lease(self) -> float:
-        """That of the variable `SUBAGENT_LEASE`, else 60 s."""
-        return beat.lease_of(self.environment.get(beat.LEASE))
-
-    def warm_up(self) -> None:
-        """Do nothing: a fork of a zygote would not be in the job."""
-
-    def reap(self) -> None:
-        """Do nothing: no process is started here."""
-
-    def starting(self) -> AbstractContextManager["SlurmLauncher"]:
-        """Return itself: nothing can be prepared."""
-        return nullcontext(self)
-
-    def reserve(self, run: RunPaths) -> "SlurmReservation":
-        """Hold the run until Slurm has its job. Raises StorageFailed."""
-        return SlurmReservation(self, run, hold(run))
-
-
-@dataclass(frozen=True)
-class SlurmReservation:
-    """A held `live.lock`; the job waits for it, then takes it on its node."""
-
-    launcher: SlurmLauncher
-    run: RunPaths
-    lock: int
-
-    def give_up(self) -> None:
-        """Let go of the lock."""
-        os.close(self.lock)
-
-    def start(self, package: LaunchPackage) -> None:
-        """Submit the job. Raises LaunchFailed: there is none, or its beginning finds the run ended."""
-        from subagent_server.process.sealed_package import seal
-
+    def submit(self, run: RunPaths, key: str) -> None:
+        """Submit the job. Raises NoAnswer."""
+        words = self.module("process.node_start", str(run.directory))
+        command = f"exec {shlex.join(words)} >>{shlex.quote(str(run.worker_out.path))} 2>&1"
         try:
-            failpoint("starter.published")
-            key = seal(self.run, package)
-            self._submit(key)
-        except (OSError, StorageFailed, NoHostProgram, subprocess.TimeoutExpired, LaunchFailed) as error:
-            self.run.sealed.unlink()
-            if isinstance(error, LaunchFailed):
-                raise
-            why = f"it did not answer in {SUBMIT_SECONDS:g} s" if _is_late(error) else str(error)
-            raise LaunchFailed(
-                f"Slurm did not take run {self.run.run_id} ({why}): `sinfo` says more."
-            ) from error
-        finally:
-            self.give_up()
-        failpoint("starter.launched")
+            self._sbatch([f"--job-name={run.run_id}"], command, {KEY: key, beat.LEASE: f"{self.lease:g}"})
+        except NoAnswer as error:
+            raise NoAnswer(f"Slurm did not take it ({error}). `sinfo` says more.") from error
 
-    def _submit(self, key: str) -> None:
-        given = {name: self.launcher.environment.get(name) for name in ("PATH", "HOME", "LANG", "SLURM_CONF")}
-        given |= {"SUBAGENT_PACKAGE_KEY": key, beat.LEASE: f"{self.launcher.lease:g}"}
+    def nodes(self) -> list[str]:
+        """Return the names of its nodes. Raises NoAnswer."""
+        found = call("sinfo", "--noheader", "--Node", "--format=%N", seconds=4 * ASK_SECONDS)
+        return sorted(set(filter(_NODE.fullmatch, found.split())))
+
+    def execute(self, node: str, words: Sequence[str]) -> None:
+        """Submit a job that executes a command on a node. Raises NoAnswer."""
+        self._sbatch([f"--job-name={_CHECK}", f"--nodelist={node}"], f"exec {shlex.join(words)}", {})
+
+    def withdraw(self) -> None:
+        """Cancel the jobs of `execute` that have not begun."""
+        cancel(_CHECK)
+
+    def _sbatch(self, more: Sequence[str], command: str, given: Mapping[str, str]) -> None:
+        options = ["--no-requeue", "--output=/dev/null", "--chdir=/", *more, *self.options]
+        script = "\n".join(["#!/bin/sh", *(f"#SBATCH {option}" for option in options), command, ""])
+        own = {name: self.environment[name] for name in _OF_STARTER if name in self.environment}
         memory = os.memfd_create("environment", 0)
         try:
-            for name, value in given.items():
-                if value:
-                    os.write(memory, f"{name}={value}".encode("utf-8", "surrogateescape") + b"\0")
+            for pair in {**own, **given}.items():
+                os.write(memory, "=".join(pair).encode("utf-8", "surrogateescape") + b"\0")
             os.lseek(memory, 0, os.SEEK_SET)
-            done = subprocess.run(
-                [_program("sbatch"), "--parsable", f"--export-file={memory}"],
-                input=self._script().encode("utf-8", "surrogateescape"),
-                capture_output=True,
-                pass_fds=(memory,),
-                env=_environment(),
-                timeout=SUBMIT_SECONDS,
-                cwd="/",
-            )
+            content = script.encode("utf-8", "surrogateescape")
+            call("sbatch", "--parsable", f"--export-file={memory}", stdin=content, passes=(memory,))
         finally:
             os.close(memory)
-        if done.returncode:
-            said = visible(done.stderr.decode("utf-8", "replace").strip())[:300]
-            raise LaunchFailed(f"Slurm refused run {self.run.run_id}: {said}")
-
-    def _script(self) -> str:
-        options = [f"--job-name={self.run.run_id}", "--no-requeue", "--output=/dev/null", "--chdir=/"]
-        output = shlex.quote(str(self.run.worker_out.path))
-        command = [self.launcher.python, *START, str(self.run.directory)]
-        lines = ["#!/bin/sh", *(f"#SBATCH {option}" for option in (*options, *self.launcher.options))]
-        return "\n".join([*lines, f"umask 077; exec >>{output} 2>&1", f"exec {shlex.join(command)}", ""])
-
-
-START = ("-E", "-P", "-m", "subagent_server.process.node_start")
-"""Of the interpreter on a node: no variable and no file of a working directory changes its imports."""
 
 
 # -- What Slurm says. One question for all runs of this user: others may name their jobs as they like.
@@ -157,7 +100,7 @@ def sight(run_id: str) -> Sight | None:
 
 
 def _sights() -> dict[str, Sight] | None:
-    said = _answer("squeue", "--noheader", "--me", "--states=all", "--format=%j|%T|%N|%r")
+    said = _answer("--me", "--states=all", "--format=%j|%T|%N|%r")
     if said is None:
         return None
     found: dict[str, Sight] = {}
@@ -179,15 +122,18 @@ def _read(state: str, node: str, reason: str) -> Sight:
 
 def cancel(run_id: str) -> None:
     """Take a job out of the queue, or send TERM to its shim. Not waited for: Slurm may be dead."""
-    words = ["scancel", "--quiet", "--me", "--name", run_id]
-    both = (*words, "--state=PENDING"), (*words, "--signal=TERM", "--batch")
     try:
-        words[0] = _program("scancel")
-        script = "; ".join(shlex.join([words[0], *each[1:]]) for each in both)
+        words = [
+            str(user_program("scancel", os.environ.get("PATH"), [Path.cwd()])),
+            "--quiet",
+            "--me",
+            "--name",
+            run_id,
+        ]
+        both = shlex.join([*words, "--state=PENDING"]), shlex.join([*words, "--signal=TERM", "--batch"])
         _ending[:] = [each for each in _ending if each.poll() is None]  # a server would keep zombies
-        _ending.append(
-            start(["/bin/sh", "-c", script], 30.0, _environment(), b"", with_starter=False, **_SILENT)
-        )
+        command = ["/bin/sh", "-c", "; ".join(both)]
+        _ending.append(start(command, 30.0, passed_on(), b"", with_starter=False, **_SILENT))
     except (OSError, NoHostProgram):
         return  # its worker reads the end of the run by itself
 
@@ -199,7 +145,7 @@ _SILENT: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DE
 def why_ended() -> tuple[str, str] | None:
     """Return why Slurm ends this job, as the code of a failure and a sentence; None if unknown."""
     job = os.environ.get("SLURM_JOB_ID", "")
-    said = _answer("squeue", "--noheader", f"--jobs={job}", "--format=%T %r") if job.isdecimal() else None
+    said = _answer(f"--jobs={job}", "--format=%T %r") if job.isdecimal() else None
     if said is None:
         return None
     if "TimeLimit" in said or "TIMEOUT" in said:
@@ -209,29 +155,9 @@ def why_ended() -> tuple[str, str] | None:
     return "crashed", "Its job was cancelled in Slurm: continue it, or start it again."
 
 
-def _answer(program: str, *words: str) -> str | None:
-    """Return what a command of Slurm says, bounded; None if it fails or is late."""
+def _answer(*words: str) -> str | None:
+    """Return what `squeue` says, bounded; None if it fails or is late."""
     try:
-        done = subprocess.run(
-            [_program(program), *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=ASK_SECONDS,
-            env=_environment(),
-            cwd="/",
-        )
-    except (OSError, NoHostProgram, subprocess.TimeoutExpired):
+        return call("squeue", "--noheader", *words, seconds=ASK_SECONDS)
+    except NoAnswer:
         return None
-    return None if done.returncode else done.stdout[:_MOST_BYTES].decode("utf-8", "replace")
-
-
-def _program(name: str) -> str:
-    return str(user_program(name, os.environ.get("PATH"), [Path.cwd()]))
-
-
-def _environment() -> dict[str, str]:
-    return {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-
-
-def _is_late(error: Exception) -> bool:
-    return isinstance(error, subprocess.TimeoutExpired)

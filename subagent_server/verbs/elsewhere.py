@@ -4,7 +4,7 @@ Nothing that only a host of its own can know is asked: no pid, no `/proc`, no FI
 belief is that of SPEC section 12. `judge` is pure, and `look` collects its facts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from subagent_server.process import beat
 from subagent_server.process.launcher import Sight
@@ -26,8 +26,6 @@ class Facts:
 
     lease: float
     node: str = ""
-    begun: bool = False
-    """A shim has claimed the run."""
     tree_gone: bool = False
     """`exit.json` says that nothing of the run is left."""
     beat_age: float | None = None
@@ -72,17 +70,21 @@ def judge(facts: Facts) -> Look:
 
 
 def _unheard(facts: Facts) -> Look:
-    """Judge a run that never beat: its process is on its way, or will never come."""
-    sight, node = facts.sight, facts.node
+    """Judge a run that never beat: its process is on its way, or will never come.
+
+    To call it dead is safe in either case: a shim that begins reads the state first.
+    """
+    sight, node, says = facts.sight, facts.node, _engine_says(facts)
     if facts.starting or (sight is not None and sight.state == "working"):
         return Look(True, "is being started", node)
-    is_out_of_sight = sight is not None and sight.state in ("ended", "absent")
-    # Without an engine there is no queue: what has not begun within two leases never will.
-    patience = SETTLE_SECONDS if is_out_of_sight else 2 * facts.lease
-    may_never_come = is_out_of_sight or not facts.engine
-    if may_never_come and facts.unseen_age is not None and facts.unseen_age >= patience:
-        return Look(False, f"it never began{_engine_says(facts)}", node)
-    return Look(None, f"nothing was heard of it yet{_engine_says(facts)}", node, may_never_come)
+    if facts.engine and sight is None:  # it may be in the queue
+        return Look(None, f"nothing was heard of it yet{says}", node)
+    # What is in no queue begins within two leases, or never: its node may have died when it was given to it.
+    is_over = sight is not None and sight.state in ("ended", "absent")
+    patience = SETTLE_SECONDS if is_over else 2 * facts.lease
+    if facts.unseen_age is not None and facts.unseen_age >= patience:
+        return Look(False, f"it never began{says}", node)
+    return Look(None, f"nothing was heard of it yet{says}", node, is_unseen=True)
 
 
 def _engine_says(facts: Facts) -> str:
@@ -120,17 +122,14 @@ def look(run: RunPaths, meta: RunMeta) -> Look:
     gone = durable.read_object(run.exit, RECORD_BYTES).get("treeGone") is True
     age = None if gone else beat.age(run, run.beat)
     facts = Facts(launch.lease, node, tree_gone=gone, beat_age=age)
-    verdict = judge(facts)
-    if verdict.live is not None:
+    if (verdict := judge(facts)).live is not None:
         return verdict
     # The order matters: a starter lets go of the lock when the engine has its job, so the engine comes last.
     starting = age is None and locks.is_held(run.live_lock)
     unseen = None if age is not None else beat.age(run, run.unseen)
     engine, sight = _sight(launch.kind, run.run_id)
-    verdict = judge(
-        Facts(launch.lease, node, run.shim_claim.exists(), gone, age, starting, engine, sight, unseen)
-    )
-    if verdict.is_unseen and unseen is None and run.files.forbidden is None:
+    verdict = judge(replace(facts, starting=starting, engine=engine, sight=sight, unseen_age=unseen))
+    if verdict.is_unseen and unseen is None:
         run.unseen.touch()
     elif not verdict.is_unseen and unseen is not None and verdict.live is not False:
         run.unseen.unlink()

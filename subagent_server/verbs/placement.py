@@ -87,18 +87,17 @@ def launcher_for(settings: Settings, placement: Placement | None, local: Launche
         BadSlurmSettings.
     """
     on = placement.on if placement is not None and placement.on else settings.launcher
-    if on == "slurm":
-        from subagent_server.process.slurm import SlurmLauncher  # its library takes time to load
+    if on == "local":
+        return local
+    from subagent_server.process.remote import SshLauncher  # most starts are local
+    from subagent_server.process.slurm import SlurmLauncher
 
-        own = slurm_settings(settings)
-        options = [*_options(placement or Placement()), *own.options]
-        options += [f"--{name}={value}" for name in ("account", "qos") if (value := getattr(own, name))]
-        return SlurmLauncher(tuple(options), settings.environment, own.python)
+    own = slurm_settings(settings)
     if on.startswith("ssh:"):
-        from subagent_server.process.ssh import SshLauncher
-
-        return SshLauncher(on.removeprefix("ssh:"), settings.environment)
-    return local
+        return SshLauncher(on.removeprefix("ssh:"), settings.environment, own.python)
+    options = [*_options(placement or Placement()), *own.options]
+    options += [f"--{name}={value}" for name in ("account", "qos") if (value := getattr(own, name))]
+    return SlurmLauncher("slurm", settings.environment, own.python, options)
 
 
 def _options(placement: Placement) -> list[str]:

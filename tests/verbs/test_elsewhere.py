@@ -21,7 +21,7 @@ from tests.helpers.files import names
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
 
 LEASE = 60.0
-ON = Facts(LEASE, "n2", begun=True, engine="Slurm")
+ON = Facts(LEASE, "n2", engine="Slurm")
 QUEUED = Facts(LEASE, engine="Slurm")
 NO_NODE = Sight("silent", "NODE_FAIL", "n2")
 ENDED = Sight("ended", "CANCELLED")
@@ -75,6 +75,16 @@ CASES: dict[str, tuple[Facts, bool | None, str | None]] = {
         replace(QUEUED, sight=ENDED, unseen_age=SETTLE_SECONDS),
         False,
         "it never began; Slurm says CANCELLED",
+    ),
+    "a job given to a dying node may still begin": (
+        replace(QUEUED, sight=NO_NODE, unseen_age=119),
+        None,
+        "nothing was heard of it yet; Slurm says NODE_FAIL",
+    ),
+    "or never begins": (
+        replace(QUEUED, sight=NO_NODE, unseen_age=120),
+        False,
+        "it never began; Slurm says NODE_FAIL",
     ),
     "without an answer nobody knows": (
         replace(QUEUED, unseen_age=9_999),

@@ -1,0 +1,146 @@
+"""The verb `check_nodes`: whether runs can work on the nodes of a launcher. Each node looks for itself.
+
+It executes `python -m subagent_server.verbs.check_nodes DIRECTORY NUMBER` and answers in a file of that
+directory, which lies in the runs root. So an answer proves that the root is the same.
+"""
+
+import json
+import os
+import platform
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from subagent_server import __version__
+from subagent_server.process.remote import NoAnswer, RemoteLauncher
+from subagent_server.run import durable, locks, processes
+from subagent_server.run.errors import BadArgument, visible
+from subagent_server.run.files import Directory, remove_tree
+from subagent_server.run.paths import RECORD_BYTES, RootPaths
+from subagent_server.sandbox.verify import outlook
+from subagent_server.settings import state_directory_of
+from subagent_server.verbs.placement import launcher_for
+from subagent_server.verbs.service import Service
+
+ANSWER_SECONDS = 60.0
+_LONGEST = 500
+_OWN_LOCKS = frozenset({"local_lock=all", "local_lock=flock", "nolock"})
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """What a node is like, in words, and what keeps runs from working there."""
+
+    node: str
+    words: str = ""
+    faults: list[str] = field(default_factory=list)
+
+
+def check_nodes(service: Service) -> Iterator[NodeReport]:
+    """Yield a report of each node that runs may be put on, as it comes.
+
+    Raises:
+        BadArgument: the runs of `service` work here, or its launcher does not say where.
+        BadSlurmSettings, ForeignRoot, StorageFailed, OSError.
+    """
+    launcher = launcher_for(service.settings, None, service.launcher)
+    if not isinstance(launcher, RemoteLauncher):
+        raise BadArgument("Runs work on this machine: give --launcher slurm or --launcher ssh:HOST, too.")
+    service.store.make_root()
+    root = service.store.paths.open()
+    place = root.below(f".check-{secrets.token_hex(8)}")
+    place.make_new()
+    lock = locks.open_lock(place.entry("lock"))
+    locks.lock(lock)
+    try:
+        directories = [service.settings.cwd, state_directory_of(service.settings.environment)]
+        shared = {str(each): _inode(each) for each in directories if each is not None and each.is_dir()}
+        durable.write_new(place.entry("shared"), json.dumps(shared).encode())
+        yield from _asked(launcher, place)
+    except NoAnswer as error:
+        raise BadArgument(f"The nodes are not known: {error}") from error
+    finally:
+        launcher.withdraw()
+        os.close(lock)
+        remove_tree(root.entry(place.path.name))
+
+
+def _asked(launcher: RemoteLauncher, place: Directory) -> Iterator[NodeReport]:
+    waiting: dict[str, str] = {}
+    for index, node in enumerate(launcher.nodes()):
+        number = str(index)  # a name of ours for the file
+        try:
+            launcher.execute(node, launcher.module("verbs.check_nodes", str(place.path), number))
+            waiting[number] = node
+        except NoAnswer as error:
+            yield NodeReport(node, faults=[str(error)])
+    deadline = time.monotonic() + ANSWER_SECONDS
+    while waiting and time.monotonic() < deadline:
+        for number in sorted(waiting.keys() & set(place.names())):
+            yield _report(waiting.pop(number), durable.read_object(place.entry(number), RECORD_BYTES))
+        signal.sigtimedwait((), 0.1)
+    for node in waiting.values():
+        why = f"no answer in {ANSWER_SECONDS:g} s: it is down or busy, or does not share the runs root"
+        yield NodeReport(node, faults=[why])
+
+
+def _report(node: str, answer: dict[str, Any]) -> NodeReport:
+    """Return what a node answered: data, so it is bounded and made visible."""
+    faults = answer.get("faults")
+    words = visible(str(answer.get("words", "")))[:_LONGEST]
+    found = [visible(str(each))[:_LONGEST] for each in faults] if isinstance(faults, list) else ["no answer"]
+    if answer.get("version") != __version__:
+        found.append(f"it has another version of this package than {__version__}")
+    return NodeReport(node, words, found)
+
+
+# -- On the node.
+
+
+def main(directory: str, number: str) -> None:
+    """Look at this host, and answer. Raises OSError: the directory is not here."""
+    place = RootPaths(Path(directory).parent).below(Path(directory).name)
+    probe = place.entry(f"{number}.clock")
+    probe.touch()
+    clock = time.time() - probe.stat().st_mtime
+    words = f"{processes.host_name()}: Python {platform.python_version()}, clock {clock:+.1f} s, "
+    words += f"sandbox {outlook(os.environ)}"
+    answer = {"version": __version__, "words": words, "faults": list(_faults(place))}
+    durable.write_durably(place.entry(number), json.dumps(answer).encode())
+
+
+def _faults(place: Directory) -> Iterator[str]:
+    if not locks.is_held(place.entry("lock")):
+        yield "it does not see locks of other hosts: its file system has to pass `flock` on"
+    if options := _own_locks(place.path):
+        yield f"it mounts the runs with {options}, so that its locks are its own"
+    for path, inode in durable.read_object(place.entry("shared"), RECORD_BYTES).items():
+        if _inode(Path(path)) != inode:
+            yield f"{path} is not there, or another one: agents that work there, or worktrees, cannot"
+
+
+def _own_locks(path: Path) -> str:
+    """Return the option by which an NFS client keeps locks to itself, of the mount of a path; else empty."""
+    found = (0, "")
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        words = line.split()
+        if path.is_relative_to(words[4]):
+            options = [each for each in words[-1].split(",") if each in _OWN_LOCKS]
+            found = max(found, (len(words[4]), "".join(options)))
+    return found[1]
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

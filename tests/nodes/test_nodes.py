@@ -1,0 +1,94 @@
+"""Runs on nodes, by Slurm and by `ssh`: they ask, end, stop and die as they do here."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from subagent_server.run.states import Status
+from tests.helpers.turns import asks, says, shell
+from tests.helpers.wait import wait_for
+from tests.helpers.world import API_KEY, BOUND, World
+from tests.nodes.conftest import over
+
+
+def holds(root: Path, secret: str) -> list[str]:
+    """Return the files below a directory that hold a text."""
+    files = (file for file in root.rglob("*") if file.is_file() and file.name != "s.lock")  # of munged
+    return [str(file) for file in files if secret.encode() in file.read_bytes()]
+
+
+def command_lines() -> str:
+    """Return the command lines of all processes of this machine."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(each.read_bytes().decode("utf-8", "replace"))
+        except OSError:
+            continue
+    return "\n".join(found)
+
+
+def test_a_run_on_a_node_asks_is_answered_and_ends(world: World, home: Path) -> None:
+    world.play(asks("Which colour?"), says("Blue it is."))
+    world.agent()
+    run_id = world.start("The secret word is quagga-77.")
+    world.asking(run_id)
+    node = world.look(run_id).node
+    assert node in ("n1", "n2", "n3", "h1")
+    assert f"its processes live on {node}" in world.cli("show", run_id).stdout
+    assert f"on {node}" in world.cli("ls").stdout
+    for secret in (API_KEY, "quagga-77"):
+        assert holds(home, secret) == [] and secret not in command_lines()
+    assert holds(world.runs, API_KEY) == []
+    world.reply(run_id, "blue")
+    assert world.completed(run_id) == "Blue it is."
+    over(world, run_id)
+
+
+def test_the_doctor_hears_of_every_node(world: World) -> None:
+    done = world.cli("doctor", "--nodes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert {line.partition(":")[0] for line in lines} in ({"n1", "n2", "n3"}, {"h1"})
+    assert all("Python 3." in line and "clock " in line and "sandbox " in line for line in lines)
+    assert not list(world.runs.glob(".check-*"))
+
+
+def test_a_stop_ends_the_tree_on_its_node(world: World) -> None:
+    world.play(shell("touch begun; sleep 1000"), says("Done."))
+    world.agent()
+    run_id = world.start()
+    wait_for((world.work / "begun").exists, BOUND, "the command")
+    assert world.stop(run_id).meta.status is Status.STOPPED
+    over(world, run_id)
+    assert json.loads(world.paths(run_id).exit.read(4096))["treeGone"] is True
+
+
+def test_the_worker_of_a_killed_shim_is_gone_before_a_reader_says_lost(world: World) -> None:
+    world.play(shell("while :; do echo tick >> ticks; sleep 0.05; done"), says("Done."))
+    world.agent()
+    run_id = world.start()
+    ticks = world.work / "ticks"
+    wait_for(ticks.exists, BOUND, "the command")
+    shims = [pid for pid in _with(run_id) if "shim.py" in pid[1]]
+    os.kill(shims[0][0], signal.SIGKILL)
+    wait_for(lambda: world.look(run_id).meta.status.is_terminal, BOUND, "the verdict")
+    assert world.failed(run_id)[0] == "lost"
+    counted = ticks.stat().st_size
+    assert not [each for each in _with(run_id) if "shim" in each[1]]
+    over(world, run_id)
+    assert ticks.stat().st_size == counted
+
+
+def _with(run_id: str) -> list[tuple[int, str]]:
+    """Return the processes of this machine, nodes included, whose command line names a run."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = each.read_bytes().decode("utf-8", "replace")
+        except OSError:
+            continue
+        if run_id in line:
+            found.append((int(each.parent.name), line))
+    return found

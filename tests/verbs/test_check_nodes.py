@@ -1,0 +1,75 @@
+"""`doctor --nodes`: what nodes answer is data, and what they do not answer is a finding."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from subagent_server.process.remote import NoAnswer, RemoteLauncher
+from subagent_server.run.errors import BadArgument
+from subagent_server.settings import read_settings
+from subagent_server.verbs import check_nodes
+from subagent_server.verbs.check_nodes import NodeReport, main
+from subagent_server.verbs.service import open_service
+
+
+def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: Callable[..., None]) -> list[NodeReport]:
+    """Return the reports on one node, which does what `node` does with the words of its job."""
+
+    @dataclass(frozen=True)
+    class Launcher(RemoteLauncher):
+        def nodes(self) -> list[str]:
+            return ["n1"]
+
+        def execute(self, _: str, words: Sequence[str]) -> None:
+            node(*words[-2:])
+
+    launcher = Launcher("n1", {})
+    monkeypatch.setattr(check_nodes, "launcher_for", lambda *_: launcher)
+    monkeypatch.setattr(check_nodes, "ANSWER_SECONDS", 0.3)
+    settings = read_settings(
+        environment={"HOME": str(tmp_path), "SUBAGENT_RUNS": str(tmp_path / "runs")}, cwd=tmp_path
+    )
+    found = list(check_nodes.check_nodes(open_service(settings)))
+    assert [each.name for each in (tmp_path / "runs").glob(".check*")] == []
+    return found
+
+
+def test_a_node_that_has_everything_has_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_nodes, "outlook", lambda _: "none")
+    (report,) = reports(tmp_path, monkeypatch, main)
+    assert report.faults == [] and "Python 3." in report.words and "clock +0.0 s" in report.words
+
+
+def refuse(*_: str) -> None:
+    raise NoAnswer("it is down")
+
+
+def lie(directory: str, number: str) -> None:
+    answer = {"version": "9", "words": "\x1b[2J" * 999, "faults": [["\n"], 7]}
+    Path(directory, number).write_text(json.dumps(answer), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("node", "fault"),
+    [
+        (refuse, "it is down"),
+        (lambda *_: None, "no answer in 0.3 s"),
+        (lambda directory, number: Path(directory, number).write_text("7", encoding="utf-8"), "no answer"),
+        (lie, "it has another version of this package"),
+    ],
+)
+def test_what_a_node_does_not_say_is_a_finding(
+    node: Callable[..., None], fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (report,) = reports(tmp_path, monkeypatch, node)
+    assert any(fault in each for each in report.faults)
+    assert "\x1b" not in report.words and len(report.words) <= 500
+
+
+def test_without_nodes_the_doctor_says_how_to_name_them(tmp_path: Path) -> None:
+    settings = read_settings(environment={"HOME": str(tmp_path)}, cwd=tmp_path)
+    with pytest.raises(BadArgument, match="--launcher"):
+        list(check_nodes.check_nodes(open_service(settings)))
