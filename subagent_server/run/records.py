@@ -58,7 +58,12 @@ class Record(BaseModel):
     """The base of everything that is stored or shown: frozen, camelCase outside, snake_case inside."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", serialize_by_alias=True
+        alias_generator=to_camel,
+        populate_by_name=True,
+        frozen=True,
+        extra="ignore",
+        serialize_by_alias=True,
+        defer_build=True,  # a command needs a few of them, and building all took a third of its imports
     )
 
     def to_json(self) -> bytes:
