@@ -41,17 +41,7 @@ class LaunchPackage:
 
     def to_json(self) -> dict[str, Any]:
         """Return the mapping that the shim and the worker read."""
-        return {
-            "definition": self.definition,
-            "environment": self.environment,
-            "token": self.token,
-            "cwd": self.cwd,
-            "prompt": self.prompt,
-            "secrets": self.secrets,
-            "slots": self.slots,
-            "after": self.after,
-            "script": self.script,
-        }
+        return dict(vars(self))
 
 
 class Reservation(Protocol):

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -236,18 +237,10 @@ def tail(file: Entry, count: int) -> LinePage:
     try:
         with file.reader() as opened:
             end = _last_newline(opened.fileno(), os.fstat(opened.fileno()).st_size)
-            blocks: list[bytes] = []
-            position, newlines = end, 0
-            while position > 0 and newlines <= count and end - position < LONGEST_LINE:
-                start = max(0, position - _BLOCK)
-                blocks.append(os.pread(opened.fileno(), position - start, start))
-                newlines += blocks[-1].count(b"\n")
-                position = start
+            lines = list(islice(_backwards(opened.fileno(), end, LONGEST_LINE), count))
     except FileNotFoundError:
         return LinePage([], 0, True)
-    lines = b"".join(reversed(blocks)).decode("utf-8", "replace").split("\n")[:-1]
-    whole = lines[1:] if position > 0 else lines  # before the first of them stands more of it, or its newline
-    return LinePage(whole[-count:] if count else [], end, True)
+    return LinePage([line.decode("utf-8", "replace") for line in reversed(lines)], end, True)
 
 
 def torn_line(file: Entry) -> str:
@@ -299,12 +292,10 @@ def records(file: Entry) -> Iterator[dict[str, Any]]:
 def latest(file: Entry, wanted: frozenset[str], *, within: int = 400) -> dict[str, dict[str, Any]]:
     """Return the last record of each wanted `type` among the last `within` lines."""
     found: dict[str, dict[str, Any]] = {}
-    for line in reversed(tail(file, within).lines):
+    for line in tail(file, within).lines:
         record = parse(line)
-        if record is not None and record.get("type") in wanted and record["type"] not in found:
+        if record is not None and record.get("type") in wanted:
             found[record["type"]] = record
-            if len(found) == len(wanted):
-                break
     return found
 
 
@@ -314,23 +305,12 @@ def last_of(file: Entry, kind: str, *, max_bytes: int = 32 << 20) -> dict[str, A
     try:
         with file.reader() as opened:
             end = _last_newline(opened.fileno(), os.fstat(opened.fileno()).st_size)
-            position = end
-            rest: list[bytes] = []  # of a line whose beginning was not read yet, its last piece first
-            while position > 0 and end - position < max_bytes:
-                start = max(0, position - _BLOCK)
-                part = os.pread(opened.fileno(), position - start, start)
-                position = start
-                first = 0 if position == 0 else part.find(b"\n") + 1  # before it stands part of a line
-                if first == 0 and position > 0:
-                    rest.append(part)
-                    continue
-                for line in reversed(b"".join([part[first:], *reversed(rest)]).split(b"\n")):
-                    record = parse(line) if needle in line else None
-                    if record is not None and record.get("type") == kind:
-                        return record
-                rest = [part[:first]]
+            for line in _backwards(opened.fileno(), end, max_bytes):
+                record = parse(line) if needle in line else None
+                if record is not None and record.get("type") == kind:
+                    return record
     except FileNotFoundError:
-        return None
+        pass
     return None
 
 
@@ -350,6 +330,23 @@ def _lines(opened: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a file, up to a line longer than any we write."""
     while (line := opened.readline(LONGEST_LINE)) and (line.endswith(b"\n") or len(line) < LONGEST_LINE):
         yield line
+
+
+def _backwards(descriptor: int, end: int, most: int) -> Iterator[bytes]:
+    """Yield the lines before `end`, where a line ends, the last first, as far as `most` bytes reach back."""
+    position = end - 1  # before the newline of the last one
+    pieces: list[bytes] = []  # of a line whose beginning was not read yet, its last piece first
+    while position > 0 and end - position < most:
+        start = max(0, position - _BLOCK)
+        first, *others = os.pread(descriptor, position - start, start).split(b"\n")
+        position = start
+        if others:
+            yield b"".join([others.pop(), *reversed(pieces)])
+            yield from reversed(others)
+            pieces = []
+        pieces.append(first)
+    if position == 0:
+        yield b"".join(reversed(pieces))
 
 
 def _last_newline(descriptor: int, size: int) -> int:
