@@ -26,7 +26,7 @@ SECONDS = 400
 """The bound of all tests of one mutant, for a machine that is busy with other things, too."""
 
 TESTS: dict[str, str] = {
-    "run/agent_definition.py": "run/test_tool_selection.py run/test_records.py agents/test_agent_fields.py",
+    "run/agent_definition.py": "run/test_tool_selection.py run/test_records.py agents/test_golden.py",
     "run/bounded_command.py": "run/test_bounded_command.py",
     "run/command_input.py": "extensions/programs/test_command.py",
     "run/commands.py": "run/test_killable.py run/test_json_schema.py",
@@ -49,7 +49,7 @@ TESTS: dict[str, str] = {
     "run/records.py": "run/test_records.py cli/test_show.py worktrees/test_life_of_a_worktree.py",
     "run/schemas.py": "run/test_json_schema.py run/test_file_schemas.py verbs/test_next_calls.py",
     "run/secrets.py": "run/test_secrets.py",
-    "run/states.py": "run/test_states.py run/test_limits.py run/test_apply.py verbs/test_reply.py",
+    "run/states.py": "run/test_apply.py run/test_questions.py run/test_limits.py verbs/test_reply.py",
     "run/stderr.py": "run/test_stderr.py run/test_no_room.py",
     "run/store.py": "run/test_create.py run/test_update.py run/test_read.py run/test_migrate.py "
     "run/test_roll_forward.py run/test_store_agrees_with_model.py",

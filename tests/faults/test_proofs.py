@@ -113,9 +113,6 @@ KILLS = ("tests/faults/test_kills.py", "tests/faults/test_identities.py", "tests
 SAMPLE = (  # first the one that waits for the zygote, which then forks the runs of all
     "tests/faults/test_proofs.py::test_worker_shim_and_warm_process_are_closed_to_the_programs_of_their_own_user",
     "tests/faults/test_kills.py::test_what_a_run_leaves_behind_at_its_end_is_ended_soon",
-    "tests/faults/test_kills.py::test_the_runs_that_a_killed_run_has_started_are_stopped",
-    "tests/faults/test_identities.py",
-    "tests/run/test_processes.py",
     "tests/faults/test_proofs.py::test_a_run_that_a_program_has_started_is_spared_as_a_record_names_its_shim",
 )
 RERUNS = {"kills": KILLS, "proofs": ("tests/faults/test_proofs.py", NESTED)} if WHOLE else {"sample": SAMPLE}

@@ -1,17 +1,15 @@
-"""The command over what is hostile: each call has a bound that the kernel keeps.
-
-It has so little memory and room for files that endless work is noticed at once.
-"""
+"""The command over what is hostile, with so little room that endless work is noticed at once."""
 
 import json
-import subprocess
+import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.commands import PROGRAM
+from tests.helpers.commands import run_command
 
 HANG_SECONDS = 60
 """When a call is taken for one that never ends, on a machine that has much else to do."""
@@ -50,28 +48,35 @@ def call_bounded(
     cwd: Path | None = None,
     seconds: int = HANG_SECONDS,
 ) -> Ended:
-    """Run the command to its end; its output goes through two files in `home`.
+    """Run the command to its end, in this process if it can be: then the bound of the test counts.
 
     Raises:
         subprocess.TimeoutExpired: it did not end within `seconds`.
         AssertionError: it died, or showed a traceback.
     """
     began = time.monotonic()
-    files = [home / "command.out", home / "command.err"]
-    bounds = ["prlimit", f"--as={_MEMORY_BYTES}", f"--fsize={_FILE_BYTES}", "--core=0", "--"]
-    with files[0].open("wb") as out, files[1].open("wb") as err:
-        code = subprocess.run(
-            [*bounds, *PROGRAM, *words],
-            cwd=cwd or home,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            timeout=seconds,
-            check=False,
-        ).returncode
-    said = [file.read_bytes().decode("utf-8", "replace") for file in files]
-    ended = Ended(words, code, said[0], said[1], time.monotonic() - began)
+    with _little_room():
+        done = run_command(words, cwd=cwd or home, environment=environment, seconds=seconds)
+    said = [text.decode("utf-8", "replace") for text in (done.stdout, done.stderr)]
+    ended = Ended(words, done.returncode, said[0], said[1], time.monotonic() - began)
     assert ended.code >= 0, f"died: {ended}"
     assert "Traceback" not in ended.said, str(ended)
     return ended
+
+
+@contextmanager
+def _little_room() -> Iterator[None]:
+    """Bound the memory and the files of this process, and of those that it starts meanwhile."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    bounds = {
+        resource.RLIMIT_AS: pages * resource.getpagesize() + _MEMORY_BYTES,
+        resource.RLIMIT_FSIZE: _FILE_BYTES,
+    }
+    before = {kind: resource.getrlimit(kind) for kind in bounds}
+    for kind, soft in bounds.items():
+        resource.setrlimit(kind, (soft, before[kind][1]))
+    try:
+        yield
+    finally:
+        for kind, limits in before.items():
+            resource.setrlimit(kind, limits)

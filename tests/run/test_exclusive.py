@@ -80,24 +80,6 @@ def test_who_waits_too_long_is_told_so_and_disturbs_nobody(tmp_path: Path) -> No
                 pass
 
 
-@pytest.mark.process
-def test_a_writer_that_is_killed_gives_the_lock_back(tmp_path: Path) -> None:
-    with Child(HOLD, tmp_path / "lock") as holder:
-        assert holder.hear() == "held"
-        holder.kill()
-    with exclusive(Entry.at(tmp_path / "lock"), timeout=5):
-        pass
-
-
-def test_the_lock_file_is_never_removed(tmp_path: Path) -> None:
-    lock = tmp_path / "lock"
-    with exclusive(Entry.at(lock)):
-        before = lock.stat().st_ino
-    assert lock.stat().st_ino == before
-    with exclusive(Entry.at(lock)):
-        assert lock.stat().st_ino == before
-
-
 def test_a_program_that_takes_the_lock_by_the_library_keeps_out_and_is_kept_out(tmp_path: Path) -> None:
     lock, by_library = tmp_path / "lock", FileLock(tmp_path / "lock")
     with by_library, pytest.raises(LockTimeout), exclusive(Entry.at(lock), timeout=0.05):
@@ -117,9 +99,3 @@ def test_a_directory_that_is_not_there_is_not_made_for_a_lock(tmp_path: Path) ->
     with pytest.raises(StorageFailed), exclusive(Entry.at(tmp_path / "gone" / "lock")):
         pass
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_lock_file_that_cannot_be_opened_is_a_storage_failure(tmp_path: Path) -> None:
-    (tmp_path / "lock").mkdir()
-    with pytest.raises(StorageFailed, match="could not be written"), exclusive(Entry.at(tmp_path / "lock")):
-        pass

@@ -11,7 +11,7 @@ from subagent_server.run import transitions
 from subagent_server.run.records import RunMeta
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.store import RunStore
-from tests.helpers.runs import LATER, metas
+from tests.helpers.runs import LATER
 
 VERSION_1 = Path(__file__).with_name("data") / "meta_v1.json"
 RUN_ID = "20260214-081500-250-hq7m2d"
@@ -46,14 +46,6 @@ def test_what_version_1_did_not_know_is_derived_from_what_it_did(store: RunStore
     assert meta.pending_questions == 1
 
 
-def test_reading_an_old_state_does_not_write_it(store: RunStore) -> None:
-    path = left_by_version_1(store)
-    before = path.read_bytes()
-    store.read(RUN_ID)
-    assert list(metas(store)) == [store.read(RUN_ID)]
-    assert path.read_bytes() == before
-
-
 def test_an_old_run_goes_on_and_is_written_in_the_present_version(store: RunStore) -> None:
     path = left_by_version_1(store)
     answered = store.update(RUN_ID, transitions.ReplyGiven(message_id="q2", answer="yes"), LATER)
@@ -74,11 +66,6 @@ def test_the_end_of_an_old_run_keeps_its_time(store: RunStore, end: str) -> None
     assert meta.ended_at.isoformat() == "2026-02-14T08:20:00+00:00"
     assert (meta.stopped_at is not None) == (end == "stopped")
     assert (meta.completed_at is not None) == (end != "stopped")
-
-
-def test_a_state_that_says_no_version_is_of_the_first(store: RunStore) -> None:
-    left_by_version_1(store, schemaVersion=None)
-    assert store.read(RUN_ID).schema_version == SCHEMA_VERSION
 
 
 def test_the_least_that_version_1_wrote_is_enough(store: RunStore) -> None:

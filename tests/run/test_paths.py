@@ -35,13 +35,6 @@ def test_every_file_of_a_run_lies_where_the_contract_says(tmp_path: Path, name: 
     assert getattr(RootPaths(tmp_path).run(RUN_ID), name).path == tmp_path / RUN_ID / file
 
 
-def test_a_run_knows_its_id_and_its_root(tmp_path: Path) -> None:
-    run = RootPaths(tmp_path).run(RUN_ID)
-    assert run.run_id == RUN_ID
-    assert run.root.root == tmp_path
-    assert run.directory == tmp_path / RUN_ID
-
-
 def test_the_names_that_no_run_has_are_known(tmp_path: Path) -> None:
     run = RootPaths(tmp_path).run(RUN_ID)
     run.directory.mkdir()
@@ -69,10 +62,3 @@ def test_no_path_is_made_of_what_is_no_run_id(tmp_path: Path, run_id: str) -> No
     for make in (root.run, root.change_mark):
         with pytest.raises(InvalidRunId):
             make(run_id)
-
-
-def test_our_own_folders_have_names_that_no_run_can_have(tmp_path: Path) -> None:
-    root = RootPaths(tmp_path)
-    for folder in (root.changes, root.slots, root.removed, root.backoff):
-        with pytest.raises(InvalidRunId):
-            root.run(folder.path.name)

@@ -95,13 +95,6 @@ def test_a_signal_reaches_the_process_it_is_for(child: Child) -> None:
 
 
 @pytest.mark.process
-def test_a_signal_to_a_process_that_is_gone_reaches_nobody(child: Child) -> None:
-    identity = identity_of(child.pid)
-    child.kill()
-    assert not processes.send_signal(identity, signal.SIGTERM)
-
-
-@pytest.mark.process
 @pytest.mark.parametrize("name", ["a) Z 1 (b", ") (", "two words", "(((", "\n) R 0"])
 def test_no_name_of_a_process_misleads_about_its_state(name: str) -> None:
     code = """
@@ -115,14 +108,6 @@ def test_no_name_of_a_process_misleads_about_its_state(name: str) -> None:
         assert int(child.hear()) == os.getpid()
         assert processes.is_alive(identity_of(child.pid))
         assert identity_of(child.pid) in processes.descendants([os.getpid()])
-
-
-@pytest.mark.process
-def test_an_identity_survives_json(child: Child) -> None:
-    identity = identity_of(child.pid)
-    written = json.dumps(identity.to_json())
-    assert set(json.loads(written)) == {"host", "pid", "startTime", "bootId"}
-    assert Identity.from_json(json.loads(written)) == identity
 
 
 @pytest.mark.parametrize(
@@ -179,15 +164,6 @@ def test_a_process_of_another_user_is_not_found_whatever_it_shows() -> None:
 
 
 @pytest.mark.process
-def test_a_marked_zombie_is_not_found() -> None:
-    name, value = "SUBAGENT_TEST_MARK", uuid.uuid4().hex
-    with Child("pass", environment={name: value}) as child:
-        identity = identity_of(child.pid)
-        wait_for(lambda: not processes.is_alive(identity), 60, "the process to become a zombie")
-        assert processes.marked(f"{name}={value}") == []
-
-
-@pytest.mark.process
 def test_descendants_are_all_below_but_what_is_spared_and_what_is_below_that() -> None:
     family = {"a": {"a1": {}, "a2": {"a21": {}}}, "foreign": {"below": {}}, "b": {"foreign-too": {}}}
     names = {"root", "a", "a1", "a2", "a21", "b", "foreign", "below", "foreign-too"}
@@ -203,13 +179,6 @@ def test_descendants_are_all_below_but_what_is_spared_and_what_is_below_that() -
         all_of_them = processes.descendants([root.pid])
         assert {identity.pid for identity in all_of_them} == set(pids.values()) - {root.pid}
     wait_for(lambda: not any(map(processes.is_alive, all_of_them)), 60, "the family to leave")
-
-
-@pytest.mark.process
-def test_a_process_without_children_has_no_descendants(child: Child) -> None:
-    assert processes.descendants([child.pid]) == []
-    child.kill()
-    assert processes.descendants([child.pid]) == []
 
 
 @pytest.mark.process

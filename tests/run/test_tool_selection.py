@@ -2,7 +2,7 @@
 
 import pytest
 
-from subagent_server.run.agent_definition import Selection, select
+from subagent_server.run.agent_definition import AgentDefinition, CodeMode, Selection, select
 
 
 def offered(selection: Selection) -> set[str]:
@@ -133,3 +133,9 @@ def test_web_tools_a_listing_and_the_to_do_list_are_there_only_if_they_are_named
     assert named.web_search and named.ls and named.bash and named.todos == ["todo_write", "task_get"]
     removed = select(["WebSearch", "LS", "TodoWrite"], ["*"])
     assert not (removed.web_search or removed.ls or removed.todos)
+
+
+def test_code_mode_is_off_where_its_tool_is_forbidden() -> None:
+    agent = AgentDefinition(name="a", code_mode=CodeMode(enabled=True))
+    forbidden = agent.model_copy(update={"disallowed_tools": ["execute_python_code"]})
+    assert agent.enabled_code_mode is not None and forbidden.enabled_code_mode is None

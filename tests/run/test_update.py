@@ -9,12 +9,12 @@ import pytest
 
 from subagent_server.run import transitions
 from subagent_server.run.errors import IllegalTransition, MessageClosed, NewerSchema, UnknownMessage
-from subagent_server.run.records import Failure, RunResult, Usage
+from subagent_server.run.records import Failure, RunResult
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import RunEvent
 from tests.helpers.files import names
-from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, T0, WORKER, start_run
+from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, T0, start_run
 
 BLUE = transitions.ReplyGiven(message_id="q1", answer="blue")
 FAILED = transitions.RunFailed(failure=Failure(code="agent_error", message="It broke."))
@@ -37,38 +37,6 @@ def untouched(path: Path) -> tuple[bytes, int, int]:
     return path.read_bytes(), status.st_ino, status.st_mtime_ns
 
 
-def test_a_change_is_what_everybody_reads_from_then_on(store: RunStore) -> None:
-    start_run(store)
-    returned = store.update(RUN_ID, STARTED, LATER)
-    assert returned.status is Status.RUNNING
-    assert RunStore(store.paths.root).read(RUN_ID) == store.read(RUN_ID) == returned
-    assert json.loads(store.paths.run(RUN_ID).meta.path.read_bytes())["worker"]["pid"] == WORKER.pid
-
-
-def test_the_revision_counts_the_changes_one_by_one(store: RunStore) -> None:
-    start_run(store)
-    happened: list[RunEvent] = [
-        STARTED,
-        ASKED,
-        BLUE,
-        transitions.ReplyAcknowledged(message_id="q1"),
-        ASKED,
-        transitions.Finished(),
-    ]
-    revisions = [store.update(RUN_ID, event, LATER).revision for event in happened]
-    assert revisions == [1, 2, 3, 4, 5, 6]
-    assert [step.event for step in store.read(RUN_ID).transitions] == [event.event for event in happened]
-
-
-def test_a_file_is_replaced_whole_and_nothing_else_is_left_in_the_directory(store: RunStore) -> None:
-    start_run(store, RUN_ID, STARTED)
-    run = store.paths.run(RUN_ID)
-    with run.meta.path.open("rb") as reader:
-        store.update(RUN_ID, ASKED, LATER)
-        assert json.load(reader)["status"] == "running"
-    assert names(run.directory) == OF_ITS_OWN
-
-
 @pytest.mark.parametrize(("event", "error"), REFUSED, ids=lambda value: type(value).__name__)
 def test_a_refused_event_changes_no_byte(store: RunStore, event: RunEvent, error: type[Exception]) -> None:
     start_run(store, RUN_ID, STARTED, ASKED, BLUE)
@@ -89,14 +57,6 @@ def test_an_event_that_has_already_happened_writes_nothing(store: RunStore, even
     assert untouched(run.meta.path) == written
 
 
-def test_the_result_is_there_when_the_run_has_ended(store: RunStore) -> None:
-    start_run(store, RUN_ID, STARTED)
-    ended = store.update(RUN_ID, transitions.Finished(summary="done"), LATER, result=DONE)
-    assert (ended.status, ended.summary) == (Status.COMPLETED, "done")
-    assert store.read_result(RUN_ID) == DONE
-    assert names(store.paths.run(RUN_ID).directory) == sorted([*OF_ITS_OWN, "result.json"])
-
-
 def test_a_result_is_not_stored_by_an_event_that_does_not_end_the_run(store: RunStore) -> None:
     start_run(store, RUN_ID, STARTED)
     store.update(RUN_ID, transitions.ProgressReported(summary="half way"), LATER, result=DONE, payload=b"x")
@@ -114,14 +74,6 @@ def test_the_first_result_is_never_replaced(store: RunStore, late: RunEvent) -> 
     assert len(names(run.directory)) == 5
 
 
-def test_a_run_that_was_stopped_without_a_result_gets_none_later(store: RunStore) -> None:
-    start_run(store, RUN_ID, STARTED)
-    store.update(RUN_ID, transitions.StopRequested(), T0)
-    store.update(RUN_ID, transitions.Finished(), LATER, result=DONE)
-    assert store.read_result(RUN_ID) is None
-    assert store.read(RUN_ID).status is Status.STOPPED
-
-
 @pytest.mark.parametrize("payload", [b"", b"x" * 100_000, bytes(range(256))], ids=len)
 def test_a_payload_is_stored_compressed_and_named_with_its_size(store: RunStore, payload: bytes) -> None:
     start_run(store, RUN_ID, STARTED)
@@ -131,13 +83,6 @@ def test_a_payload_is_stored_compressed_and_named_with_its_size(store: RunStore,
     assert (ended.payload.size, ended.payload.path) == (len(payload), "payload.gz")
     assert gzip.decompress(run.payload.path.read_bytes()) == store.read_payload(RUN_ID) == payload
     assert store.read(RUN_ID).summary == "done"
-
-
-def test_usage_can_be_settled_after_the_end(store: RunStore) -> None:
-    start_run(store, RUN_ID, STARTED)
-    store.update(RUN_ID, transitions.StopRequested(), T0)
-    settled = store.update(RUN_ID, transitions.UsageSettled(usage=Usage(input_tokens=7)), LATER)
-    assert (settled.status, settled.usage.input_tokens) == (Status.STOPPED, 7)
 
 
 def test_the_state_of_a_later_version_is_read_as_far_as_known_and_never_written(store: RunStore) -> None:
@@ -169,11 +114,3 @@ def test_any_text_of_a_model_can_be_stored(store: RunStore, text: str) -> None:
     stored = store.read_result(RUN_ID)
     assert stored is not None
     assert stored.text == shown
-
-
-def test_a_result_that_has_its_name_is_never_replaced(store: RunStore) -> None:
-    start_run(store, RUN_ID, STARTED)
-    store.update(RUN_ID, transitions.Finished(summary="done"), LATER, result=DONE)
-    late = transitions.UsageSettled(usage=Usage(turns=9))
-    assert store.update(RUN_ID, late, LATER, result=BROKEN, payload=b"late").usage.turns == 9
-    assert store.read_result(RUN_ID) == DONE and store.read_payload(RUN_ID) is None

@@ -10,26 +10,6 @@ import pytest
 
 from subagent_server.run import wake
 from subagent_server.run.files import Entry
-from tests.helpers.processes import Child
-
-POKE = """
-    import sys
-    from pathlib import Path
-    from subagent_server.run.files import Entry
-    from subagent_server.run import wake
-    wake.poke(Entry.at(Path(sys.argv[1])))
-    print("poked", flush=True)
-"""
-SLEEP = """
-    import select, sys
-    from pathlib import Path
-    from subagent_server.run.files import Entry
-    from subagent_server.run import wake
-    descriptor = wake.open_fifo(Entry.at(Path(sys.argv[1])))
-    print("asleep", flush=True)
-    print("woken" if select.select([descriptor], [], [], 15)[0] else "nobody came", flush=True)
-    sys.stdin.readline()
-"""
 
 
 @pytest.fixture
@@ -57,22 +37,6 @@ def test_a_poke_wakes_its_sleeper(path: Path, sleeper: int) -> None:
     assert is_woken(sleeper)
 
 
-@pytest.mark.process
-def test_a_poke_of_another_process_wakes_too(path: Path) -> None:
-    with Child(SLEEP, path) as other:
-        assert other.hear() == "asleep"
-        wake.poke(Entry.at(path))
-        assert other.hear() == "woken"
-
-
-@pytest.mark.process
-def test_a_poke_that_comes_before_the_sleep_is_not_lost(path: Path, sleeper: int) -> None:
-    with Child(POKE, path) as other:
-        assert other.hear() == "poked"
-        other.wait()
-    assert is_woken(sleeper)
-
-
 def test_drained_pokes_are_forgotten_and_later_ones_wake_again(path: Path, sleeper: int) -> None:
     for _ in range(3):
         wake.poke(Entry.at(path))
@@ -94,15 +58,6 @@ def test_a_sleeper_that_never_looks_does_not_hold_up_who_pokes(path: Path, sleep
 
 def test_a_fifo_that_nobody_reads_any_more_is_removed(path: Path) -> None:
     os.close(wake.open_fifo(Entry.at(path)))
-    wake.poke(Entry.at(path))
-    assert not path.exists()
-
-
-@pytest.mark.process
-def test_a_fifo_of_a_killed_sleeper_is_removed(path: Path) -> None:
-    with Child(SLEEP, path) as other:
-        assert other.hear() == "asleep"
-        other.kill()
     wake.poke(Entry.at(path))
     assert not path.exists()
 
