@@ -30,16 +30,10 @@ _HIDDEN = "hidden files and directories are not read"
 _NOT_BELOW = "the files in it are read, its sub-directories are not"
 
 
-@dataclass(frozen=True)
-class FoundFile:
-    """A file to load, or a problem with what is at that path."""
-
-    path: Path
-    problem: Problem | None = None
-
-
-def agent_files(directory: Path, seen: dict[Identity, Path]) -> list[FoundFile]:
+def agent_files(directory: Path, seen: dict[Identity, Path]) -> list[Path | Problem]:
     """Return the files of a directory tree with the suffix of an agent file, sorted in each directory.
+
+    In the place of what is not to be loaded stands the problem with it.
 
     Links to files are followed. Of a directory outside to which a link leads the files are read, and not its
     sub-directories: a link to `/` is not the whole disk. What was reached before, by whatever name, is not
@@ -49,8 +43,8 @@ def agent_files(directory: Path, seen: dict[Identity, Path]) -> list[FoundFile]:
     return list(_TreeWalk(directory, seen).found_files())
 
 
-def _problem(path: Path, kind: Kind, reason: str) -> FoundFile:
-    return FoundFile(path, Problem(path, None, kind, reason))
+def _problem(path: Path, kind: Kind, reason: str) -> Problem:
+    return Problem(path, None, kind, reason)
 
 
 def _is_directory(entry: "os.DirEntry[str]") -> bool:
@@ -61,40 +55,33 @@ def _is_directory(entry: "os.DirEntry[str]") -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class _Directory:
-    """A directory to read; `outside` if a link has led out of the tree."""
-
-    path: Path
-    outside: bool = False
-
-
 class _TreeWalk:
     def __init__(self, top: Path, seen: dict[Identity, Path]) -> None:
         self._seen = seen
         self._left = MAX_ENTRIES
         self._until = time.monotonic() + MAX_SECONDS
-        self._pending = [_Directory(top)]
+        self._pending = [(top, False)]
+        """Directories to read, each with whether a link has led out of the tree to it."""
         self._top = top
         self._real_top = os.path.realpath(top)
 
-    def found_files(self) -> Iterator[FoundFile]:
+    def found_files(self) -> Iterator[Path | Problem]:
         while self._pending:
-            place = self._pending.pop()
+            path, is_outside = self._pending.pop()
             try:
-                yield from self._directory(place)
+                yield from self._directory(path, is_outside)
             except FileNotFoundError:
-                yield _problem(place.path, "warning", "there is no such directory")
+                yield _problem(path, "warning", "there is no such directory")
             except OSError as error:
-                yield _problem(place.path, "error", f"the directory cannot be read ({why(error)})")
+                yield _problem(path, "error", f"the directory cannot be read ({why(error)})")
 
-    def _directory(self, place: _Directory) -> Iterator[FoundFile]:
-        earlier = self._earlier(place.path)
+    def _directory(self, path: Path, is_outside: bool) -> Iterator[Path | Problem]:
+        earlier = self._earlier(path)
         if earlier is not None:
-            yield _problem(place.path, "skipped", f"it is {shown(earlier)}, which was read already")
+            yield _problem(path, "skipped", f"it is {shown(earlier)}, which was read already")
             return
-        below: list[_Directory] = []
-        with os.scandir(place.path) as entries:
+        below: list[tuple[Path, bool]] = []
+        with os.scandir(path) as entries:
             here = sorted(islice(entries, self._left + 1), key=lambda entry: entry.name)
         for entry in here:
             self._left -= 1
@@ -113,9 +100,9 @@ class _TreeWalk:
             elif entry.name.startswith("."):
                 yield _problem(Path(entry.path), "skipped", _HIDDEN)
             else:
-                below.append(_Directory(Path(entry.path), outside=self._leads_out(entry)))
-        if place.outside and below:
-            yield _problem(place.path, "skipped", f"a link leads out of {shown(self._top)}: {_NOT_BELOW}")
+                below.append((Path(entry.path), self._leads_out(entry)))
+        if is_outside and below:
+            yield _problem(path, "skipped", f"a link leads out of {shown(self._top)}: {_NOT_BELOW}")
         else:
             self._pending += reversed(below)
 
@@ -129,7 +116,7 @@ class _TreeWalk:
     def _leads_out(self, entry: "os.DirEntry[str]") -> bool:
         return entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(self._real_top)
 
-    def _file(self, path: Path) -> Iterator[FoundFile]:
+    def _file(self, path: Path) -> Iterator[Path | Problem]:
         if path.name.startswith("."):
             yield _problem(path, "skipped", _HIDDEN)
             return
@@ -138,7 +125,7 @@ class _TreeWalk:
         except OSError:
             earlier = None  # reading the file will say what is wrong with it
         if earlier is None:
-            yield FoundFile(path)
+            yield path
         else:
             yield _problem(path, "skipped", f"it is {shown(earlier)}, which was read already")
 
@@ -263,25 +250,25 @@ def _admit(candidate: _Candidate, directory: int, search: _Search) -> None:
         search.problems += _noted(candidate)
 
 
-def _load(found: FoundFile, search: _Search) -> _Candidate | None:
-    if found.problem is not None:
-        search.problems.append(found.problem)
+def _load(found: Path | Problem, search: _Search) -> _Candidate | None:
+    if isinstance(found, Problem):
+        search.problems.append(found)
         return None
     try:
-        loaded = load_file(found.path)
+        loaded = load_file(found)
         definition = loaded.definition
         listed = replace(loaded, definition=definition.model_copy(update={"system_prompt": ""}))
-        return _Candidate(found.path, listed, hash(definition.system_prompt))
+        return _Candidate(found, listed, hash(definition.system_prompt))
     except NotAnAgent as error:
-        search.problems.append(Problem(found.path, error.line, "skipped", error.reason))
+        search.problems.append(Problem(found, error.line, "skipped", error.reason))
     except AgentFileError as error:
-        search.problems.append(Problem(found.path, error.line, "error", error.reason))
+        search.problems.append(Problem(found, error.line, "error", error.reason))
     except Exception as error:
         if lack_of_room(error) is not None:
             raise
         # A bug of the loader met in one file must not hide the others.
         reason = f"reading it failed ({type(error).__name__}: {shorten(str(error))}), so report it"
-        search.problems.append(Problem(found.path, None, "error", reason))
+        search.problems.append(Problem(found, None, "error", reason))
     return None
 
 

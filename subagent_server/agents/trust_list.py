@@ -8,7 +8,6 @@ import errno
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -22,7 +21,7 @@ from subagent_server.agents.yaml_reader import shown, why
 from subagent_server.run import durable, locks
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.run.errors import HostError, StorageFailed
-from subagent_server.run.files import Entry, beneath, open_private
+from subagent_server.run.files import Entry, PrivateDirectory
 from subagent_server.run.records import Moment, Record
 
 # -- Pins: the programs that an agent or a server would start, and the places it would send a key to.
@@ -199,11 +198,7 @@ def read_trust_file(path: Path | None) -> TrustFile:
     if path is None:
         return TrustFile(trouble="Nothing is trusted, because HOME names no directory: set it.")
     try:
-        directory = open_private(str(path.parent), make=False)
-        try:
-            return _parsed(_content(directory, path.name))
-        finally:
-            os.close(directory)
+        return _parsed(PrivateDirectory(path.parent, make=False).entry(path.name).read(MAX_BYTES))
     except FileNotFoundError:
         return TrustFile()
     except OSError as error:
@@ -241,13 +236,10 @@ def _changing(path: Path | None) -> Iterator[dict[str, Project]]:
     """Give the projects to change, and write them afterwards, in one hold of a lock."""
     if path is None:
         raise TrustNotKept("Trust cannot be kept, because HOME names no directory: set it.")
+    directory = PrivateDirectory(path.parent)
     try:
         path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory = open_private(str(path.parent))
-    except OSError as error:
-        raise _not_kept(path, error) from error
-    try:
-        lock = locks.open_lock(Entry.at(Path(beneath(directory, _LOCK))))
+        lock = locks.open_lock(directory.entry(_LOCK))
         try:
             locks.lock(lock)
             trusted = read_trust_file(path)
@@ -255,13 +247,11 @@ def _changing(path: Path | None) -> Iterator[dict[str, Project]]:
                 raise TrustNotKept(trusted.trouble)
             projects = dict(trusted.projects)
             yield projects
-            _write(Entry.at(Path(beneath(directory, path.name))), projects, path)
+            _write(directory.entry(path.name), projects, path)
         finally:
             os.close(lock)
     except OSError as error:
         raise _not_kept(path, error) from error
-    finally:
-        os.close(directory)
 
 
 def _write(file: Entry, projects: dict[str, Project], path: Path) -> None:
@@ -285,23 +275,6 @@ def _reason(error: OSError) -> str:
     if error.errno == errno.ELOOP:
         return "it is a link"
     return why(error) if error.errno else _OPEN_TO_OTHERS
-
-
-def _content(directory: int, name: str) -> bytes:
-    """Return the bytes of the file, without following a link or waiting for a writer."""
-    # A FIFO in its place would wait for a writer for ever, and a second name may lie where others write.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-    descriptor = os.open(name, flags, dir_fd=directory)
-    with os.fdopen(descriptor, "rb") as file:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
-            raise _NotUsable("it is not a regular file")
-        if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077 or facts.st_nlink != 1:
-            raise _NotUsable("another user owns it or has rights to it, or it has two names")
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise _NotUsable(f"it is larger than {MAX_BYTES >> 20} MiB")
-    return data
 
 
 def _parsed(data: bytes) -> TrustFile:

@@ -336,26 +336,12 @@ _KEYS_OF_PARTS: Mapping[str, Mapping[str, str]] = {
 _MOST_COMPARED = 60
 _LEAST_LIKENESS = 0.8
 
-_CLAUDE_CODE = frozenset(
-    canonical(key) for key in ("background", "color", "initialPrompt", "memory", "permissionMode", "skills")
-)
+_CLAUDE_CODE = frozenset({"background", "color", "initialprompt", "memory", "permissionmode", "skills"})
 _ELSEWHERE = frozenset(
-    canonical(key)
-    for key in (
-        "argument-hint",
-        "author",
-        "category",
-        "icon",
-        "license",
-        "metadata",
-        "mode",
-        "priority",
-        "tags",
-        "temperature",
-        "type",
-        "version",
-    )
+    {"argumenthint", "author", "category", "icon", "license", "metadata", "mode", "priority", "tags"}
+    | {"temperature", "type", "version"}
 )
+"""Keys of Claude Code and of other tools that mean nothing here, in canonical spelling."""
 
 
 def is_ours(key: str) -> bool:

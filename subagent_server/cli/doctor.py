@@ -127,7 +127,7 @@ def _run_ids(session: Session, name: str) -> Iterator[str]:
             raise click.UsageError(f"after `doctor`, --runs names a run: `{command}` checks another root.")
         yield session.open_run(session.run_id(name)).meta.run_id
         return
-    for run_id in store.run_ids(newest_first=False):
+    for run_id in reversed(store.run_ids()):
         try:
             may_open = session.caller.may_open(store.read(run_id))
         except SubagentError:  # a state that cannot be read is a finding

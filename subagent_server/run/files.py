@@ -321,6 +321,18 @@ def open_private(path: str, *, make: bool = True) -> int:
     return descriptor
 
 
+class PrivateDirectory(Directory):
+    """A directory of this user alone; with `make` it is made, together with its parent, if missing."""
+
+    def __init__(self, path: Path, *, make: bool = True) -> None:
+        super().__init__(path)
+        self._make = make
+
+    def _open(self) -> int:
+        self.owners = frozenset({os.geteuid()})
+        return open_private(str(self._where[0]), make=self._make)
+
+
 def is_mine(path: str, others: int) -> bool:
     """Whether this is a directory of this user, without the rights of `others` (mode bits) for others."""
     try:

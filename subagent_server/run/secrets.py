@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, AnyStr
+from typing import Any
 from urllib.parse import unquote
 
 MASK = "***"
@@ -34,7 +34,6 @@ _SHAPES = (
 begins with letters and then looks whether a word begins there: that is quicker to search for."""
 TOKENS = re.compile(_SHAPES, re.ASCII)
 """What has the shape of a token. A name such as `npm_config_registry` has it too: see `_masked`."""
-_TOKEN_BYTES = re.compile(_SHAPES.encode())
 _MARK_OF_CHANCE = re.compile(r"[0-9A-Z]")
 
 _IN_ADDRESS = r"""[^\s/?#@"'`<>\\]"""
@@ -53,7 +52,6 @@ _IN_CONTEXT = (
 )
 """Credentials that are known by the words before them. What stands in a named group may be one."""
 _CONTEXTS = [re.compile(shape, re.ASCII) for shape in _IN_CONTEXT]
-_CONTEXTS_OF_BYTES = [re.compile(shape.encode()) for shape in _IN_CONTEXT]
 _BEFORE = re.compile(
     rb"""(?:authorization["']?[ \t]{0,4}[:=]?[ \t]{0,4}["']?(?:[a-z-]{3,16})?|basic|bearer"""
     rb"""|(?:password|passwd|secret|api_?key|token)["']?[ \t]{0,4}[:=]?)[ \t]{1,4}\Z""",
@@ -227,10 +225,8 @@ class Masker:
         for value in self._bytes:
             pending = pending.replace(value, MASK.encode())
         end = len(pending) if last else self.settled(pending, max(0, len(pending) - self._carry))
-        ready = _TOKEN_BYTES.sub(_masked_bytes, pending[:end])
-        for context in _CONTEXTS_OF_BYTES:
-            ready = context.sub(_masked_in_context, ready)
-        return ready, pending[end:]
+        ready = without_shapes(pending[:end].decode("latin-1"))  # every byte is a character of its own
+        return ready.encode("latin-1"), pending[end:]
 
     @staticmethod
     def settled(pending: bytes, end: int) -> int:
@@ -247,7 +243,7 @@ class Masker:
         if word > least or least == 0:
             return word
         end -= _RECOGNIZED  # no token has so many letters: but one may begin or end among them
-        tokens = _TOKEN_BYTES.finditer(pending, least)
+        tokens = TOKENS.finditer(pending.decode("latin-1"), least)
         return next((max(least, token.start()) for token in tokens if token.start() < end < token.end()), end)
 
 
@@ -278,18 +274,15 @@ def _after_space(pending: bytes, end: int) -> int:
     return end if cut <= least and least > 0 else cut
 
 
-def _masked_in_context(match: re.Match[AnyStr]) -> AnyStr:
+def _masked_in_context(match: re.Match[str]) -> str:
     """Mask the credential in the last group of `match`, if it is one."""
     name = match.lastgroup or ""
-    found, start = match[name], match.start(name) - match.start()
-    value = found if isinstance(found, str) else found.decode("latin-1")
+    value, start = match[name], match.start(name) - match.start()
     if name == "password":
         value = value[:-1]
     if not _CREDENTIAL[name](value):
         return match[0]
-    mask = MASK if isinstance(found, str) else MASK.encode()
-    whole = match[0]
-    return whole[:start] + mask + whole[start + len(value) :]  # type: ignore[operator]
+    return match[0][:start] + MASK + match[0][start + len(value) :]
 
 
 def _is_encoded_pair(value: str) -> bool:
@@ -316,10 +309,6 @@ _CREDENTIAL: Mapping[str, Callable[[str], bool]] = {
 def _masked(match: re.Match[str]) -> str:
     """Mask what has a digit or a capital letter: made by chance, and no name that somebody gave."""
     return MASK if _MARK_OF_CHANCE.search(match[0]) else match[0]
-
-
-def _masked_bytes(match: re.Match[bytes]) -> bytes:
-    return MASK.encode() if _MARK_OF_CHANCE.search(match[0].decode("latin-1")) else match[0]
 
 
 def _has_key_end(pending: bytes, begins: int, end: int) -> bool:

@@ -3,7 +3,6 @@
 import gzip
 import heapq
 import json
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -449,17 +448,9 @@ class RunStore:
         names.sort(reverse=True)  # run ids begin with their time
         yield from filter(is_run_id, names)
 
-    def run_ids(self, *, newest_first: bool = True) -> list[str]:
-        """Return the ids of all run directories, also of those without a state."""
-        try:
-            names = [
-                entry.name
-                for entry in os.scandir(self.paths.root)
-                if is_run_id(entry.name) and entry.is_dir(follow_symlinks=False)
-            ]
-        except FileNotFoundError:
-            return []
-        return sorted(names, reverse=newest_first)
+    def run_ids(self) -> list[str]:
+        """Return the ids of all run directories, the newest first, also of those without a state."""
+        return [run_id for run_id in self.newest_first() if self.paths.run(run_id).files.exists()]
 
     def live_ids(self) -> list[str]:
         """Return the ids of the runs whose tree is not recorded as gone, by their marks."""

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Protocol
 
 from subagent_server import extensions
-from subagent_server.agents.agent_file import (
+from subagent_server.agents.agent_file import is_http_url
+from subagent_server.agents.expand import REFERENCE, expand_as_far_as_set
+from subagent_server.agents.mcp_json import UnknownServer
+from subagent_server.agents.model_names import (
     has_known_price,
-    is_http_url,
     misspelt_alias,
     resolve_model,
     unknown_model,
 )
-from subagent_server.agents.expand import REFERENCE, expand_as_far_as_set
-from subagent_server.agents.mcp_json import UnknownServer
 from subagent_server.agents.yaml_reader import AgentFileError
 from subagent_server.run.agent_definition import AgentDefinition, ServedAgent, ServerDefinition
 from subagent_server.run.errors import BadArgument, shorten

@@ -7,18 +7,17 @@ notes its places in one file of the user's state directory and reads those of th
 long as its worker lives: a run that has ended holds nothing, and nobody has to remove its entry.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from subagent_server.run.files import open_private
+from subagent_server.run import locks
+from subagent_server.run.files import PrivateDirectory
 from subagent_server.run.host_programs import user_program
-from subagent_server.run.processes import Identity, is_alive
+from subagent_server.run.processes import Identity, host_name, is_alive
 from subagent_server.settings import Settings
 
 _FILE, _LOCK, _NEW = "live-runs.json", "live-runs.lock", "live-runs.new"
@@ -65,35 +64,27 @@ def enter(state_directory: Path | None, mine: LiveRun) -> list[LiveRun]:
     if state_directory is None:
         return []
     state_directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    directory = open_private(str(state_directory))
+    directory = PrivateDirectory(state_directory)
+    lock = locks.open_lock(directory.entry(_LOCK))
     try:
-        lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            others = _alive(directory)
-            content = json.dumps([run.to_json() for run in (*others, mine)]).encode()
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(_NEW, flags, 0o600, dir_fd=directory), "wb") as file:
-                file.write(content)
-            os.rename(_NEW, _FILE, src_dir_fd=directory, dst_dir_fd=directory)
-        finally:
-            os.close(lock)
+        locks.lock(lock)
+        noted = _noted(directory)
+        # A run of another host is judged there alone: its entry stays (a home that hosts share).
+        kept = [run for run in noted if run.worker.host != host_name() or is_alive(run.worker)]
+        new = directory.entry(_NEW)
+        with os.fdopen(new.open(os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+            file.write(json.dumps([run.to_json() for run in (*kept, mine)]).encode())
+        new.rename(directory.entry(_FILE))
     finally:
-        os.close(directory)
-    return others
+        os.close(lock)
+    return _alive(noted)
 
 
 def live_runs(state_directory: Path | None) -> list[LiveRun]:
     """Return the live runs of this user; none if their file cannot be read."""
     if state_directory is None:
         return []
-    with suppress(OSError):
-        directory = open_private(str(state_directory), make=False)
-        try:
-            return _alive(directory)
-        finally:
-            os.close(directory)
-    return []
+    return _alive(_noted(PrivateDirectory(state_directory, make=False)))
 
 
 def host_program(settings: Settings, name: str) -> Path:
@@ -119,14 +110,14 @@ def written_directories(settings: Settings) -> list[Path]:
     return live if is_above_home else [cwd, *live]
 
 
-def _alive(directory: int) -> list[LiveRun]:
+def _noted(directory: PrivateDirectory) -> list[LiveRun]:
     try:
-        descriptor = os.open(
-            _FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory
-        )
-        with os.fdopen(descriptor, "rb") as file:
-            data = json.loads(file.read(_MOST_BYTES))
+        data = json.loads(directory.entry(_FILE).read(_MOST_BYTES))
     except (OSError, ValueError, RecursionError):
         return []
     found = (LiveRun.from_json(entry) for entry in (data if isinstance(data, list) else []))
-    return [run for run in found if run is not None and is_alive(run.worker)]
+    return [run for run in found if run is not None]
+
+
+def _alive(noted: Sequence[LiveRun]) -> list[LiveRun]:
+    return [run for run in noted if is_alive(run.worker)]

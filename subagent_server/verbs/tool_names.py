@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 
-from subagent_server.agents.agent_file import resolve_model, unknown_model
+from subagent_server.agents.model_names import resolve_model, unknown_model
 from subagent_server.run.agent_definition import (
     CODE_TOOL_NAME,
     NAMES,

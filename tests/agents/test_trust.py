@@ -71,7 +71,6 @@ SPOILT: dict[str, Callable[[Path], object]] = {
     "a link": a_link,
     "a link to its directory": a_linked_directory,
     "a FIFO": a_fifo,
-    "writable by all": lambda file: file.chmod(0o666),
     "a directory that others may enter": lambda file: file.parent.chmod(0o755),
     "of two names": lambda file: file.with_name("second").hardlink_to(file),
     "not JSON": lambda file: file.write_text("{", encoding="utf-8"),

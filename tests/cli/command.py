@@ -255,4 +255,4 @@ def until_watching(running: Running) -> None:
 
 def stored(cli: Cli) -> list[str]:
     """Return the names of the runs that are there, oldest first."""
-    return cli.store.run_ids(newest_first=False)
+    return cli.store.run_ids()[::-1]

@@ -1,6 +1,8 @@
 """What only two hosts on one file system show: nothing here judges what another host alone can know."""
 
+import json
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from subagent_server.run import durable, locks, processes
 from subagent_server.run.files import Directory
 from subagent_server.run.journal import RunJournal
 from subagent_server.run.store import RunStore, announce
+from subagent_server.verbs.live_runs import LiveRun, enter, live_runs
 from tests.helpers.files import names
 from tests.helpers.runs import RUN_ID, STARTED, start_run
 
@@ -34,6 +37,16 @@ def test_a_temporary_file_of_another_host_stays(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     durable.remove_leftovers(Directory(tmp_path))
     assert names(tmp_path) == [there]
+
+
+def test_a_live_run_of_another_host_stays_noted_and_is_not_judged_here(tmp_path: Path) -> None:
+    state, here = tmp_path / "state", processes.this_process()
+    elsewhere, ended = replace(here, host="another"), replace(here, start_time=1)
+    for worker in (elsewhere, ended, here):
+        assert enter(state, LiveRun(worker, tmp_path)) == []
+    assert [run.worker for run in live_runs(state)] == [here]
+    noted = json.loads((state / "live-runs.json").read_bytes())
+    assert [entry["worker"] for entry in noted] == [elsewhere.to_json(), here.to_json()]
 
 
 class NfsClient:

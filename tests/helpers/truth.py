@@ -32,7 +32,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def examine_all(store: RunStore, environment: Mapping[str, str]) -> Iterator[Defect]:
     """Reconcile and check every run under the root. `environment` holds the secrets to look for."""
-    for run_id in store.run_ids(newest_first=False):
+    for run_id in reversed(store.run_ids()):
         yield from examine(store, run_id, environment)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import rfc8785
 
-from subagent_server.agents.agent_file import resolve_model
+from subagent_server.agents.model_names import resolve_model
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.records import FlowOptions
 from subagent_server.run.states import Status
