@@ -148,23 +148,6 @@ def test_the_names_of_limits_in_real_configurations_are_understood(config: Write
     assert agent.code_mode.max_timeout_seconds == 20
 
 
-@pytest.mark.parametrize(
-    ("written", "warning"),
-    [
-        ('version: "9.0"', "version '9.0' is not known here"),
-        ("version: [1]", "version of this kind is not known here"),
-        ("", "version is missing"),
-        ("version: 1", None),
-    ],
-)
-def test_a_version_that_is_not_known_is_a_warning(
-    config: WriteConfig, written: str, warning: str | None
-) -> None:
-    agent = load_config(config(CONFIG.replace('version: "1.0"', written)))
-    assert [text for text in agent.warnings if warning is None or warning not in text] == []
-    assert bool(agent.warnings) is (warning is not None)
-
-
 def test_a_markdown_agent_can_be_served_by_itself(write: WriteFile) -> None:
     path = write("helper.md", "---\ndescription: d\n---\nYou help.\n")
     assert load_config(path).name == "helper"
@@ -174,53 +157,6 @@ def test_a_markdown_agent_can_be_served_by_itself(write: WriteFile) -> None:
         load_config(write("README.md", "# Hello\n"))
 
 
-def test_a_runner_with_models_of_its_own_needs_neither_model_nor_key(config: WriteConfig) -> None:
-    text = "subagent: {name: a, description: d}\ndefaults: {runner: command, command: ./run}\n"
-    assert load_config(config(text)).command == "./run"
-    text = "subagent: {name: a, description: d}\ndefaults: {runner: codex, model: gpt-x}\n"
-    assert load_config(config(text)).model == "gpt-x"
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "no 'subagent:' block"),
-        ("- a\n", "no 'subagent:' block"),
-        ("services: {web: {image: x}}\n", "no 'subagent:' block"),
-        ("subagent:\n", "'subagent:' must be a mapping"),
-        ("subagent: text\n", "'subagent:' must be a mapping"),
-        ("subagent: {name: a}\ndefaults: [x]\n", "'defaults:' must be a mapping"),
-        ("subagent:\n\tname: a\n", "not YAML"),
-        ("subagent: {name: a}\n---\nsubagent: {name: b}\n", "second document"),
-        ("subagent: !!python/object:os.system {name: a}\n", "not YAML"),
-    ],
-)
-def test_what_is_no_configuration_is_refused_in_one_line(config: WriteConfig, text: str, reason: str) -> None:
-    with pytest.raises(AgentFileError, match=reason) as caught:
-        load_config(config(text))
-    assert "\n" not in caught.value.sentence
-
-
 def test_a_missing_configuration_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AgentFileError, match=r"gone\.yaml.*no such file"):
         load_config(tmp_path / "gone.yaml")
-
-
-def test_yaml_that_is_no_agent_is_listed_as_skipped(write: WriteFile, tmp_path: Path) -> None:
-    write("docker-compose.yml", "services: {}\n")
-    catalog = discover([tmp_path])
-    assert catalog.agents == {}
-    assert [(problem.path.name, problem.kind) for problem in catalog.problems] == [
-        ("docker-compose.yml", "skipped")
-    ]
-
-
-def test_an_unnamed_configuration_has_the_name_of_its_file(config: WriteConfig) -> None:
-    assert load_agent_file(config(CONFIG.replace("  name: review_changes\n", ""))).name == "review"
-
-
-def test_an_alias_is_refused_with_its_line(config: WriteConfig) -> None:
-    text = CONFIG + "  a: &base {command: c}\n  c: *base\n"
-    with pytest.raises(AgentFileError, match=r"\*base is an alias") as caught:
-        load_agent_file(config(text))
-    assert caught.value.line == text.count("\n")

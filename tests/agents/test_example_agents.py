@@ -45,10 +45,6 @@ def test_an_example_names_its_tools_a_known_model_and_sane_limits(name: str) -> 
     assert len(load_agent_file(AGENTS / f"{name}.md").system_prompt) > 1000
 
 
-def test_the_scout_only_reads() -> None:
-    assert discover([AGENTS]).agents["scout"].tools == ["Read", "Grep", "Glob"]
-
-
 def test_the_reviewer_and_triage_answer_in_a_form_that_a_program_can_read() -> None:
     agents = discover([AGENTS]).agents
     finding = {"file": "a.py", "line": 3, "severity": "major", "title": "t", "detail": "d"}

@@ -1,9 +1,9 @@
 """What each agent file of `golden/` is read as, to the word.
 
 A golden file holds cases between lines of `%%`: keys for the front matter of an agent, or a whole file (one
-that begins with `---`), and behind them lines of `=>` with what comes of it: values that are not the usual
-ones, faults and warnings with their lines, or why it is no agent. `python -m tests.agents.test_golden` writes
-those lines anew; read the difference before you commit it.
+that begins with `---`, or is among the configurations). Behind each stand lines of `=>` with what comes of it:
+values that are not the usual ones, faults and warnings with their lines, or why it is no agent.
+`python -m tests.agents.test_golden` writes those lines anew; read the difference before you commit it.
 """
 
 import json
@@ -30,10 +30,14 @@ def cases(path: Path) -> list[tuple[str, str]]:
     return found
 
 
-def outcome(text: str, directory: Path) -> str:
+def outcome(golden: Path, text: str, directory: Path) -> str:
     """Return the lines that come of the text of a case."""
-    whole = text if text.startswith("---") else f"---\nname: a\ndescription: d\n{text}\n---\nYou help."
-    path = directory / "file.md"
+    if golden.stem == "configurations":
+        path, whole = directory / "file.cpe.yaml", text
+    else:
+        is_whole = text.startswith("---")
+        path = directory / "file.md"
+        whole = text if is_whole else f"---\nname: a\ndescription: d\n{text}\n---\nYou help."
     path.write_text(whole + "\n", encoding="utf-8")
     lines = [f"=> {line}".replace(f"{directory}/", "").replace(str(directory), ".") for line in _read(path)]
     return "\n".join(lines) or "=> as usual"
@@ -69,11 +73,11 @@ CASES = [
 def test_an_agent_file_is_read_as_its_golden_file_says(
     path: Path, text: str, expected: str, tmp_path: Path
 ) -> None:
-    assert outcome(text, tmp_path) == expected
+    assert outcome(path, text, tmp_path) == expected
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
         for golden in GOLDEN.glob("*.txt"):
-            new = [f"{text}\n{outcome(text, Path(place))}" for text, _ in cases(golden)]
+            new = [f"{text}\n{outcome(golden, text, Path(place))}" for text, _ in cases(golden)]
             golden.write_text("\n%%\n".join(new) + "\n", encoding="utf-8")

@@ -72,17 +72,6 @@ def test_a_prompt_of_a_megabyte_loads_quickly(write: WriteFile) -> None:
     assert time.monotonic() - started < 60
 
 
-def test_hundreds_of_agents_load_quickly(write: WriteFile, tmp_path: Path) -> None:
-    for number in range(300):
-        write(
-            f"a{number}.md",
-            f"---\nname: a{number}\ndescription: Use it: so\ntools: Read, Bash\n---\nYou help.\n",
-        )
-    started = time.monotonic()
-    assert len(discover([tmp_path]).agents) == 300
-    assert time.monotonic() - started < 60
-
-
 def test_a_file_over_the_limit_is_refused_with_its_reason(write: WriteFile, tmp_path: Path) -> None:
     write("big.md", b"---\nname: a\n---\n" + b"x" * MAX_BYTES)
     (problem,) = discover([tmp_path]).problems
@@ -110,7 +99,6 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
     max_leaves=12,
 )
-beginnings = st.sampled_from([b"", b"---\n", b"---\nname: a\n---\n", b"\xef\xbb\xbf---\r\n"])
 
 
 def accepts_or_explains(path: Path) -> None:
@@ -150,18 +138,6 @@ def test_any_value_under_any_key_is_an_agent_or_a_reason(
     accepts_or_explains(write("a.md", encoded(f"---\n{lines}---\nbody")))
     flow = as_flow(content)
     accepts_or_explains(write("a.yaml", encoded(f"subagent: {flow}\ndefaults: {flow}\n")))
-
-
-@fuzz
-@given(text=soup)
-def test_any_configuration_is_an_agent_or_a_reason(write: WriteFile, text: str) -> None:
-    accepts_or_explains(write("a.yaml", encoded(f"subagent: {{name: a, description: d}}\n{text}")))
-
-
-@fuzz
-@given(content=st.binary(max_size=200), beginning=beginnings)
-def test_any_bytes_are_an_agent_or_a_reason(write: WriteFile, content: bytes, beginning: bytes) -> None:
-    accepts_or_explains(write("a.md", beginning + content))
 
 
 def encoded(text: str) -> bytes:

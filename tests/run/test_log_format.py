@@ -1,6 +1,9 @@
 """`run.log` reads well under `tail -f`, and nothing in it moves anybody's cursor."""
 
-from typing import Any
+import json
+import re
+import textwrap
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -10,72 +13,18 @@ from subagent_server.run.journal import preview, render
 from tests.helpers.scale import times
 
 AT = "2026-11-22T09:30:15.417Z"
-USAGE = {"turns": 3, "toolCalls": 7, "inputTokens": 1200, "outputTokens": 34, "costUsd": "0.01"}
-STORY: list[tuple[dict[str, Any], str]] = [
-    (
-        {
-            "type": "run_started",
-            "agent": "reviewer",
-            "model": "m-1",
-            "cwd": "/src",
-            "prompt": "Look.",
-            "sandbox": "none",
-        },
-        "▶ reviewer started (m-1) in /src, 2026-11-22 (times in UTC)\n"
-        "           sandbox: none\n           Look.",
-    ),
-    ({"type": "turn", "turn": 1}, "── turn 1"),
-    ({"type": "thought", "text": "Hm."}, "~ Hm."),
-    ({"type": "text", "text": "I look."}, "I look."),
-    ({"type": "tool_call", "toolName": "bash", "arguments": {"command": "ls\npwd"}}, "→ bash ls ⏎ pwd"),
-    ({"type": "tool_call", "toolName": "grep", "arguments": {"a": 1, "b": "ü"}}, '→ grep {"a": 1, "b": "ü"}'),
-    (
-        {"type": "tool_result", "toolName": "bash", "seconds": 0.25, "text": "a\nb"},
-        "← bash (0.2 s)\n           a\n           b",
-    ),
-    (
-        {"type": "tool_result", "toolName": "bash", "seconds": 1, "text": "no", "isError": True},
-        "✗ bash (1.0 s)\n           no",
-    ),
-    (
-        {"type": "tool_result", "toolName": "bash", "seconds": 1, "text": "no", "exitCode": 1},
-        "✗ bash (1.0 s)\n           no",
-    ),
-    (
-        {"type": "question", "messageId": "q1", "question": "Go?", "options": ["yes", "no"]},
-        "? q1: Go?  [yes | no]",
-    ),
-    (
-        {"type": "reply", "messageId": "q1", "answer": "yes", "answeredBy": "person"},
-        "! q1 answered by the person: yes",
-    ),
-    ({"type": "no_reply", "messageId": "q2"}, "! q2 expired without an answer"),
-    ({"type": "warning", "message": "Slow."}, "⚠ Slow."),
-    ({"type": "usage", **USAGE}, "· 3 turns, 7 tool calls, 1,234 tokens, $0.01"),
-    (
-        {"type": "run_ended", "status": "completed", "usage": USAGE, "summary": "Fine."},
-        "✔ completed: 3 turns, 7 tool calls, 1,234 tokens, $0.01\n           Fine.",
-    ),
-    (
-        {
-            "type": "run_ended",
-            "status": "failed",
-            "error": {"code": "timeout", "message": "Late.", "hint": "More."},
-        },
-        "✘ failed: 0 turns, 0 tool calls, 0 tokens\n           timeout: Late.\n           hint: More.",
-    ),
-    ({"type": "something_new", "fact": "x"}, "something_new x"),
-]
-KINDS = sorted({str(event["type"]) for event, _ in STORY})
+STORY = Path(__file__).with_name("data") / "log.txt"
+"""Events, each with the lines of it behind four spaces."""
+CASES = re.findall(r"^(\{.*\})\n((?:    .*\n)+)", STORY.read_text(encoding="utf-8"), re.MULTILINE)
+KINDS = sorted({json.loads(event)["type"] for event, _ in CASES})
 TEXT = st.text(max_size=60)
 HOSTILE = "\x1b[2J\x1b]0;title\x07\r\b\x7f\x9b31m\u202e\u2028\u0085\0\ud83d"
 
 
-@pytest.mark.parametrize(
-    ("event", "shown"), STORY, ids=lambda value: value["type"] if isinstance(value, dict) else ""
-)
-def test_every_kind_of_event_has_its_own_way_of_saying_it(event: dict[str, Any], shown: str) -> None:
-    assert render({"seq": 1, "at": AT, **event}) == f"09:30:15 {shown}\n"
+@pytest.mark.parametrize(("event", "shown"), CASES, ids=lambda value: value[:40])
+def test_every_kind_of_event_has_its_own_way_of_saying_it(event: str, shown: str) -> None:
+    lines = render({"seq": 1, "at": AT, **json.loads(event)})
+    assert lines == "09:30:15 " + textwrap.dedent(shown)
 
 
 @pytest.mark.parametrize("kind", KINDS)

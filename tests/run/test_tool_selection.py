@@ -2,137 +2,102 @@
 
 import pytest
 
-from subagent_server.run.agent_definition import AgentDefinition, CodeMode, Selection, select
+from subagent_server.run.agent_definition import AgentDefinition, CodeMode, select
+
+EVERYTHING = "bash view edit grep glob"
+SELECTED = {
+    "Bash": "bash",
+    "Read": "view",
+    "Write": "view edit",
+    "Edit": "view edit",
+    "MultiEdit": "view edit",
+    "Grep": "grep",
+    "Glob": "glob",
+    "LS": "ls",
+    "bash, str_replace_based_edit_tool, grep, glob": EVERYTHING,
+    "READ, grep ": "view grep",
+    "*": EVERYTHING,
+    "": "",
+    "Bash(*)": "bash",
+    "Bash, Bash(git diff:*), Grep": "grep",
+    "WebSearch": "web_search",
+    "webfetch(*)": "web_fetch",
+    "WebFetch(domain:*)": "web_fetch",
+    "*, WebSearch, LS, TodoWrite, TaskGet": f"{EVERYTHING} ls web_search todo_write task_get",
+    # Behind the bar stand those that are disallowed.
+    "Read, Edit | Edit": "view",
+    "Write | Read": "edit",
+    "Read, Write | Read, Write": "",
+    "Read | *": "",
+    "Read | Bash": "view",
+    "WebSearch, LS, TodoWrite | *": "",
+    "* | Bash": "view edit grep glob",
+    "* | Write": "bash view grep glob",
+    "* | str_replace_based_edit_tool": "bash grep glob",
+    "* | Bash(rm:*)": "view edit grep glob",
+}
 
 
-def offered(selection: Selection) -> set[str]:
-    return {name for name in ("bash", "view", "edit", "grep", "glob") if getattr(selection, name)}
+def names(text: str) -> list[str]:
+    return text.split(",")
 
 
-EVERYTHING = {"bash", "view", "edit", "grep", "glob"}
+@pytest.mark.parametrize(("written", "tools"), SELECTED.items())
+def test_a_name_of_an_agent_file_selects_its_tools(written: str, tools: str) -> None:
+    wanted, _, disallowed = written.partition("|")
+    selection = select(names(wanted), names(disallowed))
+    flags = ("bash", "view", "edit", "grep", "glob", "ls", "web_search", "web_fetch")
+    found = [name for name in flags if getattr(selection, name)]
+    assert [*found, *selection.todos] == tools.split()
+    assert selection.unknown == []
 
 
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["Bash"], {"bash"}),
-        (["Read"], {"view"}),
-        (["Write"], {"view", "edit"}),
-        (["Edit"], {"view", "edit"}),
-        (["MultiEdit"], {"view", "edit"}),
-        (["Grep"], {"grep"}),
-        (["Glob"], {"glob"}),
-        (["bash", "str_replace_based_edit_tool", "grep", "glob"], EVERYTHING),
-        (["READ", " grep "], {"view", "grep"}),
-        (["*"], EVERYTHING),
-        ([], set()),
-        (["", "  "], set()),
-    ],
-)
-def test_a_name_of_an_agent_file_selects_its_tools(names: list[str], expected: set[str]) -> None:
-    selection = select(names, [])
-    assert offered(selection) == expected
-    assert selection.unknown == selection.restricted == []
-
-
-def test_no_list_of_tools_selects_everything() -> None:
-    selection = select(None, [])
-    assert offered(selection) == EVERYTHING
-    assert selection.mcp is None
-
-
-@pytest.mark.parametrize(
-    ("names", "disallowed", "expected"),
-    [
-        (None, ["Bash"], EVERYTHING - {"bash"}),
-        (None, ["Write"], EVERYTHING - {"edit"}),
-        (["Read", "Edit"], ["Edit"], {"view"}),
-        (["Write"], ["Read"], {"edit"}),
-        (["Read", "Write"], ["Read", "Write"], set()),
-        (None, ["str_replace_based_edit_tool"], EVERYTHING - {"view", "edit"}),
-        (["Read"], ["*"], set()),
-        (["Read"], ["Bash"], {"view"}),
-    ],
-)
-def test_disallowed_tools_are_taken_away(
-    names: list[str] | None, disallowed: list[str], expected: set[str]
-) -> None:
-    assert offered(select(names, disallowed)) == expected
+def test_no_list_of_tools_selects_all_on_files_and_programs_and_all_of_servers() -> None:
+    assert select(None, []) == select(["*"], [])
 
 
 def test_names_of_mcp_tools_are_passed_through_as_written() -> None:
     selection = select(["Read", "mcp__GitHub__search_issues", "mcp__files"], ["mcp__files__remove"])
     assert selection.mcp == ["mcp__GitHub__search_issues", "mcp__files"]
-    assert selection.mcp_disallowed == ["mcp__files__remove"]
-    assert selection.unknown == []
-
-
-def test_a_list_without_mcp_names_asks_for_none() -> None:
-    assert select(["Read"], []).mcp == []
-    assert select(["*"], []).mcp is None
-    assert select(None, ["*"]).mcp == []
+    assert (selection.mcp_disallowed, selection.unknown) == (["mcp__files__remove"], [])
+    assert [select(["Read"], []).mcp, select(["*"], []).mcp, select(None, ["*"]).mcp] == [[], None, []]
 
 
 def test_a_name_that_nothing_offers_is_unknown_and_the_rest_counts() -> None:
-    selection = select(["WebFetch", "Read", "NotebookEdit", "WebFetch"], ["Bsh"])
-    assert (selection.unknown, selection.unknown_disallowed) == (["NotebookEdit"], ["Bsh"])
-    assert selection.web_fetch
-    assert offered(selection) == {"view"}
-
-
-@pytest.mark.parametrize("name", ["Bash(git diff:*)", "Read(src/**)", "Edit (docs/*)", "mcp__a__b(x)"])
-def test_a_restricted_name_is_reported_and_grants_nothing(name: str) -> None:
-    selection = select([name], [])
-    assert selection.restricted == [name]
-    assert offered(selection) == set()
-
-
-def test_a_restriction_withholds_the_tool_even_if_it_is_also_named_freely() -> None:
-    assert offered(select(["Bash", "Bash(git diff:*)", "Grep"], [])) == {"grep"}
-    assert offered(select(None, ["Bash(rm:*)"])) == EVERYTHING - {"bash"}
-
-
-def test_a_star_in_brackets_restricts_nothing() -> None:
-    selection = select(["Bash(*)"], [])
-    assert selection.bash
-    assert selection.restricted == []
-
-
-def test_a_restriction_of_a_name_that_no_tool_has_is_unknown() -> None:
-    assert select(["Skill(pdf)"], []).unknown == ["Skill(pdf)"]
+    selection = select(["WebFetch", "Read", "NotebookEdit", "Skill(pdf)"], ["Bsh"])
+    assert selection.unknown == ["NotebookEdit", "Skill(pdf)"] and selection.unknown_disallowed == ["Bsh"]
+    assert selection.web_fetch and selection.view and not selection.edit
 
 
 @pytest.mark.parametrize(
-    ("names", "domains"),
+    "name",
     [
-        (["WebFetch"], []),
-        (["webfetch(*)"], []),
-        (["WebFetch(domain:Example.com)"], ["example.com"]),
-        (["WebFetch(domain: a.org, domain:*.b.org/docs)", "WebFetch(domain:a.org)"], ["a.org", "b.org/docs"]),
-        (["WebFetch", "WebFetch(domain:a.org)"], ["a.org"]),
-        (["WebFetch(domain:*)"], []),
+        *("Bash(git diff:*)", "Read(src/**)", "Edit (docs/*)", "mcp__a__b(x)"),
+        *("WebFetch(https://a.org)", "WebSearch(domain:a.org)", "WebFetch(domain:)"),
+    ],
+)
+def test_a_condition_that_cannot_be_kept_is_reported_and_grants_nothing(name: str) -> None:
+    selection = select([name], [])
+    assert selection.restricted == [name]
+    nothing = select([], [])
+    assert selection.__dict__ | {"restricted": []} == nothing.__dict__
+
+
+@pytest.mark.parametrize(
+    ("written", "domains"),
+    [
+        ("WebFetch", []),
+        ("WebFetch(domain:Example.com)", ["example.com"]),
+        ("WebFetch, WebFetch(domain:a.org)", ["a.org"]),
     ],
 )
 def test_pages_are_fetched_from_the_domains_that_are_named_or_from_all(
-    names: list[str], domains: list[str]
+    written: str, domains: list[str]
 ) -> None:
-    selection = select(names, [])
-    assert selection.web_fetch and selection.fetch_domains == domains and not selection.restricted
-
-
-@pytest.mark.parametrize("name", ["WebFetch(https://a.org)", "WebSearch(domain:a.org)", "WebFetch(domain:)"])
-def test_any_other_condition_of_a_web_tool_cannot_be_kept(name: str) -> None:
-    selection = select([name], [])
-    assert selection.restricted == [name] and not (selection.web_search or selection.web_fetch)
-
-
-def test_web_tools_a_listing_and_the_to_do_list_are_there_only_if_they_are_named() -> None:
-    for everything in (select(None, []), select(["*"], [])):
-        assert not (everything.web_search or everything.web_fetch or everything.ls or everything.todos)
-    named = select(["*", "WebSearch", "LS", "TodoWrite", "TaskGet"], [])
-    assert named.web_search and named.ls and named.bash and named.todos == ["todo_write", "task_get"]
-    removed = select(["WebSearch", "LS", "TodoWrite"], ["*"])
-    assert not (removed.web_search or removed.ls or removed.todos)
+    selection = select(names(written), [])
+    assert selection.web_fetch and selection.fetch_domains == domains
+    several = select(["WebFetch(domain: a.org, domain:*.b.org/docs)", "WebFetch(domain:a.org)"], [])
+    assert several.fetch_domains == ["a.org", "b.org/docs"]
 
 
 def test_code_mode_is_off_where_its_tool_is_forbidden() -> None:
