@@ -26,11 +26,12 @@ from subagent_server.run.paths import RunPaths, run_at
 from subagent_server.run.processes import DeadlineWriter, now
 from subagent_server.run.records import Message, RunMeta, RunRequest, RunResult, Usage, WorkerIdentity
 from subagent_server.run.secrets import Masker
+from subagent_server.run.sleeper import Sleeper
 from subagent_server.run.states import MessageStatus
 from subagent_server.run.stderr import failpoint
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import RunEvent
-from subagent_server.run.wake import SLOW_POLL_SECONDS, Sleeper
+from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.toolbox.run_context import Reply, RunOver
 from subagent_server.verbs.inputs import masker_of
 from subagent_server.verbs.questions import ask, hooks_of

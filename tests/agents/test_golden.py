@@ -1,8 +1,8 @@
 """What each agent file of `golden/` is read as, to the word.
 
 A golden file holds cases between lines of `%%`: keys for the front matter of an agent, or a whole file (one
-that begins with `---`, or is among the configurations). Behind each stand lines of `=>` with what comes of it:
-values that are not the usual ones, faults and warnings with their lines, or why it is no agent.
+that begins with `---`, or is among the configurations). Behind each stand lines of `=>` with what comes of
+it: values that are not the usual ones, faults and warnings with their lines, or why it is no agent.
 `python -m tests.agents.test_golden` writes those lines anew; read the difference before you commit it.
 """
 

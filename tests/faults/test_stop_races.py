@@ -1,25 +1,17 @@
 """Stopping a run that is just ending: one end, and a result that was there is kept."""
 
-from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
-from subagent_server.run.states import Status
-from subagent_server.run.store import RunStore
 from subagent_server.verbs.examine import examine
 from tests.helpers.processes import Child
-from tests.helpers.runs import ASKED, STARTED, start_run
-from tests.helpers.scale import times
 from tests.helpers.turns import says
 from tests.helpers.wait import wait_for
-from tests.helpers.world import BOUND, World
+from tests.helpers.world import World
 
 pytestmark = pytest.mark.race
 
-RACES = times(60, 200)
 PRELUDE = """
     import sys
     from pathlib import Path
@@ -32,13 +24,6 @@ PRELUDE = """
     print("ready", flush=True)
     for line in sys.stdin:
 """
-FINISHER = (
-    PRELUDE
-    + """
-        result = RunResult(outcome=Status.COMPLETED, text="Done.")
-        print(store.update(line.strip(), transitions.Finished(), now(), result=result).status, flush=True)
-"""
-)
 STOPPER = (
     PRELUDE
     + """
@@ -46,32 +31,6 @@ STOPPER = (
         print(ended.status, flush=True)
 """
 )
-
-
-def result_files(store: RunStore, run_id: str) -> Iterator[Path]:
-    """Yield the files of a result, finished or not."""
-    return store.paths.run(run_id).directory.glob("*result.json*")
-
-
-def test_of_a_stop_that_races_with_the_end_of_a_run_both_sides_read_the_same_one_end(store: RunStore) -> None:
-    ends: Counter[Status] = Counter()
-    with Child(FINISHER, store.paths.root) as finisher, Child(STOPPER, store.paths.root) as stopper:
-        assert [finisher.hear(), stopper.hear()] == ["ready", "ready"]
-        for number in range(RACES):
-            run_id = f"run-{number:03d}"
-            start_run(store, run_id, STARTED, ASKED)
-            first, second = (finisher, stopper) if number % 2 else (stopper, finisher)
-            first.tell(run_id)
-            if number % 4 == 1:  # it makes the result durable before it asks for the lock: a head start
-                wait_for(lambda: list(result_files(store, run_id)), BOUND, "a result")  # noqa: B023
-            second.tell(run_id)
-            told = {finisher.hear(), stopper.hear()}
-            meta, result = store.read(run_id), store.read_result(run_id)
-            assert told == {meta.status.value}
-            assert sum(step.to_status.is_terminal for step in meta.transitions) == 1
-            assert (result is not None) == (meta.status is Status.COMPLETED)
-            ends[meta.status] += 1
-    assert set(ends) == {Status.COMPLETED, Status.STOPPED}, "both have won now and then"
 
 
 def test_whole_runs_that_are_stopped_while_they_end_have_one_end_and_nothing_is_left(world: World) -> None:

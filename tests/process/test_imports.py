@@ -27,3 +27,12 @@ def test_imports_configure_no_logging_and_leave_no_thread_and_no_handler_of_sign
         "environment": True,
         "handled": [2],  # the interpreter's own, for Ctrl-C
     }
+
+
+def test_a_shim_loads_no_event_loop_and_nothing_that_is_installed() -> None:
+    """It lives as long as its run: asyncio alone would cost it 3 MiB."""
+    loaded = (
+        "import json, sys; from subagent_server.process import shim; print(json.dumps(list(sys.modules)))"
+    )
+    modules = json.loads(run_python(loaded).stdout)
+    assert not {"asyncio", "ssl", "pydantic", "filelock"} & set(modules)

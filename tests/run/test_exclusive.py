@@ -11,19 +11,6 @@ from subagent_server.run.files import Entry
 from subagent_server.run.locks import exclusive
 from tests.helpers.processes import Child
 
-COUNT = """
-    import sys
-    from pathlib import Path
-    from subagent_server.run.files import Entry
-    from subagent_server.run.locks import exclusive
-    lock, counter = Path(sys.argv[1]), Path(sys.argv[2])
-    print("ready", flush=True)
-    sys.stdin.readline()
-    for _ in range(100):
-        with exclusive(Entry.at(lock)):
-            counter.write_text(str(int(counter.read_text(encoding="utf-8")) + 1), encoding="utf-8")
-    print("done", flush=True)
-"""
 HOLD = """
     import sys
     from pathlib import Path
@@ -33,21 +20,6 @@ HOLD = """
         print("held", flush=True)
         sys.stdin.readline()
 """
-
-
-@pytest.mark.process
-@pytest.mark.race
-def test_no_step_of_two_processes_is_lost(tmp_path: Path) -> None:
-    lock, counter = tmp_path / "lock", tmp_path / "counter"
-    counter.write_text("0", encoding="utf-8")
-    with Child(COUNT, lock, counter) as one, Child(COUNT, lock, counter) as other:
-        for child in (one, other):
-            child.hear()
-        for child in (one, other):
-            child.tell()
-        for child in (one, other):
-            assert child.hear() == "done"
-    assert counter.read_text(encoding="utf-8") == "200"
 
 
 def test_threads_of_one_process_exclude_each_other_too(tmp_path: Path) -> None:

@@ -3,18 +3,16 @@
 import gzip
 import os
 import select
-import signal
 
 import pytest
 
-from subagent_server.run import stderr, transitions, wake
 from subagent_server.run import store as store_module
+from subagent_server.run import transitions, wake
 from subagent_server.run.errors import IllegalTransition
 from subagent_server.run.records import Failure, RunMeta, RunResult, Usage
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import RunEvent
-from tests.helpers.processes import run_python
 from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, start_run
 
 FAILURE = Failure(code="max_turns", message="It ran out of turns.", hint="Raise maxTurns.")
@@ -28,19 +26,6 @@ ENDS: list[RunEvent] = [
     transitions.RunFailed(failure=Failure(code="crashed", message="The worker was killed.")),
     transitions.StopRequested(reason="enough"),
 ]
-FINISH = """
-    import sys
-    from pathlib import Path
-    from subagent_server.run import transitions
-    from subagent_server.run.records import RunResult
-    from subagent_server.run.states import Status
-    from subagent_server.run.store import RunStore
-    from tests.helpers.runs import LATER
-    result = RunResult(outcome=Status.COMPLETED, text="All done.", summary="done")
-    RunStore(Path(sys.argv[1])).update(
-        sys.argv[2], transitions.Finished(summary="done"), LATER, result=result, payload=b"paid for"
-    )
-"""
 
 
 def interrupted(store: RunStore, outcome: str, *happened: RunEvent, payload: bytes | None = None) -> None:
@@ -60,19 +45,6 @@ def check_ended_as(meta: RunMeta, outcome: str) -> None:
     assert meta.pending_questions == 0
     assert {m.message_status.value for m in meta.messages} == {"cancelled"}
     assert meta.revision == len(meta.transitions)
-
-
-@pytest.mark.process
-def test_a_writer_that_is_killed_on_its_way_to_the_end_loses_nothing(store: RunStore) -> None:
-    start_run(store, RUN_ID, STARTED, ASKED)
-    killed = run_python(FINISH, store.paths.root, RUN_ID, environment={stderr.VARIABLE: "store.result_named"})
-    assert killed.returncode == -signal.SIGKILL
-    ended = store.update(RUN_ID, transitions.StopRequested(), LATER)
-    check_ended_as(ended, "completed")
-    assert store.read_result(RUN_ID) == RESULTS["completed"]
-    assert store.read_payload(RUN_ID) == b"paid for"
-    assert ended.payload is not None
-    assert ended.payload.size == 8
 
 
 @pytest.mark.parametrize("outcome", RESULTS)

@@ -9,7 +9,7 @@ import pytest
 
 from subagent_server.run import wake
 from subagent_server.run.files import Entry
-from subagent_server.run.wake import Sleeper
+from subagent_server.run.sleeper import Sleeper
 
 FOREVER = 3_600.0
 BOUND = 60.0
