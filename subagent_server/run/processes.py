@@ -278,9 +278,9 @@ def descendants(roots: Iterable[int], *, spare: Callable[[Identity], bool] = _ne
 
     A process to be spared, with all its descendants, belongs to another run and is left out.
     """
-    children = _by_parent()
+    children = _children if _lists_children() else _by_parent().get
     found: list[Identity] = []
-    queue = [child for root in roots for child in children.get(root, ())]
+    queue = [child for root in roots for child in children(root) or ()]
     while queue:
         pid = queue.pop(0)
         stat = stat_of(pid)
@@ -290,7 +290,26 @@ def descendants(roots: Iterable[int], *, spare: Callable[[Identity], bool] = _ne
         if spare(identity):
             continue
         found.append(identity)
-        queue.extend(children.get(pid, ()))
+        queue.extend(children(pid) or ())
+    return found
+
+
+@cache
+def _lists_children() -> bool:
+    """Whether this kernel lists the children of a process.
+
+    By the parents of all processes, those of one that ends during the look are missed.
+    """
+    return Path("/proc/thread-self/children").exists()
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children of a process, each of which belongs to the forking thread."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+            with suppress(FileNotFoundError):  # a thread that has just ended has given its children to others
+                found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_bytes().split())
     return found
 
 
