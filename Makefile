@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE =
 # A lock is whole, so nothing is resolved: pip 23 takes the newest `coverage[toml]` beside a pinned `coverage`, and refuses it.
 LOCKED := --quiet --disable-pip-version-check --require-hashes --no-deps
 
-.PHONY: help docs demo lint typecheck check test test-fast mutants test-whole test-races test-clients test-browser test-nodes test-install nightly \
+.PHONY: help docs demo lint typecheck check test test-fast mutants test-whole test-races test-clients test-browser test-nodes soak-nodes bench-nodes test-install nightly \
 	picture fuzz soak soak-continue bench format lock release release-check clean
 
 help:  ## what can be made
@@ -78,6 +78,13 @@ picture: $(VENV)/.installed-dev  ## draw docs/screen.svg anew
 
 test-nodes: $(VENV)/.installed-dev  ## runs on a Slurm of three nodes, and on hosts of ssh, as an ordinary user (`apt-get install slurmctld slurmd slurm-client munge openssh-server`)
 	tests/nodes/as_user.sh $(abspath $(BIN))/python -m pytest -n 0 -p no:cacheprovider --timeout 600 tests/nodes
+
+soak-nodes: $(VENV)/.installed-dev  ## kill nodes, slurmctld and file servers among runs, as root in namespaces, ROUNDS times (`apt-get install bindfs fuse3`, too)
+	unshare --mount --pid --fork --kill-child --mount-proc -- \
+		$(BIN)/python -m tests.nodes.soak --rounds $(ROUNDS) $(if $(N),--runs $(N)) $(if $(SEED),--seed $(SEED))
+
+bench-nodes: $(VENV)/.installed-dev  ## how quick starts, questions and the queue are on that Slurm; N=200 runs in the queue
+	tests/nodes/as_user.sh $(abspath $(BIN))/python -m benchmarks.nodes $(N)
 
 fuzz: $(VENV)/.installed-dev  ## 10,000 random and mutated agent files, meta files, tool calls and schemas; REAL_TOOLS=FILE adds real schemas
 	SUBAGENT_TESTS_WHOLE=1 FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest --timeout 7200 -n $(WORKERS) -m fuzz

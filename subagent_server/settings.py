@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ DEFAULT_TOOLS_BUDGET = 8_000
 DEFAULT_MAX_DEPTH = 3
 DEFAULT_MAX_DESCENDANTS = 50
 DEFAULT_WARM_IDLE_SECONDS = 60
+MAX_OWN_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,26 @@ def configuration_directory_of(environment: Mapping[str, str], home: Path | None
     """Return our directory in the user's configuration; a variable that is not absolute is not set (XDG)."""
     configuration = _absolute(environment.get("XDG_CONFIG_HOME")) or (home and home / ".config")
     return configuration and configuration / "subagent"
+
+
+def read_own_file(path: Path) -> bytes:
+    """Return the bytes of a file of the user's configuration, which only this user can have written.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is another kind of file, or not kept so; says why.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid():
+            raise ValueError("it is not a regular file of yours")
+        if stat.S_IMODE(facts.st_mode) & 0o022:
+            raise ValueError("others may write it")
+        data = file.read(MAX_OWN_BYTES + 1)
+    if len(data) > MAX_OWN_BYTES:
+        raise ValueError(f"it is larger than {MAX_OWN_BYTES >> 10} KiB")
+    return data
 
 
 def state_directory_of(environment: Mapping[str, str]) -> Path | None:

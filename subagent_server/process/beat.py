@@ -36,17 +36,10 @@ _PAUSE_SECONDS = 0.05
 
 def lease_of(text: str | None) -> float:
     """Return the lease that a variable names, in seconds; the default for anything that is none."""
-    try:
-        seconds = float(text or "")
-    except ValueError:
-        return DEFAULT_LEASE_SECONDS
-    is_one = LEAST_LEASE_SECONDS <= seconds <= MOST_LEASE_SECONDS
-    return seconds if is_one else DEFAULT_LEASE_SECONDS
-
-
-def is_on_node() -> bool:
-    """Whether this process belongs to a run that an engine has put on a node: its shim has to beat."""
-    return processes.NODE in os.environ
+    with suppress(ValueError):
+        if LEAST_LEASE_SECONDS <= (seconds := float(text or "")) <= MOST_LEASE_SECONDS:
+            return seconds
+    return DEFAULT_LEASE_SECONDS
 
 
 class Heart:

@@ -24,12 +24,8 @@ from subagent_server.run.stderr import log
 
 _OF_STARTER = (
     *("TMPDIR", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "SSH_AUTH_SOCK", "DISPLAY", "WAYLAND_DISPLAY"),
-    *(
-        "SUBAGENT_LAUNCHER",
-        "SUBAGENT_RUNTIME_DIR",
-        "SUBAGENT_LOGGING_ADDRESS",
-        "CPE_SUBAGENT_LOGGING_ADDRESS",
-    ),
+    *("SUBAGENT_LAUNCHER", "SUBAGENT_RUNTIME_DIR"),
+    *("SUBAGENT_LOGGING_ADDRESS", "CPE_SUBAGENT_LOGGING_ADDRESS"),
 )
 """Variables that name what only the host of the starter has."""
 _OF_NODE = ("SLURM_CONF", "SLURM_JOB_ID", "SLURMD_NODENAME", processes.NODE, LEASE)

@@ -27,14 +27,13 @@ from subagent_server.run.stderr import failpoint
 
 KEY = "SUBAGENT_PACKAGE_KEY"
 START_SECONDS = 60.0
-CONNECT_SECONDS = 15
 _MOST_BYTES = 64 << 20
 _MOST_WORDS = 300
 _NONCE = bytes(12)
 """A key seals one package and no other, so its nonce need not differ."""
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "SLURM_CONF")
 _OPTIONS = (
-    *("-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}"),
+    *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"),
     *("-o", "ForwardAgent=no", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none"),
     # A connection that ssh keeps for others would hold its output open, and nobody would see its end.
     *("-o", "ControlMaster=no"),
@@ -71,6 +70,10 @@ class RemoteLauncher:
 
     def submit(self, run: RunPaths, key: str) -> None:
         """Have the shim of a run started, with the key of its package. Raises NoAnswer."""
+        raise NotImplementedError
+
+    def refusal(self, run: RunPaths, why: Exception) -> str:
+        """Return who did not take a run, why, and what to do."""
         raise NotImplementedError
 
     def nodes(self) -> list[str]:
@@ -113,7 +116,8 @@ class RemoteReservation:
             self.launcher.submit(self.run, key)
         except (OSError, StorageFailed, NoAnswer) as error:
             self.run.sealed.unlink()
-            raise LaunchFailed(f"Run {self.run.run_id} could not be started: {error}") from error
+            why = self.launcher.refusal(self.run, error)
+            raise LaunchFailed(f"Run {self.run.run_id} could not be started: {why}") from error
         finally:
             self.give_up()
         failpoint("starter.launched")
@@ -132,22 +136,20 @@ class SshLauncher(RemoteLauncher):
         """Start the shim, with the key by standard input. Raises NoAnswer."""
         lease = f"{beat.LEASE}={self.lease:g}"
         words = ["env", lease, *self.module("process.node_start", str(run.directory), "--detach")]
-        try:
-            self._ssh(words, key.encode())
-        except NoAnswer as error:
-            advice = f"`ssh {self.host} ls {run.directory.parent}` must show the runs."
-            raise NoAnswer(f"{self.host} did not take it ({error}). {advice}") from error
+        self.execute(self.host, words, key.encode())
+
+    def refusal(self, run: RunPaths, why: Exception) -> str:
+        """Name the host, and what has to be true of it."""
+        runs = run.directory.parent
+        return f"{self.host} did not take it ({why}): `ssh {self.host} ls {runs}` must show the runs."
 
     def nodes(self) -> list[str]:
         """Return the host."""
         return [self.host]
 
-    def execute(self, node: str, words: Sequence[str]) -> None:
+    def execute(self, node: str, words: Sequence[str], stdin: bytes = b"") -> None:
         """Execute a command there to its end. Raises NoAnswer."""
-        self._ssh(words, b"")
-
-    def _ssh(self, words: Sequence[str], stdin: bytes) -> None:
-        call("ssh", *_OPTIONS, "--", self.host, shlex.join(words), stdin=stdin)
+        call("ssh", *_OPTIONS, "--", node, shlex.join(words), stdin=stdin)
 
 
 class NoAnswer(Exception):

@@ -50,10 +50,11 @@ class SlurmLauncher(RemoteLauncher):
         """Submit the job. Raises NoAnswer."""
         words = self.module("process.node_start", str(run.directory))
         command = f"exec {shlex.join(words)} >>{shlex.quote(str(run.worker_out.path))} 2>&1"
-        try:
-            self._sbatch([f"--job-name={run.run_id}"], command, {KEY: key, beat.LEASE: f"{self.lease:g}"})
-        except NoAnswer as error:
-            raise NoAnswer(f"Slurm did not take it ({error}). `sinfo` says more.") from error
+        self._sbatch([f"--job-name={run.run_id}"], command, {KEY: key, beat.LEASE: f"{self.lease:g}"})
+
+    def refusal(self, run: RunPaths, why: Exception) -> str:
+        """Name Slurm, and where it says more."""
+        return f"Slurm did not take it ({why}): `sinfo` says more."
 
     def nodes(self) -> list[str]:
         """Return the names of its nodes. Raises NoAnswer."""
@@ -122,18 +123,12 @@ def _read(state: str, node: str, reason: str) -> Sight:
 
 def cancel(run_id: str) -> None:
     """Take a job out of the queue, or send TERM to its shim. Not waited for: Slurm may be dead."""
+    _ending[:] = [each for each in _ending if each.poll() is None]  # a server would keep zombies
     try:
-        words = [
-            str(user_program("scancel", os.environ.get("PATH"), [Path.cwd()])),
-            "--quiet",
-            "--me",
-            "--name",
-            run_id,
-        ]
-        both = shlex.join([*words, "--state=PENDING"]), shlex.join([*words, "--signal=TERM", "--batch"])
-        _ending[:] = [each for each in _ending if each.poll() is None]  # a server would keep zombies
-        command = ["/bin/sh", "-c", "; ".join(both)]
-        _ending.append(start(command, 30.0, passed_on(), b"", with_starter=False, **_SILENT))
+        program = str(user_program("scancel", os.environ.get("PATH"), [Path.cwd()]))
+        for more in (["--state=PENDING"], ["--signal=TERM", "--batch"]):
+            words = [program, "--quiet", "--me", "--name", run_id, *more]
+            _ending.append(start(words, 30.0, passed_on(), b"", with_starter=False, **_SILENT))
     except (OSError, NoHostProgram):
         return  # its worker reads the end of the run by itself
 

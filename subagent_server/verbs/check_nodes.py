@@ -29,7 +29,6 @@ from subagent_server.verbs.service import Service
 
 ANSWER_SECONDS = 60.0
 _LONGEST = 500
-_OWN_LOCKS = frozenset({"local_lock=all", "local_lock=flock", "nolock"})
 
 
 @dataclass(frozen=True)
@@ -116,23 +115,10 @@ def main(directory: str, number: str) -> None:
 
 def _faults(place: Directory) -> Iterator[str]:
     if not locks.is_held(place.entry("lock")):
-        yield "it does not see locks of other hosts: its file system has to pass `flock` on"
-    if options := _own_locks(place.path):
-        yield f"it mounts the runs with {options}, so that its locks are its own"
+        yield "it does not see locks of other hosts (`local_lock` of NFS keeps them back)"
     for path, inode in durable.read_object(place.entry("shared"), RECORD_BYTES).items():
         if _inode(Path(path)) != inode:
             yield f"{path} is not there, or another one: agents that work there, or worktrees, cannot"
-
-
-def _own_locks(path: Path) -> str:
-    """Return the option by which an NFS client keeps locks to itself, of the mount of a path; else empty."""
-    found = (0, "")
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-        words = line.split()
-        if path.is_relative_to(words[4]):
-            options = [each for each in words[-1].split(",") if each in _OWN_LOCKS]
-            found = max(found, (len(words[4]), "".join(options)))
-    return found[1]
 
 
 def _inode(path: Path) -> int | None:

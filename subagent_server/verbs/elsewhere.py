@@ -55,7 +55,7 @@ def judge(facts: Facts) -> Look:
     sight, age, node = facts.sight, facts.beat_age, facts.node
     if facts.tree_gone:
         return Look(False, node=node)
-    if age is not None and age < facts.lease / FRESH:
+    if age is not None and abs(age) < facts.lease / FRESH:
         return Look(True, node=node)
     if sight is not None and sight.state == "waiting":
         return Look(True, f"waits in {facts.engine} ({sight.words})", node)
@@ -63,7 +63,9 @@ def judge(facts: Facts) -> Look:
         return _unheard(facts)
     if sight is not None and sight.state == "ended":
         return Look(False, f"{facts.engine} says {sight.words}", node)
-    heard = f"{node or 'its node'} was last heard {age:.0f} s ago"
+    # A beat of tomorrow proves nothing: the clock of the file server was set back, or somebody wrote it.
+    ago = f"{age:.0f} s ago" if age >= 0 else "at a time to come"
+    heard = f"{node or 'its node'} was last heard {ago}"
     if age > 2 * facts.lease:
         return Look(False, heard, node)
     return Look(None, f"{heard}{_engine_says(facts)}", node)
@@ -102,14 +104,19 @@ def is_here(run: RunPaths, meta: RunMeta) -> bool:
         return True
     if launch.kind == "local":
         return launch.host == processes.host_name()
-    return node_of(run) == processes.host_name()
+    # Two hosts of `ssh` may have one name; a host that was booted anew has no process of the run.
+    shim = _shim(run)
+    return shim is not None and (shim.host, shim.boot_id) == (processes.host_name(), processes.boot_id())
 
 
 def node_of(run: RunPaths) -> str:
     """Return the host on which the shim of a run said to be; empty without one."""
-    shim = durable.read_object(run.shim, RECORD_BYTES).get("shim")
-    host = shim.get("host") if isinstance(shim, dict) else None
-    return visible(host[:_MOST_NAME]) if isinstance(host, str) else ""
+    shim = _shim(run)
+    return "" if shim is None else visible(shim.host[:_MOST_NAME])
+
+
+def _shim(run: RunPaths) -> processes.Identity | None:
+    return processes.Identity.from_json(durable.read_object(run.shim, RECORD_BYTES).get("shim"))
 
 
 def look(run: RunPaths, meta: RunMeta) -> Look:

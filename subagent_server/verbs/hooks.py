@@ -4,20 +4,16 @@ Tested in `tests/cli/test_hooks.py`.
 """
 
 import json
-import os
 import shlex
-import stat
-from pathlib import Path
 from typing import Any
 
 from subagent_server.process import cleanup
 from subagent_server.run.errors import shorten
 from subagent_server.run.host_programs import NoHostProgram
-from subagent_server.settings import Settings
+from subagent_server.settings import Settings, read_own_file
 from subagent_server.verbs.live_runs import host_program
 
 EVENTS = ("onQuestion", "onEnd")
-MAX_BYTES = 64 << 10
 _PASSED_ON = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "TMUX"),
     *("DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"),
@@ -40,7 +36,7 @@ def hooks_for_run(settings: Settings) -> tuple[str, list[str]]:
         return "", []
     path = settings.trust_file.with_name("hooks.json")
     try:
-        hooks = _commands(_content(path), settings)
+        hooks = _commands(json.loads(read_own_file(path)), settings)
     except FileNotFoundError:
         return "", []
     except (OSError, ValueError, _BadHooks) as error:
@@ -48,21 +44,6 @@ def hooks_for_run(settings: Settings) -> tuple[str, list[str]]:
         return "", [f"No hook is called, because {shorten(str(path), 200)} is not used ({why}): fix it."]
     environment = {name: settings.environment[name] for name in _PASSED_ON if name in settings.environment}
     return (json.dumps({**hooks, "environment": environment}) if hooks else ""), []
-
-
-def _content(path: Path) -> Any:
-    """Return the JSON of a file that only this user can have written. Raises `_BadHooks` too."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid():
-            raise _BadHooks("it is not a regular file of yours")
-        if stat.S_IMODE(facts.st_mode) & 0o022:
-            raise _BadHooks("others may write it")
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise _BadHooks(f"it is larger than {MAX_BYTES >> 10} KiB")
-    return json.loads(data)
 
 
 def _commands(content: Any, settings: Settings) -> dict[str, list[str]]:

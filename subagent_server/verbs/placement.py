@@ -5,9 +5,7 @@ ask of Slurm is a closed table, checked by pattern; free options are those of th
 beside the file of trusted directories.
 """
 
-import os
 import re
-import stat
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +16,7 @@ from subagent_server.process.launcher import Launcher
 from subagent_server.run.agent_definition import Placement
 from subagent_server.run.errors import HostError, shorten
 from subagent_server.run.records import Record
-from subagent_server.settings import Settings
+from subagent_server.settings import Settings, read_own_file
 
 _NAME = re.compile(r"[A-Za-z0-9_.,-]{1,64}")
 _OPTION = re.compile(r"--[a-z][a-z-]{1,40}(=[A-Za-z0-9_.,:/@%+=&|*()\[\]-]{1,200})?")
@@ -26,7 +24,8 @@ _OURS = frozenset(
     {"--job-name", "--requeue", "--output", "--error", "--export", "--export-file", "--array", "--chdir"}
 )
 """Options on which the launcher itself depends."""
-_MOST_BYTES = 64 << 10
+_AT_SLURM = {"cpus": "cpus-per-task", "memory": "mem"}
+"""The options of sbatch that have another name than the key of `placement`."""
 
 _Named = Annotated[str, StringConstraints(pattern=rf"^{_NAME.pattern}$")]
 _Option = Annotated[str, StringConstraints(pattern=rf"^{_OPTION.pattern}$")]
@@ -58,16 +57,12 @@ def slurm_settings(settings: Settings) -> SlurmSettings:
         return SlurmSettings()
     path = settings.trust_file.with_name("slurm.json")
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        content = read_own_file(path)
     except FileNotFoundError:
         return SlurmSettings()
-    except OSError as error:
-        raise BadSlurmSettings(path, error.strerror or str(error)) from error
-    with os.fdopen(descriptor, "rb") as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
-            raise BadSlurmSettings(path, "it must be a regular file of yours that others cannot write")
-        content = file.read(_MOST_BYTES)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BadSlurmSettings(path, str(why)) from error
     try:
         found = SlurmSettings.model_validate_json(content)
     except ValidationError as error:
@@ -95,18 +90,7 @@ def launcher_for(settings: Settings, placement: Placement | None, local: Launche
     own = slurm_settings(settings)
     if on.startswith("ssh:"):
         return SshLauncher(on.removeprefix("ssh:"), settings.environment, own.python)
-    options = [*_options(placement or Placement()), *own.options]
-    options += [f"--{name}={value}" for name in ("account", "qos") if (value := getattr(own, name))]
-    return SlurmLauncher("slurm", settings.environment, own.python, options)
-
-
-def _options(placement: Placement) -> list[str]:
-    names = {
-        "partition": placement.partition,
-        "cpus-per-task": placement.cpus,
-        "mem": placement.memory,
-        "time": placement.time,
-        "gpus": placement.gpus,
-        "constraint": placement.constraint,
-    }
-    return [f"--{name}={value}" for name, value in names.items() if value is not None]
+    wanted = {} if placement is None else placement.model_dump(exclude={"on"}, exclude_none=True)
+    wanted |= own.model_dump(include={"account", "qos"}, exclude_none=True)
+    options = [f"--{_AT_SLURM.get(name, name)}={value}" for name, value in wanted.items()]
+    return SlurmLauncher("slurm", settings.environment, own.python, [*options, *own.options])

@@ -2,11 +2,15 @@
 
 `SlurmUser` and `SlurmdUser` are that user, and each `slurmd -N nX` has a port. A node is a pid namespace of
 its own, so `kill` of its init is a power cut, and no process of a node can be seen from another one.
+
+Of root, a node may have a file server of its own besides: a `bindfs` through which alone it reaches the
+directory `shared`, and which can be stopped.
 """
 
 import getpass
 import os
 import shutil
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -16,7 +20,16 @@ from tests.helpers.wait import wait_for
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scancel", "scontrol", "unshare")
 NODES = ("n1", "n2", "n3")
 BOUND = 60.0
-_SPACE = ("unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child", "--mount-proc")
+_SPACE = (
+    *("unshare", *(() if os.getuid() == 0 else ("--user", "--map-current-user"))),
+    *("--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
+)
+_INIT = """\
+late=attr_timeout=3,entry_timeout=3,negative_timeout=3
+bindfs -f --multithreaded --enable-lock-forwarding -o "$late" "$2" "$2" &
+until mountpoint -q "$2"; do sleep 0.05; done
+slurmd -D -N "$1" & while :; do wait; sleep 0.1; done"""
+"""The init of a node with a file server; it reaps orphans."""
 _CONF = """\
 ClusterName=nodes
 SlurmctldHost={host}(127.0.0.1)
@@ -61,8 +74,9 @@ def missing() -> list[str]:
 class Cluster:
     """Three nodes; `environment` is what a client needs. Leaving the `with` block ends every process."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, shared: Path | None = None) -> None:
         self.home = home
+        self._shared = shared
         self.environment = {"SLURM_CONF": str(home / "slurm.conf"), "PATH": f"{os.environ['PATH']}:/usr/sbin"}
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._others: list[subprocess.Popen[bytes]] = []
@@ -111,13 +125,22 @@ class Cluster:
 
     def node_up(self, node: str) -> None:
         """Start a node."""
-        self._nodes[node] = self._started(*_SPACE, "slurmd", "-D", "-N", node)
+        plain = ("slurmd", "-D", "-N", node)
+        init = plain if self._shared is None else ("sh", "-c", _INIT, "init", node, str(self._shared))
+        self._nodes[node] = self._started(*_SPACE, *init)
 
     def node_kill(self, node: str) -> None:
         """Cut the power of a node: its init dies, and with it every process."""
         process = self._nodes.pop(node)
         process.kill()  # --kill-child takes the init along
         process.wait()
+
+    def send(self, node: str, program: str, number: signal.Signals) -> None:
+        """Send a signal to the `bindfs` or `slurmd` of a node that has a file server."""
+        (init,) = _children(self._nodes[node].pid)
+        for pid in _children(init):
+            if Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip() == program:
+                os.kill(pid, number)
 
     def states(self) -> list[str]:
         """Return the state of each node, in no order."""
@@ -139,6 +162,10 @@ class Cluster:
         environment = {**os.environ, **self.environment, "LANG": "C.UTF-8"}
         with (self.home / "out").open("ab") as out:
             return subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
 
 
 def _free_ports(count: int) -> list[int]:

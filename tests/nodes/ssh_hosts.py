@@ -46,7 +46,11 @@ Host *
   UserKnownHostsFile {home}/known
   StrictHostKeyChecking accept-new
   LogLevel ERROR
+  ControlMaster auto
+  ControlPath {home}/%C
+  ControlPersist 60
 """
+"""As many have it: a connection that is kept would hold the output of a launcher open."""
 
 
 def missing() -> list[str]:
@@ -104,7 +108,7 @@ class SshHosts:
     def on(self, host: str, *words: str) -> str:
         """Return what a command says there."""
         done = subprocess.run(
-            [self.home / "bin" / "ssh", host, *words],
+            [self.home / "bin" / "ssh", "-o", "ControlMaster=no", host, *words],
             capture_output=True,
             text=True,
             timeout=BOUND,

@@ -10,6 +10,8 @@ import pytest
 
 from subagent_server.process import slurm
 from subagent_server.process.launcher import Sight
+from subagent_server.run import processes
+from subagent_server.run.errors import UnreadableMeta
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import LaunchInfo, RunResult
 from subagent_server.run.states import Status
@@ -43,6 +45,11 @@ CASES: dict[str, tuple[Facts, bool | None, str | None]] = {
         replace(ON, beat_age=119, sight=None),
         None,
         "n2 was last heard 119 s ago; Slurm does not answer",
+    ),
+    "a beat of tomorrow is no proof": (
+        replace(ON, beat_age=-86_400, sight=None),
+        None,
+        "n2 was last heard at a time to come; Slurm does not answer",
     ),
     "a script that ended on a living node is one": (
         replace(ON, beat_age=20, sight=ENDED),
@@ -225,6 +232,28 @@ def test_the_name_of_a_node_is_data(
     seen = observe(store, RUN_ID)
     assert seen.live is None and seen.reason is not None and len(seen.reason) < 600
     assert "\x1b" not in seen.reason and "\n" not in seen.reason
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "directory"])
+def test_a_beat_that_is_no_file_is_no_beat(
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight | None], None], kind: str
+) -> None:
+    slurm_says(NO_NODE)
+    run.beat.unlink()
+    made = {"fifo": os.mkfifo, "link": lambda path: path.symlink_to("/dev/zero"), "directory": os.mkdir}
+    made[kind](run.beat.path)
+    with pytest.raises(UnreadableMeta, match="beat"):
+        observe(store, RUN_ID)
+
+
+def test_a_namesake_of_this_host_is_another_host(
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight | None], None]
+) -> None:
+    slurm_says(NO_NODE)
+    shim = {"host": processes.host_name(), "pid": os.getpid(), "startTime": 1, "bootId": "another"}
+    run.shim.path.write_text(json.dumps({"shim": shim}), encoding="utf-8")
+    beat(run, 41)
+    assert observe(store, RUN_ID).live is None  # its lock is free here, and it is not called dead
 
 
 def test_what_squeue_prints_is_data(monkeypatch: pytest.MonkeyPatch) -> None:

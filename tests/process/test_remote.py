@@ -1,0 +1,91 @@
+"""What leaves this host with a run: a key by standard input, a directory, and nothing else that is secret."""
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from subagent_server.process.launcher import LaunchPackage
+from subagent_server.process.remote import NoAnswer, SshLauncher, call, seal, unseal
+from subagent_server.run import locks
+from subagent_server.run.errors import LaunchFailed
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.store import RunStore
+from subagent_server.settings import read_settings
+from tests.helpers.runs import RUN_ID, make_request
+from tests.helpers.world import API_KEY
+
+OTHER = "20261122-093015-418-k3f9qz"
+PACKAGE = LaunchPackage(
+    {"name": "worker"}, {"ANTHROPIC_API_KEY": API_KEY}, "token-5678", "/", "Read 4b1f-7731."
+)
+
+
+@pytest.fixture
+def run(store: RunStore) -> RunPaths:
+    """A run that is about to be handed over."""
+    return store.create(make_request(RUN_ID))
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory in which an `ssh` leaves what it was given, and the file `says`, by which it ends."""
+    home = tmp_path / "ssh"
+    home.mkdir()
+    program = f"#!/bin/sh\ncd {home}; printf '%s\\n' \"$@\" > argv; env > env; cat > stdin; . ./says\n"
+    (home / "ssh").write_text(program, encoding="utf-8")
+    (home / "ssh").chmod(0o755)
+    (home / "says").write_text("exit 0", encoding="utf-8")
+    monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", API_KEY)
+    return home
+
+
+def test_ssh_is_given_the_key_alone_and_no_word_of_the_run(run: RunPaths, ssh: Path) -> None:
+    SshLauncher("build7", {"SUBAGENT_LEASE": "6"}, "/opt/my python").reserve(run).start(PACKAGE)
+    argv, key = (ssh / "argv").read_text("utf-8"), (ssh / "stdin").read_text("utf-8")
+    *options, host, command = argv.splitlines()
+    assert options[-1] == "--" and host == "build7" and "ForwardAgent=no" in options
+    assert shlex.split(command)[:3] == ["env", "SUBAGENT_LEASE=6", "/opt/my python"]
+    for text in (argv, (ssh / "env").read_text("utf-8"), run.sealed.path.read_bytes().decode("latin-1")):
+        assert not [each for each in (API_KEY, "4b1f-7731", "token-5678", key) if each in text]
+    assert unseal(run, key)["environment"] == {"ANTHROPIC_API_KEY": API_KEY}
+    assert not run.sealed.exists() and not locks.is_held(run.live_lock)
+
+
+def test_what_ssh_says_is_the_reason_and_nothing_is_left(run: RunPaths, ssh: Path) -> None:
+    (ssh / "says").write_text('printf "\\033[2JNo route to host" >&2; exit 255', encoding="utf-8")
+    with pytest.raises(LaunchFailed, match=r"build7 did not take it .*No route to host") as refused:
+        SshLauncher("build7", {}).reserve(run).start(PACKAGE)
+    assert "\x1b" not in refused.value.sentence
+    assert not run.sealed.exists() and not locks.is_held(run.live_lock)
+
+
+@pytest.mark.parametrize("key", ["", "no hex", "00" * 32, "00"])
+def test_a_package_opens_by_its_own_key_alone(run: RunPaths, key: str) -> None:
+    seal(run, PACKAGE)
+    with pytest.raises(ValueError):
+        unseal(run, key)
+
+
+def test_a_package_of_another_run_does_not_open(store: RunStore, run: RunPaths) -> None:
+    other = store.create(make_request(OTHER))
+    key = seal(run, PACKAGE)
+    other.sealed.path.write_bytes(run.sealed.path.read_bytes())
+    with pytest.raises(ValueError, match="sealed package"):
+        unseal(other, key)
+
+
+def test_a_program_that_is_late_or_missing_is_named(ssh: Path) -> None:
+    (ssh / "says").write_text("exec sleep 60", encoding="utf-8")
+    with pytest.raises(NoAnswer, match=r"ssh did not answer in 0\.2 s"):
+        call("ssh", seconds=0.2)
+    with pytest.raises(NoAnswer, match="sbatch-of-nobody"):
+        call("sbatch-of-nobody")
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=id", "a b", "a;id", "$(id)", "a/b", "", "a\n", "x" * 300])
+def test_a_name_that_could_be_more_than_a_host_is_refused(host: str, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="launcher"):
+        read_settings(environment={"SUBAGENT_LAUNCHER": f"ssh:{host}"}, cwd=tmp_path)
