@@ -41,6 +41,8 @@ from subagent_server.sandbox.server_places import (
     Builder,
     ServerPlace,
     ServerStarts,
+    asked_by_servers,
+    asked_of_box,
     place_of,
     rules_without_run,
 )
@@ -52,7 +54,6 @@ from subagent_server.toolbox.mcp.server_connection import (
     ServerContext,
     ServerTrouble,
 )
-from subagent_server.verbs.check_agent import asked_by_servers, asked_of_box
 from subagent_server.verbs.live_runs import written_directories
 from subagent_server.verbs.trust_check import TrustCheck
 

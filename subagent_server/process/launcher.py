@@ -28,7 +28,6 @@ class LaunchPackage:
 
     definition: dict[str, Any]
     environment: dict[str, str]
-    token: str
     cwd: str
     prompt: str
     secrets: list[str] = field(default_factory=list)

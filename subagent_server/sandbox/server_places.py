@@ -69,6 +69,25 @@ class ServerPlace:
         return f"{self.where} ({self.why})"
 
 
+def asked_of_box(agent: AgentDefinition) -> dict[str, str]:
+    """Return the keys that only a box of the sandbox can keep, as they are written."""
+    asked = {
+        "sandbox": "sandbox: bwrap" if agent.sandbox == "bwrap" else "",
+        "network": "" if agent.network else "network: false",
+        "sandboxLimits": "" if agent.sandbox_limits is None else "sandboxLimits",
+    }
+    return {key: written for key, written in asked.items() if written}
+
+
+def asked_by_servers(agent: AgentDefinition) -> dict[str, str]:
+    """Return the keys of MCP servers that only a box can keep, each with the name of its server."""
+    return {
+        f"mcpServers.{name}.{'sandbox' if server.sandbox else 'network'}": name
+        for name, server in agent.mcp_servers.items()
+        if server.insists_on_box
+    }
+
+
 @dataclass(frozen=True)
 class ServerStart:
     """How a server is started: in `box`, which has an environment and a working directory of its own, or not.

@@ -28,7 +28,7 @@ from subagent_server.verbs.reconcile import Observed, observe, open_run
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.tree_limits import agents_of
 from subagent_server.verbs.trust_check import TrustCheck
-from subagent_server.verbs.views import RunView, ToolCalls, row_schema, run_view
+from subagent_server.verbs.views import NextCalls, RunView, row_schema, run_view
 from subagent_server.verbs.wait_for_runs import Changes, Wait, has_ended_or_asks, wait_until
 
 if TYPE_CHECKING:
@@ -97,9 +97,9 @@ class Call:
     """The address under which the client reaches this server by HTTP, with a slash at its end."""
 
     @property
-    def next_calls(self) -> ToolCalls:
+    def next_calls(self) -> NextCalls:
         """The next calls of its answer, with waits up to the client's timeout."""
-        return ToolCalls(self.longest_wait)
+        return NextCalls(self.longest_wait)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an argument."""

@@ -10,9 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -32,7 +30,14 @@ from subagent_server.run.agent_definition import AgentDefinition, ServedAgent, S
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.sandbox.box import find_program
 from subagent_server.sandbox.readable import BoxRefused
-from subagent_server.sandbox.server_places import NotOutside, ServerPlace, outside_start, place_of
+from subagent_server.sandbox.server_places import (
+    NotOutside,
+    ServerPlace,
+    asked_by_servers,
+    asked_of_box,
+    outside_start,
+    place_of,
+)
 from subagent_server.verbs.inputs import cwd_of_user
 from subagent_server.verbs.live_runs import written_directories
 from subagent_server.verbs.scripts import is_scripted
@@ -47,27 +52,6 @@ from subagent_server.verbs.tool_names import (
     verdict_of,
 )
 from subagent_server.verbs.trust_check import NotTrusted, TrustCheck
-
-# -- The keys of a definition that only a box of the sandbox can keep.
-
-
-def asked_of_box(agent: AgentDefinition) -> dict[str, str]:
-    """Return the keys that only a box of the sandbox can keep, as they are written."""
-    asked = {
-        "sandbox": "sandbox: bwrap" if agent.sandbox == "bwrap" else "",
-        "network": "" if agent.network else "network: false",
-        "sandboxLimits": "" if agent.sandbox_limits is None else "sandboxLimits",
-    }
-    return {key: written for key, written in asked.items() if written}
-
-
-def asked_by_servers(agent: AgentDefinition) -> dict[str, str]:
-    """Return the keys of MCP servers that only a box can keep, each with the name of its server."""
-    return {
-        f"mcpServers.{name}.{'sandbox' if server.sandbox else 'network'}": name
-        for name, server in agent.mcp_servers.items()
-        if server.insists_on_box
-    }
 
 
 def works_without_box(agent: AgentDefinition) -> bool:
@@ -107,45 +91,15 @@ def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path
     return None
 
 
-# -- The programs of this machine, each looked up once.
-
-
-class Programs:
-    """Looks programs up as the system does when it starts them; `path` is the variable PATH."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str], bool] = {}
-        self._names: dict[str, list[str]] = {}
-
-    def is_missing(self, command: str, path: str | None, cwd: Path | None) -> bool:
-        """Whether a program is surely not there. Without `cwd`, a relative path may lead anywhere."""
-        if os.sep in command:
-            is_known = Path(command).is_absolute() or cwd is not None
-            return is_known and shutil.which((cwd or Path()) / command) is None
-        searched = path if path is not None else os.defpath
-        if (command, searched) not in self._found:
-            self._found[command, searched] = shutil.which(command, path=searched) is not None
-        return not self._found[command, searched] and all(
-            place.startswith(os.sep) for place in searched.split(os.pathsep)
-        )
-
-    def nearest(self, command: str, path: str | None) -> str | None:
-        """Return the program with the most similar name, among those that begin alike."""
-        searched = path if path is not None else os.defpath
-        if searched not in self._names:
-            self._names[searched] = [
-                name for place in searched.split(os.pathsep) for name in _names_in(place)
-            ]
-        names = [name for name in self._names[searched] if name[0] == command[0]]
-        alike = [name for name in names if abs(len(name) - len(command)) <= 2]
-        near = get_close_matches(command, alike, 1) if os.sep not in command else []
-        return near[0] if near else None
-
-
-def _names_in(directory: str) -> list[str]:
-    with suppress(OSError, ValueError):
-        return [path.name for path in Path(directory).iterdir()]
-    return []
+def is_missing(command: str, path: str | None, cwd: Path | None) -> bool:
+    """Whether a program is surely not there. Without `cwd`, a relative path may lead anywhere."""
+    if os.sep in command:
+        return (cwd is not None or Path(command).is_absolute()) and shutil.which(
+            (cwd or Path()) / command
+        ) is None
+    searched = path if path is not None else os.defpath
+    is_absolute = all(place.startswith(os.sep) for place in searched.split(os.pathsep))
+    return is_absolute and shutil.which(command, path=searched) is None
 
 
 _BUDGET = "limits.budgetUsd"
@@ -239,7 +193,6 @@ class AgentChecker:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._trust_check = TrustCheck(service)
-        self._programs = Programs()
 
     @cached_property
     def _agent_names(self) -> frozenset[str] | None:
@@ -294,8 +247,9 @@ class AgentChecker:
         old, unknown = (None, None)
         checks = _runner_checks(agent)
         if asks_program and doubt is None and checks is not None:
-            environment = {**self._service.settings.environment, **ready.env}
-            old, unknown = checks.too_old(ready, environment, written_directories(self._service.settings))
+            old, unknown = checks.too_old(
+                ready, self._environment(ready), written_directories(self._service.settings)
+            )
             refusals += [Refusal(old, "runner", in_file=False)] if old is not None else []
         # 5. Boxes last: they depend on the directory.
         refusals += self._of_box(ready, cwd)
@@ -315,6 +269,9 @@ class AgentChecker:
             return agent.model_copy(update={"description": _refused_call(doubt), "output_schema": None})
         return agent.model_copy(update={"description": self.check(agent).description})
 
+    def _environment(self, agent: AgentDefinition) -> dict[str, str]:
+        return {**self._service.settings.environment, **agent.env}
+
     def _of_definition(self, agent: AgentDefinition) -> list[Refusal]:
         """Return the refusals that follow from the file alone."""
         checks = _runner_checks(agent)
@@ -331,8 +288,7 @@ class AgentChecker:
         """Yield what is wrong with the key and the address of the model, once variables are replaced."""
         if agent.runner != "messages":
             return
-        environment = {**self._service.settings.environment, **agent.env}
-        name = agent.api_key_env
+        environment, name = self._environment(agent), agent.api_key_env
         key = environment.get(name, "").strip()
         if not name.isidentifier():
             pass  # a fault of the file says so
@@ -364,21 +320,19 @@ class AgentChecker:
         command = (checks.program_of(agent) or "").strip() if checks is not None else ""
         if checks is None or not command or _has_unset(command):
             return
-        environment = {**self._service.settings.environment, **agent.env}
-        if self._programs.is_missing(command, environment.get("PATH"), cwd):
+        if is_missing(command, self._environment(agent).get("PATH"), cwd):
             message = f"The program {shorten(command)} of the runner {agent.runner} is not here: "
             yield Refusal(f"{message}{checks.installing(agent)}.", "runner", in_file=False)
 
     def _with_served(self, agent: AgentDefinition, cwd: Path | None) -> tuple[AgentDefinition, list[Refusal]]:
         """Return an agent whose MCP servers that are agents of this installation are read."""
-        environment = {**self._service.settings.environment, **agent.env}
+        path, here = self._environment(agent).get("PATH"), cwd or self._service.settings.cwd
         served, others, refusals = dict[str, ServedAgent](), dict[str, ServerDefinition](), list[Refusal]()
         for name, server in agent.mcp_servers.items():
-            if not serves_config(server, server.env.get("PATH", environment.get("PATH"))):
+            if not serves_config(server, server.env.get("PATH", path)):
                 others[name] = server
                 continue
             try:
-                here = cwd or self._service.settings.cwd
                 served[name] = served_agent(name, server, agent.source, here)
             except (AgentFileError, BadArgument) as error:
                 refusals.append(Refusal(error.sentence, f"mcpServers.{name}"))
@@ -441,9 +395,8 @@ class AgentChecker:
             yield Refusal(f"{key}.sandbox cannot be kept: {why}.", key, in_file=False)
             return
         try:
-            environment = {**settings.environment, **agent.env}
-            written = written_directories(settings)
-            here = [cwd or settings.cwd]
+            here, written = [cwd or settings.cwd], written_directories(settings)
+            environment = self._environment(agent)
             outside_start(agent, server, environment, settings.state_directory, here, written)
         except NotOutside as error:
             message = f"{key} cannot work outside of every box (sandbox: false): {error.why}; "
@@ -456,13 +409,11 @@ class AgentChecker:
         command = (server.command or "").strip()
         if not command or _has_unset(command):
             return
-        environment = {**self._service.settings.environment, **agent.env, **server.env}
-        if self._programs.is_missing(command, environment.get("PATH"), cwd):
-            near = self._programs.nearest(command, environment.get("PATH"))
-            meant = f" (nearest: {shorten(near)})" if near else ""
+        path = server.env.get("PATH", self._environment(agent).get("PATH"))
+        if is_missing(command, path, cwd):
             message = (
-                f"The MCP server {shorten(name)} cannot be started, because its program {shorten(command)}"
-                f"{meant} is not here: install it, or fix the command."
+                f"The MCP server {shorten(name)} cannot be started, because its program {shorten(command)} "
+                "is not here: install it, or fix the command."
             )
             yield Refusal(message, f"mcpServers.{name}", in_file=False)
 

@@ -31,6 +31,7 @@ from subagent_server.run.records import (
     Worktree,
 )
 from subagent_server.run.schemas import first_fault
+from subagent_server.run.secrets import Masker
 from subagent_server.run.states import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, cut, make_run_id
 from subagent_server.run.transitions import RunEvent, RunFailed, StopRequested
 from subagent_server.settings import Settings
@@ -214,19 +215,9 @@ def start_agent(
         finally:
             reservation.give_up()
     # 9. The process takes the lock over, or lets go of it.
-    package = LaunchPackage(
-        definition=_dumped(checked.agent),
-        environment=_environment(played.settings, checked.agent, run_id, token, cwd, hooks),
-        token=token,
-        cwd=str(cwd) if parent is not None else os.path.realpath(cwd),  # that of a child is real already
-        prompt=order.prompt,
-        secrets=sorted(masker.values),
-        slots=_slots(service, checked.agent),
-        after=request.continues_run_id,
-        script=None if order.script is None else asdict(order.script),
-    )
+    environment = _environment(played.settings, checked.agent, run_id, token, cwd, hooks)
     try:
-        reservation.start(package)
+        reservation.start(_package(service, checked.agent, order, request, environment, masker))
     except SubagentError as error:
         failure = Failure(code="launch_failed", message=error.sentence)
         return service.store.update(run_id, RunFailed(failure=failure), now())
@@ -384,6 +375,28 @@ def _environment(
         "PWD": str(cwd),
         cleanup.VARIABLE: hooks,
     }
+
+
+def _package(
+    service: Service,
+    agent: AgentDefinition,
+    order: StartOrder,
+    request: RunRequest,
+    environment: dict[str, str],
+    masker: Masker,
+) -> LaunchPackage:
+    """Return what reaches the worker through memory: with secrets, as the caller gave it."""
+    is_child = request.parent_run_id is not None
+    return LaunchPackage(
+        definition=_dumped(agent),
+        environment=environment,
+        cwd=request.cwd if is_child else os.path.realpath(request.cwd),  # that of a child is real already
+        prompt=order.prompt,
+        secrets=sorted(masker.values),
+        slots=_slots(service, agent),
+        after=request.continues_run_id,
+        script=None if order.script is None else asdict(order.script),
+    )
 
 
 def _slots(service: Service, agent: AgentDefinition) -> dict[str, int]:

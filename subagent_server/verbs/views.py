@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import Field
 
@@ -46,95 +46,47 @@ from subagent_server.verbs.reconcile import Observed, read_shim, tree_usage
 # -- The next step of a view, fitted to the state of the run. A model reads tool calls, a person commands.
 
 
-class ToolCalls:
-    """Next calls for a model, with waits up to the timeout of its client."""
+Step = Literal[
+    "wait", "wait_for_several", "answer", "await_answer", "take_answer", "logs", "result", "go_on", "merge"
+]
+_STEPS: dict[Step, tuple[str, tuple[str, ...]]] = {
+    "wait": ('check_status(runId="{run}", {wait})', ("wait", "{run}")),
+    "wait_for_several": ("wait_for_runs({wait})", ("ls", "--watch")),
+    "answer": (
+        'reply_subagent(runId="{run}", messageId="{message}", answer="...", {wait})',
+        ("reply", "{run}", "{message}", "ANSWER"),
+    ),
+    "await_answer": ('check_status(runId="{run}", messageId="{message}", {wait})', ("show", "{run}")),
+    "take_answer": ('check_status(runId="{run}", messageId="{message}")', ("show", "{run}")),
+    "logs": ('get_logs(runId="{run}")', ("logs", "{run}")),
+    "result": ('get_logs(runId="{run}", stream="result")', ("show", "{run}")),
+    "go_on": ('continue_run(runId="{run}")', ("continue", "{run}")),
+    "merge": ('merge_run(runId="{run}")', ("merge", "{run}")),
+}
+"""Each step as a tool call, and as the words of a command."""
 
-    def __init__(self, wait_seconds: float) -> None:
+
+class NextCalls:
+    """Makes the calls that a view names: tool calls with waits of `wait_seconds`, or commands."""
+
+    def __init__(self, wait_seconds: float = 45, command: Callable[..., str] | None = None) -> None:
+        """`command` makes a command of its words; without it, tool calls are made."""
         self._wait = f"waitSeconds={wait_seconds:g}"
-
-    def wait(self, run_id: str) -> str:
-        """Return the call that waits for the run."""
-        return f'check_status(runId="{run_id}", {self._wait})'
-
-    def wait_for_several(self) -> str:
-        """Return the call that waits for several runs."""
-        return f"wait_for_runs({self._wait})"
-
-    def answer(self, run_id: str, message_id: str) -> str:
-        """Return the call that answers a question."""
-        return f'reply_subagent(runId="{run_id}", messageId="{message_id}", answer="...", {self._wait})'
-
-    def take_answer(self, run_id: str, message_id: str, *, is_there: bool) -> str:
-        """Return the call that fetches an answer, with a wait if it is pending."""
-        waiting = "" if is_there else f", {self._wait}"
-        return f'check_status(runId="{run_id}", messageId="{message_id}"{waiting})'
-
-    def logs(self, run_id: str) -> str:
-        """Return the call that shows the log."""
-        return f'get_logs(runId="{run_id}")'
-
-    def whole_result(self, run_id: str) -> str:
-        """Return the call that shows the whole result."""
-        return f'get_logs(runId="{run_id}", stream="result")'
-
-    def carry_on(self, run_id: str, prompt: str | None = None) -> str:
-        """Return the call that continues the run."""
-        with_prompt = "" if prompt is None else f', prompt="{prompt}"'
-        return f'continue_run(runId="{run_id}"{with_prompt})'
-
-    def merge(self, run_id: str) -> str:
-        """Return the call that merges what the run has changed."""
-        return f'merge_run(runId="{run_id}")'
-
-
-AS_TOOLS = ToolCalls(45)
-"""Next calls for a model whose client is not known."""
-
-
-class Commands:
-    """Next calls for a person: commands, as `command` makes them of their words."""
-
-    def __init__(self, command: Callable[..., str]) -> None:
         self._command = command
 
-    def wait(self, run_id: str) -> str:
-        """Return the command that waits for the run."""
-        return self._words("wait", run_id)
-
-    def wait_for_several(self) -> str:
-        """Return the command that shows all runs as they change."""
-        return self._words("ls", "--watch")
-
-    def answer(self, run_id: str, message_id: str) -> str:
-        """Return the command that answers a question."""
-        return self._words("reply", run_id, message_id, "ANSWER")
-
-    def take_answer(self, run_id: str, message_id: str, *, is_there: bool) -> str:
-        """Return the command by which the asker sees an answer."""
-        return self._words("show", run_id)
-
-    def logs(self, run_id: str) -> str:
-        """Return the command that shows the log."""
-        return self._words("logs", run_id)
-
-    def whole_result(self, run_id: str) -> str:
-        """Return the command that shows the whole result."""
-        return self._words("show", run_id)
-
-    def carry_on(self, run_id: str, prompt: str | None = None) -> str:
-        """Return the command that continues the run."""
-        return self._words("continue", run_id, *([] if prompt is None else [prompt]))
-
-    def merge(self, run_id: str) -> str:
-        """Return the command that merges what the run has changed."""
-        return self._words("merge", run_id)
-
-    def _words(self, *words: str) -> str:
-        return f"`{self._command(*words)}`"
+    def __call__(self, step: Step, run_id: str = "", message_id: str = "", prompt: str | None = None) -> str:
+        """Return the call of a step; `prompt` is for `go_on` alone."""
+        call, words = _STEPS[step]
+        facts = {"run": run_id, "message": message_id, "wait": self._wait}
+        if self._command is not None:
+            said = [word.format(**facts) for word in words]
+            return f"`{self._command(*said, *([] if prompt is None else [prompt]))}`"
+        call = call.format(**facts)
+        return call if prompt is None else f'{call[:-1]}, prompt="{prompt}")'
 
 
-NextCalls = ToolCalls | Commands
-"""How a reader makes the calls that a view names."""
+AS_TOOLS = NextCalls()
+"""Next calls for a model whose client is not known."""
 
 _FIX = "Fix what the error names"
 _AFTER_FAILURE = {
@@ -158,23 +110,23 @@ def for_parent(meta: RunMeta, calls: NextCalls) -> str:
     """Return the next step of the parent of a run."""
     run_id = meta.run_id
     if meta.pending:
-        return f"The agent needs your answer. Next: {calls.answer(run_id, meta.pending[0].message_id)}."
+        return f"The agent needs your answer. Next: {calls('answer', run_id, meta.pending[0].message_id)}."
     if not meta.status.is_terminal:
-        return f"Not done yet. Next: {calls.wait(run_id)}, or {calls.wait_for_several()} for several."
+        return f"Not done yet. Next: {calls('wait', run_id)}, or {calls('wait_for_several')} for several."
     if meta.status is Status.COMPLETED:
-        return f"Done. {calls.whole_result(run_id)} has the whole result."
+        return f"Done. {calls('result', run_id)} has the whole result."
     if meta.status is Status.STOPPED:
         return (
-            f"Stopped: nothing is left to do. {calls.logs(run_id)} shows how far it came, and "
-            f"{calls.carry_on(run_id)} would take it up again."
+            f"Stopped: nothing is left to do. {calls('logs', run_id)} shows how far it came, and "
+            f"{calls('go_on', run_id)} would take it up again."
         )
     code = meta.error.code if meta.error is not None else "lost"
     return "Failed. " + _AFTER_FAILURE.get(code, _AFTER_FAILURE["lost"]).format(
-        logs=calls.logs(run_id),
-        result=calls.whole_result(run_id),
-        on=calls.carry_on(run_id),
-        on_with_answer=calls.carry_on(run_id, "YOUR ANSWER"),
-        on_with_result=calls.carry_on(run_id, "Give the result by final_answer."),
+        logs=calls("logs", run_id),
+        result=calls("result", run_id),
+        on=calls("go_on", run_id),
+        on_with_answer=calls("go_on", run_id, prompt="YOUR ANSWER"),
+        on_with_result=calls("go_on", run_id, prompt="Give the result by final_answer."),
     )
 
 
@@ -185,10 +137,8 @@ def for_itself(meta: RunMeta, waiting: Message | None, calls: NextCalls) -> str:
     if waiting is None:
         return "Your run continues. update_status says how far it is, or ends it."
     is_there = waiting.message_status is not MessageStatus.PENDING
-    return (
-        f"Your question {waiting.message_id} {'has' if is_there else 'waits for'} an answer. Next: "
-        f"{calls.take_answer(meta.run_id, waiting.message_id, is_there=is_there)}."
-    )
+    call = calls("take_answer" if is_there else "await_answer", meta.run_id, waiting.message_id)
+    return f"Your question {waiting.message_id} {'has' if is_there else 'waits for'} an answer. Next: {call}."
 
 
 def for_asker(meta: RunMeta, message: Message, calls: NextCalls) -> str:
@@ -196,7 +146,7 @@ def for_asker(meta: RunMeta, message: Message, calls: NextCalls) -> str:
     if message.answer_content is not None:
         return "Your question is answered: go on with the answer."
     if message.message_status is MessageStatus.PENDING:
-        return f"No answer yet. Next: {calls.take_answer(meta.run_id, message.message_id, is_there=False)}."
+        return f"No answer yet. Next: {calls('await_answer', meta.run_id, message.message_id)}."
     return "No answer came and none will: go on without one."
 
 
@@ -537,7 +487,7 @@ def _worktree(run: RunPaths, meta: RunMeta, calls: NextCalls) -> dict[str, Any] 
         state = None
     shown = worktree_view(meta.worktree, state)
     if meta.status.is_terminal and shown.get("merged") is False and "takenOverBy" not in shown:
-        shown["next"] = calls.merge(meta.run_id)
+        shown["next"] = calls("merge", meta.run_id)
     return {
         key: cut(value, MAX_LABEL_CHARACTERS * 4) if isinstance(value, str) else value
         for key, value in shown.items()

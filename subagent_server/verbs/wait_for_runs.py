@@ -164,7 +164,7 @@ class Watchlist:
         return shown < ENDED if meta.status.is_terminal else needs_parent(meta, shown)
 
     def _instructions(self, runs: list[Observed], news: list[Observed], omitted: int, is_again: bool) -> str:
-        again = f"Next: {self._next_calls.wait_for_several()}."
+        again = f"Next: {self._next_calls('wait_for_several')}."
         if omitted and is_again:
             return f"Nothing is left to wait for. {omitted} more did not fit: check_status shows each."
         if omitted:
@@ -179,7 +179,7 @@ class Watchlist:
         asking = [r.meta for r in runs if r.meta.pending]
         if not asking:
             return f"Still working: {working}. {again}"
-        answer = self._next_calls.answer(asking[0].run_id, asking[0].pending[0].message_id)
+        answer = self._next_calls("answer", asking[0].run_id, asking[0].pending[0].message_id)
         count = "1 asks" if len(asking) == 1 else f"{len(asking)} ask"
         return f"Still working: {working}, of which {count} what you were shown: {answer}. {again}"
 

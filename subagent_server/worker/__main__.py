@@ -37,11 +37,9 @@ from subagent_server.verbs.reconcile import EXIT_STORAGE
 from subagent_server.verbs.run_worktree import prepare_worktree
 from subagent_server.worker.run_end import end_unbegun, exit_worker, observe_directory, reconcile_directory
 from subagent_server.worker.runners import RUNNERS
-from subagent_server.worker.supervisor import Supervisor
 from subagent_server.worker.worker_run import WorkerRun
 
-_SERVERS = "subagent_server.worker.connected_servers"
-"""Imports the SDK of the protocol, so it is for agents with MCP servers alone."""
+_SUPERVISOR = "subagent_server.worker.supervisor"
 _NICENESS = 5
 _FEWEST_FILES = 16
 """How many files a worker has to be able to open beside those it begins with: with fewer it fails midway."""
@@ -132,9 +130,9 @@ def _supervise(run: WorkerRun, package: dict[str, Any], environment: dict[str, s
     stderr.check_open_files(_FEWEST_FILES)
     agent = AgentDefinition.model_validate(package["definition"])
     run.limit(agent.limits)
-    has_servers = bool(agent.mcp_servers or agent.served) and agent.runner == "messages"
-    servers = [_SERVERS] if has_servers else []
-    _import_gently(run, [RUNNERS[agent.runner].partition(":")[0], *servers])
+    _import_gently(run, agent)
+    from subagent_server.worker.supervisor import Supervisor  # not before this worker's turn
+
     with _model_played(package.get("script"), environment):
         run.use_agent(agent, environment)
         asyncio.run(Supervisor(run, agent, environment).supervise())
@@ -157,33 +155,40 @@ def _read_package(memory: int) -> dict[str, Any]:
     return package
 
 
-def _import_gently(run: WorkerRun, names: list[str]) -> None:
-    """Import the modules of the runner, at most one worker a core at a time and niced: servers stay quick.
+def _import_gently(run: WorkerRun, agent: AgentDefinition) -> None:
+    """Import what the work needs, at most one worker a core at a time and niced: servers stay quick.
 
-    A process forked warm has them already.
+    A process forked warm has it already.
 
     Niceness belongs to a thread (sched(7)), and only root could lower the value again: so a separate thread
     imports.
     """
-    if all(name in sys.modules for name in names):
+    if _SUPERVISOR in sys.modules:
         return
     lock = _take_import_lock(run.paths.root.slots)
     try:
-        thread = threading.Thread(target=_import_niced, args=[names], name="import")
+        thread = threading.Thread(target=_import_niced, args=[agent], name="import")
         thread.start()
         thread.join()
     finally:
         os.close(lock)
-    for name in names:
-        importlib.import_module(name)
+    _import(agent)
     gc.freeze()  # imported objects stay: to look through them again and again holds the run up for 150 ms
 
 
-def _import_niced(names: list[str]) -> None:
+def _import_niced(agent: AgentDefinition) -> None:
     os.nice(_NICENESS)  # of this thread, added to what it has
     with suppress(Exception):  # the main thread imports what is missing, and meets the same error
-        for name in names:
-            importlib.import_module(name)
+        _import(agent)
+
+
+def _import(agent: AgentDefinition) -> None:
+    importlib.import_module(_SUPERVISOR)
+    importlib.import_module(RUNNERS[agent.runner].partition(":")[0])
+    if agent.may_delegate:
+        importlib.import_module("subagent_server.worker.delegation")
+    if (agent.mcp_servers or agent.served) and agent.runner == "messages":
+        importlib.import_module("subagent_server.worker.connected_servers")
 
 
 def _take_import_lock(slots: Directory) -> int:

@@ -25,7 +25,8 @@ from subagent_server.toolbox.mcp.server_connection import (
     ServerConnection,
     ServerContext,
 )
-from subagent_server.worker.runners import RunnerSetup, WorkerDelegation
+from subagent_server.worker.delegation import WorkerDelegation
+from subagent_server.worker.runners import RunnerSetup
 
 
 @dataclass

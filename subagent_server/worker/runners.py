@@ -2,23 +2,18 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from subagent_server import extensions
 from subagent_server.loop.runner import Runner
-from subagent_server.run.agent_definition import AgentDefinition, tool_name
+from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.records import RunRequest
 from subagent_server.sandbox.file_watch import CommandWatch
-from subagent_server.settings import read_settings
-from subagent_server.tools.parent_tools import run_tool
-from subagent_server.tools.spec import Call, ToolSpec
-from subagent_server.tools.tool_table import PARENT_TOOLS, ToolDispatcher
-from subagent_server.verbs.access import run_as_caller
-from subagent_server.verbs.check_agent import AgentChecker
-from subagent_server.verbs.service import Service, open_service
-from subagent_server.verbs.wait_for_runs import Changes
 from subagent_server.worker.protected_paths import ProtectedPaths
 from subagent_server.worker.worker_run import WorkerRun
+
+if TYPE_CHECKING:  # imports every verb
+    from subagent_server.worker.delegation import WorkerDelegation
 
 
 @dataclass(frozen=True)
@@ -69,60 +64,3 @@ RUNNERS: dict[str, str] = {
 
 The names are those of `RunnerName` in `run/agent_definition.py`, by which agent files are judged.
 """
-
-
-# -- The parent's tools for an agent that may start others: its run is the parent of the started runs.
-
-LONGEST_WAIT_SECONDS = 3600.0
-"""A wait of the loop has no client that could lose patience; the run's own limits bound it."""
-
-
-class WorkerDelegation:
-    """Implements `toolbox.basic.Delegation` with the tool calls that the server has too."""
-
-    def __init__(self, run: WorkerRun, environment: Mapping[str, str], agent: AgentDefinition) -> None:
-        self.service = service_of(run, environment, agent)
-        caller = run_as_caller(self.service.store, run.run_id)
-        self._tools = ToolDispatcher(self.service, Changes(self.service.store), caller, PARENT_TOOLS)
-        self._clock = run.clock
-        served = {each.agent.name for each in agent.served.values()}
-        self._of_servers = {tool_name(name) for name in served.difference(agent.agents)}
-
-    def definitions(self) -> list[dict[str, Any]]:
-        """Return the tools: those that start the agents that the run may start, then the generic tools.
-
-        The agents that the run has as MCP servers are left out: their tools come as those of servers.
-        """
-        return [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.shown_arguments}
-            for tool in self._tools.table().tools
-            if tool.name not in self._of_servers
-        ]
-
-    def tool(self, agent: AgentDefinition) -> ToolSpec:
-        """Return the tool that starts an agent."""
-        return run_tool(AgentChecker(self.service).as_shown(agent))
-
-    async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Call a verb. While the verb waits for another run, the clock of this run stands still.
-
-        Raises:
-            SubagentError.
-        """
-        call = Call(arguments, LONGEST_WAIT_SECONDS)
-        if not _waits(call, tool):
-            return await self._tools.call(tool, call)
-        with self._clock.waiting():
-            return await self._tools.call(tool, call)
-
-
-def service_of(run: WorkerRun, environment: Mapping[str, str], agent: AgentDefinition) -> Service:
-    """Return the verbs for a run of `agent`, with the settings that its `environment` gives."""
-    settings = read_settings(runs=run.store.paths.root, environment=dict(environment))
-    return open_service(settings, also=[each.agent for each in agent.served.values()])
-
-
-def _waits(call: Call, tool: str) -> bool:
-    """Whether the call waits for a run. The call itself refuses a value that is not a number."""
-    wanted = call.arguments.get("waitSeconds", 45 if tool == "wait_for_runs" else 0)
-    return isinstance(wanted, int | float) and wanted > 0

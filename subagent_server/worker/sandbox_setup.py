@@ -30,12 +30,11 @@ from subagent_server.sandbox.git_places import (
     git_settings,
 )
 from subagent_server.sandbox.readable import BoxRefused, PlaceRefused, named_places, tried_twice
-from subagent_server.sandbox.server_places import ServerPlace, place_of
+from subagent_server.sandbox.server_places import ServerPlace, asked_by_servers, asked_of_box, place_of
 from subagent_server.sandbox.verify import is_proven, try_box
 from subagent_server.toolbox.bash import BashTool
 from subagent_server.toolbox.tool import Tool
 from subagent_server.toolbox.workspace import off_loop
-from subagent_server.verbs.check_agent import asked_by_servers, asked_of_box
 from subagent_server.worker.runners import RunnerSetup
 from subagent_server.worktrees.store_of_run import worktree_mounts
 

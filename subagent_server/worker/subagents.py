@@ -15,7 +15,8 @@ import time
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
 from typing import Any
 
 from pydantic import ValidationError
@@ -29,8 +30,7 @@ from subagent_server.worker.worker_run import WorkerRun
 # -- `POST .../subagent-events`: the programs of a run report their subagents here (SPEC section 8).
 #
 # A loopback port of the worker with an unguessable path. Any user of the machine can connect, so everything
-# is bounded: the connections, the time and the bytes of each, and one request a connection. If there are
-# too many connections, the oldest of those that have not named the right path is cut off.
+# is bounded: the connections, the time and the bytes of each, and one request a connection.
 
 
 VARIABLES = ("SUBAGENT_LOGGING_ADDRESS", "CPE_SUBAGENT_LOGGING_ADDRESS")
@@ -44,50 +44,46 @@ _LINGER_BYTES = 1 << 20
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
-class EventPort:
-    """Listens as long as its run works. `write` gets each event, in the event loop that opened the port."""
+class EventPort(ThreadingTCPServer):  # an HTTPServer asks a resolver for its own name
+    """Listens as long as its run works. `write` gets each event, in the event loop that opened the port.
+
+    Each connection has a thread, so nothing that it does holds up the loop. If there are too many, the oldest
+    of those that have not named the right path is cut off.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+    timeout = 0
 
     def __init__(self, write: Callable[[ForeignEvent], None]) -> None:
+        """Begin to listen. Raises OSError: the system gives no port."""
+        super().__init__(("127.0.0.1", 0), _Handler)
         self._write = write
+        self._loop = asyncio.get_running_loop()
         self._path = f"/{secrets.token_urlsafe(24)}"
-        self._listening: socket.socket | None = None
-        self._server = _EventServer(self)
         self._open: set[socket.socket] = set()
         self._strangers: dict[socket.socket, None] = {}
         """The connections that have not named the path yet, oldest first."""
-        self.address = ""
-        """Where to post, without `/subagent-events`; empty until the port is open."""
-
-    async def open(self) -> None:
-        """Begin to listen. Raises OSError: the system gives no port."""
-        self._loop = asyncio.get_running_loop()
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self._listening.setblocking(False)
-        self.address = f"http://127.0.0.1:{self._listening.getsockname()[1]}{self._path}"
-        self._loop.add_reader(self._listening, self._accept)
+        self.address = f"http://127.0.0.1:{self.server_address[1]}{self._path}"
+        """Where to post, without `/subagent-events`."""
+        self._loop.add_reader(self.fileno(), self.handle_request)
 
     def close(self) -> None:
         """Stop listening, and cut the open connections off."""
-        if self._listening is not None:
-            self._loop.remove_reader(self._listening)
-            self._listening.close()
+        self._loop.remove_reader(self.fileno())
+        self.server_close()
         for connection in list(self._open):
             _cut(connection)
 
-    def _accept(self) -> None:
-        """Take a connection. Each has a thread, so nothing that it does holds up the loop."""
-        assert self._listening is not None
-        try:
-            connection, address = self._listening.accept()
-        except OSError:
-            return  # it has gone again, or there is no descriptor for it
-        connection.settimeout(DEADLINE_SECONDS)
-        self._open.add(connection)
-        self._strangers[connection] = None
-        self._loop.call_later(DEADLINE_SECONDS, _cut, connection)
+    def process_request(self, request: Any, client_address: Any) -> None:
+        request.settimeout(DEADLINE_SECONDS)
+        self._open.add(request)
+        self._strangers[request] = None
+        self._loop.call_later(DEADLINE_SECONDS, _cut, request)
         if len(self._open) > MAX_CONNECTIONS:
-            _cut(next(iter(self._strangers), connection))
-        self._server.process_request(connection, address)
+            _cut(next(iter(self._strangers), request))
+        super().process_request(request, client_address)
 
     # -- called by the thread of a connection
 
@@ -107,15 +103,15 @@ class EventPort:
 
         asyncio.run_coroutine_threadsafe(write(), self._loop).result(DEADLINE_SECONDS)
 
-    def forget(self, connection: socket.socket) -> None:
-        """Note that a connection has ended."""
-
-        def forget() -> None:
-            self._open.discard(connection)
-            self._strangers.pop(connection, None)
-
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
         with suppress(RuntimeError):  # the loop is closed: the run has ended
-            self._loop.call_soon_threadsafe(forget)
+            self._loop.call_soon_threadsafe(self._open.discard, request)
+            self._loop.call_soon_threadsafe(self._strangers.pop, request, None)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # the client has left, or was cut off
+            super().handle_error(request, client_address)
 
 
 def _cut(connection: socket.socket) -> None:
@@ -123,33 +119,13 @@ def _cut(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-class _EventServer(ThreadingHTTPServer):
-    """Answers the connections that `EventPort` takes: it listens to nothing itself."""
-
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, port: EventPort) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler, bind_and_activate=False)
-        self.server_close()  # its own socket
-        self.port = port
-
-    def shutdown_request(self, request: Any) -> None:
-        super().shutdown_request(request)
-        self.port.forget(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # the client has left, or was cut off
-            super().handle_error(request, client_address)
-
-
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = default_request_version = "HTTP/1.1"
 
     def setup(self) -> None:
         super().setup()
-        assert isinstance(self.server, _EventServer)
-        self._port = self.server.port
+        assert isinstance(self.server, EventPort)
+        self._port = self.server
         self.rfile: Any = _Bounded(self.rfile)
 
     def handle(self) -> None:
@@ -257,11 +233,11 @@ async def subagent_events_recorded(
     the run may have nested runs at all.
     """
     nested, foreign = SubagentJournal(run.record), SubagentJournal(run.record)  # each has room of its own
-    port = EventPort(foreign.write_foreign)
+    port = None
     for name in VARIABLES:
         environment.pop(name, None)  # that of the parent
     try:
-        await port.open()
+        port = EventPort(foreign.write_foreign)
     except OSError as error:
         run.record("warning", message=f"There is no port for events of subagents: {error}")
     else:
@@ -272,7 +248,8 @@ async def subagent_events_recorded(
     try:
         yield
     finally:
-        port.close()
+        if port is not None:
+            port.close()
         over.set()
         if following is not None:
             (fault,) = await asyncio.gather(following, return_exceptions=True)

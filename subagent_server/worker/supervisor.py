@@ -27,7 +27,7 @@ from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.run_worktree import settle_if_possible
 from subagent_server.worker.protected_paths import ExecutedWatch, protected_paths
 from subagent_server.worker.run_end import LeftBehind, close_journal, end_run
-from subagent_server.worker.runners import RUNNERS, OpenRunner, RunnerSetup, WorkerDelegation
+from subagent_server.worker.runners import RUNNERS, OpenRunner, RunnerSetup
 from subagent_server.worker.subagents import subagent_events_recorded
 from subagent_server.worker.worker_run import WorkerRun, seconds_left
 
@@ -147,6 +147,9 @@ class Supervisor:
     async def _opened(self) -> Runner:
         delegation = None
         if self.agent.may_delegate:
+            # Not at the top: it imports every verb.
+            from subagent_server.worker.delegation import WorkerDelegation
+
             delegation = WorkerDelegation(self.run, self.environment, self.agent)
             reap = delegation.service.launcher.reap
             asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, reap)

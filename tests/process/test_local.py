@@ -74,7 +74,7 @@ def test_a_run_that_was_stopped_before_its_shim_begins_never_gets_a_worker(world
         reservation = starting.reserve(run)
     store.publish(make_meta())
     store.update(RUN_ID, transitions.StopRequested(reason="enough"), now())
-    reservation.start(LaunchPackage({}, dict(world.environment), "token", str(world.work), "Do it."))
+    reservation.start(LaunchPackage({}, dict(world.environment), str(world.work), "Do it."))
     world.gone(RUN_ID)
     assert "shim" in read_shim(run) and "worker" not in read_shim(run)
     assert read_exit(run) is not None and not (read_exit(run) or {})["workerStarted"]

@@ -5,11 +5,11 @@ import pytest
 from subagent_server.run.records import Failure
 from subagent_server.run.schemas import FAILURE_CODES
 from subagent_server.run.states import Status
-from subagent_server.verbs.views import Commands, ToolCalls, for_parent
+from subagent_server.verbs.views import NextCalls, for_parent
 from tests.helpers.runs import RUN_ID, T0, make_meta
 
-TOOLS = ToolCalls(1500)
-COMMANDS = Commands(lambda *words: " ".join(["subagent", *words]))
+TOOLS = NextCalls(1500)
+COMMANDS = NextCalls(command=lambda *words: " ".join(["subagent", *words]))
 NOTHING_TO_CARRY_ON = {"config", "launch_failed"}
 """A continuation meets the same fault again, or has nothing to go on with.
 

@@ -45,7 +45,7 @@ from subagent_server.verbs.access import Caller, NotAllowed, caller_of, find_run
 from subagent_server.verbs.reconcile import Observed, open_run
 from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.tree_limits import check_may_delegate
-from subagent_server.verbs.views import Commands, RunView, run_view
+from subagent_server.verbs.views import NextCalls, RunView, run_view
 
 # -- The table of verbs. The module of a verb is imported when it is called, so that `ls` starts quickly.
 
@@ -410,7 +410,7 @@ class Session:
 
     def view(self, observed: Observed) -> RunView:
         """Return the view of a run, whose next calls are commands."""
-        return run_view(self.service.store, observed, Commands(self.command))
+        return run_view(self.service.store, observed, NextCalls(command=self.command))
 
     def named_runs(self, names: Iterable[str]) -> tuple[list[str], list[Refused]]:
         """Return the ids of the runs that are named, each once, and the names without one, reported."""

@@ -49,8 +49,9 @@ from subagent_server.toolbox.workspace import entered_off_loop
 from subagent_server.verbs.access import run_as_caller
 from subagent_server.verbs.inputs import copied_inputs
 from subagent_server.verbs.service import Service
+from subagent_server.worker.delegation import service_of
 from subagent_server.worker.previous_run import LONGEST_CHAIN, read_previous_runs
-from subagent_server.worker.runners import RunnerSetup, service_of
+from subagent_server.worker.runners import RunnerSetup
 from subagent_server.worker.sandbox_setup import RunBox, mark_of, refused, sandbox_rules_text
 from subagent_server.worker.worker_run import WorkerRun
 

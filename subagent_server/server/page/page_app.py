@@ -41,7 +41,7 @@ from subagent_server.verbs.questions import reply
 from subagent_server.verbs.reconcile import is_over, open_run
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.start import start
-from subagent_server.verbs.views import Commands, message_view, run_view, sandbox_mark
+from subagent_server.verbs.views import NextCalls, message_view, run_view, sandbox_mark
 from subagent_server.verbs.wait_for_runs import Changes, until_root_is_made
 
 PREFIX = "/page"
@@ -284,7 +284,7 @@ class RunPage:
         observed = open_run(self._service, run_id, self._caller)
         meta, run = observed.meta, store.paths.run(run_id)
         view = run_view(
-            store, observed, Commands(lambda *words: " ".join(["subagent", *words])), self._caller
+            store, observed, NextCalls(command=lambda *words: " ".join(["subagent", *words])), self._caller
         )
         return {
             "view": view.to_wire(),
