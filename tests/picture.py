@@ -25,7 +25,8 @@ from rich.text import Text
 from subagent_server.run import transitions
 from subagent_server.run.processes import now
 from subagent_server.run.records import Failure
-from tests.cli.command import COMMAND, Cli, asked
+from tests.cli.command import Cli, asked
+from tests.helpers.forked import PROGRAM
 from tests.helpers.processes import REPOSITORY
 
 COLUMNS = 100
@@ -64,7 +65,7 @@ def spoken(home: Path) -> Iterator[tuple[float, str]]:
         "TERM": "xterm-256color",
     }
     rest = b""
-    with subprocess.Popen([*COMMAND, "demo"], cwd=home, env=environment, stdout=inner, stderr=inner) as demo:
+    with subprocess.Popen([*PROGRAM, "demo"], cwd=home, env=environment, stdout=inner, stderr=inner) as demo:
         os.close(inner)
         with suppress(OSError):  # the terminal has no other end any more
             while part := os.read(outer, 1 << 16):

@@ -7,7 +7,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,11 +24,10 @@ from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
 from subagent_server.verbs.trust_check import coverage, trust
 from tests.helpers import bubblewrap, warm
-from tests.helpers.commands import run_command
+from tests.helpers.forked import PROGRAM, popen, run
 from tests.helpers.runs import STARTED, make_meta, make_request
 from tests.helpers.wait import wait_for
 
-COMMAND = (sys.executable, "-m", "subagent_server")
 BOUND = 120.0
 """How long one command may take, in seconds, on a machine that has much else to do."""
 
@@ -78,13 +76,8 @@ class Cli:
     ) -> Completed:
         """Run the command to its end."""
         given = stdin.encode() if isinstance(stdin, str) else stdin
-        done = run_command(
-            words,
-            cwd=self.home,
-            environment={**self.environment, **(env or {})},
-            stdin=given,
-            seconds=seconds,
-        )
+        environment = {**self.environment, **(env or {})}
+        done = run([*PROGRAM, *words], environment, cwd=self.home, stdin=given, seconds=seconds)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
         return Completed(words, done.returncode, out, err)
@@ -113,7 +106,7 @@ class Cli:
 
     def start(self, *words: str, **options: Any) -> "Running":
         """Start the command and return while it runs."""
-        return Running([*COMMAND, *words], self.home, self.environment, options)
+        return Running([*PROGRAM, *words], self.home, self.environment, options)
 
     def agent(self, name: str, **keys: Any) -> None:
         """Write an agent file."""
@@ -199,7 +192,7 @@ class Running:
             "stderr": subprocess.PIPE,
             **options,
         }
-        self.process = subprocess.Popen(command, cwd=home, env={**environment, **extra}, **streams)
+        self.process = popen(command, {**environment, **extra}, cwd=home, **streams)
 
     def __enter__(self) -> Self:
         return self

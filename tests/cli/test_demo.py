@@ -22,7 +22,7 @@ def test_the_demo_shows_a_whole_run_and_no_agent_of_the_project(cli: Cli) -> Non
     (cli.home / "agents" / "reviewer.md").write_text("---\nname: reviewer\n---\nSay no.", encoding="utf-8")
     environment = {"ANTHROPIC_API_KEY": "", "SUBAGENT_AGENTS": str(cli.home / "agents")}
     done = cli("demo", "--repo", str(place), env=environment, seconds=4 * BOUND)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "parent → run_reviewer(" in done.stdout and '("Give discounts"): shall I' in done.stdout
     (run_id,) = cli.store.run_ids()
     assert cli.meta(run_id).messages[0].answered_by == "parent"
@@ -54,7 +54,7 @@ def test_the_demo_needs_no_repository(cli: Cli) -> None:
 def test_the_demo_of_code_mode_makes_all_calls_in_one_program_that_asks(cli: Cli) -> None:
     place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
     done = cli("demo", "--code", "--repo", str(place), env={"ANTHROPIC_API_KEY": ""}, seconds=4 * BOUND)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "31. tracker.get_issue" in done.stdout and "parent ← asks: 7 issues wait" in done.stdout
     assert "#12 checkout shows the wrong price: 22 days waits longest" in done.stdout
 

@@ -8,8 +8,9 @@ import tarfile
 
 from subagent_server.run.journal import RunJournal
 from subagent_server.run.processes import now
-from tests.cli.command import COMMAND, Cli
+from tests.cli.command import Cli
 from tests.cli.families import family
+from tests.helpers.forked import PROGRAM
 
 SECRET = "sk-this-is-the-secret-of-the-test-0123456789"
 
@@ -38,7 +39,7 @@ def test_a_run_is_packed_without_secrets_locks_and_what_is_no_file_of_it(cli: Cl
 
 def test_a_tree_goes_to_stdout_and_nothing_is_written_over(cli: Cli) -> None:
     with family(cli) as ids:
-        command = [*COMMAND, "export", ids.boss, "--tree", "-o", "-"]
+        command = [*PROGRAM, "export", ids.boss, "--tree", "-o", "-"]
         done = subprocess.run(
             command,
             cwd=cli.home,

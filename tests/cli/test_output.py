@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.cli.command import COMMAND, Cli, hear
+from tests.cli.command import Cli, hear
+from tests.helpers.forked import PROGRAM
 
 
 def on_a_terminal(cli: Cli, *words: str, env: Mapping[str, str] | None = None) -> str:
@@ -16,7 +17,7 @@ def on_a_terminal(cli: Cli, *words: str, env: Mapping[str, str] | None = None) -
     try:
         environment = {**cli.environment, "TERM": "xterm", **(env or {})}
         subprocess.run(
-            [*COMMAND, *words], cwd=cli.home, env=environment, stdout=inner, check=True, timeout=30
+            [*PROGRAM, *words], cwd=cli.home, env=environment, stdout=inner, check=True, timeout=30
         )
         os.write(inner, b"<end>")
         return hear(outer, "<end>")
@@ -41,7 +42,7 @@ def test_a_closed_pipe_ends_the_command_quietly(cli: Cli, words: list[str]) -> N
 def test_a_pipe_to_head_is_quiet(cli: Cli) -> None:
     for number in range(30):
         cli.completed(f"aaaa{number:02d}")
-    line = f"set -o pipefail; {' '.join(COMMAND)} ls -a | head -1"
+    line = f"set -o pipefail; {' '.join(PROGRAM)} ls -a | head -1"
     done = subprocess.run(
         ["bash", "-c", line], cwd=cli.home, env=cli.environment, capture_output=True, timeout=60, check=True
     )
@@ -83,7 +84,7 @@ def test_an_encoding_without_the_marks_gets_escapes_and_no_traceback(cli: Cli, e
 
 def test_a_closed_stdout_is_not_an_error(cli: Cli) -> None:
     cli.completed("aaaaaa")
-    line = f"{' '.join(COMMAND)} ls >&-"
+    line = f"{' '.join(PROGRAM)} ls >&-"
     done = subprocess.run(
         ["bash", "-c", line], cwd=cli.home, env=cli.environment, capture_output=True, timeout=60, check=False
     )

@@ -6,9 +6,10 @@ import sys
 from decimal import Decimal
 
 from subagent_server.run import processes
+from tests.helpers.forked import PROGRAM
 from tests.helpers.turns import says, shell, tool_results
 from tests.helpers.wait import wait_for
-from tests.helpers.world import BOUND, PROGRAM, World
+from tests.helpers.world import BOUND, World
 
 CLIENT = f"""
 import asyncio, json, os, sys

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.commands import run_command
+from tests.helpers.forked import PROGRAM, run
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.turns import says
 from tests.helpers.world import BOUND, World
@@ -49,11 +49,11 @@ def test_the_first_run_goes_into_its_runs_folder_and_leaves_the_clone_clean(worl
     try:
         git(world, "clone", "--quiet", str(origin), str(clone), cwd=world.home)
         assert [path.name for path in (clone / "runs").iterdir()] == ["README.md"]
-        done = run_command(["run", "worker", "Do it."], cwd=clone, environment=environment, seconds=BOUND)
+        done = run([*PROGRAM, "run", "worker", "Do it."], environment, cwd=clone, seconds=BOUND)
     finally:
         os.umask(before)
     assert (done.returncode, done.stdout) == (0, b"Done.\n"), done.stderr
-    listed = run_command(["ls", "-q"], cwd=clone, environment=environment, seconds=BOUND)
+    listed = run([*PROGRAM, "ls", "-q"], environment, cwd=clone, seconds=BOUND)
     (run_id,) = listed.stdout.decode().split()
     assert (clone / "runs" / run_id / "run.meta.json").is_file()
     assert git(world, "status", "--porcelain", cwd=clone) == ""

@@ -3,8 +3,9 @@
 import json
 
 from tests.end_to_end.test_child_programs import CLIENT, client
+from tests.helpers.forked import PROGRAM
 from tests.helpers.turns import call, calls, says, shell, tool_results, use
-from tests.helpers.world import PROGRAM, World
+from tests.helpers.world import World
 
 EDITOR = "str_replace_based_edit_tool"
 

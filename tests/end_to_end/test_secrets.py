@@ -4,9 +4,10 @@ import base64
 import json
 from pathlib import Path
 
+from tests.helpers.forked import PROGRAM
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.wait import wait_for
-from tests.helpers.world import API_KEY, BOUND, PROGRAM, World
+from tests.helpers.world import API_KEY, BOUND, World
 
 LITERAL = "hunter2-correct-horse"
 EXPANDED = "of-the-environment-4711"

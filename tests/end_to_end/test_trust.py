@@ -7,8 +7,9 @@ import pytest
 
 from subagent_server.run.errors import SubagentError
 from subagent_server.verbs.start import StartOrder, start
+from tests.helpers.forked import PROGRAM
 from tests.helpers.turns import call, says, shell, tool_results
-from tests.helpers.world import PROGRAM, World
+from tests.helpers.world import World
 
 SECRET = {"type": "object", "title": "what a file of the user says"}
 

@@ -13,8 +13,8 @@ from subagent_server.run.store import RunStore
 from tests.faults.canaries import SECRET, Outside, changed, holders_of_secret, tree
 from tests.faults.planted import AGENT, SAMPLED_KINDS, Kind, Planted, plant, write_run
 from tests.helpers.bounded import HANG_SECONDS, Ended, call_bounded
+from tests.helpers.forked import PROGRAM
 from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
-from tests.helpers.world import PROGRAM
 
 TRUST = "subagent trust --runs"
 """What a refusal to change anything in somebody else's root names."""

@@ -7,9 +7,10 @@ from functools import partial
 import pytest
 
 from subagent_server.run import locks, processes
+from tests.helpers.forked import PROGRAM
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
-from tests.helpers.world import BOUND, PROGRAM, World
+from tests.helpers.world import BOUND, World
 
 LATE_SECONDS = 120.0
 """How long the end may take: the limit, 15 s after it, 10 s of grace, and a busy machine."""

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.helpers.forked import PROGRAM
 from tests.helpers.ordinary_user import user
 from tests.helpers.turns import says, shell
-from tests.helpers.world import BOUND, PROGRAM, World
+from tests.helpers.world import BOUND, World
 
 _NO_PROCESS = ["bash", "-c", 'ulimit -u 1 && exec "$@"', "bash"]
 

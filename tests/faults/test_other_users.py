@@ -21,11 +21,11 @@ from tests.faults.canaries import Outside, tree
 from tests.faults.planted import AGENT, SHAPES, write_run
 from tests.faults.planted_lies import LIES, plant_lies
 from tests.faults.scene import unchanged
+from tests.helpers.forked import PROGRAM
 from tests.helpers.ordinary_user import BOUND, UID, User, user
 from tests.helpers.scale import sampled
 from tests.helpers.turns import calls, says, use
 from tests.helpers.wait import wait_for
-from tests.helpers.world import PROGRAM
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="users of Linux")
 IS_ROOT = os.geteuid() == 0

@@ -10,13 +10,14 @@ import pytest
 
 from subagent_server.run import processes
 from tests.helpers import warm
+from tests.helpers.forked import PROGRAM
 from tests.helpers.ordinary_user import user
 from tests.helpers.processes import Child
 from tests.helpers.scale import WHOLE
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.warm_place import WarmPlace, is_fork
-from tests.helpers.world import BOUND, PROGRAM, World, kill
+from tests.helpers.world import BOUND, World, kill
 
 WAIT = "import sys; print('there', flush=True); sys.stdin.readline()"
 SLEEP = "import os, sys, time; open(sys.argv[-1], 'w').write(str(os.getpid())); time.sleep(1000)"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.commands import run_command
+from tests.helpers.forked import PROGRAM, run
 
 HANG_SECONDS = 60
 """When a call is taken for one that never ends, on a machine that has much else to do."""
@@ -48,7 +48,7 @@ def call_bounded(
     cwd: Path | None = None,
     seconds: int = HANG_SECONDS,
 ) -> Ended:
-    """Run the command to its end, in this process if it can be: then the bound of the test counts.
+    """Run the command to its end.
 
     Raises:
         subprocess.TimeoutExpired: it did not end within `seconds`.
@@ -56,7 +56,7 @@ def call_bounded(
     """
     began = time.monotonic()
     with _little_room():
-        done = run_command(words, cwd=cwd or home, environment=environment, seconds=seconds)
+        done = run([*PROGRAM, *words], environment, cwd=cwd or home, seconds=seconds)
     said = [text.decode("utf-8", "replace") for text in (done.stdout, done.stderr)]
     ended = Ended(words, done.returncode, said[0], said[1], time.monotonic() - began)
     assert ended.code >= 0, f"died: {ended}"

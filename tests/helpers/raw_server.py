@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.helpers.forked import popen
+
 BOUND = 120.0
 HELLO = {
     "jsonrpc": "2.0",
@@ -51,10 +53,10 @@ class RawServer:
 
     def __init__(self, command: list[str], environment: Mapping[str, str], cwd: Path, errors: Path) -> None:
         with errors.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = popen(
                 command,
+                environment,
                 cwd=cwd,
-                env=dict(environment),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

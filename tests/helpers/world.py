@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from subagent_server.verbs.reconcile import Observed, observe, read_shim
 from subagent_server.verbs.service import Service, open_service, warm_start
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers import bubblewrap, warm
-from tests.helpers.commands import run_command
+from tests.helpers.forked import PROGRAM, run
 from tests.helpers.http_server import HttpServer, free_port
 from tests.helpers.mcp_client import Mode, Parent, connected
 from tests.helpers.raw_server import RawServer
@@ -39,7 +38,6 @@ from tests.helpers.wait import wait_for
 BOUND = 120.0
 """How long anything may take, in seconds, on a machine that has much else to do."""
 API_KEY = "sk-ant-the-key-of-the-tests-0123456789"
-PROGRAM = [sys.executable, "-m", "subagent_server"]
 
 
 class Launcher(LocalLauncher):
@@ -176,7 +174,7 @@ class World:
     def cli(self, *words: str, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
         """Run the command to its end."""
         environment = {**self.environment, **(env or {})}
-        done = run_command(words, cwd=self.work, environment=environment, seconds=BOUND)
+        done = run([*PROGRAM, *words], environment, cwd=self.work, seconds=BOUND)
         out, err = done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
         return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.forked import PROGRAM
 from tests.helpers.http_server import ACCEPT, BOUND
 from tests.helpers.raw_server import HELLO
 from tests.helpers.wait import wait_for
-from tests.helpers.world import PROGRAM, World
+from tests.helpers.world import World
 
 ORIGIN = "http://127.0.0.1:8101"
 

@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from tests.helpers.forked import PROGRAM
 from tests.helpers.raw_server import BOUND, RawServer
-from tests.helpers.world import PROGRAM, World
+from tests.helpers.world import World
 
 Era = Literal["older", "modern"]
 ERAS: tuple[Era, ...] = ("older", "modern")

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from subagent_server.server.stdio import MAX_LINE_BYTES
+from tests.helpers.forked import PROGRAM
 from tests.helpers.raw_server import HELLO, MODERN, READY, RawServer, request, tool_call
-from tests.helpers.world import PROGRAM, World
+from tests.helpers.world import World
 
 HALF = r'"\ud800"'
 """The first half of a character, as JSON can have it and Unicode text cannot."""

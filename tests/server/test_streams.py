@@ -5,9 +5,10 @@ import signal
 import subprocess
 
 from subagent_server.server.connection import MAX_AT_WORK
+from tests.helpers.forked import PROGRAM
 from tests.helpers.raw_server import HELLO, READY, request, tool_call
 from tests.helpers.wait import wait_for
-from tests.helpers.world import BOUND, PROGRAM, World
+from tests.helpers.world import BOUND, World
 
 LEAVES_WITHIN = 60.0
 """Seconds, on a machine that has much else to do; alone it takes less than 300 ms."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.helpers.forked import PROGRAM
 from tests.helpers.http_server import HttpServer, free_port
-from tests.helpers.world import PROGRAM
 
 BOUND = 120.0
 """How long a server may take for one answer, in seconds, on a machine that is kept busy."""

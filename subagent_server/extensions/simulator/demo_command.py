@@ -150,7 +150,12 @@ def demo(session: Session, repo: Path | None, code: bool) -> int:
         server = StdioServerParameters(
             command=sys.executable,
             args=["-P", "-m", "subagent_server", "serve", "--role", "parent", *places],
-            env={**os.environ, "SUBAGENT_DEMO_PYTHON": sys.executable, **environment},
+            env={
+                **os.environ,
+                "SUBAGENT_DEMO_PYTHON": sys.executable,
+                "SUBAGENT_DEMO_TRACKER": str(Path(__file__).with_name("demo_tracker.py")),
+                **environment,
+            },
         )
         try:
             view = asyncio.run(_delegate(session.service, server, scene, root))
