@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from subagent_server.run.store import RunStore
-from tests.helpers import warm
+from tests.helpers import forked, warm
 from tests.helpers.api_checks import check_strictly
 from tests.helpers.starter import forget_starter
 from tests.helpers.world import World
@@ -46,9 +46,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Look for no garbage among what is imported and collected: nothing of it is, now or later."""
     gc.disable()
+    if "not process" not in session.config.option.markexpr:
+        forked.import_everything()
     yield
     gc.freeze()
     gc.enable()

@@ -15,8 +15,11 @@ import time
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pkgutil import walk_packages
 from typing import Any, NoReturn
 
+import subagent_server
 from subagent_server.__main__ import main
 
 PROGRAM = (sys.executable, "-m", "subagent_server")
@@ -25,9 +28,23 @@ _OF_AN_INTERPRETER = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG")
 _AS_HERE = {"PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "", "LANG": "C.UTF-8"}
 
 _MOST_DESCRIPTORS = 1 << 16
+_IMPORTED_LATE_BY_OTHERS = ("uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.protocols.http.auto")
 
 
-def popen(command: Sequence[str], env: Environment, **options: Any) -> "subprocess.Popen[bytes]":
+def import_everything() -> None:
+    """Import what commands import late: else each fork does, and one in the middle of it would be waited for.
+
+    A fork has no other thread than its own, and waits for ever for a module that another one was importing.
+    """
+    ours = (module.name for module in walk_packages(subagent_server.__path__, "subagent_server."))
+    for name in (*ours, *_IMPORTED_LATE_BY_OTHERS):
+        if not name.endswith("__main__"):
+            import_module(name)
+
+
+def popen(
+    command: Sequence[str], env: Environment, *, as_fork: bool = True, **options: Any
+) -> "subprocess.Popen[bytes]":
     """Start a command: `subagent` as a fork wherever that is the same, all else as it is."""
     words, asked = list(command), dict(env)
     odd = [
@@ -35,7 +52,7 @@ def popen(command: Sequence[str], env: Environment, **options: Any) -> "subproce
         for name, value in asked.items()
         if name.startswith(_OF_AN_INTERPRETER) and _AS_HERE.get(name) != value
     ]
-    if tuple(words[:3]) != PROGRAM or odd:
+    if tuple(words[:3]) != PROGRAM or odd or not as_fork:
         return subprocess.Popen(words, env=asked, **options)
 
     def instead_of_executing() -> NoReturn:

@@ -62,8 +62,11 @@ class HttpServer:
         cwd: Path,
         errors: Path,
         port: int,
+        *,
+        as_fork: bool = True,
     ) -> None:
         self.port = port
+        self._as_fork = as_fork
         self._command, self._environment, self._cwd, self._errors = command, environment, cwd, errors
         self._tokens = Path(environment["HOME"]) / ".local" / "state" / "subagent" / "http-tokens"
         self._said_before = errors.stat().st_size if errors.exists() else 0
@@ -73,6 +76,7 @@ class HttpServer:
             self._process = popen(
                 self._command,
                 self._environment,
+                as_fork=self._as_fork,
                 cwd=self._cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -1,24 +1,28 @@
 """A parent agent for tests: a real MCP client of the real server, to be called without `await`."""
 
-import os
-from collections.abc import Callable, Iterator, Mapping
+import subprocess
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Literal
 
+import anyio
 import mcp_types as types
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from mcp import Client, MCPError, StdioServerParameters
-from mcp.client.stdio import stdio_client
+from mcp import Client, MCPError
+from mcp.client._transport import TransportStreams
+from mcp.server.stdio import stdio_server
 
 from subagent_server.run import processes
-from tests.helpers.wait import wait_for
+from tests.helpers.forked import popen
 
 Mode = Literal["auto", "legacy"]
 BOUND = 120.0
 """How long one call may take, in seconds, on a machine that has much else to do."""
+LEAVE_SECONDS = 10.0
 
 
 class Parent:
@@ -110,35 +114,43 @@ def connected(
     client_name: str = "test",
 ) -> Iterator[Parent]:
     """Start a server and give its client; what it says on stderr is appended to `errors`."""
-    parameters = StdioServerParameters(command=command[0], args=command[1:], env=dict(environment), cwd=cwd)
-    before = set(_children())
-    with start_blocking_portal() as portal, errors.open("a", encoding="utf-8") as log:
+    pipe = subprocess.PIPE
+    with start_blocking_portal() as portal, errors.open("ab") as log:
+        process = popen(
+            command, environment, cwd=cwd, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True
+        )
+        server = processes.identify(process.pid)
+        assert server is not None
         client = Client(
-            stdio_client(parameters, log),
-            mode=mode,
-            client_info=types.Implementation(name=client_name, version="1"),
+            _pipes_of(process), mode=mode, client_info=types.Implementation(name=client_name, version="1")
         )
         failure: Exception | None = None
         with portal.wrap_async_context_manager(client):
-            started = wait_for(lambda: set(_children()) - before, BOUND, "the server's process")
             try:
-                yield Parent(client, portal, _server_among(started, command))
+                yield Parent(client, portal, server)
             except Exception as error:  # noqa: BLE001 - raised again below, where no task group wraps it
                 failure = error
     if failure is not None:
         raise failure
 
 
-def _children() -> Iterator[processes.Identity]:
-    return iter(processes.descendants([os.getpid()]))
-
-
-def _server_among(started: set[processes.Identity], command: list[str]) -> processes.Identity:
-    """Return the one that was started with `command`."""
-    wanted = "\0".join(command).encode()
-    fits: Callable[[int], bool] = lambda pid: Path(f"/proc/{pid}/cmdline").read_bytes().startswith(wanted)  # noqa: E731
-    (server,) = [identity for identity in started if fits(identity.pid)]
-    return server
+@asynccontextmanager
+async def _pipes_of(process: "subprocess.Popen[bytes]") -> AsyncGenerator[TransportStreams, None]:
+    """Give the streams of a server that runs; at the end its input ends, and so has it to."""
+    assert process.stdin is not None and process.stdout is not None
+    from_server, to_server = TextIOWrapper(process.stdout, "utf-8"), TextIOWrapper(process.stdin, "utf-8")
+    async with stdio_server(anyio.wrap_file(from_server), anyio.wrap_file(to_server)) as streams:
+        try:
+            yield streams
+        finally:
+            with suppress(BrokenPipeError):  # a test has killed it
+                to_server.close()
+            try:
+                process.wait(LEAVE_SECONDS)
+            finally:
+                process.kill()
+    process.wait()
+    from_server.close()
 
 
 def _text(result: types.CallToolResult) -> str:
