@@ -18,7 +18,10 @@ from tests.helpers.world import API_KEY
 
 OTHER = "20261122-093015-418-k3f9qz"
 PACKAGE = LaunchPackage(
-    {"name": "worker"}, {"ANTHROPIC_API_KEY": API_KEY}, "token-5678", "/", "Read 4b1f-7731."
+    {"name": "worker"},
+    {"ANTHROPIC_API_KEY": API_KEY, "SUBAGENT_RUN_TOKEN": "token-5678"},
+    "/",
+    "Read 4b1f-7731.",
 )
 
 
