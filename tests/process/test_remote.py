@@ -53,7 +53,7 @@ def test_ssh_is_given_the_key_alone_and_no_word_of_the_run(run: RunPaths, ssh: P
     assert shlex.split(command)[:3] == ["env", "SUBAGENT_LEASE=6", "/opt/my python"]
     for text in (argv, (ssh / "env").read_text("utf-8"), run.sealed.path.read_bytes().decode("latin-1")):
         assert not [each for each in (API_KEY, "4b1f-7731", "token-5678", key) if each in text]
-    assert unseal(run, key)["environment"] == {"ANTHROPIC_API_KEY": API_KEY}
+    assert unseal(run, key)["environment"] == PACKAGE.environment
     assert not run.sealed.exists() and not locks.is_held(run.live_lock)
 
 
