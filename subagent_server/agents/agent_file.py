@@ -190,7 +190,7 @@ class _KeyedPart:
         for detail in error.errors(include_url=False):
             key, *inner = map(str, detail["loc"])
             name = fields.get(key, key)
-            rule = _IN_WORDS.get(detail["type"]) or detail["msg"].replace("Input should", "must")
+            rule = IN_WORDS.get(detail["type"]) or detail["msg"].replace("Input should", "must")
             rule = rule.partition(", unable")[0]
             if "seconds" in name.casefold() and detail["type"] in _NUMBERS:
                 rule = "must be a number of seconds, such as 600"
@@ -202,10 +202,11 @@ class _KeyedPart:
 
 
 _NUMBERS = frozenset({"float_parsing", "float_type", "int_parsing", "int_type", "decimal_parsing"})
-_IN_WORDS = {
+IN_WORDS = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
     "dict_type": "must be a mapping, each entry as `KEY: value`",
+    "model_type": "must be a mapping, each entry as `KEY: value`",
     "list_type": "must be a list",
     "string_type": "must be text",
     "int_parsing": "must be a whole number, such as 10",
@@ -214,6 +215,7 @@ _IN_WORDS = {
     "float_parsing": "must be a number, such as 1.5",
     "float_type": "must be a number, such as 1.5",
     "decimal_parsing": "must be an amount, such as 2.50",
+    "decimal_type": "must be an amount, such as 2.50",
 }
 """What pydantic calls by its own words, in those of a person."""
 

@@ -1,14 +1,12 @@
 """`subagent eval`: cases as ordinary runs, judged by schema, pattern, command and agent."""
 
 import json
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import pytest
-
-from subagent_server.extensions.evals.scorers import pass_at, standard_error
 from subagent_server.run.errors import UnknownRun
 from subagent_server.run.states import Status
 from tests.cli.command import Cli, Model, stored
@@ -49,6 +47,7 @@ def at_work(cli: Cli) -> int:
 
 def test_each_kind_of_expectation_passes_and_fails(cli: Cli) -> None:
     cli.agent("worker")
+    cli.environment["XDG_STATE_HOME"] = str(cli.home.with_name("state"))
     schema = {"type": "object", "required": ["cause"]}
     found = cli.json(
         "eval",
@@ -80,6 +79,8 @@ def test_each_kind_of_expectation_passes_and_fails(cli: Cli) -> None:
     suite = ElementTree.parse(cli.home / "out.xml").getroot()
     assert (suite.get("tests"), suite.get("failures"), len(suite)) == ("10", "6", 10)
     assert (found["passed"], found["trials"], "costUsd" in found) == (4, 10, False)
+    state = Path(cli.environment["XDG_STATE_HOME"]) / "subagent"
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700, "else runs refuse it"
 
 
 def test_agents_models_and_repetitions_stand_side_by_side(cli: Cli, model: Model) -> None:
@@ -202,31 +203,16 @@ def test_the_example_of_the_documents_passes_without_a_key(cli: Cli) -> None:
     assert done.stdout.splitlines()[-1].split()[:2] == ["all", "4/4"]
 
 
-def test_the_ready_scorers_judge_by_the_target_of_the_case(cli: Cli) -> None:
+def test_the_rows_of_a_dataset_are_cases_judged_by_their_target(cli: Cli) -> None:
     cli.agent("worker")
     (cli.home / "evals").mkdir()
     rows = 'name,prompt,target\ncapital,"Of France?",Paris\nwrong,"Of Italy?",Rome\n'
     (cli.home / "evals" / "rows.csv").write_text(rows, encoding="utf-8")
     dataset = {"path": "rows.csv", "script": "s.json", "expect": [{"includes": True}]}
     (cli.home / "evals" / "s.json").write_text(json.dumps({"turns": [says("It is Paris.")]}), "utf-8")
-    found = cli.json(
-        "eval",
-        evaluation(
-            cli,
-            {"name": "match", "turns": [says("So it is:  **Paris**.")], "expect": [{"match": "paris"}]},
-            {"name": "choice", "turns": [says("A or C?\nANSWER: B")], "target": "b",
-             "expect": [{"choice": True}]},
-            {"name": "number", "turns": [says("From 12 to $1,234.56.")], "target": 1234.5,
-             "expect": [{"number": True, "tolerance": 0.1}]},
-            {"name": "no number", "turns": [says("1,235 or 7")], "expect": [{"number": 1235}]},
-            dataset=dataset,
-        ),
-        code=1, env=NO_KEY,
-    )  # fmt: skip
-    assert passed(found) == {
-        "match": True, "choice": True, "number": True, "no number": False, "capital": True, "wrong": False,
-    }  # fmt: skip
-    assert found["passRate"] == 0.6667 and 0.2 < found["standardError"] < 0.22
+    found = cli.json("eval", evaluation(cli, dataset=dataset), code=1, env=NO_KEY)
+    assert passed(found) == {"capital": True, "wrong": False}
+    assert (found["passRate"], found["standardError"]) == (0.5, 0.5)
 
 
 def test_a_vote_needs_more_than_half_of_its_judges(cli: Cli) -> None:
@@ -273,14 +259,3 @@ def test_what_was_not_begun_is_no_failure_and_resume_tries_it(cli: Cli) -> None:
     shown = cli("eval", "again.json", "--against", "first.json").stdout
     assert "4/4" in shown and "0/1" in shown and "+100%" in shown
     assert "fits no case" in cli("eval", file, "--case", "nothing*").stderr
-
-
-def test_repetitions_give_a_rate_its_error_and_pass_at_k(cli: Cli) -> None:
-    assert pass_at(4, 1, 1) == 0.25 and pass_at(4, 1, 4) == 1.0 and pass_at(5, 0, 3) == 0.0
-    assert round(pass_at(10, 3, 5), 4) == 0.9167
-    assert standard_error([1, 0, 1, 0]) == pytest.approx(0.2887, abs=1e-4) and standard_error([1]) is None
-    cli.agent("worker")
-    found = cli.json(
-        "eval", evaluation(cli, {"name": "one", "turns": [says("ok")]}, times=4), "-j", "4", env=NO_KEY
-    )
-    assert found["passAt"] == {"1": 1.0, "2": 1.0, "4": 1.0} and found["standardError"] == 0.0

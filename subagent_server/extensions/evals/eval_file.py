@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from difflib import get_close_matches
@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from subagent_server.agents.agent_file import IN_WORDS
 from subagent_server.agents.output_schemas import BadSchema, inline_schema, schema_file
 from subagent_server.agents.yaml_reader import (
     Block,
@@ -421,15 +422,32 @@ def _reason(problem: Any) -> str:
         place += f"[{step}]" if isinstance(step, int) else f"{place and '.'}{step}"
     place = shorten(place) if place else "the file"
     if problem["type"] == "extra_forbidden":
-        parts = (EvalFile, EvalCase, Expectation, Judging, Dataset)
-        known = sorted(str(field.alias) for part in parts for field in part.model_fields.values())
-        near = get_close_matches(str(problem["loc"][-1]), known, n=1)
-        return f"{place} is not a key here{f' (nearest: {near[0]})' if near else ''}"
+        known = [str(field.alias) for field in _part_at(problem["loc"]).model_fields.values()]
+        near = get_close_matches(str(problem["loc"][-1]), known, n=1) or [", ".join(known)]
+        return f"{place} is not a key here ({'nearest: ' if len(near[0].split()) == 1 else ''}{near[0]})"
     if problem["type"] == "missing":
         return f"{place} is missing"
     if problem["type"] == "value_error":
         return f"{place} {problem['ctx']['error']}"
-    return f"{place}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+    words = IN_WORDS.get(problem["type"]) or problem["msg"].replace("Input should", "must")
+    if place.strip("'").endswith("Seconds") and problem["type"].startswith("float"):
+        words = "must be a number of seconds, such as 600"
+    return f"{place} {words[0].lower()}{words[1:]}"
+
+
+_PARTS: dict[str, type[_Part]] = {
+    "cases": EvalCase,
+    "expect": Expectation,
+    "judge": Judging,
+    "vote": Judging,
+    "dataset": Dataset,
+}
+
+
+def _part_at(place: Sequence[int | str]) -> type[_Part]:
+    """Return what the keys at a place belong to."""
+    inner = [_PARTS[step] for step in place[:-1] if isinstance(step, str) and step in _PARTS]
+    return inner[-1] if inner else EvalFile
 
 
 def _line(whole: Value, place: tuple[int | str, ...]) -> int | None:

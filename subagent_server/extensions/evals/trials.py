@@ -4,7 +4,7 @@ The result of a run is data, whatever it says. Patterns and schemas are checked 
 killed. An expected command runs with the rights of the user, in the directory in which the agent has worked;
 its file has been trusted before.
 
-Tested in `tests/cli/test_eval.py`.
+Tested in `tests/cli/test_eval.py` and `tests/extensions/evals`.
 """
 
 import asyncio
@@ -19,15 +19,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import count
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from subagent_server.extensions.evals.eval_file import EvalCase, EvalFile, Judging
 from subagent_server.extensions.evals.scorers import passes
 from subagent_server.run.commands import WorkDied, killable, misfit
 from subagent_server.run.errors import CallerError, SubagentError, shorten
-from subagent_server.run.records import RunMeta, RunResult
+from subagent_server.run.records import Money, Record, RunMeta, RunResult
 from subagent_server.run.secrets import secret_values
 from subagent_server.run.states import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, Status, cut
 from subagent_server.verbs.access import USER, Caller
@@ -61,6 +63,40 @@ class NotJudged(CallerError):
     code = "not_judged"
 
 
+class TrialResult(Record):
+    """How a trial went, as the log and `--json` have it. `problems` are why it failed.
+
+    `passed` is None if it was not begun, because there was no budget left or too much went wrong. `error`: it
+    says nothing of the agent, because the run could not be carried out, or not be judged. The cost is that
+    of the run and of its judges, as far as it is known; `at_least` has `costUsd` if a part of it is not.
+    """
+
+    case: str
+    agent: str
+    model: str | None = None
+    number: int = 1
+    run_id: str | None = None
+    not_begun: Literal[True] | None = None
+    passed: bool | None = None
+    error: Literal[True] | None = None
+    problems: list[str] = Field(default_factory=list)
+    cost_usd: Money | None = None
+    at_least: list[str] | None = None
+    seconds: float | None = None
+    case_digest: str | None = None
+    """Differs for cases that ask or expect something else."""
+
+    @property
+    def key(self) -> TrialKey:
+        """What tells its trial from all others of its file."""
+        return self.case, self.agent, self.model, self.number
+
+    def to_wire(self, *, with_digest: bool = False) -> dict[str, Any]:
+        """Return it for the log, or without its digest for `--json`."""
+        left_out = set() if with_digest else {"case_digest"}
+        return self.model_dump(mode="json", exclude_none=True, exclude=left_out)
+
+
 @dataclass(frozen=True)
 class Trial:
     """One planned run: a case, its agent and model, and the number of the repetition, from 1."""
@@ -69,38 +105,27 @@ class Trial:
     agent: str
     model: str | None
     number: int
-    place: int
-    """Its place among all trials."""
 
     @property
     def key(self) -> TrialKey:
         """What tells it from all others of its file."""
         return self.case.name, self.agent, self.model, self.number
 
-
-@dataclass(frozen=True)
-class TrialResult:
-    """How a trial went. `problems` are why it failed; a trial without a run was not begun.
-
-    The cost is that of the run and of its judges, or None if it is not known.
-    """
-
-    trial: Trial
-    run_id: str | None = None
-    problems: tuple[str, ...] = ()
-    seconds: float | None = None
-    cost_usd: Decimal | None = None
-    costs_more: bool = False
-    """Whether a part of its cost is not known."""
-    is_skipped: bool = False
-    """Whether it was not begun, because there was no budget left or too much went wrong."""
-    is_error: bool = False
-    """Whether it says nothing of the agent: the run could not be carried out, or not be judged."""
-
     @property
-    def passed(self) -> bool:
-        """Whether the run completed and met every expectation."""
-        return self.run_id is not None and not self.problems
+    def digest(self) -> str:
+        """A short text that differs for cases that ask or expect something else."""
+        return blake2b(self.case.model_dump_json().encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+    def result(self, **facts: Any) -> TrialResult:
+        """Return how it went, by these facts."""
+        return TrialResult(
+            case=self.case.name,
+            agent=self.agent,
+            model=self.model,
+            number=self.number,
+            case_digest=self.digest,
+            **facts,
+        )
 
 
 @dataclass
@@ -125,12 +150,11 @@ class Evaluation:
 
     def trials(self) -> Iterator[Trial]:
         """Yield every trial, in the order of the file."""
-        place = count()
         for case in self.file.cases:
             for agent in case.agents or self.file.agents:
                 for model in self.file.models or (None,):
                     for number in range(1, self.file.times + 1):
-                        yield Trial(case, agent, model, number, next(place))
+                        yield Trial(case, agent, model, number)
 
     async def work(self, jobs: int, on_end: Callable[[TrialResult], None]) -> None:
         """Carry out the trials, `jobs` at once. Call it in the main thread.
@@ -144,7 +168,7 @@ class Evaluation:
                 if trial.key in self.done:
                     continue
                 result = await self._tried(trial, changes)
-                self._errors += result.is_error
+                self._errors += result.error is True
                 on_end(result)
 
         try:
@@ -165,27 +189,33 @@ class Evaluation:
 
     async def _tried(self, trial: Trial, changes: Changes) -> TrialResult:
         if self._is_used_up:
-            return TrialResult(trial, problems=(f"not begun: {_USED_UP}",), is_skipped=True)
+            return trial.result(not_begun=True, problems=[f"not begun: {_USED_UP}"])
         if self.most_errors is not None and self._errors >= self.most_errors:
             why = f"not begun: {self._errors} trials could not be carried out"
-            return TrialResult(trial, problems=(why,), is_skipped=True)
+            return trial.result(not_begun=True, problems=[why])
         runs: list[str] = []
         problems: list[str] = []
         seconds, is_error = None, False
         try:
             meta = await self._run(self._order(trial), trial.case.answer, changes, runs)
             began, ended = meta.started_at or meta.created_at, meta.ended_at or meta.created_at
-            seconds = max(0.0, (ended - began).total_seconds())
+            seconds = round(max(0.0, (ended - began).total_seconds()), 3)
             is_error = meta.error is not None and meta.error.code not in _OF_THE_AGENT
             problems += await self._problems(trial, meta, changes, runs)
         except SubagentError as error:
             problems.append(error.sentence)
             is_error = True
         costs = [self._costs[run_id] for run_id in runs if run_id in self._costs]
-        cost = sum(costs, Decimal(0)) if costs else None
-        more = any(run_id not in self._costs or run_id in self._least for run_id in runs)
-        run_id = runs[0] if runs else None
-        return TrialResult(trial, run_id, tuple(problems), seconds, cost, more, is_error=is_error)
+        costs_more = any(run_id not in self._costs or run_id in self._least for run_id in runs)
+        return trial.result(
+            run_id=runs[0] if runs else None,
+            passed=bool(runs) and not problems,
+            error=True if is_error else None,
+            problems=problems,
+            seconds=seconds,
+            cost_usd=sum(costs, Decimal(0)) if costs else None,
+            at_least=["costUsd"] if costs and costs_more else None,
+        )
 
     def _order(self, trial: Trial) -> StartOrder:
         """Return the order of a trial; its paths are relative to the file of the evaluation."""

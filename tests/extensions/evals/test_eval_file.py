@@ -19,6 +19,10 @@ CASE = "agents: [a]\ncases:\n- name: x\n  prompt: y\n  expect:\n"
         (f"{CASE}  - schema: {{type: 3}}\n", None, "schema of case 'x'"),
         (f"{CASE}  - schemaPath: nowhere.json\n", None, "nowhere.json"),
         ("agents: [a]\ncases:\n- name: x\n", 3, "'cases[0].prompt' is missing"),
+        ("agent: [a]\ncases: [{name: x, prompt: y}]", 1, "'agent' is not a key here (nearest: agents)"),
+        ("agents: a\ncases: [{name: x, prompt: y}]", 1, "'agents' must be a list"),
+        ("agents: [a]\ncases:\n- x\n", 2, "'cases[0]' must be a mapping"),
+        ("agents: [a]\ntimeoutSeconds: 5m\ncases: [{name: x, prompt: y}]", 2, "seconds, such as 600"),
         ("agents: [a]\ntimes: 0\ncases: [{name: x, prompt: y}]", 2, "greater than or equal to 1"),
         ("cases: [{name: x, prompt: y}]", None, "names no agent for the case 'x'"),
         (

@@ -1,0 +1,1 @@
+"""Evaluations: files, scorers, figures."""
