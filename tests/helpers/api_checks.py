@@ -1,6 +1,6 @@
 """The refusals of the Messages API, so that a mistake of our client shows in a test as it would there.
 
-`tests/conftest.py` gives `check_request` to every simulator of a test process.
+`tests/conftest.py` gives `StrictApi` to every simulator of a test process.
 """
 
 import binascii
@@ -17,16 +17,20 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
 from subagent_server.extensions.simulator import model_server
-from subagent_server.extensions.simulator.answer import (
-    RESULTS,
-    SERVER_CALL,
-    SERVER_INPUT,
-    dicts_in,
-    secret_of,
+from subagent_server.extensions.simulator.model_request import (
+    ApiError,
+    Context,
+    blocks_of,
+    input_tokens,
+    refuse,
+    signature_of,
 )
-from subagent_server.extensions.simulator.model_request import ApiError, blocks_of, refuse, signature_of
+from tests.helpers.turns import secret_of
 
 Json = dict[str, Any]
+SERVER_CALL = "server_tool_use"
+RESULTS = {"web_search_tool_result": "web_search", "web_fetch_tool_result": "web_fetch"}
+SERVER_INPUT = {"web_search": "query", "web_fetch": "url"}
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _MOST_CACHE_MARKS = 4
@@ -40,9 +44,29 @@ _TYPED_NAMES = {
 """The names that the tools which the API defines must carry, by the start of their type."""
 
 
+class StrictApi(model_server.MessagesApi):
+    """The endpoints as strict as the API, with its context management.
+
+    `window` is what the model takes, in tokens; None: anything. `edits`: whether it has context management.
+    """
+
+    window: int | None = None
+    edits = True
+
+    def check(self, body: Json, *, counting: bool, allow_prefill: bool) -> None:
+        check_request(body, counting=counting, allow_prefill=allow_prefill)
+
+    def seen(self, body: Json, betas: str) -> Context:
+        context = _edited(body, betas, self.edits)
+        size = input_tokens(context.body)
+        if self.window is not None and size > self.window:
+            raise ApiError(400, f"prompt is too long: {size} tokens > {self.window} maximum")
+        return context
+
+
 def check_strictly() -> None:
     """Let every simulator of this process refuse all that the API refuses."""
-    model_server.further_check = check_request
+    model_server.api_class = StrictApi
 
 
 def check_request(body: dict[str, Any], *, counting: bool = False, allow_prefill: bool = False) -> None:
@@ -557,6 +581,11 @@ def _unresolved(waiting: dict[str, str]) -> ApiError:
     return refuse(place, f"`{SERVER_CALL}` ids were found without their result: {', '.join(waiting)}")
 
 
+def dicts_in(value: Any) -> list[Json]:
+    """Return the objects in a list; none of anything else."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 def is_continuation(body: Json) -> bool:
     """Whether a conversation ends with an answer of these tools, to be carried on after `pause_turn`."""
     offered = any(_KIND.fullmatch(str(tool.get("type"))) for tool in body.get("tools") or [])
@@ -574,3 +603,72 @@ _BLOCK_CHECKS = {
     SERVER_CALL: check_server_block,
     **dict.fromkeys(RESULTS, check_server_block),
 }
+
+
+# -- context management
+
+
+BETA = "context-management-2025-06-27"
+CLEARED = "[Old tool result content cleared]"
+_CLEAR_TOOL_USES = "clear_tool_uses_20250919"
+_CLEAR_THINKING = "clear_thinking_20251015"
+_DEFAULT_TRIGGER = {"type": "input_tokens", "value": 100_000}
+_DEFAULT_KEEP = 3
+
+
+def _edited(body: dict[str, Any], betas: str, able: bool) -> Context:
+    wanted = body.get("context_management")
+    if wanted is None:
+        return Context(body)
+    if BETA not in betas:
+        raise refuse("context_management", "Extra inputs are not permitted")
+    if not able:
+        raise refuse("context_management", f"{body['model']} does not support context management")
+    edits = wanted.get("edits", []) if isinstance(wanted, dict) else None
+    if not isinstance(edits, list):
+        raise refuse("context_management.edits", "must be a list")
+    seen, applied = body, []
+    for number, edit in enumerate(edits):
+        kind = edit.get("type") if isinstance(edit, dict) else None
+        if kind not in (_CLEAR_TOOL_USES, _CLEAR_THINKING):
+            raise refuse(f"context_management.edits.{number}.type", f"{kind!r} is not known")
+        if kind == _CLEAR_TOOL_USES:
+            seen, told = _cleared(seen, edit)
+            applied += told
+    return Context(seen, {"context_management": {"applied_edits": applied}})
+
+
+def _cleared(body: dict[str, Any], edit: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the request without its old tool results, and what is told of it; whole where none are due."""
+    before = input_tokens(body)
+    names = {b["id"]: b["name"] for m in body["messages"] for b in _of_type(m, "tool_use")}
+    uses = [b["tool_use_id"] for m in body["messages"] for b in _of_type(m, "tool_result")]
+    trigger: dict[str, Any] = edit.get("trigger") or _DEFAULT_TRIGGER
+    if (len(uses) if trigger["type"] == "tool_uses" else before) <= trigger["value"]:
+        return body, []
+    spared = set(edit.get("exclude_tools") or [])
+    keep = (edit.get("keep") or {}).get("value", _DEFAULT_KEEP)
+    old = {use for use in uses[: max(0, len(uses) - keep)] if names.get(use) not in spared}
+    edited = body | {"messages": [_without(message, old, edit) for message in body["messages"]]}
+    freed = before - input_tokens(edited)
+    if not old or freed < (edit.get("clear_at_least") or {}).get("value", 1):
+        return body, []
+    told = {"type": _CLEAR_TOOL_USES, "cleared_tool_uses": len(old), "cleared_input_tokens": freed}
+    return edited, [told]
+
+
+def _of_type(message: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [block for block in blocks_of(message["content"]) if block["type"] == kind]
+
+
+def _without(message: dict[str, Any], old: set[str], edit: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(message["content"], str):
+        return message
+    content = []
+    for block in message["content"]:
+        if block["type"] == "tool_result" and block["tool_use_id"] in old:
+            block = block | {"content": CLEARED}
+        elif block["type"] == "tool_use" and block["id"] in old and edit.get("clear_tool_inputs") is True:
+            block = block | {"input": {}}
+        content.append(block)
+    return message | {"content": content}

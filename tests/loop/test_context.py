@@ -5,12 +5,18 @@ from typing import Any
 import pytest
 
 from subagent_server.loop.model import KEPT_USES, can_edit
+from tests.helpers.api_checks import StrictApi
 from tests.helpers.turns import Turn, calls, says, tool_results, use
 from tests.loop.scripted_run import Played, ScriptedTool
 
 WINDOW = 10_000
 """Tokens of the window that is played; each result below has 1,000."""
 ABLE = {"model": "claude-sonnet-5-5", "context_window": WINDOW}
+
+
+@pytest.fixture(autouse=True)
+def _window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StrictApi, "window", WINDOW)
 
 
 async def thousand(arguments: dict[str, Any]) -> str:
@@ -22,15 +28,13 @@ TOOL = ScriptedTool("thousand", thousand)
 ASK = ScriptedTool("ask_parent", thousand)
 
 
-def long_run(count: int, *, model: Turn = ABLE, **script: Any) -> Played:
+def long_run(count: int, *, model: Turn = ABLE) -> Played:
     """Play a run whose results together are far larger than the window."""
     turns = [calls(use("thousand", n=n), text=f"Step {n}.") for n in range(count)]
-    script = {"context_window": WINDOW} | script
     return Played(
         calls(use("ask_parent", n=99)),
         *turns,
         says("Done."),
-        script=script,
         settings=model,
         tools=[TOOL, ASK],
         max_turns=99,
@@ -52,8 +56,11 @@ def test_a_conversation_far_longer_than_the_window_goes_on_and_the_log_has_each_
 
 
 @pytest.mark.parametrize("model", [ABLE, {"model": "claude-test"}], ids=["refused", "not asked for"])
-def test_if_the_api_has_no_context_edits_the_run_fails_clearly_when_the_window_is_full(model: Turn) -> None:
-    played = long_run(25, model=model, context_editing=False)
+def test_if_the_api_has_no_context_edits_the_run_fails_clearly_when_the_window_is_full(
+    model: Turn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StrictApi, "edits", False)
+    played = long_run(25, model=model)
     assert played.failure.code == "model_error" and "prompt is too long" in played.failure.message
     assert "no longer fits" in (played.failure.hint or "")
     assert played.outcome.text.startswith("Step ") and not played.run.recorded("context_edited")

@@ -7,7 +7,7 @@ import pytest
 
 from subagent_server.loop.model import UsageMeter, find_prices
 from subagent_server.loop.web import WebTools
-from tests.helpers.turns import Turn, says
+from tests.helpers.turns import Turn, cites, fetch, says, search, used
 from tests.loop.scripted_run import Played, ScriptedTool, echo
 
 Json = dict[str, Any]
@@ -15,11 +15,8 @@ Json = dict[str, Any]
 SEARCH: Json = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
 FETCH: Json = {"type": "web_fetch_20250910", "name": "web_fetch", "max_uses": 3}
 ECHO = ScriptedTool("echo", echo)
-CATS: Json = {
-    "type": "web_search",
-    "query": "cats",
-    "results": [{"url": "https://cats.org", "title": "Cats"}],
-}
+CATS = search("cats", ("https://cats.org", "Cats"))
+ONCE = used(web_search=1)
 CALL: Json = {"type": "tool_use", "name": "echo", "input": {}}
 
 
@@ -43,8 +40,8 @@ def texts(message: Json) -> list[str]:
 
 
 def test_a_search_stays_in_the_conversation_as_it_came_and_is_noted_with_its_sources() -> None:
-    cited = {"text": "Cats purr.", "citations": [{"url": "https://purr.org", "title": "Purring"}]}
-    played = searched(turn({"text": "I look. "}, CATS, {"text": "It says: "}, cited, CALL), says("Done."))
+    cited = cites("Cats purr.", "https://purr.org", "Purring")
+    played = searched(turn({"text": "I look. "}, *CATS, {"text": "It says: "}, cited, CALL), says("Done."))
     assert played.outcome.text == "Done."
     sent = played.bodies[1]["messages"][1]["content"]
     assert sent[1]["input"] == {"query": "cats"} and sent[2]["content"][0]["encrypted_content"]
@@ -60,15 +57,18 @@ def test_a_search_stays_in_the_conversation_as_it_came_and_is_noted_with_its_sou
 
 
 def test_searches_count_in_usage_and_cost_those_that_fail_do_not() -> None:
-    failed = {"type": "web_search", "query": "x", "error": "unavailable"}
-    fetched = {"type": "web_fetch", "url": "https://cats.org"}
+    failed = search("x", error="unavailable")
+    again, fetched = search("cats"), fetch("https://cats.org")
     free = {
         "input_tokens": 0,
         "output_tokens": 0,
         "cache_read_input_tokens": 0,
         "cache_creation_input_tokens": 0,
     }
-    script = turn(CATS, failed, CATS, CALL, usage=free), turn(fetched, {"text": "Done."}, usage=free)
+    script = (
+        turn(*CATS, *failed, *again, CALL, usage=free | used(web_search=2)),
+        turn(*fetched, {"text": "Done."}, usage=free | used(web_fetch=1)),
+    )
     played = searched(*script, meter=UsageMeter(find_prices("claude-sonnet-4-5")))
     usage = played.loop.usage
     assert (usage.web_searches, usage.web_fetches, usage.cost_usd) == (2, 1, Decimal("0.02"))
@@ -77,8 +77,8 @@ def test_searches_count_in_usage_and_cost_those_that_fail_do_not() -> None:
 
 
 def test_a_paused_reply_is_carried_on_and_its_text_is_joined_to_the_result() -> None:
-    paused = turn({"text": "First half."}, CATS, stop_reason="pause_turn")
-    again = turn(CATS, {"text": "Second."}, stop_reason="pause_turn")
+    paused = turn({"text": "First half."}, *CATS, stop_reason="pause_turn")
+    again = turn(*search("cats"), {"text": "Second."}, stop_reason="pause_turn")
     played = searched(paused, again, says("Third."))
     assert played.outcome.text == "First half.\n\nSecond.\n\nThird."
     assert [m["role"] for m in played.bodies[2]["messages"]] == ["user", "assistant", "assistant"]
@@ -88,7 +88,7 @@ def test_a_paused_reply_is_carried_on_and_its_text_is_joined_to_the_result() -> 
 
 
 def test_a_search_beside_a_call_of_ours_is_answered_in_the_next_reply() -> None:
-    played = searched(turn({**CATS, "pending": True}, CALL), says("Done."))
+    played = searched(turn(CATS[0], CALL), turn(CATS[1], {"text": "Done."}))
     assert played.outcome.text == "Done." and len(played.bodies) == 2
     (call, _), (ours, late) = played.run.recorded("tool_call"), played.run.recorded("tool_result")
     assert ours["toolName"] == "echo"
@@ -96,7 +96,13 @@ def test_a_search_beside_a_call_of_ours_is_answered_in_the_next_reply() -> None:
 
 
 def test_uses_are_counted_over_the_run_and_the_model_hears_of_the_limit_once() -> None:
-    played = searched(turn(CATS, CALL), turn(CATS, CALL), turn(CALL), says("Done."), web=web(web_search=2))
+    played = searched(
+        turn(*CATS, CALL, usage=ONCE),
+        turn(*search("cats"), CALL, usage=ONCE),
+        turn(CALL),
+        says("Done."),
+        web=web(web_search=2),
+    )
     offered = [[tool["name"] for tool in body["tools"]] for body in played.bodies]
     assert offered == [["echo", "web_search", "web_fetch"]] * 2 + [["echo", "web_fetch"]] * 2
     assert texts(played.bodies[1]["messages"][-1]) == []
@@ -106,21 +112,21 @@ def test_uses_are_counted_over_the_run_and_the_model_hears_of_the_limit_once() -
 
 
 def test_a_tool_whose_uses_are_gone_is_still_offered_for_a_search_that_waits() -> None:
-    waiting = turn({**CATS, "pending": True}, CALL)
-    played = searched(waiting, turn(CALL), says("Done."), web=web(web_search=1))
+    waiting, late = turn(CATS[0], CALL), turn(CATS[1], CALL, usage=ONCE)
+    played = searched(waiting, late, says("Done."), web=web(web_search=1))
     offered = ["web_search" in [tool["name"] for tool in body["tools"]] for body in played.bodies]
     assert offered == [True, True, False]
 
 
 def test_a_reply_that_is_paused_again_and_again_with_its_uses_gone_ends_with_budget() -> None:
-    paused = turn(CATS, {"text": "Still."}, stop_reason="pause_turn")
+    paused = turn(*CATS, {"text": "Still."}, stop_reason="pause_turn", usage=ONCE)
     played = searched(paused, script={"after": "repeat_last"}, web=web(web_search=2))
     assert played.failure.code == "budget" and "web searches" in played.failure.message
     assert len(played.bodies) == 3 and played.outcome.text == "Still.\n\nStill.\n\nStill."
 
 
 def test_pings_keep_a_search_alive_and_nothing_else() -> None:
-    slow = turn({**CATS, "seconds": 1.2}, {"text": "Done."})
+    slow = turn(*search("cats", seconds=1.2), {"text": "Done."})
     played = searched(slow, settings={"idle_seconds": 0.4})
     assert played.outcome.text == "Done." and len(played.bodies) == 1 and not played.run.pauses
 

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.turns import call, says
+from tests.helpers.turns import call, cites, says, search, used
 from tests.helpers.world import World
 
-CATS: dict[str, Any] = {"query": "cats", "results": [{"url": "https://cats.org", "title": "Cats"}]}
+CATS = search("cats", ("https://cats.org", "Cats"))
 ANSWER: dict[str, Any] = {
-    "content": [CATS, {"text": "Cats purr.", "citations": [{"url": "https://cats.org", "title": "Cats"}]}]
+    "content": [*CATS, cites("Cats purr.", "https://cats.org", "Cats")],
+    "usage": used(web_search=1),
 }
 
 
@@ -54,7 +55,7 @@ def test_the_bounds_of_the_file_are_those_of_the_tools_and_stay_the_same_over_th
         webSearch={"maxUses": 2, "blockedDomains": ["spam.org"]},
         webFetch={"maxUses": 5, "maxContentTokens": 900, "allowedDomains": "www.example.com, docs.org"},
     )
-    simulator = world.play({"content": [CATS, {"name": "glob", "input": {"pattern": "*"}}]}, says("Done."))
+    simulator = world.play({"content": [*CATS, {"name": "glob", "input": {"pattern": "*"}}]}, says("Done."))
     world.completed(world.start())
     first, second = (offered(request.body) for request in simulator.requests)
     assert first == second and first["web_search"]["blocked_domains"] == ["spam.org"]
@@ -66,7 +67,7 @@ def test_the_bounds_of_the_file_are_those_of_the_tools_and_stay_the_same_over_th
 def test_a_conversation_with_searches_is_carried_on_by_another_run(world: World) -> None:
     world.agent(tools="Bash, WebSearch", maxTurns=1)
     simulator = world.play(
-        {"content": [{"text": "One."}, CATS], "stop_reason": "pause_turn"}, says("Two."), says("Three.")
+        {"content": [{"text": "One."}, *CATS], "stop_reason": "pause_turn"}, says("Two."), says("Three.")
     )
     first = world.start()
     assert world.failed(first)[0] == "max_turns"
@@ -77,13 +78,6 @@ def test_a_conversation_with_searches_is_carried_on_by_another_run(world: World)
     assert [m["role"] for m in simulator.requests[1].body["messages"]] == ["user", "assistant"]
     done = world.cli("continue", second, "And then?")
     assert "Three." in done.stdout, done.stderr
-
-
-def test_an_api_without_the_web_tools_ends_the_run_with_config_and_its_words(world: World) -> None:
-    world.agent(tools="WebSearch")
-    world.play(says("Done."), web_tools=False)
-    code, message = world.failed(world.start())
-    assert code == "config" and "the tool web_search is not supported by this endpoint" in message
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,16 @@
 import json
 import re
 import uuid
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from subagent_server.extensions.simulator.model_request import (
     OVERHEAD,
     Context,
     PromptCache,
     RequestView,
-    blocks_of,
     error_body,
-    opaque,
     output_tokens,
     signature_of,
 )
@@ -24,15 +20,12 @@ from subagent_server.extensions.simulator.model_script import (
     NO_FURTHER_TURN,
     Block,
     Capture,
-    Citation,
     Dialogue,
     Fault,
     RawBlock,
     RedactedThinking,
     RuleWhen,
     Script,
-    ScriptedFetch,
-    ScriptedSearch,
     TextPart,
     Thinking,
     ToolUse,
@@ -122,10 +115,6 @@ def _filled(block: Block, values: Mapping[str, str]) -> Block:
             return block.model_copy(update={"thinking": _expanded(block.thinking, values)})
         case ToolUse():
             return block.model_copy(update={"input": _expanded_inside(block.input, values)})
-        case ScriptedSearch():
-            return block.model_copy(update={"query": _expanded(block.query, values)})
-        case ScriptedFetch():
-            return block.model_copy(update={"url": _expanded(block.url, values)})
         case _:
             return block
 
@@ -148,128 +137,6 @@ def _expanded(text: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(replacement, text)
 
 
-# -- the tools that the API runs itself
-
-Json = dict[str, Any]
-
-SERVER_CALL = "server_tool_use"
-RESULTS = {"web_search_tool_result": "web_search", "web_fetch_tool_result": "web_fetch"}
-SERVER_INPUT = {"web_search": "query", "web_fetch": "url"}
-_URL = re.compile(r"https?://[^\s\"'<>)\]]+")
-
-
-class Searcher:
-    """Makes the calls and results of one answer, within the limits of the request."""
-
-    def __init__(self, request: RequestView) -> None:
-        self._request = request
-        self._tools = {str(t.get("name")): t for t in request.body.get("tools") or [] if "type" in t}
-        self._made: Counter[str] = Counter()
-        self.counted: Counter[str] = Counter()
-
-    def resolved(self) -> Iterator[Json]:
-        """Yield the results of calls that stood beside calls of the client in the answer before."""
-        answers = [m for m in self._request.messages[-2:] if m["role"] == "assistant"]
-        blocks = blocks_of(answers[-1]["content"]) if answers else []
-        done = {block.get("tool_use_id") for block in blocks if block["type"] in RESULTS}
-        for block in blocks:
-            if block["type"] == SERVER_CALL and block["id"] not in done and block["name"] in SERVER_INPUT:
-                value = block["input"][SERVER_INPUT[block["name"]]]
-                made = (
-                    ScriptedSearch(query=value) if block["name"] == "web_search" else ScriptedFetch(url=value)
-                )
-                yield self._result(block["id"], made)
-
-    def blocks(self, call: ScriptedSearch | ScriptedFetch, call_id: str) -> list[Json]:
-        """Return a call, and its result behind it unless that comes later."""
-        given = {"query": call.query} if isinstance(call, ScriptedSearch) else {"url": call.url}
-        use = {"type": SERVER_CALL, "id": call_id, "name": call.type, "input": given}
-        if call.pending:
-            return [use]
-        silence = {"_seconds": call.seconds} if call.seconds else {}
-        return [use, self._result(call_id, call) | silence]
-
-    def _result(self, call_id: str, call: ScriptedSearch | ScriptedFetch) -> Json:
-        self._made[call.type] += 1
-        error = call.error or self._refusal(call)
-        kind = f"{call.type}_tool_result"
-        if error is not None:
-            content: Any = {"type": f"{kind}_error", "error_code": error}
-        else:
-            self.counted[call.type] += 1
-            content = _found(call) if isinstance(call, ScriptedSearch) else _fetched(call)
-        return {"type": kind, "tool_use_id": call_id, "content": content}
-
-    def _refusal(self, call: ScriptedSearch | ScriptedFetch) -> str | None:
-        tool = self._tools.get(call.type, {})
-        if self._made[call.type] > tool.get("max_uses", self._made[call.type]):
-            return "max_uses_exceeded"
-        if isinstance(call, ScriptedSearch):
-            return None
-        allowed, blocked = tool.get("allowed_domains"), tool.get("blocked_domains") or []
-        if (allowed is not None and not _lies_in(call.url, allowed)) or _lies_in(call.url, blocked):
-            return "url_not_allowed"
-        return None if call.url in self._known_urls() else "url_not_in_prior_context"
-
-    def _known_urls(self) -> set[str]:
-        """Return the addresses that stand in user messages and in results."""
-        known = {url.rstrip(".,;") for text in self._request.newest_texts() for url in _URL.findall(text)}
-        for message in self._request.messages:
-            for block in blocks_of(message["content"]):
-                found = block.get("content") if block.get("type") in RESULTS else None
-                known |= {
-                    str(result.get("url"))
-                    for result in dicts_in(found if isinstance(found, list) else [found])
-                }
-        return known
-
-
-def _lies_in(url: str, domains: Sequence[str]) -> bool:
-    parts = urlsplit(url)
-    place = f"{parts.hostname or ''}{parts.path}"
-    hosts = [place, *(place[n + 1 :] for n, c in enumerate(parts.hostname or "") if c == ".")]
-    return any(host == d or host.startswith(f"{d.rstrip('/')}/") for host in hosts for d in domains)
-
-
-def _found(call: ScriptedSearch) -> list[Json]:
-    if call.results is None:
-        title = f"About {call.query}"
-        pages = [
-            {"url": f"https://example.com/{re.sub('[^a-z0-9]+', '-', call.query.lower())}", "title": title}
-        ]
-    else:
-        pages = [page.model_dump(exclude_none=True) for page in call.results]
-    return [
-        {"type": "web_search_result", "page_age": None, **page}
-        | {"encrypted_content": secret_of(page["url"], page["title"])}
-        for page in pages
-    ]
-
-
-def _fetched(call: ScriptedFetch) -> Json:
-    text = f"The page at {call.url}." if call.page is None else call.page
-    source = {"type": "text", "media_type": "text/plain", "data": text}
-    document = {"type": "document", "source": source, "title": call.title, "citations": {"enabled": False}}
-    at = "2026-11-22T09:00:00Z"
-    return {"type": "web_fetch_result", "url": call.url, "retrieved_at": at, "content": document}
-
-
-def cited(citation: Citation) -> Json:
-    """Return a citation as the API writes it."""
-    secret = {"encrypted_index": secret_of(citation.url, citation.title)}
-    return {"type": "web_search_result_location", **citation.model_dump(exclude={"type"}), **secret}
-
-
-def dicts_in(value: Any) -> list[Json]:
-    """Return the objects in a list; none of anything else."""
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def secret_of(url: Any, title: Any) -> str:
-    """Return the text of a result that only the API can read, and that has to come back unchanged."""
-    return opaque("page", url, title)
-
-
 # -- the answer: one JSON message, or the events of its stream
 
 
@@ -283,7 +150,7 @@ STALL: Final[Event] = {"type": "stall"}
 GARBAGE: Final[Event] = {"type": "garbage"}
 """Stands in a list of events for one that is no JSON."""
 PING: Final[Event] = {"type": "ping"}
-SEARCH: Final = "search"
+PINGS: Final = "pings"
 """The type of an event that stands for some `seconds` of nothing but pings."""
 
 _CHUNK = 24
@@ -297,12 +164,10 @@ def compose(
 
     `context` is what the model sees of the request: that is what is counted.
     """
-    searcher = Searcher(request)
-    content = _contents(filled_blocks(turn, request), request, turn.keep_ids, searcher)
+    content = _contents(filled_blocks(turn, request), request, turn.keep_ids)
     calls = any(block["type"] == "tool_use" for block in content)
     stop_reason = turn.stop_reason or ("tool_use" if calls else "end_turn")
-    edits = {"context_management": {"applied_edits": context.applied}} if context.asked else {}
-    return edits | {
+    return context.told | {
         "id": message_id,
         "type": "message",
         "role": "assistant",
@@ -313,30 +178,17 @@ def compose(
         "stop_details": {"type": "refusal", "category": None, "explanation": None}
         if stop_reason == "refusal"
         else None,
-        "usage": _usage(turn, context, content, cache) | _searched(searcher),
+        "usage": _usage(turn, context, content, cache),
     }
 
 
-def _searched(searcher: Searcher) -> dict[str, Any]:
-    """Return how often the API has searched; a call that failed costs nothing."""
-    if not searcher.counted:
-        return {}
-    names = ("web_search", "web_fetch")
-    return {"server_tool_use": {f"{name}_requests": searcher.counted[name] for name in names}}
-
-
-def _contents(
-    blocks: list[Block], request: RequestView, keep_ids: bool, searcher: Searcher
-) -> list[dict[str, Any]]:
+def _contents(blocks: list[Block], request: RequestView, keep_ids: bool) -> list[dict[str, Any]]:
     """Return the blocks as the API writes them. A call whose id is taken gets a longer one, or `keep_ids`."""
     taken = set(request.tool_use_ids)
-    contents = list(searcher.resolved())
+    contents = []
     for number, block in enumerate(blocks):
-        if isinstance(block, ScriptedSearch | ScriptedFetch):
-            contents += searcher.blocks(block, block.id or f"srvtoolu_{_stable_id(request, number)}")
-            continue
         content = _content(block, request)
-        if content["type"] == "tool_use":
+        if isinstance(block, ToolUse):
             content["id"] = content["id"] or f"toolu_{_stable_id(request, number)}"
             if content["id"] in taken and not keep_ids:
                 content["id"] += f"_{request.turn}_{number}"
@@ -348,10 +200,7 @@ def _contents(
 def _content(block: Block, request: RequestView) -> dict[str, Any]:
     match block:
         case TextPart():
-            cites = (
-                {"citations": [cited(citation) for citation in block.citations]} if block.citations else {}
-            )
-            return {"type": "text", "text": block.text, **cites}
+            return {"type": "text", "text": block.text}
         case Thinking():
             omitted = (request.body.get("thinking") or {}).get("display") == "omitted"
             shown = "" if omitted else block.thinking
@@ -359,9 +208,7 @@ def _content(block: Block, request: RequestView) -> dict[str, Any]:
         case RedactedThinking():
             return {"type": "redacted_thinking", "data": block.data}
         case RawBlock():
-            return {**block.raw, "_raw": True}
-        case ScriptedSearch() | ScriptedFetch():
-            raise AssertionError("calls of the API are more than one block")
+            return {"type": "", **block.raw, "_raw": True, "_seconds": block.seconds}
     return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.input}
 
 
@@ -424,12 +271,12 @@ def _whole_stream(message: dict[str, Any], chunk_size: int | None, malformed: st
         opening["context_management"] = None
     yield {"type": "message_start", "message": message | opening | {"usage": usage | {"output_tokens": 1}}}
     for index, block in enumerate(message["content"]):
-        if (seconds := block.get("_seconds")) is not None:
-            yield {"type": SEARCH, "seconds": seconds}
+        if seconds := block.get("_seconds"):
+            yield {"type": PINGS, "seconds": seconds}
         yield {"type": "content_block_start", "index": index, "content_block": _opened(block)}
         if index == 0:
             yield PING
-        for delta in () if "_raw" in block else _deltas(block, chunk_size, malformed):
+        for delta in () if _is_sent_whole(block) else _deltas(block, chunk_size, malformed):
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
     closing = {key: message[key] for key in ("stop_reason", "stop_sequence", "stop_details")}
@@ -449,11 +296,25 @@ _EMPTIED: dict[str, dict[str, Any]] = {
 }
 
 
+def _is_sent_whole(block: dict[str, Any]) -> bool:
+    """Whether a block is in its start event, as all raw ones but calls and texts that are in order."""
+    if "_raw" not in block:
+        return False
+    if block["type"] == "text":
+        return not (isinstance(block.get("text"), str) and dicts_only(block.get("citations", [])))
+    return block["type"] not in ("tool_use", "server_tool_use") or not isinstance(block.get("input"), dict)
+
+
+def dicts_only(value: Any) -> bool:
+    """Whether a value is a list of objects."""
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
 def _opened(block: dict[str, Any]) -> dict[str, Any]:
-    if "_raw" in block:
+    if _is_sent_whole(block):
         return as_sent(block)
     opened = block | _EMPTIED.get(block["type"], {})
-    if block["type"] == "text" and "citations" in block:
+    if "citations" in block:
         opened["citations"] = []
     return as_sent(opened)
 

@@ -105,20 +105,11 @@ class Part(BaseModel):
         return value
 
 
-class Citation(Part):
-    """A page that a text cites."""
-
-    url: str
-    title: str = ""
-    cited_text: str = ""
-
-
 class TextPart(Part):
     """A block of text."""
 
     type: Literal["text"] = "text"
     text: str
-    citations: list[Citation] = Field(default_factory=list)
 
 
 class Thinking(Part):
@@ -144,59 +135,23 @@ class ToolUse(Part):
     id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]+$")] | None = None
 
 
-class FoundPage(Part):
-    """One result of a search."""
-
-    url: str
-    title: str = ""
-    page_age: str | None = None
-
-
-class ServerCall(Part):
-    """A call that the API makes itself, with its result behind it.
-
-    With `pending` the result stands at the start of the next answer; `seconds` are those of silence, but for
-    pings, before the result. `error` is the code of a call that fails.
-    """
-
-    id: Annotated[str, Field(pattern=r"^srvtoolu_[a-zA-Z0-9_]+$")] | None = None
-    error: str | None = None
-    pending: bool = False
-    seconds: Seconds = 0.0
-
-
-class ScriptedSearch(ServerCall):
-    """A web search. Without `results` there is one, made of the query."""
-
-    type: Literal["web_search"] = "web_search"
-    query: str
-    results: list[FoundPage] | None = None
-
-
-class ScriptedFetch(ServerCall):
-    """The fetch of a page."""
-
-    type: Literal["web_fetch"] = "web_fetch"
-    url: str
-    title: str = ""
-    page: str | None = None
-
-
 class RawBlock(Part):
-    """A block that is sent as it stands, also one that the API would never send."""
+    """A block that is sent as it stands, also one that the API would never send.
+
+    `seconds` are those of silence, but for pings, before it.
+    """
 
     type: Literal["raw"] = "raw"
     raw: Annotated[dict[str, Any], AfterValidator(_json_only)]
+    seconds: Seconds = 0.0
 
 
-Block = TextPart | Thinking | RedactedThinking | ToolUse | ScriptedSearch | ScriptedFetch | RawBlock
+Block = TextPart | Thinking | RedactedThinking | ToolUse | RawBlock
 
 _TYPE_BY_KEY = {
     "thinking": "thinking",
     "data": "redacted_thinking",
     "name": "tool_use",
-    "query": "web_search",
-    "url": "web_fetch",
     "raw": "raw",
 }
 
@@ -213,20 +168,19 @@ AnyBlock = Annotated[
     | Annotated[Thinking, Tag("thinking")]
     | Annotated[RedactedThinking, Tag("redacted_thinking")]
     | Annotated[ToolUse, Tag("tool_use")]
-    | Annotated[ScriptedSearch, Tag("web_search")]
-    | Annotated[ScriptedFetch, Tag("web_fetch")]
     | Annotated[RawBlock, Tag("raw")],
     Discriminator(_block_type),
 ]
 
 
 class UsageOverride(Part):
-    """Token counts that replace the estimates."""
+    """Token counts that replace the estimates, and the uses of tools that the API runs itself."""
 
     input_tokens: Count | None = None
     output_tokens: Count | None = None
     cache_read_input_tokens: Count | None = None
     cache_creation_input_tokens: Count | None = None
+    server_tool_use: dict[str, Count] | None = None
 
 
 class Capture(Part):
@@ -440,16 +394,11 @@ class Script(Dialogue):
     """A whole script. `allow_prefill` accepts requests that end with an assistant message.
 
     `cache_minimum` is the smallest prefix that is cached, in tokens, instead of what the model has.
-    `context_window` is what the model takes, in tokens; without it, anything. `context_editing`: whether the
-    model has context management. `web_tools`: whether the API searches and fetches itself.
     """
 
     conversations: list[Conversation] = Field(default_factory=list)
     allow_prefill: bool = False
     cache_minimum: Count | None = None
-    context_window: Positive | None = None
-    context_editing: bool = True
-    web_tools: bool = True
 
     @model_validator(mode="after")
     def _says_something(self) -> "Script":
@@ -465,7 +414,7 @@ NO_FURTHER_TURN = Turn(text="(the script has no further turn)")
 # -- from a file or a dict, with one sentence for whatever is wrong in it
 
 
-_BLOCK_TAGS = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
+_BLOCK_TAGS = frozenset({"text", "thinking", "redacted_thinking", "tool_use", "raw"})
 
 
 class _Loader(yaml.SafeLoader):

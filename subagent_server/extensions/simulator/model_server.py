@@ -3,7 +3,6 @@
 import asyncio
 import hmac
 import json
-import re
 import socket
 import threading
 import time
@@ -14,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, Self
 
 import uvicorn
 from starlette.applications import Starlette
@@ -28,7 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from subagent_server.extensions.simulator.answer import (
     CUT,
     PING,
-    SEARCH,
+    PINGS,
     STALL,
     Choice,
     as_sent,
@@ -40,10 +39,10 @@ from subagent_server.extensions.simulator.answer import (
 )
 from subagent_server.extensions.simulator.model_request import (
     ApiError,
+    Context,
     PromptCache,
     RequestView,
     input_tokens,
-    managed,
     refuse,
     status_of,
 )
@@ -183,7 +182,7 @@ class RequestRecorder:
 CUT_KEY = "cut_connection"
 """Where the server leaves the function that closes the connection, in the state of an ASGI scope."""
 
-_PINGS = 8
+_MOST_PINGS = 8
 _BATCH = 32 * 1024  # bytes; without a delay between them, events share a write
 
 
@@ -223,10 +222,10 @@ class Answer:
             if event is STALL:
                 await _send_body(send, batch)
                 await self._stall(send)
-            if event["type"] == SEARCH:
+            if event["type"] == PINGS:
                 await _send_body(send, batch)
                 batch.clear()
-                await _search(send, event["seconds"])
+                await _only_pings(send, event["seconds"])
                 continue
             batch += encode(event)
             paced = self.turn.chunk_delay > 0 and event["type"] == "content_block_delta"
@@ -303,10 +302,10 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _search(send: Send, seconds: float) -> None:
+async def _only_pings(send: Send, seconds: float) -> None:
     """Send nothing but pings for so long."""
-    for _ in range(_PINGS):
-        await asyncio.sleep(seconds / _PINGS)
+    for _ in range(_MOST_PINGS):
+        await asyncio.sleep(seconds / _MOST_PINGS)
         await _send_body(send, encode(PING))
 
 
@@ -333,17 +332,6 @@ Respond = Callable[[dict[str, Any]], Turn | Mapping[str, Any]]
 LARGEST_BODY = 32 * 1024 * 1024
 """Bytes; the API refuses larger requests."""
 
-
-class RequestCheck(Protocol):
-    """Raises ApiError for a request that the API would refuse."""
-
-    def __call__(self, body: dict[str, Any], *, counting: bool, allow_prefill: bool) -> None:
-        """`counting`: tokens are counted. `allow_prefill` is that of the script."""
-        ...
-
-
-further_check: RequestCheck | None = None
-"""A check besides that a request can be played at all; our own tests set one as strict as the API."""
 
 _ANY = Script.model_validate({"turns": [{"text": "any"}], "allow_prefill": True})
 """What a function that answers takes."""
@@ -388,8 +376,7 @@ class MessagesApi:
         with self._refusal_recorded(record):
             body = self._admit(record, counting=False)
             betas = record.headers.get("anthropic-beta", "")
-            able, window = self._takes.context_editing, self._takes.context_window
-            context = managed(body, betas, able=able, window=window)
+            context = self.seen(body, betas)
         view = RequestView(body)
         choice = self._choose(view)
         fault = self._faults.take((view.conversation, view.turn, choice.place), choice.turn.fault)
@@ -437,13 +424,15 @@ class MessagesApi:
 
     def _admit(self, record: RecordedRequest, *, counting: bool) -> dict[str, Any]:
         body = _checked(_parsed(record), counting)
-        for number, tool in enumerate(body.get("tools") or [] if not self._takes.web_tools else []):
-            if (found := re.fullmatch(r"(web_search|web_fetch)_\d+", str(tool.get("type")))) is not None:
-                place = f"tools.{number}.{found[0]}"
-                raise refuse(place, f"the tool {found[1]} is not supported by this endpoint")
-        if further_check is not None:
-            further_check(body, counting=counting, allow_prefill=self._takes.allow_prefill)
+        self.check(body, counting=counting, allow_prefill=self._takes.allow_prefill)
         return body
+
+    def check(self, body: dict[str, Any], *, counting: bool, allow_prefill: bool) -> None:
+        """Raise ApiError for a request that the API would refuse. Our own tests do that more strictly."""
+
+    def seen(self, body: dict[str, Any], betas: str) -> Context:
+        """Return what the model sees of a request; `betas` is the header. Raises ApiError."""
+        return Context(body)
 
     def _choose(self, view: RequestView) -> Choice:
         if view.body["max_tokens"] == 0:
@@ -521,6 +510,9 @@ def _new_id(kind: str) -> str:
 # -- a simulator that runs
 
 
+api_class = MessagesApi
+"""The endpoints of each simulator of this process."""
+
 HOST = "127.0.0.1"
 _BACKLOG = 2048
 _IDLE_SECONDS = 3600  # a connection that a client keeps open is never closed under its next request
@@ -562,7 +554,7 @@ class Simulator:
             self._recorder.open()
             on_failure.pop_all()
         self._port = listener.getsockname()[1]
-        self._server = _Server(MessagesApi(self._script, self._recorder, self._key))
+        self._server = _Server(api_class(self._script, self._recorder, self._key))
         self._thread = threading.Thread(
             target=self._server.run, args=([listener],), name="simulator", daemon=True
         )
