@@ -41,7 +41,10 @@ The registry of extensions, `extensions/__init__.py`, imports none of our rooms,
 The `..._command.py` of an extension stands where `cli` stands; what opens a runner for a run
 (`..._runner.py`), or plays a script for one, stands where `worker` stands.
 """
-ABOVE = re.compile(r"extensions\.(\w+\.\w+_(command|runner)|programs\.boxed_start|simulator\.played)")
+ABOVE = re.compile(
+    r"extensions\.(\w+\.\w+_(command|runner)|evals\.report|simulator\.played"
+    r"|programs\.(boxed_start|child_connections|previous_session))"
+)
 
 THIRD_PARTY: dict[str, set[str]] = {
     "run": {
@@ -186,13 +189,13 @@ def test_the_server_starts_without_the_sdk_of_the_model_and_without_the_check_of
     assert modules_after(*served, f"{PACKAGE}.cli.serve").isdisjoint({"anthropic", "jsonschema"})
 
 
-def test_the_library_of_a_foreign_protocol_is_imported_by_its_runner_alone() -> None:
+def test_the_library_of_a_foreign_protocol_is_imported_by_its_runners_alone() -> None:
     users = {
         module_name(path)
         for path in ROOT.rglob("*.py")
         if any(found.target.split(".")[0] == "acp" for found in imports_of(path))
     }
-    assert users == {"extensions.programs.acp"}
+    assert users == {f"extensions.programs.{name}" for name in ("acp", "codex", "json_rpc")}
 
 
 def test_the_modules_of_the_read_commands_import_neither_protocol_nor_model() -> None:

@@ -186,7 +186,8 @@ RunnerName = Literal["messages", "claude", "codex", "gemini", "acp", "command", 
 ACP_PROGRAMS: dict[str, tuple[str, ...]] = {
     "opencode": ("opencode", "acp"),
     "qwen": ("qwen", "--acp"),
-    "copilot": ("copilot", "--acp"),
+    # it takes no server with its session, and would ask whether it may ask
+    "copilot": ("copilot", "--acp", "--additional-mcp-config", "@{mcpConfig}", "--allow-tool", "subagent"),
     "claude-acp": ("claude-agent-acp",),
     "codex-acp": ("codex-acp",),
 }

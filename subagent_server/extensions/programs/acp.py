@@ -1,48 +1,39 @@
 """Agents that speak the Agent Client Protocol: one session, one prompt, and permissions as questions.
 
-The library of the protocol has its messages and their types. Gemini CLI is one of these agents, with a
-system prompt, a policy and a model of its own; any other is started by `command` and `args`.
+The library of the protocol has its messages and their types.
 """
 
 import asyncio
-import json
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 from acp import PROTOCOL_VERSION, RequestError, connect_to_agent, schema
 from acp.client import ClientSideConnection
 from pydantic import ValidationError
 
+from subagent_server.extensions.programs.json_rpc import NO_METHOD, JsonLines, RpcConversation
 from subagent_server.extensions.programs.program import (
+    MCP_CONFIG,
     Launch,
     Message,
     ProgramEvents,
     ProgramTask,
     about_login,
     count_of,
-    how_ended,
     members,
-    parsed,
     text_of,
 )
-from subagent_server.extensions.programs.program_checks import program_of
 from subagent_server.loop.runner import Outcome
-from subagent_server.run.agent_definition import AgentDefinition, Selection, ServerDefinition, select
+from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.errors import RunRefused
-from subagent_server.run.files import Directory
 from subagent_server.toolbox.agent_process import AgentProcess
-from subagent_server.toolbox.run_context import Permissions, RunOver
+from subagent_server.toolbox.run_context import Permissions
 
 _LOGIN = -32000
 """The code by which an agent says that it needs a login first."""
-MOST_OPEN = 32
-"""Requests of an agent that wait for their answers at once; one more is refused."""
 _QUIET_SECONDS = 1.0
 """Some agents repeat the conversation behind the answer to `session/load`: it is over after this silence."""
 _LONGEST_TEXT = 4 << 20
@@ -87,14 +78,17 @@ class AcpDialect:
         self._events = events
         self._permissions = permissions
         self._updates = _Updates(events, task.agent.limits.max_turns, self._bound_turns, self.tool_of)
-        self._agent: ClientSideConnection | None = None
         self._session = ""
         self._is_cut = False
         events.counts("tool_calls")  # of turns the protocol does not tell
 
     def launch(self) -> Launch:
-        """Return its command line."""
-        return Launch([self._task.agent.command or "", *self._task.agent.args])
+        """Return its command line. `{mcpConfig}` is for agents that take no server with a session."""
+        args = self._task.agent.args
+        if any(MCP_CONFIG in word for word in args):
+            place = str(self._task.write_mcp_config())
+            args = [word.replace(MCP_CONFIG, place) for word in args]
+        return Launch([self._task.agent.command or "", *args])
 
     def first_words(self) -> str:
         """Return the words that begin the conversation: the protocol has no place for a system prompt."""
@@ -105,11 +99,12 @@ class AcpDialect:
         return f"Start `{self._task.agent.command}` by hand once and log in."
 
     def tool_of(self, call: Call) -> str:
-        """Return the tool of a call: the protocol has its kind, and some agents its name as the title."""
-        title = call.title or ""
+        """Return the tool of a call: the protocol has its kind, and some agents its name beside that."""
+        meta, title = members(call.field_meta), call.title or ""
         if title.startswith("mcp__") and " " not in title:
             return title
-        return call.kind or title or "tool"
+        named = meta.get("toolName") or members(meta.get("claudeCode")).get("toolName")  # Qwen Code, Claude's
+        return text_of(named) or call.kind or title or "tool"
 
     def own_prefixes(self) -> Sequence[str]:
         """Return what may stand before the name of a tool of the child's server."""
@@ -120,16 +115,11 @@ class AcpDialect:
 
     async def converse(self, process: AgentProcess) -> Outcome:
         """Open the session, give it the task, and return how the turn ended."""
-        self._refused: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._conversation = RpcConversation(self.title, self._events, self._permissions)
         client: Any = self  # without files and terminals: `_Lines` refuses what asks for them
         self._agent = connect_to_agent(client, _Lines(process, self._events, self._updates))
-        talking = asyncio.create_task(self._talk(self._agent))
         try:
-            await asyncio.wait([talking, self._refused], return_when=asyncio.FIRST_COMPLETED)
-            return (talking if talking.done() else self._refused).result()
-        except ConnectionError:
-            how = how_ended(await process.exited())
-            return self._events.failed(f"{self.title} ended in the middle of its work ({how}).")
+            return await self._conversation.outcome(process, self._talk(self._agent))
         except RequestError as error:
             return self._failed_request(error)
         except ValidationError as error:
@@ -137,7 +127,6 @@ class AcpDialect:
             what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
             return self._events.failed(f"{self.title} does not keep its protocol: {what}.")
         finally:
-            talking.cancel()
             await self._agent.close()
 
     def interrupt(self, process: AgentProcess) -> None:
@@ -148,7 +137,6 @@ class AcpDialect:
             self._cancelling = asyncio.ensure_future(self._cancel())
 
     async def _cancel(self) -> None:
-        assert self._agent is not None
         with suppress(ConnectionError):  # it has gone by itself
             await self._agent.cancel(session_id=self._session)
 
@@ -241,12 +229,7 @@ class AcpDialect:
         kinds: Sequence[str] = ("allow_once", "allow_always")
         # the child's server: asking whether it may ask leads nowhere
         if tool not in {f"{start}{name}" for name in own for start in self.own_prefixes()}:
-            try:
-                permission = await self._permissions.ask(tool, _shown(tool_call))
-            except (RunRefused, RunOver) as refusal:
-                if not self._refused.done():
-                    self._refused.set_exception(refusal)
-                raise RequestError.internal_error() from refusal
+            permission = await self._conversation.permission(tool, _shown(tool_call))
             if not permission.allowed:
                 kinds = ("reject_once",)
                 self._updates.denied(tool_call, permission.reason)
@@ -302,32 +285,14 @@ class AcpDialect:
         self._events.spend(self._events.usage.model_copy(update=told))
 
 
-class _Lines:
-    """The pipes of an agent, a message a line, as the library reads and writes them.
-
-    Every line is data: what does not keep the protocol does not reach the library, and the number of open
-    requests is bounded.
-    """
+class _Lines(JsonLines):
+    """The lines of an agent: what does not keep the protocol does not reach the library."""
 
     def __init__(self, process: AgentProcess, events: ProgramEvents, updates: "_Updates") -> None:
-        self._process = process
-        self._events = events
+        super().__init__(process, events)
         self._updates = updates
-        self._lines = process.lines()
-        self._open = 0
 
-    async def receive(self) -> Message | None:
-        """Return the next message, None at the end of its output."""
-        async for line in self._lines:
-            message = parsed(line, self._events.complain)
-            if message is None or not _is_message(message):
-                continue
-            if (method := message.get("method")) is None or await self._is_taken(method, message):
-                return message
-        return None
-
-    async def _is_taken(self, method: str, message: Message) -> bool:
-        """Whether the library gets a request or a notification; else it is answered here, or recorded."""
+    async def passes(self, method: str, message: Message) -> bool:
         if method == "session/update":
             try:
                 schema.SessionNotification.model_validate(message.get("params"))
@@ -340,39 +305,9 @@ class _Lines:
             return False
         elif method != "session/request_permission":
             self._events.warn(f"The agent asked for {method}, which nobody can answer here.")
-            await self._refuse(message, -32601, "Nobody can answer this here.")
+            await self.refuse(message, NO_METHOD, "Nobody can answer this here.")
             return False
-        elif self._open >= MOST_OPEN:
-            await self._refuse(message, -32000, f"More than {MOST_OPEN} requests are open.")
-            return False
-        else:
-            self._open += 1
         return True
-
-    async def _refuse(self, message: Message, code: int, why: str) -> None:
-        error = {"code": code, "message": why}
-        await self._write({"jsonrpc": "2.0", "id": message["id"], "error": error})
-
-    async def send(self, message: Message) -> None:
-        """Send a message."""
-        if "method" not in message:
-            self._open -= 1
-        await self._write(message)
-
-    async def _write(self, message: Message) -> None:
-        await self._process.write(json.dumps(message).encode() + b"\n")
-
-    async def close(self) -> None:
-        """Do nothing: the process is ended by its runner."""
-
-
-def _is_message(message: Message) -> bool:
-    """Whether the library can take a message apart: its id is looked up, and its error has a code."""
-    return (
-        isinstance(message.get("id"), int | str | None)
-        and isinstance(message.get("method", ""), str)
-        and isinstance(message.get("error", {}), dict)
-    )
 
 
 class _Updates:
@@ -521,182 +456,3 @@ def _server(name: str, server: ServerDefinition) -> _Server:
     if server.type == "sse":
         return schema.SseMcpServer(type="sse", name=name, url=server.url or "", headers=headers)
     return schema.HttpMcpServer(type="http", name=name, url=server.url or "", headers=headers)
-
-
-# -- Gemini CLI
-
-_SYSTEM, _POLICY = "system.md", "policy.toml"
-_FILLED = ("${AgentSkills}", "${SubAgents}", "${AvailableTools}", "_ToolName}")
-"""What Gemini CLI fills in by itself in a system prompt."""
-_FOLLOWED = (".gemini", ".env")
-"""What Gemini CLI reads from a working directory that it trusts; it may send its key elsewhere."""
-_ALLOWED, _OTHERS = 500, 400
-"""Priorities of policy rules: those of the user's own files are below."""
-
-
-class GeminiDialect(AcpDialect):
-    """Implements `Dialect` for Gemini CLI."""
-
-    title = "Gemini CLI"
-
-    def launch(self) -> Launch:
-        """Return its command line; its policy and its system prompt are written before.
-
-        Raises:
-            RunRefused: `config`, if the agent cannot be kept, or the directory could change what it does.
-        """
-        agent = self._task.agent
-        _check_words(agent)
-        names = [self._task.child.name, *agent.mcp_servers]
-        argv = [program_of(agent) or "", "--acp", "--approval-mode", "default"]
-        argv += [f"--allowed-mcp-server-names={name}" for name in names]
-        argv += ["--policy", str(self._write(_POLICY, policy(agent, self._task.child.name)))]
-        if agent.model not in (None, "inherit", "default"):
-            argv += ["-m", str(agent.model)]
-        is_trusted = _trusts(self._home, self._task.cwd)
-        if not is_trusted:
-            _check_followed(self._home, self._task.cwd)
-        if self._task.boxed or not is_trusted:  # in a box it finds no list of trusted directories
-            argv.append("--skip-trust")  # it starts no MCP server in a directory that it does not trust
-        environment = {}
-        if agent.system_prompt.strip():
-            environment["GEMINI_SYSTEM_MD"] = str(self._write(_SYSTEM, self._task.system))
-        return Launch(argv, environment)
-
-    def first_words(self) -> str:
-        """Return the preamble, if there is no system prompt that has it."""
-        return "" if self._task.agent.system_prompt.strip() else self._task.preamble
-
-    def login_hint(self) -> str:
-        """Return what a person does when it asks for a login."""
-        return "Run `gemini` once and log in, or set GEMINI_API_KEY."
-
-    def own_prefixes(self) -> Sequence[str]:
-        """Return what it puts before the name of a tool of the child's server."""
-        return (f"mcp_{self._task.child.name}_",)
-
-    def tool_of(self, call: Call) -> str:
-        """Return the tool of a call, whose name stands before the first `__` of the id."""
-        name, mark, _ = call.tool_call_id.partition("__")
-        return name if mark and name else super().tool_of(call)
-
-    async def _ask_first(self, *_: Any) -> None:
-        """Do nothing: its command line and its policy say what it asks."""
-
-    async def before_resuming(self, session: str) -> None:
-        """Wait until the next minute if the session was opened in this one.
-
-        Gemini CLI names the file of a session after the minute: opened again within it, the session is empty.
-        """
-        while await asyncio.to_thread(_opened_now, self._state, session):
-            self._events.progress()
-            await asyncio.sleep(1)
-
-    @property
-    def _state(self) -> Directory:
-        return self._task.kept or Directory(self._home / ".gemini")
-
-    @property
-    def _home(self) -> Path:
-        environment = self._task.environment
-        return Path(environment.get("GEMINI_CLI_HOME") or environment.get("HOME") or Path.home())
-
-    def _write(self, name: str, text: str) -> Path:
-        entry = self._task.state.entry(name)
-        with entry.appender() as file:
-            file.write(text.encode())
-        return entry.path
-
-
-def policy(agent: AgentDefinition, child: str) -> str:
-    """Return the rules for tools: those of the agent are allowed, every other one is asked for.
-
-    Without `tools` Gemini CLI asks by its own rules, which allow reading.
-    """
-    rules = [_rule("allow", _ALLOWED, mcpName=name) for name in (child, *agent.mcp_servers)]
-    rules += [_rule("deny", _ALLOWED + 1, **names) for names in _named(select(agent.disallowed_tools, []))]
-    if agent.tools is not None and "*" not in agent.tools:
-        rules += [_rule("allow", _ALLOWED, **names) for names in _named(select(agent.tools, []))]
-        rules.append(_rule("ask_user", _OTHERS, toolName="*"))
-    return "\n".join(rules)
-
-
-def _named(selection: Selection) -> Iterator[dict[str, str]]:
-    """Yield the names of a selection as rules have them."""
-    ours = {
-        "bash": ("run_shell_command",),
-        "view": ("read_file", "read_many_files"),
-        "edit": ("write_file", "replace"),
-        "grep": ("grep_search", "search_file_content"),
-        "glob": ("glob",),
-        "ls": ("list_directory",),
-        "web_search": ("google_web_search",),
-        "web_fetch": ("web_fetch",),
-        "todos": ("write_todos",),
-    }
-    for capability, names in ours.items():
-        if getattr(selection, capability):
-            yield from ({"toolName": name} for name in names)
-    yield from ({"toolName": name} for name in selection.unknown)  # Gemini CLI's own names
-    for name in selection.mcp or []:
-        _, server, tool = (*name.split("__", 2), "")[:3]
-        yield {"mcpName": server, **({"toolName": tool} if tool else {})}
-
-
-def _rule(decision: str, priority: int, **names: str) -> str:
-    names.setdefault("toolName", "*")
-    lines = [f"{key} = {json.dumps(value)}" for key, value in names.items()]
-    return "\n".join(["[[rule]]", *lines, f'decision = "{decision}"', f"priority = {priority}", ""])
-
-
-def _check_words(agent: AgentDefinition) -> None:
-    if any(mark in agent.system_prompt for mark in _FILLED):
-        raise RunRefused(
-            "config",
-            "The system prompt has a place such as ${AvailableTools}, which Gemini CLI fills in by itself.",
-            "Write it in another way.",
-        )
-    if conditional := select(agent.tools, agent.disallowed_tools).restricted:
-        raise RunRefused(
-            "config",
-            f"Gemini CLI cannot keep the condition of {conditional[0]}.",
-            "Name the tool without a condition, or leave it out: then each call is a question.",
-        )
-
-
-def _opened_now(state: Directory, session: str) -> bool:
-    """Whether there is a file of the session with this minute. In a box links may stand in its place."""
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M")
-    names: list[str] = []
-    with suppress(OSError):
-        projects = state.below("tmp")
-        for project in projects.names():
-            with suppress(OSError):
-                names += projects.below(project).below("chats").names()
-    return any(name.startswith(f"session-{now}-{session[:8]}.") for name in names)
-
-
-def _trusts(home: Path, cwd: Path) -> bool:
-    """Whether the user has told Gemini CLI to trust a directory: the nearest rule decides."""
-    try:
-        rules = json.loads((home / ".gemini" / "trustedFolders.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    for place in (cwd, *cwd.parents):
-        rule = rules.get(str(place)) if isinstance(rules, dict) else None
-        if rule in ("TRUST_FOLDER", "TRUST_PARENT", "DO_NOT_TRUST"):
-            return bool(rule != "DO_NOT_TRUST")
-    return False
-
-
-def _check_followed(home: Path, cwd: Path) -> None:
-    for place in (cwd, *cwd.parents):
-        if place == home:
-            return
-        for name in _FOLLOWED:
-            if os.path.lexists(place / name):
-                raise RunRefused(
-                    "config",
-                    f"Gemini CLI would follow {place / name}, which may have come with the directory.",
-                    "If it is yours, start `gemini` there once and trust the folder; else remove it.",
-                )

@@ -8,11 +8,15 @@ import asyncio
 import json
 import re
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from acp import RequestError
+from acp.connection import Connection
+
+from subagent_server.extensions.programs.json_rpc import NO_METHOD, JsonLines, RpcConversation
 from subagent_server.extensions.programs.program import (
     LOOK_AT_LOG,
     Launch,
@@ -21,9 +25,7 @@ from subagent_server.extensions.programs.program import (
     ProgramTask,
     about_login,
     count_of,
-    how_ended,
     members,
-    parsed,
     text_of,
 )
 from subagent_server.extensions.programs.program_checks import program_of
@@ -32,7 +34,7 @@ from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import UNTOLD, Usage
 from subagent_server.toolbox.agent_process import AgentProcess
-from subagent_server.toolbox.run_context import Permissions, RunOver
+from subagent_server.toolbox.run_context import Permissions
 
 _CHILD_CALL_SECONDS = 24 * 60 * 60
 """A question may wait for its answer this long; the run has limits of its own."""
@@ -49,9 +51,6 @@ SHELL, PATCH = "shell", "apply_patch"
 _BAD = frozenset({"failed", "declined"})
 _UNSEEN = frozenset({"userMessage", "contextCompaction", "enteredReviewMode", "exitedReviewMode"})
 _MOST_RAW = 1_000
-MOST_OPEN = 32
-"""Requests of Codex that wait for their answers at once; one more is refused."""
-_NO_METHOD, _BUSY = -32601, -32000
 _MOST_LEVELS = 32
 _KEYWORDS = {"type", "properties", "required", "additionalProperties", "items", "enum", "const"}
 _KEYWORDS |= {"description", "title"}
@@ -65,10 +64,8 @@ class CodexDialect:
         self._events = events
         self._items = _Items(events)
         self._permissions = permissions
-        self._rpc: _JsonRpc | None = None
         self._thread = ""
         self._turn = ""
-        self._ended: asyncio.Future[Outcome] | None = None
         self._before: Usage | None = None
         self._spent = UNTOLD
         events.counts("turns", "tool_calls")
@@ -96,49 +93,47 @@ class CodexDialect:
 
     async def converse(self, process: AgentProcess) -> Outcome:
         """Open the thread, let it work through one turn, and return how that ended."""
-        self._ended = asyncio.get_running_loop().create_future()
-        self._rpc = _JsonRpc(process, self._answer, self._heard, self._events.complain)
-        listening = asyncio.create_task(self._rpc.listen())
+        self._ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._conversation = RpcConversation("Codex", self._events, self._permissions)
+        lines = JsonLines(process, self._events)
+        self._connection = Connection(self._handle, lines)
         try:
-            await self._open()
-            waited: list[asyncio.Future[Any]] = [self._ended, listening]
-            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if self._ended.done():
-                return self._ended.result()
-            await listening
-            return self._gone(await process.exited())
-        except ProgramGone:
-            return self._gone(await process.exited())
-        except ProtocolError as error:
+            return await self._conversation.outcome(process, self._talk(lines))
+        except RequestError as error:
             return self._events.failed(f"Codex refused {self._asking}: {error}.")
         finally:
-            listening.cancel()
+            await self._connection.close()
+
+    async def _talk(self, lines: JsonLines) -> Outcome:
+        await self._open()
+        either: list[asyncio.Future[Any]] = [self._ended, lines.ended]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not self._ended.done():
+            raise ConnectionError
+        return self._ended.result()
 
     def interrupt(self, process: AgentProcess) -> None:
         """Interrupt its turn, or the program if no turn has begun."""
-        if self._rpc is None or not self._turn:
+        if not self._turn:
             process.interrupt()
         else:
             self._interrupting = asyncio.ensure_future(self._interrupt())
 
     async def _interrupt(self) -> None:
-        assert self._rpc is not None
-        with suppress(ProtocolError, ProgramGone):  # it ended by itself, or is ended by a signal soon
-            await self._rpc.call("turn/interrupt", threadId=self._thread, turnId=self._turn)
+        with suppress(RequestError, ConnectionError):  # it ended by itself, or is ended by a signal soon
+            await self._call("turn/interrupt", threadId=self._thread, turnId=self._turn)
 
     # -- the way to the turn
 
     async def _call(self, method: str, **params: Any) -> Message:
-        assert self._rpc is not None
         self._asking = method
-        return await self._rpc.call(method, **params)
+        return members(await self._connection.send_request(method, params))
 
     async def _open(self) -> None:
-        assert self._rpc is not None
         client = {"name": "subagent", "version": "1"}
         # the raw events tell of the calls that its sandbox refuses
         hello = await self._call("initialize", clientInfo=client, capabilities={"experimentalApi": True})
-        await self._rpc.send(method="initialized", params={})
+        await self._connection.send_notification("initialized", {})
         self._check_home(text_of(hello.get("codexHome")))
         await self._check_login()
         opened = members((await self._opened()).get("thread"))
@@ -204,13 +199,20 @@ class CodexDialect:
         """Without a login it would try to reconnect for ever."""
         try:
             account = await self._call("account/read", refreshToken=False)
-        except ProtocolError:
+        except RequestError:
             return  # an older version: the first request of its model will tell
         if account.get("requiresOpenaiAuth") is True and not account.get("account"):
             hint = about_login(self._task.agent, "Run `codex login` once, then start it again.")
             raise RunRefused("config", "Codex is not logged in.", hint)
 
     # -- what it asks
+
+    async def _handle(self, method: str, params: Any, is_notification: bool) -> Message | None:
+        """Take a message of Codex; the library calls it."""
+        if is_notification:
+            self._heard(method, members(params))
+            return None
+        return await self._answer(method, members(params))
 
     async def _answer(self, method: str, params: Message) -> Message:
         """Answer a request of Codex: its approvals are questions to the parent or a person."""
@@ -231,7 +233,7 @@ class CodexDialect:
                 return await self._elicited(params)
             case _:
                 self._events.warn(f"Codex asked for {method}, which nobody can answer here.")
-                raise ProtocolError("Nobody can answer this here; use the tool ask_parent.")
+                raise RequestError(NO_METHOD, "Nobody can answer this here; use the tool ask_parent.")
 
     async def _elicited(self, params: Message) -> Message:
         meta = members(params.get("_meta"))
@@ -244,7 +246,7 @@ class CodexDialect:
         return {"action": decision, "content": {}}
 
     async def _decision(self, tool: str, arguments: Any, why: str) -> str:
-        permission = await self._permissions.ask(tool, arguments, why)
+        permission = await self._conversation.permission(tool, arguments, why)
         return "accept" if permission.allowed else "decline"
 
     # -- what it tells
@@ -345,11 +347,8 @@ class CodexDialect:
             self._end(Outcome(self._events.text))
 
     def _end(self, outcome: Outcome) -> None:
-        if self._ended is not None and not self._ended.done():
+        if not self._ended.done():
             self._ended.set_result(outcome)
-
-    def _gone(self, code: int | None) -> Outcome:
-        return self._events.failed(f"Codex ended in the middle of its work ({how_ended(code)}).")
 
 
 def _usage(counts: Mapping[str, Any]) -> Usage:
@@ -528,124 +527,3 @@ def _parsed(arguments: Any) -> Any:
         return json.loads(arguments)
     except (TypeError, ValueError, RecursionError):
         return arguments
-
-
-# -- the connection
-
-
-class ProtocolError(Exception):
-    """An error answer of JSON-RPC, from either side."""
-
-
-class ProgramGone(Exception):
-    """Nothing more is heard of the program: its output has ended, or the run has."""
-
-
-class _JsonRpc:
-    """JSON-RPC with Codex, a message a line. `listen` has to run as long as any call is open.
-
-    Every message is data: a line that is none is told to `noise`, and the number of open requests is bounded.
-    """
-
-    def __init__(
-        self,
-        process: AgentProcess,
-        answer: Callable[[str, Message], Awaitable[Message]],
-        notice: Callable[[str, Message], None],
-        noise: Callable[[str], None],
-    ) -> None:
-        """`answer` answers a request of Codex, and raises ProtocolError to refuse it."""
-        self._process = process
-        self._answer = answer
-        self._notice = notice
-        self._noise = noise
-        self._called: dict[int, asyncio.Future[Message]] = {}
-        self._answering: set[asyncio.Task[None]] = set()
-        self._last_id = 0
-        self._is_over = False
-        self._refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    async def listen(self) -> None:
-        """Take the messages of Codex until its output ends.
-
-        Raises:
-            RunRefused, RunOver: what it asked ends the run.
-        """
-        reading = asyncio.create_task(self._read())
-        try:
-            await asyncio.wait([reading, self._refused], return_when=asyncio.FIRST_COMPLETED)
-            if self._refused.done():
-                self._refused.result()
-            await reading
-        finally:
-            self._is_over = True
-            for task in (reading, *self._answering):
-                task.cancel()
-            for answered in self._called.values():
-                if not answered.done():
-                    answered.set_exception(ProgramGone())
-
-    async def call(self, method: str, **params: Any) -> Message:
-        """Call Codex and return its result.
-
-        Raises:
-            ProtocolError: it answers with an error.
-            ProgramGone: nothing is heard of it any more.
-        """
-        if self._is_over:
-            raise ProgramGone
-        self._last_id += 1
-        answered = self._called[self._last_id] = asyncio.get_running_loop().create_future()
-        # Codex may answer, or end, before it reads the whole of a long request
-        sending = asyncio.ensure_future(self.send(id=self._last_id, method=method, params=params))
-        try:
-            result: Message = await answered
-            return result
-        finally:
-            self._called.pop(self._last_id, None)
-            sending.cancel()
-
-    async def send(self, **message: Any) -> None:
-        """Send a message."""
-        await self._process.write(json.dumps(message).encode() + b"\n")
-
-    async def _read(self) -> None:
-        async for line in self._process.lines():
-            if (message := parsed(line, self._noise)) is not None:
-                await self._take(message)
-
-    async def _take(self, message: Message) -> None:
-        method, request_id = message.get("method"), message.get("id")
-        if not isinstance(method, str):
-            self._answered(message)
-        elif request_id is None:
-            self._notice(method, members(message.get("params")))
-        elif len(self._answering) >= MOST_OPEN:
-            await self._refuse(request_id, _BUSY, f"More than {MOST_OPEN} requests are open.")
-        else:
-            task = asyncio.create_task(self._respond(request_id, method, members(message.get("params"))))
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
-
-    def _answered(self, message: Message) -> None:
-        number = message.get("id")
-        answered = self._called.get(number) if isinstance(number, int) else None
-        if answered is None or answered.done():
-            return  # an answer to nothing
-        if "error" in message:
-            words = members(message["error"]).get("message") or "it gave no reason"
-            answered.set_exception(ProtocolError(str(words)))
-        else:
-            answered.set_result(members(message.get("result")))
-
-    async def _respond(self, request_id: Any, method: str, params: Message) -> None:
-        try:
-            await self.send(id=request_id, result=await self._answer(method, params))
-        except ProtocolError as error:
-            await self._refuse(request_id, _NO_METHOD, str(error))
-        except (RunRefused, RunOver) as refusal:
-            if not self._refused.done():
-                self._refused.set_exception(refusal)
-
-    async def _refuse(self, request_id: Any, code: int, why: str) -> None:
-        await self.send(id=request_id, error={"code": code, "message": why})

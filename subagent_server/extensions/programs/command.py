@@ -38,28 +38,22 @@ class CommandDialect:
         self._task = task
         self._events = events
         self._result = task.state.entry("result.json")
-        self._config = task.state.entry("mcp.json")
         self._output = _Output(events)
         self._takes_prompt = any("{prompt}" in word for word in task.agent.args)
 
     def launch(self) -> Launch:
         """Return its command line; the files that the line names are written before."""
-        child = self._task.child
-        server = {"type": "stdio", "command": child.command, "args": list(child.args)}
-        with self._config.appender() as file:
-            file.write(json.dumps({"mcpServers": {child.name: server}}).encode())
-        agent = self._task.agent
+        agent, config = self._task.agent, str(self._task.write_mcp_config())
         words = {
             "prompt": self._task.prompt,
             "systemPrompt": self._task.system,
             "model": agent.model or "",
             "effort": agent.effort or "",
-            "mcpConfig": str(self._config.path),
+            "mcpConfig": config,
             "resultFile": str(self._result.path),
         }
         argv = [agent.command or "", *(_filled(word, words) for word in agent.args)]
-        variables = {_RESULT_VARIABLE: self._result.path, _CONFIG_VARIABLE: self._config.path}
-        return Launch(argv, {name: str(path) for name, path in variables.items()})
+        return Launch(argv, {_RESULT_VARIABLE: str(self._result.path), _CONFIG_VARIABLE: config})
 
     async def converse(self, process: AgentProcess) -> Outcome:
         """Give the program its task, and take its output until it exits."""

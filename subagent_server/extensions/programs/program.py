@@ -83,6 +83,9 @@ def how_ended(code: int | None) -> str:
 
 # -- its task and its dialect
 
+MCP_CONFIG = "{mcpConfig}"
+"""The place in `args` for the file of `ProgramTask.write_mcp_config`."""
+
 
 @dataclass(frozen=True)
 class ChildServer:
@@ -126,6 +129,14 @@ class ProgramTask:
     def system(self) -> str:
         """The agent's prompt, and the preamble behind it."""
         return "\n\n".join(text for text in (self.agent.system_prompt.strip(), self.preamble) if text)
+
+    def write_mcp_config(self) -> Path:
+        """Write the file that names the child's server as MCP clients have it, and return its path."""
+        server = {"type": "stdio", "command": self.child.command, "args": list(self.child.args)}
+        entry = self.state.entry("mcp.json")
+        with entry.appender() as file:
+            file.write(json.dumps({"mcpServers": {self.child.name: server}}).encode())
+        return entry.path
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,8 @@ never runs without something that its author asked for, so a key that its progra
 (SPEC section 3).
 """
 
-import os
 import re
-import select
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -220,23 +217,13 @@ def _asked(file: Path, environment: Mapping[str, str]) -> str:
     except (OSError, ValueError):
         return ""
     assert process.stdout is not None
-    with process.stdout:
-        said = _beginning(process.stdout.fileno())
+    said = b""
+    with process.stdout as output:  # it ends with the bound of the command at the latest
+        while len(said) < _MOST_BYTES and not _VERSION.search(said.decode("utf-8", "replace")):
+            if not (line := output.readline(_MOST_BYTES)):
+                break
+            said += line
     with suppress(ProcessLookupError):
         process.terminate()  # what it has left is ended with it
     process.wait()
     return said.decode("utf-8", "replace")
-
-
-def _beginning(output: int) -> bytes:
-    """Return the first bytes of an output, until its end, a line with a version, or the end of the time."""
-    said, deadline = b"", time.monotonic() + VERSION_SECONDS
-    while len(said) < _MOST_BYTES and (left := deadline - time.monotonic()) > 0:
-        if not select.select([output], [], [], left)[0]:
-            break
-        piece = os.read(output, _MOST_BYTES - len(said))
-        said += piece
-        whole_lines = said[: said.rfind(b"\n") + 1]
-        if not piece or _VERSION.search(whole_lines.decode("utf-8", "replace")):
-            break
-    return said

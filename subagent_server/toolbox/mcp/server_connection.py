@@ -38,7 +38,8 @@ from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.readable import BoxRefused, PlaceRefused
 from subagent_server.sandbox.server_places import NotOutside, ServerStart
 from subagent_server.toolbox.mcp.input_schemas import unpacked
-from subagent_server.toolbox.mcp.transport import NetworkTransport, ServerLog, StdioTransport, shown_url
+from subagent_server.toolbox.mcp.server_log import ServerLog
+from subagent_server.toolbox.mcp.transport import NetworkTransport, StdioTransport, shown_url
 
 # -- Errors of MCP servers, worded as the end of a sentence that begins with the name of the server.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.extensions.programs.direct import Worked
 from tests.extensions.programs.test_codex import told
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -41,10 +42,10 @@ def test_a_run_over_the_protocol_has_the_events_of_every_run_and_no_guessed_figu
         assert kind in kinds
     usage = world.meta(run_id).usage
     assert (usage.input_tokens, usage.output_tokens, usage.cost_usd) == (400, 40, None)
-    (new,) = told(world, "session/new")
+    (new,) = told(world.work, "session/new")
     (server,) = new["mcpServers"]
     assert server["args"][-1].isdecimal() and server["env"] == []
-    words = told(world, "session/prompt")[0]["prompt"][0]["text"]
+    words = told(world.work, "session/prompt")[0]["prompt"][0]["text"]
     assert "You paint." in words and run_id in words and not words.startswith("/")
 
 
@@ -72,15 +73,14 @@ MODES: dict[str, tuple[dict[str, str], str | None, str | None]] = {
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_the_mode_that_asks_is_chosen_or_the_view_says_so(world: World, name: str) -> None:
+def test_the_mode_that_asks_is_chosen_or_the_view_says_so(tmp_path: Path, name: str) -> None:
     env, chosen, words = MODES[name]
-    acp(world, env=env)
-    run_id = world.start("parts")
-    assert world.completed(run_id) == "Painted.", "its last message alone"
-    assert [event["text"] for event in world.events(run_id, "text")] == ["Be warned.", "Painted."]
-    assert [each["modeId"] for each in told(world, "session/set_mode")] == ([chosen] if chosen else [])
-    warnings = json.loads(world.cli("show", run_id, "--json").stdout).get("warnings", [])
-    assert [words in warning for warning in warnings if words] == ([True] if words else [])
+    worked = direct(tmp_path, "parts", env)
+    assert worked.outcome.text == "Painted.", "its last message alone"
+    assert [event["text"] for event in worked.run.recorded("text")] == ["Be warned.", "Painted."]
+    modes = [each["modeId"] for each in told(tmp_path, "session/set_mode")]
+    assert modes == ([chosen] if chosen else [])
+    assert [words in warning for warning in worked.outcome.warnings if words] == ([True] if words else [])
 
 
 BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
@@ -90,25 +90,25 @@ BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "an exit": ("quit", {}, "agent_error", "exit code 3"),
     "no login": ("say", {"env": {"FAKE_LOGIN": "no"}}, "config", "log in"),
     "another version": ("say", {"env": {"FAKE_VERSION": "2"}}, "config", "version 2"),
-    "too many turns": ("turns:9", {"maxTurns": 2}, "max_turns", "limit of 2 turns"),
+    "too many turns": ("turns:9", {"limits": {"maxTurns": 2}}, "max_turns", "limit of 2 turns"),
 }
 
 
+def direct(place: Path, task: str, env: dict[str, str] | None = None, **keys: Any) -> Worked:
+    """Return what the program has done with a task."""
+    words = {"runner": "acp", "command": sys.executable, "args": [str(FAKE)]}
+    return Worked(place, task, env or {}, **words, **keys)
+
+
 @pytest.mark.parametrize("name", BAD_ENDS)
-def test_a_run_over_the_protocol_that_ends_so_has_failed_and_says_why(world: World, name: str) -> None:
+def test_a_run_over_the_protocol_that_ends_so_has_failed_and_says_why(tmp_path: Path, name: str) -> None:
     task, keys, code, words = BAD_ENDS[name]
-    acp(world, **keys)
-    run_id = world.start(task)
-    found = world.failed(run_id)
-    error = world.meta(run_id).error
-    assert error is not None and found[0] == code, found
-    assert words in f"{error.message} {error.hint}", error
-    world.gone(run_id)
+    found = direct(tmp_path, task, **keys).failure
+    assert found.code == code and words in f"{found.message} {found.hint}", found
 
 
-def test_whatever_an_agent_says_the_run_goes_on(world: World) -> None:
-    acp(world, limits={"askTimeoutSeconds": 0.5})
-    assert world.completed(world.start("babble")) == "Done."
+def test_whatever_an_agent_says_the_run_goes_on(tmp_path: Path) -> None:
+    assert direct(tmp_path, "babble").outcome.text == "Done."
 
 
 def test_a_stop_cancels_and_a_continuation_takes_the_session_up_without_its_old_words(world: World) -> None:
@@ -117,7 +117,7 @@ def test_a_stop_cancels_and_a_continuation_takes_the_session_up_without_its_old_
     wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "the command")
     world.stop(run_id)
     world.gone(run_id)
-    assert told(world, "session/cancel")
+    assert told(world.work, "session/cancel")
     done = world.cli("continue", run_id, "say:Again.", "--detach")
     assert done.returncode == 0, done.stderr
     second = done.stdout.strip()
@@ -174,7 +174,7 @@ def test_in_a_box_its_session_is_not_kept_and_the_conversation_goes_on_in_words(
     done = world.cli("continue", run_id, "say:Again.", "--detach")
     assert done.returncode == 0, done.stderr
     assert world.completed(done.stdout.strip()) == "Again."
-    assert len(told(world, "session/new")) == 2 and not told(world, "session/load")
-    words = told(world, "session/prompt")[1]["prompt"][0]["text"]
+    assert len(told(world.work, "session/new")) == 2 and not told(world.work, "session/load")
+    words = told(world.work, "session/prompt")[1]["prompt"][0]["text"]
     assert "This is what was said before" in words and "Painted." in words
-    assert told(world, "session/new")[0]["mcpServers"][0]["env"] == [], "the token of the run"
+    assert told(world.work, "session/new")[0]["mcpServers"][0]["env"] == [], "the token of the run"

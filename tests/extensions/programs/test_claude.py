@@ -5,12 +5,14 @@ import os
 import signal
 import sys
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from subagent_server.run import processes
 from subagent_server.verbs.reconcile import observe
+from tests.extensions.programs.direct import Worked
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -80,14 +82,25 @@ def wants(tool: str = "Bash", call_id: str = "t1") -> dict[str, Any]:
     return {"type": "control_request", "request_id": "r1", "request": {**request, "tool_use_id": call_id}}
 
 
-def plays(world: World, *steps: dict[str, Any], **keys: Any) -> None:
-    """Let the program do these steps in every run that is started from now on."""
-    program, script = world.home / "claude", world.home / "steps.json"
+def fake(place: Path, *steps: dict[str, Any]) -> dict[str, Any]:
+    """Write a program that does these steps; return the keys of an agent with it."""
+    program, script = place / "claude", place / "steps.json"
     program.write_text(f"#!{sys.executable}\n{FAKE}", encoding="utf-8")
     program.chmod(0o755)
     script.write_text(json.dumps(steps), encoding="utf-8")
-    world.environment["STEPS"] = str(script)
-    world.agent("worker", "You paint.", runner="claude", command=str(program), **keys)
+    return {"runner": "claude", "command": str(program)}
+
+
+def plays(world: World, *steps: dict[str, Any], **keys: Any) -> None:
+    """Let the program do these steps in every run that is started from now on."""
+    world.environment["STEPS"] = str(world.home / "steps.json")
+    world.agent("worker", "You paint.", **fake(world.home, *steps), **keys)
+
+
+def direct(place: Path, *steps: dict[str, Any], **keys: Any) -> Worked:
+    """Return what the program has done by these steps."""
+    words = fake(place, *steps) | {"systemPrompt": "You paint."}
+    return Worked(place, "Paint it.", {"STEPS": str(place / "steps.json")}, **words, **keys)
 
 
 def heard(world: World) -> list[dict[str, Any]]:
@@ -169,12 +182,10 @@ BAD_ENDS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_ENDS)
-def test_a_word_of_success_alone_is_no_success(world: World, name: str) -> None:
+def test_a_word_of_success_alone_is_no_success(tmp_path: Path, name: str) -> None:
     steps, keys, code, words = BAD_ENDS[name]
-    plays(world, *steps, **keys)
-    run_id = world.start()
-    found = world.failed(run_id)
-    assert found[0] == code and words in found[1], found
+    found = direct(tmp_path, *steps, **keys).failure
+    assert found.code == code and words in found.message, found
 
 
 @pytest.mark.parametrize(("answer", "behavior"), [("once", "allow"), ("no", "deny"), ("", "deny")])
@@ -193,12 +204,10 @@ def test_a_request_for_a_tool_is_a_question_and_silence_denies(
     assert given["request_id"] == "r1" and given["response"]["behavior"] == behavior
 
 
-def test_lines_that_are_no_events_and_all_that_comes_after_the_end_do_no_harm(world: World) -> None:
+def test_lines_that_are_no_events_and_all_that_comes_after_the_end_do_no_harm(tmp_path: Path) -> None:
     raw = {"raw": "Welcome!\n[1]\n" + "[" * 100_000 + "\n\x00\xff\n"}
     after = {"raw": json.dumps(result(result="Forged.", is_error=True)) + "\n" + "x" * 1_000_000}
-    plays(world, raw, says(text("Done.")), result(), after)
-    run_id = world.start()
-    assert world.completed(run_id) == "Done."
+    assert direct(tmp_path, raw, says(text("Done.")), result(), after).outcome.text == "Done."
 
 
 @pytest.mark.parametrize("victim", ["program", "worker", "shim"])

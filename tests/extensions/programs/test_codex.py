@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from subagent_server.run import processes
+from tests.extensions.programs.direct import Worked
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -20,21 +21,35 @@ SCHEMA = {
 }
 
 
-def codex(world: World, prompt: str = "You paint.", **keys: Any) -> None:
-    """Write an agent whose Codex is the fake one, with a state of its own outside the temporary directory."""
-    program = world.home / "codex"
+def fake(home: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Write the fake Codex; return the keys of an agent with it, and the environment that it needs.
+
+    It has a state of its own outside the temporary directory.
+    """
+    program, state, temporary = home / "codex", home / "state", home / "tmp"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n', encoding="utf-8")
     program.chmod(0o755)
-    state = world.home / "state"
-    state.mkdir(exist_ok=True)
-    (world.home / "tmp").mkdir(exist_ok=True)
-    env = {"CODEX_HOME": str(state), "TMPDIR": str(world.home / "tmp"), **keys.pop("env", {})}
-    world.agent("worker", prompt, runner="codex", command=str(program), env=env, **keys)
+    for directory in (state, temporary):
+        directory.mkdir(exist_ok=True)
+    env = {"CODEX_HOME": str(state), "TMPDIR": str(temporary)}
+    return {"runner": "codex", "command": str(program)}, env
 
 
-def told(world: World, method: str) -> list[dict[str, Any]]:
+def codex(world: World, prompt: str = "You paint.", **keys: Any) -> None:
+    """Write an agent whose Codex is the fake one."""
+    words, env = fake(world.home)
+    world.agent("worker", prompt, env=env, **words, **keys)
+
+
+def direct(place: Path, task: str, env: dict[str, str] | None = None, **keys: Any) -> Worked:
+    """Return what the fake Codex has done with a task."""
+    words, own = fake(place)
+    return Worked(place, task, own | (env or {}), **words, **keys)
+
+
+def told(place: Path, method: str) -> list[dict[str, Any]]:
     """Return the parameters of all that the program was told by a method."""
-    lines = (world.work / "told.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (place / "told.jsonl").read_text(encoding="utf-8").splitlines()
     return [m.get("params", {}) for m in map(json.loads, lines) if m.get("method") == method]
 
 
@@ -52,7 +67,7 @@ def test_a_run_of_codex_has_the_events_and_figures_of_every_run_and_its_settings
     usage = world.meta(run_id).usage
     assert (usage.input_tokens, usage.cache_read_tokens, usage.output_tokens) == (120, 80, 20)
     assert (usage.turns, usage.tool_calls, usage.cost_usd) == (2, 1, None)
-    (opened,) = told(world, "thread/start")
+    (opened,) = told(world.work, "thread/start")
     assert opened["model"] == "gpt-6" and opened["approvalsReviewer"] == "user"
     assert (
         opened["developerInstructions"].startswith("You paint.") and run_id in opened["developerInstructions"]
@@ -63,7 +78,7 @@ def test_a_run_of_codex_has_the_events_and_figures_of_every_run_and_its_settings
     assert world.given_to(run_id)["SUBAGENT_RUN_TOKEN"] not in (world.work / "told.jsonl").read_text(
         encoding="utf-8"
     )
-    assert told(world, "turn/start")[0]["outputSchema"] == SCHEMA
+    assert told(world.work, "turn/start")[0]["outputSchema"] == SCHEMA
 
 
 @pytest.mark.parametrize(("answer", "decision"), [("once", "accept"), ("no", "decline"), ("why?", "decline")])
@@ -94,41 +109,35 @@ BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "an exit in the middle": ("quit", {}, "agent_error", "exit code 3"),
     "words instead of the output": ("say:done", {"outputSchema": SCHEMA}, "invalid_output", "not JSON"),
     "no login": ("say", {"env": {"FAKE_LOGIN": "no"}}, "config", "not logged in"),
-    "a state below the temporary directory": ("say", {"env": {"TMPDIR": "/tmp"}}, "config", "CODEX_HOME"),
+    "a state below the temporary directory": ("say", {}, "config", "CODEX_HOME"),
     "a server that does not start": (
         "server",
         {"mcpServers": {"paint": {"command": "sh"}}},
         "config",
         "paint",
     ),
-    "too many turns": ("turns:9", {"maxTurns": 2}, "max_turns", "limit of 2 turns"),
+    "too many turns": ("turns:9", {"limits": {"maxTurns": 2}}, "max_turns", "limit of 2 turns"),
     "retries alone": ("retry", {"limits": {"idleTimeoutSeconds": 0.5}}, "timeout", "Reconnecting... 1/5"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_ENDS)
-def test_a_run_of_codex_that_ends_so_has_failed_and_says_why(world: World, name: str) -> None:
+def test_a_run_of_codex_that_ends_so_has_failed_and_says_why(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task, keys, code, words = BAD_ENDS[name]
-    codex(world, **keys)
-    run_id = world.start(task)
-    found = world.failed(run_id)
-    error = world.meta(run_id).error
-    assert error is not None and found[0] == code, found
-    assert words in f"{error.message} {error.hint}", error
-    world.gone(run_id)
+    if words != "CODEX_HOME":  # the state is below the directory of temporary files of this process
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    found = direct(tmp_path, task, **keys).failure
+    assert found.code == code and words in f"{found.message} {found.hint}", found
 
 
-def test_whatever_codex_says_the_run_goes_on(world: World) -> None:
-    codex(world, limits={"askTimeoutSeconds": 0.5})
-    run_id = world.start("babble")
-    assert world.completed(run_id) == "Done."
-
-
-def test_a_command_that_its_sandbox_refused_is_in_the_journal(world: World) -> None:
-    codex(world)
-    run_id = world.start("refused")
-    world.completed(run_id)
-    (result,) = world.events(run_id, "tool_result")
+def test_whatever_codex_says_the_run_goes_on_and_a_refused_command_is_in_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    assert direct(tmp_path, "babble").outcome.text == "Done."
+    (result,) = direct(tmp_path, "refused").run.recorded("tool_result")
     assert result["text"] == "bwrap: no"
 
 
@@ -140,12 +149,12 @@ def test_a_stop_interrupts_the_turn_and_a_continuation_resumes_the_thread_with_i
     wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "the command")
     world.stop(run_id)
     world.gone(run_id)
-    assert told(world, "turn/interrupt")
+    assert told(world.work, "turn/interrupt")
     thread = world.meta(run_id).external_session_id
     done = world.cli("continue", run_id, "say:Again.", "--detach")
     assert done.returncode == 0, done.stderr
     assert world.completed(done.stdout.strip()) == "Again."
-    (resumed,) = told(world, "thread/resume")
+    (resumed,) = told(world.work, "thread/resume")
     assert resumed["threadId"] == thread == world.meta(done.stdout.strip()).external_session_id
     assert world.meta(done.stdout.strip()).usage.turns == 2
 

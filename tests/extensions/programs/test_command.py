@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from subagent_server.run.schemas import file_schema
 from subagent_server.run.states import MessageStatus
+from tests.extensions.programs.direct import Worked
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -26,10 +27,12 @@ def program(world: World, code: str, *args: str, **keys: Any) -> None:
 
 
 def test_the_task_comes_on_stdin_and_the_output_is_the_result(world: World) -> None:
-    program(world, "import sys; print('begun', flush=True); print(sys.stdin.read().upper())")
+    code = "import sys; print('careful', file=sys.stderr); print('begun', flush=True)"
+    program(world, f"{code}; print(sys.stdin.read().upper())")
     run_id = world.start("Shout.")
     assert world.completed(run_id) == "begun\nSHOUT."
     world.gone(run_id)
+    assert [event["text"] for event in world.events(run_id, "server_log")] == ["careful"]
     kinds = [event["type"] for event in world.events(run_id)]
     assert kinds[0] == "run_started" and kinds[-1] == "run_ended" and "text" in kinds
 
@@ -96,26 +99,30 @@ BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 }
 
 
+def direct(tmp_path: Path, code: str, *args: str, **keys: Any) -> Worked:
+    """Return what this Python code has done as a program."""
+    script = tmp_path / "program.py"
+    script.write_text(code, encoding="utf-8")
+    return Worked(
+        tmp_path, "Do it.", {}, runner="command", command=sys.executable, args=[str(script), *args], **keys
+    )
+
+
 @pytest.mark.parametrize("name", BAD_ENDS)
-def test_a_run_whose_program_ends_so_has_failed_and_says_why(world: World, name: str) -> None:
+def test_a_run_whose_program_ends_so_has_failed_and_says_why(tmp_path: Path, name: str) -> None:
     code, keys, failure, words = BAD_ENDS[name]
-    program(world, code, **keys)
-    run_id = world.start()
-    found = world.failed(run_id)
-    assert found[0] == failure and words in found[1], found
-    world.gone(run_id)
+    found = direct(tmp_path, code, **keys).failure
+    assert found.code == failure and words in found.message, found
 
 
-def test_text_in_a_result_file_is_the_result_and_a_banner_no_summary(world: World) -> None:
+def test_text_in_a_result_file_is_the_result_and_a_banner_no_summary(tmp_path: Path) -> None:
     writes = "import os; open(os.environ['SUBAGENT_RESULT_FILE'], 'w').write('Fixed it.\\nIn a.py.\\n'); "
-    program(world, writes + "print('Welcome to mini 2.4')")
-    written = world.start()
-    assert world.completed(written) == "Fixed it.\nIn a.py."
-    assert world.meta(written).summary == "Fixed it."
-    program(world, "print('Welcome to mini 2.4\\nFixed it.'); raise SystemExit(1)", failIf={"exitCodes": 4})
-    printed = world.start()
-    assert world.completed(printed).startswith("Welcome")
-    assert world.meta(printed).summary == "Fixed it."
+    written = direct(tmp_path, writes + "print('Welcome to mini 2.4')").outcome
+    assert written.text == "Fixed it.\nIn a.py." and written.to_result().summary is None
+    (tmp_path / "result.json").unlink()
+    code = "print('Welcome to mini 2.4\\nFixed it.'); raise SystemExit(1)"
+    printed = direct(tmp_path, code, failIf={"exitCodes": [4]}).outcome
+    assert printed.text.startswith("Welcome") and printed.summary == "Fixed it."
 
 
 def test_a_script_asks_its_parent_by_one_command_and_reads_the_answer(world: World) -> None:
@@ -137,7 +144,7 @@ def test_a_script_asks_its_parent_by_one_command_and_reads_the_answer(world: Wor
 
 HOSTILE = {
     "a line without end": "sys.stdout.write('x' * (20 << 20))",
-    "a hundred megabytes": "[sys.stdout.write(('y' * 9_999 + '\\n') * 100) for _ in range(100)]",
+    "forty megabytes": "[sys.stdout.write(('y' * 9_999 + '\\n') * 100) for _ in range(40)]",
     "bytes that are no text": "sys.stdout.buffer.write(bytes(range(256)) * 1000)",
     "a child that keeps the pipe": (
         "import subprocess; subprocess.Popen(['sh', '-c', 'while :; do echo more; sleep 0.01; done'], "
@@ -147,13 +154,12 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_run_ends_and_stays_small_whatever_its_program_prints(world: World, name: str) -> None:
-    program(world, f"import sys; {HOSTILE[name]}; sys.stdout.flush(); print('\\nThe end.', flush=True)")
-    run_id = world.start()
-    assert "The end." in world.completed(run_id)
-    world.gone(run_id)
-    size = sum(path.stat().st_size for path in world.paths(run_id).directory.rglob("*") if path.is_file())
-    assert size < 100 << 20
+def test_a_run_ends_and_stays_small_whatever_its_program_prints(tmp_path: Path, name: str) -> None:
+    worked = direct(
+        tmp_path, f"import sys; {HOSTILE[name]}; sys.stdout.flush(); print('\\nThe end.', flush=True)"
+    )
+    assert "The end." in worked.outcome.text and len(worked.outcome.text) < 500_000
+    assert sum(len(str(facts)) for _, facts in worked.run.journal) < 100 << 20
 
 
 def test_a_stop_interrupts_the_program_and_ends_all_that_it_has_started(world: World) -> None:
