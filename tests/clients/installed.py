@@ -39,6 +39,31 @@ class Installed:
         return [self.node, self._program("@google/gemini-cli/bundle/gemini.js")]
 
     @property
+    def opencode(self) -> list[str]:
+        """opencode."""
+        return [self._program(f"opencode-{_MACHINE}/bin/opencode")]
+
+    @property
+    def qwen(self) -> list[str]:
+        """Qwen Code."""
+        return [self.node, self._program("@qwen-code/qwen-code/cli-entry.js")]
+
+    @property
+    def copilot(self) -> list[str]:
+        """GitHub Copilot CLI."""
+        return [self.node, self._program("@github/copilot/npm-loader.js")]
+
+    @property
+    def claude_acp(self) -> list[str]:
+        """The adapter of Claude Code."""
+        return [self.node, self._program("@agentclientprotocol/claude-agent-acp/dist/index.js")]
+
+    @property
+    def codex_acp(self) -> list[str]:
+        """The adapter of Codex."""
+        return [self.node, self._program("@agentclientprotocol/codex-acp/dist/index.js")]
+
+    @property
     def inspector(self) -> list[str]:
         """MCP Inspector, as a command."""
         launcher = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"

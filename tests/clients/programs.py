@@ -37,7 +37,7 @@ class Program:
         self.name = name
         self._scene = scene
         self._modules = installed.modules
-        self._words: list[str] = getattr(installed, name)
+        self._words: list[str] = getattr(installed, name.replace("-", "_"))
 
     # -- what its model does
 
@@ -115,10 +115,17 @@ class Program:
             )
             yield {}
             return
-        is_gemini = self.name == "gemini"
-        app = gemini_app(model, "mcp_subagent_") if is_gemini else responses_app(model, "mcp__subagent")
-        with serving(app) as url:
-            yield self._gemini_asks(url) if is_gemini else self._codex_asks(url)
+        if self.name == "gemini":
+            with serving(gemini_app(model, "mcp_subagent_")) as url:
+                yield self._gemini_asks(url)
+            return
+        with self._codex_model(model) as environment:
+            yield environment
+
+    @contextmanager
+    def _codex_model(self, model: ParentModel) -> Iterator[dict[str, str]]:
+        with serving(responses_app(model, "mcp__subagent")) as url:
+            yield self._codex_asks(url)
 
     def _gemini_asks(self, url: str) -> dict[str, str]:
         edit_json(self.world.home / ".gemini" / _SETTINGS["gemini"], **GEMINI_SETTINGS)
