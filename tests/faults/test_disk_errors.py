@@ -1,4 +1,4 @@
-"""EIO and ENOSPC at every single write of a run's end: the old state or the new one, whole."""
+"""EIO, ENOSPC and their like at every single write of a run's end: the old state or the new one, whole."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ BEGIN = Program("""
         return ""
 """)
 KNOWN = {"request.json", "run.meta.json", "run.meta.lock", "result.json"}
-FAULTS = ("error=EIO", "error=ENOSPC")
+FAULTS = tuple(f"error={name}" for name in ("EIO", "ENOSPC", "EDQUOT", "EROFS", "ENOMEM"))
 WRITES = {"openat": 4, "write": 2, "fsync": 4, "renameat": 2}
 """How often a run's end does what: a lock, opened once to be checked and once to be held, and twice (result,
 state) a file, its name, and its directory."""
