@@ -8,13 +8,13 @@ library only: the shim imports this module.
 
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
 T = TypeVar("T")
 
@@ -378,19 +378,60 @@ def remove_tree(entry: Entry) -> None:
     descriptor = entry.directory.writable()
     if not entry.exists():
         return
-    if not os.path.isdir(place := f"/proc/self/fd/{descriptor}/{entry.name}") or os.path.islink(place):  # noqa: PTH112, PTH114
+    try:
+        top = _opened_writable(descriptor, entry.name)
+    except NotADirectoryError:
         entry.unlink()
         return
-    shutil.rmtree(place, onerror=_make_writable)  # opens each directory without following links
-
-
-def _make_writable(function: Callable[..., Any], name: str, error: object) -> None:
-    """Repeat the failed step of `rmtree`, with the directory made writable."""
+    except OSError:
+        return
+    try:
+        _empty(top)
+    finally:
+        os.close(top)
     with suppress(OSError):
-        for place in (Path(name).parent, Path(name)):
-            if not place.is_symlink() and place.is_dir():
-                place.chmod(0o700)
-        if function is os.unlink or function is os.rmdir:
-            function(name)
-        else:
-            shutil.rmtree(name, ignore_errors=True)
+        os.rmdir(entry.name, dir_fd=descriptor)
+
+
+def _empty(top: int) -> None:
+    """Remove what is in an open directory.
+
+    What a run has written may lie deeper than a program can recurse, or hold directories open. So each
+    directory is moved to the top before it is looked into.
+    """
+    names = (f"{os.urandom(8).hex()}-{number}" for number in count())
+    waiting: list[str] = []
+
+    def clear(directory: int) -> None:
+        for name in os.listdir(directory):
+            with suppress(OSError):
+                try:
+                    os.unlink(name, dir_fd=directory)
+                except IsADirectoryError:
+                    os.close(_opened_writable(directory, name))  # one that moves is written itself
+                    moved = next(names)
+                    os.rename(name, moved, src_dir_fd=directory, dst_dir_fd=top)
+                    waiting.append(moved)
+
+    clear(top)
+    while waiting:
+        name = waiting.pop()
+        with suppress(OSError):
+            directory = _opened_writable(top, name)
+            try:
+                clear(directory)
+            finally:
+                os.close(directory)
+            os.rmdir(name, dir_fd=top)
+
+
+def _opened_writable(directory: int, name: str) -> int:
+    """Open a directory that may be read-only, through no link. Raises NotADirectoryError, OSError."""
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    place = os.open(name, flags | os.O_PATH, dir_fd=directory)
+    try:
+        with suppress(OSError):
+            Path(f"/proc/self/fd/{place}").chmod(0o700)
+        return os.open(".", flags, dir_fd=place)
+    finally:
+        os.close(place)

@@ -89,8 +89,9 @@ def _is_of_root(program: Path) -> bool:
 # A name that is missing cannot be held. `file_watch.py` looks whether it came.
 
 
-MAX_ENTRIES = 20_000
-"""How many names of the directory are compared with the table. Literal names are asked for one by one."""
+MAX_ENTRIES, MAX_HELD = 20_000, 200
+"""How many names of the directory are compared with the patterns of the table, and how many of these held: a
+run can leave thousands, and each mount costs milliseconds. Literal names are asked for one by one."""
 _IS_LINK = "it is a symbolic link, which cannot be kept from being replaced"
 
 
@@ -117,7 +118,12 @@ def hold(cwd: Path, executed: Iterable[Path], lifted: Sequence[str] = ()) -> Hel
     """
     held = Held()
     within = (path.relative_to(cwd) for path in executed if path != cwd and path.is_relative_to(cwd))
-    for parts in (*(tuple(name.split("/")) for name in _names(cwd)), *(path.parts for path in within)):
+    literal = literal_names(cwd)
+    by_pattern = _names_by_pattern(cwd, literal)
+    if len(by_pattern) > MAX_HELD:
+        held.open.append(f"{len(by_pattern) - MAX_HELD:,} names like {printable(by_pattern[-1])}: too many")
+    names = [*literal, *by_pattern[:MAX_HELD]]
+    for parts in (*(tuple(name.split("/")) for name in names), *(path.parts for path in within)):
         path = cwd.joinpath(*parts)
         if not os.path.lexists(path) or is_lifted(parts, lifted):
             continue
@@ -154,16 +160,15 @@ def directories_above(
     return list(found)
 
 
-def _names(cwd: Path) -> Iterator[str]:
-    """Yield the names of the table at the top of the directory, there or missing."""
-    literal = literal_names(cwd)
-    yield from literal
+def _names_by_pattern(cwd: Path, literal: Collection[str]) -> list[str]:
+    """Return what is at the top of the directory by a pattern of the table, or in another spelling."""
     with os.scandir(cwd) as entries:
-        for _, entry in zip(range(MAX_ENTRIES), entries, strict=False):
-            if entry.name not in literal and executed_by(
-                (entry.name,), is_directory=entry.is_dir(follow_symlinks=False)
-            ):
-                yield entry.name
+        return [
+            entry.name
+            for _, entry in zip(range(MAX_ENTRIES), entries, strict=False)
+            if entry.name not in literal
+            and executed_by((entry.name,), is_directory=entry.is_dir(follow_symlinks=False))
+        ]
 
 
 def _link_in(cwd: Path, parts: Sequence[str]) -> Path | None:

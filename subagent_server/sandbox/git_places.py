@@ -146,16 +146,18 @@ def _settings(program: Path, environment: Mapping[str, str], cwd: Path) -> Itera
 
 def _pointer(file: Path, prefix: str = "") -> Path | None:
     """Return the path in a small file of git, or None if it is not one."""
+    content = os.fsdecode(plain_content(file, _LONGEST_POINTER) or b"").rstrip("\n")
+    path = content.removeprefix(prefix)
+    return Path(path) if path and "\0" not in path and content.startswith(prefix) else None
+
+
+def plain_content(file: Path, most: int) -> bytes | None:
+    """Return up to `most` bytes of a plain file; None if it is a link or anything else, or not to be read."""
     with suppress(OSError, ValueError):
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-            content = os.fsdecode(os.read(descriptor, _LONGEST_POINTER)).rstrip("\n") if is_file else ""
-        finally:
-            os.close(descriptor)
-        path = content.removeprefix(prefix)
-        if path and "\0" not in path and content.startswith(prefix):
-            return Path(path)
+        with os.fdopen(descriptor, "rb") as opened:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return opened.read(most)
     return None
 
 
@@ -168,16 +170,14 @@ _ALWAYS = frozenset({"extraheader", "smtppass", "sslkeypassword"})
 
 
 def config_without_credentials(path: Path) -> bytes | None:
-    """Return the file without its credentials, for a box; None if there is nothing to hide in it.
+    """Return the file without its credentials, for a box; None if there is nothing to hide in it, or no file.
 
     Passwords in addresses become `***`; a header, and a setting whose name says that it is a secret, is left
     out. What is larger than 1 MiB is hidden whole.
-
-    Raises:
-        OSError: it cannot be read.
     """
-    with path.open("rb") as file:
-        content = file.read(_LARGEST + 1)
+    content = plain_content(path, _LARGEST + 1)
+    if content is None:
+        return None
     if len(content) > _LARGEST:
         return b""
     text = content.decode("utf-8", "surrogateescape")

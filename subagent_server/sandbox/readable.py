@@ -129,7 +129,7 @@ def tool_chains(home: Path, cwd: Path, environment: Mapping[str, str]) -> list[P
     """Return the directories and files for reading that belong to the user's own tools.
 
     A path in a variable that would show the home directory, the working directory or a part of the system
-    is left out.
+    is left out, and so is one that leads through a link in the working directory, which a run can have made.
     """
     wanted = [home / name for name in _HOME]
     wanted += [Path(value) for name in TOOL_CHAINS if (value := environment.get(name))]
@@ -141,6 +141,8 @@ def tool_chains(home: Path, cwd: Path, environment: Mapping[str, str]) -> list[P
     for path in dict.fromkeys(path for path in wanted if os.path.lexists(path)):
         real = Path(os.path.realpath(path))
         if not path.is_absolute() or any(map(path.is_relative_to, (*known, *found))):
+            continue
+        if any(step.is_symlink() and step.is_relative_to(cwd) for step in steps_to(path)):
             continue
         if _exists(real) and not _is_closed(real, (home, cwd)):
             found.append(path)

@@ -113,8 +113,9 @@ def _is_writable(place: str, box: Box) -> bool:
 def _mounts(pid: int) -> dict[str, bool]:
     """Return the places of all mounts of a process, and whether the uppermost there is read-only."""
     found: dict[str, bool] = {}
-    for line in Path(f"/proc/{pid}/mountinfo").read_bytes().splitlines():
-        words = line.split()
+    # The kernel escapes space, tab, newline and backslash: a name may hold every other byte.
+    for line in Path(f"/proc/{pid}/mountinfo").read_bytes().rstrip(b"\n").split(b"\n"):
+        words = line.split(b" ")
         place = os.fsdecode(words[4].decode("unicode_escape").encode("latin-1"))
         found[place] = b"ro" in words[5].split(b",")
     return found

@@ -34,7 +34,11 @@ class LiveRun:
     agents: Sequence[Path] = ()
     """The directories of its agents: as its root, no other run may write them."""
     writes: Sequence[Path] = ()
-    """Where programs in its boxes write; nothing if it has none."""
+    """Where programs in its boxes write; nothing if it has none.
+
+    The `.git` of such a directory is read-only for them, unless it is named here as well: because it was
+    missing at the start, or the author of the agent lifts the rule.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of the file."""

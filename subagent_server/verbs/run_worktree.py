@@ -24,6 +24,7 @@ from subagent_server.run.records import RunMeta, RunRequest, Worktree, WorktreeS
 from subagent_server.run.stderr import failpoint
 from subagent_server.run.store import RunStore, read_worktree, write_worktree
 from subagent_server.sandbox.verify import can_box
+from subagent_server.verbs.live_runs import live_runs
 from subagent_server.verbs.service import Service
 from subagent_server.worktrees.git import GIT_SECONDS, GitFailed
 from subagent_server.worktrees.making import make_worktree
@@ -67,13 +68,8 @@ def worktree_of(store: RunStore, run_id: str) -> tuple[Worktree | None, Worktree
 # -- Planned by the start, in some milliseconds: git is asked, and nothing is written.
 
 
-def new_worktree(
-    service: Service, agent: AgentDefinition, cwd: Path, run_id: str, within: Path | None
-) -> Worktree:
+def new_worktree(service: Service, agent: AgentDefinition, cwd: Path, run_id: str) -> Worktree:
     """Return the worktree of a run of `agent` that is started in `cwd`.
-
-    No repository is taken from outside of `within`, the directory of the run that starts this one: that run
-    could have made it.
 
     Raises:
         NoWorktree, GitFailed: there can be none.
@@ -89,7 +85,8 @@ def new_worktree(
     }
     if real.is_relative_to(places):
         return _worktree_of_worktree(service.store, real, places, names)
-    found = find_repository(settings.environment, real, within=within)
+    written = [place for run in live_runs(settings.state_directory) for place in run.writes]
+    found = find_repository(settings.environment, real, written=written)
     if places.is_relative_to(found.top):
         raise NoWorktree(
             f"isolation: worktree cannot be kept, because worktrees are made in {places}, which lies "
@@ -117,7 +114,7 @@ def _worktree_of_worktree(store: RunStore, real: Path, places: Path, names: dict
     return Worktree(**names, base=head, origin=above.path, prefix=prefix, repository=above.repository)
 
 
-def base_of_worktree(service: Service, agent: AgentDefinition, cwd: Path, within: Path) -> str:
+def base_of_worktree(service: Service, agent: AgentDefinition, cwd: Path) -> str:
     """Return the commit from which a worktree for this agent would begin now; empty if it gets none.
 
     Raises:
@@ -126,7 +123,7 @@ def base_of_worktree(service: Service, agent: AgentDefinition, cwd: Path, within
     if agent.isolation != "worktree":
         return ""
     try:
-        return new_worktree(service, agent, cwd, "planned", within).base
+        return new_worktree(service, agent, cwd, "planned").base
     except (NoWorktree, GitFailed) as error:
         raise BadArgument(error.sentence) from error
 

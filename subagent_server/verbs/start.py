@@ -179,8 +179,7 @@ def start_agent(
     # 5. Its worktree, if it gets one, is planned here; the worker makes it.
     moment, token = now(), new_token()
     run_id = make_run_id(moment, os.urandom(6))
-    within = None if directories is None else directories.cwd
-    checked, worktree = _with_worktree(service, checked, order, cwd, run_id, previous, within)
+    checked, worktree = _with_worktree(service, checked, order, cwd, run_id, previous)
     if worktree is not None:
         cwd = Path(worktree.path, worktree.prefix)
     # 6. The records: what was asked, and the first state.
@@ -247,7 +246,6 @@ def _with_worktree(
     cwd: Path,
     run_id: str,
     previous: RunMeta | None,
-    within: Path | None,
 ) -> tuple[CheckedAgent, Worktree | None]:
     """Return the agent, refused if it can get no worktree, and the worktree in which the run will work."""
     if previous is not None and previous.worktree is not None:
@@ -255,7 +253,7 @@ def _with_worktree(
     if checked.agent.isolation != "worktree" or checked.refusals:
         return checked, None
     try:
-        worktree = new_worktree(service, checked.agent, cwd, run_id, within)
+        worktree = new_worktree(service, checked.agent, cwd, run_id)
     except (NoWorktree, GitFailed) as error:
         refusal = Refusal(error.sentence, "isolation", in_file=False)
         return replace(checked, refusals=[*checked.refusals, refusal]), None

@@ -61,7 +61,7 @@ async def connect_servers(
     project = cwd if worktree is None else Path(worktree.origin)
     state = state_directory_of(setup.environment)
     starts = ServerStarts(agent, setup.environment, cwd, project, state, build, setup.protected.written)
-    around = ServerContext(starts.start, run.record, run.masker, run.paths.server_logs)
+    around = ServerContext(starts.start, run.record, run.masker, run.paths.server_logs, setup.watch)
     servers = await connect(agent.mcp_servers, around, agent.name)
     if setup.delegation is not None:
         delegation = setup.delegation
@@ -93,6 +93,7 @@ class AgentAsServer(ServerConnection):
     ) -> None:
         super().__init__(name, served.entry, around)
         self._delegation = delegation
+        self.watch = None  # its run has one of its own
         tool = delegation.tool(served.agent)
         schema = None if tool.answer is None else tool.answer()
         self.tools = [

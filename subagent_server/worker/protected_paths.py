@@ -99,9 +99,9 @@ def protected_paths(
         for place in ours:  # what is missing could be made by a run
             if any(map(place.is_relative_to, written)):
                 place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        others = enter(
-            state_directory_of(environment), LiveRun(this_process(), root, [*agents, *files], written)
-        )
+        written += [place / ".git" for place in written if place != cwd or not _holds_git(agent, cwd)]
+        mine = LiveRun(this_process(), root, [*agents, *files], written)
+        others = enter(state_directory_of(environment), mine)
     except OSError as error:
         raise RunRefused(
             "storage",
@@ -121,6 +121,11 @@ def protected_paths(
         [step for path in named for step in steps_to(path) if step.is_relative_to(cwd) and step.is_symlink()],
         [*written, *(place for other in others for place in other.writes)],
     )
+
+
+def _holds_git(agent: AgentDefinition, cwd: Path) -> bool:
+    """Whether `.git` is read-only in the boxes of this run: one that comes later is none of the user's."""
+    return os.path.lexists(cwd / ".git") and not is_lifted((".git",), agent.lifted)
 
 
 def _own_directories(environment: Mapping[str, str], cwd: Path) -> list[Path]:
@@ -153,12 +158,13 @@ def _real(name: str) -> Path:
 class ExecutedWatch:
     """Looks at the files that other programs execute: around each command, before the first, and at the end.
 
-    An agent without a shell, programs and an editor that writes needs none of it.
+    An agent without a shell, programs, servers and an editor that writes needs none of it.
     """
 
     def __init__(self, run: WorkerRun, agent: AgentDefinition, environment: Mapping[str, str]) -> None:
         selection = agent.selection
-        self._needed = selection.bash or selection.edit or agent.enabled_code_mode is not None
+        servers = any(server.type == "stdio" for server in agent.mcp_servers.values())
+        self._needed = servers or selection.bash or selection.edit or agent.enabled_code_mode is not None
         self._run = run
         self._since = time.time()
         self._before: asyncio.Task[Seen] | None = None

@@ -126,10 +126,10 @@ class RunBox:
     def _config_as_shown(self) -> dict[Path, Path]:
         """Return the configuration of the repository, if it has secrets, and the file in its place."""
         cwd, copy = self._rules.cwd, self._setup.run.paths.git_config
-        config = (common_directory(cwd) or cwd / ".git") / "config"
-        if config.is_symlink() or not config.is_file():
-            return {}
-        if (shown := config_without_credentials(config)) is None:
+        repository = common_directory(cwd) or cwd / ".git"
+        config = repository / "config"
+        # by a link, any file called `config` would come to the run, such as ~/.kube/config
+        if repository.is_symlink() or (shown := config_without_credentials(config)) is None:
             return {}
         durable.write_durably(copy, shown)
         return {config: _directory(self._setup) / copy.path.name}

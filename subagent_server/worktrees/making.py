@@ -25,7 +25,6 @@ from subagent_server.worktrees.store_of_run import (
     write_store,
 )
 
-WORKTREE_CONFIG = "config.worktree"
 INCLUDE_FILE = ".worktreeinclude"
 MAX_INCLUDED_FILES = 2_000
 MAX_INCLUDED_BYTES = 256 << 20

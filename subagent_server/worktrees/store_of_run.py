@@ -9,16 +9,15 @@ run works in it, a store is data: git outside of a box is never called with it (
 """
 
 import os
-import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.run.errors import CallerError, HostError, shorten
 from subagent_server.run.records import Worktree
-from subagent_server.sandbox.git_places import common_directory
+from subagent_server.sandbox.git_places import common_directory, plain_content
 from subagent_server.worktrees.git import GIT_SECONDS, Git, GitFailed, harmless_git
 
 BRANCHES = "subagent"
@@ -26,6 +25,8 @@ BRANCHES = "subagent"
 _PINS = "refs/subagent/base"
 _STALE_SECONDS = 5.0
 """The age at which the lock of a reference of ours is that of a git that was killed."""
+_LOOK_SECONDS = 30.0
+"""A FIFO in the place of a file of a repository would hold up each look for good."""
 _PATTERNS = "info/sparse-checkout"
 _MOST_BORROWED = 64
 _MOST_TEXT = 1 << 20
@@ -138,15 +139,8 @@ def borrowed_objects(repository: Path) -> list[Path]:
 
 
 def small_file(path: Path) -> str:
-    """Return the beginning of a plain file, or nothing."""
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return os.fsdecode(os.read(descriptor, _MOST_TEXT))
-        finally:
-            os.close(descriptor)
-    return ""
+    """Return the beginning of a plain file, or nothing; a link could lead to a secret of the user."""
+    return os.fsdecode(plain_content(path, _MOST_TEXT) or b"")
 
 
 def write_store(
@@ -212,12 +206,16 @@ def _pointer(worktree: Worktree) -> str:
 
 
 def ignored_everywhere(git: Git, common: Path) -> str:
-    """Return the patterns of ignored files of the repository and of the user."""
+    """Return the patterns of ignored files of the repository and of the user.
+
+    The run reads them. So the repository does not say which file they are in.
+    """
     home = git.variables.get("HOME", "/")
     configured = Path(git.variables.get("XDG_CONFIG_HOME") or f"{home}/.config", "git", "ignore")
-    if named := git.settings.get("core.excludesfile"):
+    if named := git.of_user.get("core.excludesfile"):
         configured = Path(named.replace("~", home, 1) if named.startswith("~/") else named)
-    return f"{small_file(common / 'info' / 'exclude')}\n{small_file(configured)}\n"
+    of_user = small_file(Path(os.path.realpath(configured)))  # people keep it among others, by a link
+    return f"{small_file(common / 'info' / 'exclude')}\n{of_user}\n"
 
 
 def pin_base(git: Git, worktree: Worktree) -> None:
@@ -308,20 +306,18 @@ class FoundRepository:
 
 
 def find_repository(
-    environment: Mapping[str, str], directory: Path, *, within: Path | None = None
+    environment: Mapping[str, str], directory: Path, *, written: Sequence[Path] = ()
 ) -> FoundRepository:
     """Return the repository of a directory, given by its real path.
 
-    `within` is the directory of a run that could have written what is there: a repository below it is not
-    looked at, and one at its top must not lead to another one, whose files the run may not read.
+    `written` is where live runs write: a repository there could show files which they may not read, by what
+    it borrows, by a link, or by a `.git` that names another one.
 
     Raises:
         NoWorktree: there is none, or none that worktrees can be made from.
     """
-    if within is not None and (made := _made_by_run(directory, within)) is not None:
-        raise NoWorktree(_refused(directory, f"{made.name} is a repository within the directory of a run"))
     try:
-        git = harmless_git(environment, directory)
+        git = harmless_git(environment, directory, seconds=_LOOK_SECONDS)
         is_bare, is_in_copy, common = os.fsdecode(
             git.run(
                 "find a repository",
@@ -343,10 +339,13 @@ def find_repository(
     if head is None:
         raise NoWorktree(_refused(directory, "its repository has no commit yet"))
     found = FoundRepository(Path(os.path.realpath(top)), prefix, Path(os.path.realpath(common)), head)
+    named_by = found.top / ".git"
+    if os.path.lexists(named_by) and common_directory(found.top) == found.common:
+        named_by = found.common  # a worktree of the user, which the repository names in turn
+    if _is_written(found.common, written) or _is_written(named_by, written):
+        lacking = "a run that is at work can write its repository"
     if lacking is not None:
         raise NoWorktree(_refused(directory, lacking))
-    if within is not None:
-        _check_leads_nowhere(found, directory)
     return found
 
 
@@ -355,14 +354,6 @@ def _refused(directory: Path, why: str) -> str:
         f"isolation: worktree cannot be kept in {shorten(str(directory), 200)}: {why.rstrip('.')}. Start it "
         "in a repository that has a commit, or remove `isolation` from the agent file."
     )
-
-
-def _made_by_run(directory: Path, within: Path) -> Path | None:
-    """Return the directory below that of a run in which there is a repository that has this directory."""
-    below = [
-        place for place in (directory, *directory.parents) if place != within and within in place.parents
-    ]
-    return next((place for place in below if os.path.lexists(place / ".git")), None)
 
 
 def _lacking(git: Git, head: str) -> str | None:
@@ -377,32 +368,6 @@ def _lacking(git: Git, head: str) -> str | None:
     return None
 
 
-def _check_leads_nowhere(found: FoundRepository, directory: Path) -> None:
-    """Refuse a repository that could show files of another one. Raises NoWorktree."""
-    entry = found.top / ".git"
-    is_own = common_directory(found.top) == found.common
-    with suppress(OSError):
-        is_own = is_own or (stat.S_ISDIR(entry.lstat().st_mode) and found.common == entry)
-    borrows = any(os.path.lexists(found.common / "objects" / "info" / name) for name in _BORROWED)
-    if not is_own or borrows or _has_links(found.common):
-        raise NoWorktree(_refused(directory, "its repository leads to another one"))
-
-
-_BORROWED = ("alternates", "http-alternates")
-
-
-def _has_links(common: Path) -> bool:
-    """Whether a link could give objects or names of another repository out as those of this one."""
-    objects = common / "objects"
-    places = [common / "HEAD", common / "refs", objects, *_below(objects, 1), *_below(common / "refs", 8)]
-    return any(place.is_symlink() for place in places)
-
-
-def _below(directory: Path, depth: int) -> list[Path]:
-    found: list[Path] = []
-    with suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            found.append(Path(entry.path))
-            if depth > 1 and entry.is_dir(follow_symlinks=False):
-                found += _below(Path(entry.path), depth - 1)
-    return found
+def _is_written(place: Path, written: Iterable[Path]) -> bool:
+    """Whether a live run can write a place; the `.git` of its directory is read-only for it."""
+    return any(place.is_relative_to(each) and not place.is_relative_to(each / ".git") for each in written)

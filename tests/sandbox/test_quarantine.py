@@ -1,17 +1,23 @@
 """A name that comes during a command is moved, whatever it is; what was there before stays."""
 
+import asyncio
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mcp_types import CallToolResult, Tool
 
+from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.files import Directory
 from subagent_server.sandbox import quarantine
-from subagent_server.sandbox.file_watch import NameWatch, OwnWrites
+from subagent_server.sandbox.file_watch import CommandWatch, NameWatch, OwnWrites
 from subagent_server.sandbox.quarantine import Quarantine
+from subagent_server.toolbox.mcp.mcp_tools import Attachments, McpTool, ServerTool
+from subagent_server.toolbox.mcp.server_connection import CallAnswer, ServerConnection, ServerContext
 from tests.helpers.ordinary_user import user
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.wait import wait_for
@@ -232,6 +238,28 @@ def test_what_cannot_be_copied_stays_and_is_said(apart: Place, monkeypatch: pyte
     assert not taken.moved and len(taken.stuck) == 4
     assert all((apart.cwd / name).exists() for name in (".mcp.json", ".envrc", ".vscode", ".idea"))
     assert not apart.quarantine.kept()
+
+
+class Writer(ServerConnection):
+    """A server that writes what its caller names."""
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> CallAnswer:
+        """Write a file."""
+        write(Path(arguments["path"]))
+        return CallAnswer(CallToolResult(content=[]), [])
+
+
+@pytest.mark.parametrize("kind", ["stdio", "http"])
+def test_a_name_that_comes_by_the_call_of_a_server_here_is_moved(place: Place, kind: str) -> None:
+    mark = Directory(place.cwd.parent).entry("before")
+    watch = CommandWatch(place.watch(), mark, lambda taken: f"moved: {len(taken.moved)}", str)
+    around = ServerContext(lambda *_: pytest.fail("not started"), lambda *_, **__: None, watch=watch)
+    server = Writer("files", ServerDefinition.model_validate({"type": kind, "command": "x"}), around)
+    offered = ServerTool("files", Tool(name="write", input_schema={"type": "object"}), "write")
+    target = place.cwd / ".mcp.json"
+    result = asyncio.run(McpTool(offered, server, Attachments()).call({"path": str(target)}))
+    assert target.exists() == (kind == "http")
+    assert result.text == ("" if kind == "http" else "moved: 1")
 
 
 def test_a_full_quarantine_is_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

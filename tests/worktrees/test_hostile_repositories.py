@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.files import Directory, remove_tree
+from subagent_server.run.records import Worktree
+from subagent_server.worker.protected_paths import protected_paths
+from subagent_server.worktrees import store_of_run
 from subagent_server.worktrees.git import GitFailed, harmless_git
+from subagent_server.worktrees.making import make_worktree
+from subagent_server.worktrees.store_of_run import NoWorktree, find_repository, store_of
 from tests.helpers.repositories import git
 from tests.helpers.turns import says, shell
 from tests.helpers.world import World
@@ -59,6 +66,93 @@ def test_no_program_that_a_repository_names_is_started_from_start_to_removal(
     repository.merge(run_id)
     assert world.cli("rm", "--drop-unmerged", run_id).returncode == 0
     assert [path.name for path in marks.iterdir()] == []
+
+
+def test_a_repository_that_a_live_run_can_write_gives_no_worktree(repository: Repository) -> None:
+    """By what such a repository borrows, or names, a run would show another one to its child."""
+    top, inner, linked = repository.top, repository.top / "sub", repository.world.home / "linked"
+    repository.git("worktree", "add", "--quiet", linked)
+    git("clone", "--quiet", top, inner)
+    other = repository.world.home / "other"
+    other.mkdir()
+    (other / ".git").write_text(f"gitdir: {top}/.git\n", encoding="utf-8")
+    for directory, written in (
+        (top, [top, top / ".git"]),  # `.git` came when the run was at work
+        (top / "deep", [top, top / ".git"]),
+        (inner, [top]),
+        (linked, [top, top / ".git"]),
+        (other, [other, other / ".git"]),
+    ):
+        with pytest.raises(NoWorktree, match="a run that is at work can write its repository"):
+            find_repository(os.environ, directory, written=written)
+    for directory, written in ((top, [top]), (top / "deep", [top / "deep"]), (linked, [top, linked])):
+        found = find_repository(os.environ, directory, written=written)
+        assert found.common == top / ".git", "it is held read-only"
+
+
+@pytest.mark.parametrize("lifted", [(), (".git",)])
+def test_a_run_notes_a_repository_that_it_could_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lifted: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cwd, elsewhere = tmp_path / "work", tmp_path / "cache"
+    cwd.mkdir()
+    agent = AgentDefinition(name="worker", sandbox_write=[*lifted, str(elsewhere)])
+
+    def noted(state: str) -> list[Path]:
+        environment = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / state)}
+        found = protected_paths(agent, environment, tmp_path / "runs", cwd)
+        return [place for place in found.written if place.name == ".git"]
+
+    assert noted("first") == [cwd / ".git", elsewhere / ".git"]
+    (cwd / ".git").mkdir()
+    assert (cwd / ".git" in noted("second")) is bool(lifted)
+
+
+def test_no_file_of_the_user_reaches_a_store_by_what_a_repository_names(repository: Repository) -> None:
+    home, info = repository.world.home, repository.top / ".git" / "info"
+    for name in ("key", "exclude", "sparse-checkout"):
+        (home / name).write_text(f"SECRET {name}\n", encoding="utf-8")
+    repository.git("config", "core.excludesFile", str(home / "key"))
+    repository.git("config", "core.sparseCheckout", "true")
+    for name in ("exclude", "sparse-checkout"):
+        (info / name).unlink(missing_ok=True)
+        (info / name).symlink_to(home / name)
+    worktree = Worktree(
+        path=str(home / "subagent" / "worktrees" / "one"),
+        branch="subagent/one",
+        base=repository.head,
+        origin=str(repository.top),
+        repository=str(repository.top / ".git"),
+    )
+    make_worktree(worktree, os.environ)
+    made = [path for path in store_of(worktree).rglob("*") if path.is_file()]
+    assert made and not [path for path in made if b"SECRET" in path.read_bytes()]
+
+
+def test_a_worktree_with_ten_thousand_directories_in_each_other_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir()
+    inner = os.open(tmp_path / "closed", os.O_RDONLY)
+    for _ in range(10_000):
+        os.mkdir("d", dir_fd=inner)
+        above, inner = inner, os.open("d", os.O_RDONLY, dir_fd=inner)
+        os.close(above)
+    os.symlink("/etc/passwd", "link", dir_fd=inner)
+    os.close(inner)
+    (tmp_path / "closed").chmod(0o500)
+    remove_tree(Directory(tmp_path).entry("closed"))
+    assert list(tmp_path.iterdir()) == [] and Path("/etc/passwd").exists()
+
+
+def test_a_repository_whose_head_never_ends_is_refused_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_of_run, "_LOOK_SECONDS", 0.3)
+    git("init", "--quiet", tmp_path)
+    (tmp_path / ".git" / "HEAD").unlink()
+    os.mkfifo(tmp_path / ".git" / "HEAD")
+    with pytest.raises(NoWorktree, match=r"more than 0\.3 s"):
+        find_repository(os.environ, tmp_path)
 
 
 def test_a_configuration_that_never_ends_is_given_up_in_time(repository: Repository) -> None:

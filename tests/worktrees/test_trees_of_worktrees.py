@@ -54,25 +54,3 @@ def test_work_below_a_parent_without_changes_goes_to_where_the_parent_came_from(
         assert merged["success"] is True and merged["updatedMetadata"]["worktree"]["merged"] is True
         assert "no changes" in parent.refused("merge_run", runId=run_id)
     assert (repository.top / "child.txt").exists()
-
-
-def test_a_child_gets_no_worktree_of_a_repository_that_leads_to_another_one(
-    world: World, repository: Repository
-) -> None:
-    private = world.home / "private"
-    world.agent("lead", agents=["worker"])
-    lead = [
-        shell(f"git clone -q . {private}; mkdir sub; echo 'gitdir: {private}/.git' > sub/.git"),
-        call("run_worker", prompt="Look.", cwd="sub", waitSeconds=60),
-        shell("rm -r sub/.git; git init -q sub; echo $PWD/.git/objects > sub/.git/objects/info/alternates"),
-        shell("git -C sub update-ref HEAD $(git rev-parse HEAD)"),
-        call("run_worker", prompt="Look.", cwd="sub", waitSeconds=60),
-        says("All done."),
-    ]
-    world.play(says("Never said."), conversations=[{"when": {"prompt": "Lead"}, "turns": lead}])
-    run_id = world.start("Lead.", agent="lead")
-    assert world.completed(run_id) == "All done."
-    for nested in world.store.children_of(run_id):
-        code, message = world.failed(nested)
-        assert code == "config" and "within the directory of a run" in message
-    assert len(world.store.children_of(run_id)) == 2

@@ -216,7 +216,7 @@ class AgentCalls:
             if name_of_base in self.record:
                 base = self.record[name_of_base]
             else:
-                base = base_of_worktree(self._service, agent, cwd, directories.cwd)
+                base = base_of_worktree(self._service, agent, cwd)
                 self.record.keep(name_of_base, base)
         hashed = call_digest(agent, order.prompt, inputs, given.cwd, base)
         return _Planned(given, agent, self._identities.of(hashed, given.key), base, self._phase)

@@ -30,6 +30,7 @@ from subagent_server.run.errors import BadArgument, RunRefused, shorten
 from subagent_server.run.files import Directory
 from subagent_server.run.images import media_type
 from subagent_server.run.secrets import Masker
+from subagent_server.sandbox.file_watch import watching
 from subagent_server.toolbox.editor import image_block
 from subagent_server.toolbox.mcp.input_schemas import input_schema
 from subagent_server.toolbox.mcp.server_connection import (
@@ -41,6 +42,7 @@ from subagent_server.toolbox.mcp.server_connection import (
 )
 from subagent_server.toolbox.outputs import keep_bytes
 from subagent_server.toolbox.tool import ToolResult
+from subagent_server.toolbox.workspace import entered_off_loop
 
 # -- The result of an MCP tool in the best form that the Messages API takes (SPEC section 8).
 #
@@ -408,12 +410,14 @@ class McpTool:
         """Call the tool; every failure is a result for the model."""
         try:
             given = self._input.for_server(_sendable(arguments))
-            answer = await self.connection.call(self.offered.tool.name, given)
+            watched = watching(self.connection.watch, f"{self.offered.server}: {self.offered.tool.name}")
+            async with entered_off_loop(watched) as came:
+                answer = await self.connection.call(self.offered.tool.name, given)
         except ServerTrouble as trouble:
-            return ToolResult.failure(trouble.what)
+            return ToolResult.failure(trouble.what).with_remark(came.remark)
         result = converted(answer.result, self._attachments)
         remarks = [{"type": "text", "text": f"[{remark}]"} for remark in answer.remarks]
-        return ToolResult([*remarks, *result.content], result.is_error)
+        return ToolResult([*remarks, *result.content], result.is_error).with_remark(came.remark)
 
     async def answer(self, arguments: dict[str, Any]) -> CallAnswer:
         """Call the tool with arguments in the server's own names, and return the whole result.

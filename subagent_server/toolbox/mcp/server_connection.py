@@ -35,6 +35,7 @@ from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.errors import shorten
 from subagent_server.run.files import Directory
 from subagent_server.run.secrets import Masker
+from subagent_server.sandbox.file_watch import CommandWatch
 from subagent_server.sandbox.readable import BoxRefused, PlaceRefused
 from subagent_server.sandbox.server_places import NotOutside, ServerStart
 from subagent_server.toolbox.mcp.input_schemas import unpacked
@@ -439,12 +440,14 @@ class ServerContext:
     """The surroundings of a run's servers.
 
     `start` says how a stdio server is started; `record` appends to the journal, `logs` holds their log files.
+    `watch` is told of each call that the model makes of a server on this machine.
     """
 
     start: Callable[[ServerDefinition, str], ServerStart]
     record: Callable[..., None]
     masker: Masker = field(default_factory=Masker)
     logs: Directory | None = None
+    watch: CommandWatch | None = None
 
 
 @dataclass(frozen=True)
@@ -463,6 +466,7 @@ class ServerConnection:
         self.definition = definition
         self.tools: list[Tool] = []
         self.session: ServerSession | None = None
+        self.watch = around.watch if definition.type == "stdio" else None
         self._around = around
         self._log = ServerLog(name, around.logs, around.masker, self._record_line)
         self._may_restart = True

@@ -1,0 +1,66 @@
+"""What an earlier run left in a directory does not hold up the box of the next, and shows it nothing."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from subagent_server.sandbox.box import MAX_HELD, Box, Rules, build_box, hold
+from subagent_server.sandbox.git_places import config_without_credentials
+from subagent_server.sandbox.verify import try_box
+from tests.helpers import bubblewrap
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    """A working directory, empty, by its real path."""
+    directory = tmp_path.resolve() / "project"
+    directory.mkdir()
+    return directory
+
+
+def box_of(cwd: Path, path: str = os.defpath) -> Box:
+    """Return the box of a run in a directory."""
+    environment = {"HOME": str(cwd.parent), "PATH": path, **bubblewrap.settings()}
+    return build_box(Rules(cwd=cwd, environment=environment, over=hold(cwd, []).mounts))
+
+
+@pytest.mark.parametrize("odd", ["\r", "\x0b\x0c", " \t\n\\", "\udcff", "\u2028"], ids=ascii)
+def test_a_box_is_made_whatever_bytes_a_read_only_name_holds(cwd: Path, odd: str) -> None:
+    (cwd / f"a{odd}b.code-workspace").touch()
+    try_box(box_of(cwd))
+
+
+def test_a_box_is_made_over_fifos_and_sockets(cwd: Path) -> None:
+    os.mkfifo(cwd / ".envrc")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(cwd / ".mcp.json"))
+        try_box(box_of(cwd))
+
+
+def test_thousands_of_names_are_held_as_far_as_a_box_can_and_the_rest_is_said(cwd: Path) -> None:
+    for number in range(MAX_HELD + 5):
+        (cwd / f"{number}.code-workspace").touch()
+    held = hold(cwd, [])
+    assert len(held.mounts) == MAX_HELD and "5 names like" in held.open[0]
+
+
+@pytest.mark.parametrize("target", ["{}", "../../../private"])
+def test_a_link_beside_programs_of_the_project_shows_nothing_and_stops_no_box(cwd: Path, target: str) -> None:
+    private = cwd.parent / "private"
+    private.mkdir()
+    (cwd / "tools/bin").mkdir(parents=True)
+    (cwd / "tools/lib").symlink_to(target.format(private))
+    box = box_of(cwd, f"{cwd}/tools/bin:{os.defpath}")
+    assert str(cwd / "tools/bin") in box.arguments and str(cwd / "tools/lib") not in box.arguments
+    try_box(box)
+
+
+def test_a_configuration_is_read_through_no_link_and_never_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("url = https://u:password@host\n", encoding="utf-8")
+    assert config_without_credentials(tmp_path / "key") is not None
+    (tmp_path / "config").symlink_to("key")
+    assert config_without_credentials(tmp_path / "config") is None
+    os.mkfifo(tmp_path / "fifo")
+    assert config_without_credentials(tmp_path / "fifo") is None
