@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from subagent_server.run.processes import Identity, this_process
-from subagent_server.run.states import Status
 from subagent_server.verbs.live_runs import LiveRun, enter, live_runs
 from tests.helpers.installation import Installation
 from tests.helpers.repositories import git, make_repository
-from tests.helpers.turns import asks, says, shell, tool_results
+from tests.helpers.turns import call, says, shell, tool_results
 from tests.helpers.world import BOUND, World
 
 
@@ -77,26 +76,35 @@ def test_a_hook_of_the_user_is_not_taken_from_the_working_directory(world: World
     assert not evidence.exists()
 
 
-def test_directories_above_agents_and_installation_cannot_be_renamed(world: World) -> None:
+def test_agents_and_installation_are_not_written_nor_a_directory_above_them_renamed(world: World) -> None:
     agents = world.work / "conf/agents"
     agents.mkdir(parents=True)
     (agents / "other.md").write_text("---\nname: other\ndescription: x\n---\nx\n", encoding="utf-8")
     installed = Installation(world.work / "tools/.venv")
+    module = next((world.work / "tools/.venv").glob("lib/*/site-packages/subagent_server/__main__.py"))
+    before, path = module.read_bytes(), str(module.relative_to(world.work))
     world.environment["SUBAGENT_AGENTS"] = os.pathsep.join([str(world.agents), str(agents)])
     world.agent(sandbox="bwrap")
     simulator = world.play(
         shell(
             "mv conf c2; mv tools t2; mv tools/.venv tools/v; rm -rf conf; echo x > conf/agents/evil.md; ls"
         ),
+        shell(f"echo planted > {path}; echo fine > fine"),
+        call("str_replace_based_edit_tool", command="create", path=path, file_text="planted"),
         says("Done."),
     )
     done = command(world, installed.program, "run", "worker", "Do it.")
     assert done.stdout == "Done.\n", done.stderr
-    (result,) = tool_results(simulator.requests[1].body)
-    assert result.count("Device or resource busy") >= 3, result
-    assert "Read-only file system" in result
+    moved, wrote, edited = (tool_results(request.body)[0] for request in simulator.requests[1:])
+    assert moved.count("Device or resource busy") >= 3, moved
+    assert "Read-only file system" in moved and "Read-only file system" in wrote
+    assert "read-only here" in edited and module.read_bytes() == before
+    assert (world.work / "fine").exists()
     assert (agents / "other.md").exists() and not (agents / "evil.md").exists()
     assert not (world.work / "c2").exists() and not (world.work / "t2").exists()
+    inside = str(module.parents[1])
+    refused = command(world, installed.program, "run", "worker", "Do it.", "--cwd", inside)
+    assert refused.returncode == 1 and "installation of subagent" in refused.stderr
 
 
 def test_agents_that_are_reached_by_a_link_of_the_directory_are_not_trusted_to_a_box(world: World) -> None:
@@ -136,16 +144,6 @@ def test_a_run_cannot_move_its_runs_root_away(world: World, root: str) -> None:
     assert (world.work / root).is_dir()
 
 
-def test_a_working_directory_inside_the_installation_is_refused(world: World) -> None:
-    installed = Installation(world.home / "installed")
-    inside = next((world.home / "installed").glob("lib/*/site-packages"))
-    world.agent(sandbox="bwrap")
-    world.play(shell("touch evil.pth"), says("Done."))
-    done = command(world, installed.program, "run", "worker", "Do it.", "--cwd", str(inside))
-    assert done.returncode == 1 and "installation of subagent" in done.stderr
-    assert not (inside / "evil.pth").exists()
-
-
 def test_agents_and_roots_of_other_live_runs_are_held_too(world: World) -> None:
     other_root, other_agents = world.work / "deep/other-runs", world.work / "deep/er/agents"
     for place in (other_root, other_agents):
@@ -177,36 +175,17 @@ def test_a_damaged_file_of_live_runs_is_begun_anew(tmp_path: Path, content: str)
     assert len(live_runs(state)) == 1
 
 
-def test_git_of_the_directory_is_read_only_and_the_agent_is_told_the_way(world: World) -> None:
-    make_repository(world.work)
-    (result,) = boxed(world, "git branch x; ln -sf ~/.bashrc .git/logs/HEAD; echo x > .git/COMMIT_EDITMSG")
-    assert result.count("Read-only file system") == 3 and "`isolation: worktree`" in result
-    assert git("-C", world.work, "status", "--porcelain") == ""
-
-
-def test_a_run_that_waits_leaves_the_project_as_it_is(world: World) -> None:
-    make_repository(world.work)
-    (world.work / ".claude").mkdir()
-    before = sorted(path.name for path in world.work.iterdir())
-    world.agent(sandbox="bwrap", tools="Bash")
-    world.play(shell("ls -A"), asks("Which?"), says("Done."))
-    run_id = world.start()
-    world.asking(run_id)
-    assert sorted(path.name for path in world.work.iterdir()) == before
-    (world.work / ".claude/settings.local.json").write_text("{}", encoding="utf-8")
-    (world.work / ".mcp.json").write_text("{}", encoding="utf-8")
-    assert git("-C", world.work, "stash", "list") == ""
-    world.reply(run_id, "this")
-    assert world.completed(run_id) == "Done."
-    assert world.meta(run_id).status is Status.COMPLETED
-    assert (world.work / ".mcp.json").read_text(encoding="utf-8") == "{}"
-
-
-def test_credentials_in_the_configuration_of_a_repository_are_not_shown_in_a_box(world: World) -> None:
+def test_git_of_the_directory_is_read_only_and_shown_without_its_credentials(world: World) -> None:
     make_repository(world.work)
     address = "https://x-access-token:gho-0a1b2c3d4e5f@github.com/o/r"
     git("-C", world.work, "remote", "add", "origin", address)
-    (result,) = boxed(world, "cat .git/config; git remote -v; echo x >> .git/config; git status -sb")
-    assert "0a1b2c3d4e5f" not in result and "github.com/o/r" in result
-    assert "Read-only file system" in result and "## " in result
+    told, shown = boxed(
+        world,
+        "git branch x; ln -sf ~/.bashrc .git/logs/HEAD; echo x > .git/COMMIT_EDITMSG",
+        "cat .git/config; git remote -v; echo x >> .git/config; git status -sb",
+    )
+    assert told.count("Read-only file system") == 3 and "`isolation: worktree`" in told
+    assert "0a1b2c3d4e5f" not in shown and "github.com/o/r" in shown
+    assert "Read-only file system" in shown and "## " in shown
     assert git("-C", world.work, "remote", "get-url", "origin").strip() == address
+    assert git("-C", world.work, "status", "--porcelain") == ""

@@ -2,14 +2,20 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from subagent_server.run.errors import BadArgument
 from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
+from subagent_server.verbs.access import Caller, NotAllowed
+from subagent_server.verbs.left_behind import restore
 from subagent_server.verbs.views import AS_TOOLS, RunView, run_view
 from tests.helpers.mcp_servers import scripted
 from tests.helpers.repositories import git, make_repository
+from tests.helpers.stored import make_stored
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.turns import call as tool_call
 from tests.helpers.wait import wait_for
@@ -33,13 +39,10 @@ def played(world: World, *commands: str, **keys: Any) -> tuple[str, list[str]]:
     return run_id, [tool_results(request.body)[0] for request in simulator.requests[1:]]
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_what_a_run_has_left_that_can_run_code_is_in_its_result_and_its_view(
-    world: World, late: bool
-) -> None:
+def test_what_a_run_has_left_that_can_run_code_is_in_its_result_and_its_view(world: World) -> None:
     make_repository(world.work)
     world.agent(tools="Bash")
-    job = f"while [ -d .git ]; do echo x > {HOOK}; done &" if late else ""
+    job = f"while [ -d .git ]; do echo x > {HOOK}; done &"  # it ends with the run
     world.play(
         shell(f"{job} mkdir -p 'sub\n\x1b[31m/.vscode'; echo x > {HOOK}"),
         says("Done."),
@@ -51,18 +54,6 @@ def test_what_a_run_has_left_that_can_run_code_is_in_its_result_and_its_view(
     (warning,) = view_of(world, run_id).warnings or []
     assert HOOK in warning and "\x1b" not in warning and "before you use git" in warning
     assert world.events(run_id, "warning")[-1]["canRunCode"] == left
-
-
-def test_a_run_that_leaves_nothing_of_the_kind_says_nothing(world: World) -> None:
-    make_repository(world.work)
-    run_id, _ = played(
-        world,
-        "git -c user.name=a -c user.email=a@b commit --allow-empty -m x; mkdir src; date > src/x",
-        tools="Bash",
-    )
-    assert world.result(run_id).can_run_code is None
-    view = view_of(world, run_id)
-    assert view.warnings is None and view.quarantined is None
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "kill all"])
@@ -91,14 +82,13 @@ def test_a_run_that_is_ended_says_what_it_has_left_too(world: World, end: str) -
         assert API_KEY not in path.read_text(encoding="utf-8"), path
 
 
-@pytest.mark.parametrize("sandbox", ["none", "bwrap"])
-def test_what_came_during_a_command_is_moved_and_said_and_given_back(world: World, sandbox: str) -> None:
+def test_what_came_during_a_command_is_moved_and_said_and_given_back(world: World) -> None:
     run_id, (first, second, third) = played(
         world,
         "echo '{}' > .mcp.json; mkdir .vscode; echo x > .vscode/tasks.json; echo made",
         "ls -A",
         "git init -q . && ls -A",
-        sandbox=sandbox,
+        sandbox="bwrap",
     )
     assert first.startswith("made\n[moved out of the working directory") and ".mcp.json, .vscode" in first
     assert second == "(no output)" and third.startswith(".git\n[moved out of")
@@ -127,22 +117,22 @@ def test_what_came_during_a_command_is_moved_and_said_and_given_back(world: Worl
     assert missing.returncode == 2 and "003 .git" in missing.stderr
 
 
-def test_a_run_gives_nothing_back(world: World) -> None:
-    run_id, _ = played(world, "echo x > .envrc")
-    given = world.given_to(run_id)
-    own = {name: given[name] for name in ("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN")}
-    done = world.cli("show", run_id, "--restore", ".envrc", env=own)
-    assert done.returncode != 0 and "Only a person" in done.stderr and not (world.work / ".envrc").exists()
-
-
-def test_a_record_that_was_forged_puts_nothing_elsewhere(world: World) -> None:
-    run_id, _ = played(world, "echo x > .envrc")
-    record = world.paths(run_id).directory / "quarantine" / "001" / "record.json"
-    forged = {**json.loads(record.read_text(encoding="utf-8")), "path": str(world.home / "other" / ".bashrc")}
-    (world.home / "other").mkdir()
-    record.write_text(json.dumps(forged), encoding="utf-8")
-    done = world.cli("show", run_id, "--restore", "001")
-    assert done.returncode == 2 and not (world.home / "other" / ".bashrc").exists()
+def test_a_run_and_a_forged_record_give_nothing_back(tmp_path: Path) -> None:
+    (run_id,) = make_stored(tmp_path / "runs", 1)
+    store, slot = RunStore(tmp_path / "runs"), tmp_path / "runs" / run_id / "quarantine" / "001"
+    slot.mkdir(parents=True)
+    (slot / "moved").touch()
+    request = tmp_path / "runs" / run_id / "request.json"
+    facts = {**json.loads(request.read_bytes()), "cwd": str(tmp_path / "work")}
+    request.write_text(json.dumps(facts), encoding="utf-8")
+    (tmp_path / "other").mkdir()
+    forged = {"path": str(tmp_path / "other" / ".bashrc"), "at": "", "during": ""}
+    (slot / "record.json").write_text(json.dumps(forged), encoding="utf-8")
+    with pytest.raises(NotAllowed, match="Only a person"):
+        restore(store, run_id, "001", Caller(run_id))
+    with pytest.raises(BadArgument, match="was not in the directory"):
+        restore(store, run_id, "001", Caller())
+    assert not list((tmp_path / "other").iterdir())
 
 
 def test_what_a_person_writes_while_no_command_runs_stays_and_is_named(world: World) -> None:
@@ -151,6 +141,7 @@ def test_what_a_person_writes_while_no_command_runs_stays_and_is_named(world: Wo
     world.play(shell("true"), asks("Which?"), shell("ls -A"), says("Done."))
     run_id = world.start()
     world.asking(run_id)
+    assert [path.name for path in world.work.iterdir()] == [".claude"], "nothing of ours is there"
     (world.work / ".mcp.json").write_text("{}", encoding="utf-8")
     (world.work / ".claude" / "settings.local.json").write_text("{}", encoding="utf-8")
     world.reply(run_id, "This.")
@@ -176,21 +167,18 @@ def test_what_init_writes_while_a_command_runs_stays(world: World) -> None:
 
 def test_a_background_process_is_seen_during_a_command_and_named_after_it(world: World) -> None:
     world.agent(sandbox="bwrap")
-    early = "(while [ ! -e go ]; do sleep 0.05; done; echo x > .envrc; touch done) >/dev/null 2>&1 &"
-    world.play(shell(early), shell("touch go; while [ ! -e done ]; do sleep 0.05; done"), says("Done."))
-    run_id = world.start()
-    assert world.completed(run_id) == "Done."
-    assert view_of(world, run_id).quarantined == ["001 .envrc"]
-    (world.work / "go").unlink()
-    (world.work / "done").unlink()
-    world.play(shell(early), asks("Which?"), says("Done."))
+    later = "(while [ ! -e {0} ]; do sleep 0.05; done; echo x > {1}; touch {0}.done) >/dev/null 2>&1 &"
+    waiting = "touch first; while [ ! -e first.done ]; do sleep 0.05; done"
+    first, second = later.format("first", ".envrc"), later.format("second", ".mcp.json")
+    world.play(shell(f"{first} {second}"), shell(waiting), asks("Which?"), says("Done."))
     run_id = world.start()
     world.asking(run_id)
-    (world.work / "go").touch()
-    wait_for((world.work / "done").exists, BOUND, "the file")
+    (world.work / "second").touch()
+    wait_for((world.work / "second.done").exists, BOUND, "the file")
     world.reply(run_id, "This.")
     assert world.completed(run_id) == "Done."
-    assert world.result(run_id).can_run_code == [".envrc"]
+    assert view_of(world, run_id).quarantined == ["001 .envrc"]
+    assert world.result(run_id).can_run_code == [".mcp.json"]
 
 
 def test_what_the_author_names_in_sandbox_write_stays(world: World) -> None:
@@ -250,27 +238,18 @@ def test_a_clone_works_and_a_repository_that_came_is_disarmed(world: World) -> N
     assert not effect.exists()
 
 
-def test_npm_init_works_in_a_box(world: World) -> None:
-    run_id, (result,) = played(
-        world,
-        "mkdir app && cd app && npm init -y >/dev/null 2>&1 && node -p 'require(\"./package.json\").name'",
-        sandbox="bwrap",
-    )
-    assert result == "app", result
-    assert world.result(run_id).can_run_code is None and view_of(world, run_id).quarantined is None
-
-
 def test_neighbours_in_one_project_are_not_warned_of_each_other(world: World) -> None:
     make_repository(world.work)
     before = sorted(path.name for path in world.work.iterdir())
     world.agent("plain", sandbox="bwrap")
     world.agent("fixer", sandbox="bwrap", isolation="worktree")
-    world.play(shell("sleep 0.3; ls -A"), says("Done."))
+    world.play(shell("sleep 0.3; ls -A; mkdir -p /tmp/src; date > /tmp/src/x"), says("Done."))
     runs = [world.start(agent=name) for name in ("plain", "fixer", "plain", "fixer")]
     for run_id in runs:
         meta = world.ended(run_id)
         assert meta.status is Status.COMPLETED, meta.error
         world.gone(run_id)
-        assert view_of(world, run_id).warnings is None
+        assert view_of(world, run_id).warnings is None and view_of(world, run_id).quarantined is None
+        assert world.result(run_id).can_run_code is None
     assert git("-C", world.work, "status", "--porcelain") == ""
     assert sorted(path.name for path in world.work.iterdir()) == before

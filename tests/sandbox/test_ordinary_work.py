@@ -44,7 +44,11 @@ C = {
 WORK = {
     "git": ({}, GIT, ("In a box", "same")),
     "pytest": (PYTHON, "python3 -m pytest -q -p no:cacheprovider 2>&1", ("4 passed",)),
-    "npm": (NODE, "npm test 2>&1", ("pass 2", "fail 0")),
+    "npm": (
+        NODE,
+        "npm test 2>&1; mkdir new && cd new && npm init -y >/dev/null 2>&1 && ls",
+        ("pass 2", "fail 0", "package.json"),
+    ),
     "make": (C, "make test", ("built",)),
 }
 

@@ -1,16 +1,21 @@
 """What the programs of a run reach in their box, as its model and a person see it."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from subagent_server.run.agent_definition import AgentDefinition, SandboxLimits, ServerDefinition
+from subagent_server.run.errors import RunRefused
 from subagent_server.run.states import Status
-from tests.helpers.installation import Installation
+from subagent_server.sandbox.box import Rules, build_box, find_box_program
+from subagent_server.sandbox.readable import BoxRefused, PlaceRefused
+from subagent_server.sandbox.verify import try_box
+from subagent_server.worker.sandbox_setup import without_box
+from tests.helpers.bubblewrap import settings
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import calls, says, shell, tool_results, use
-from tests.helpers.world import API_KEY, BOUND, World
+from tests.helpers.world import API_KEY, World
 
 
 def results_of(world: World, *commands: str, **keys: Any) -> list[str]:
@@ -57,26 +62,6 @@ def test_a_shell_in_a_box_writes_its_directory_and_sees_no_home_no_key_and_no_ru
     a_shell_in_a_box(world)
 
 
-def test_an_installation_below_the_working_directory_is_not_changed_because_the_next_start_executes_it(
-    world: World,
-) -> None:
-    installed = Installation(world.work / ".venv")
-    module = next((world.work / ".venv").glob("lib/*/site-packages/subagent_server/__main__.py"))
-    before, path = module.read_bytes(), str(module.relative_to(world.work))
-    world.agent(sandbox="bwrap")
-    editing = use("str_replace_based_edit_tool", command="create", path=path, file_text="planted")
-    simulator = world.play(shell(f"echo planted > {path}; echo fine > fine"), calls(editing), says("Done."))
-    starter = [*installed.program, "run", "worker", "Do it."]
-    done = subprocess.run(
-        starter, cwd=world.work, env=world.environment, capture_output=True, text=True, timeout=BOUND
-    )
-    assert done.stdout == "Done.\n", done.stderr
-    by_shell, by_editor = (tool_results(request.body)[0] for request in simulator.requests[1:])
-    assert "Read-only file system" in by_shell and (world.work / "fine").exists()
-    assert "read-only here" in by_editor
-    assert module.read_bytes() == before
-
-
 def test_a_model_sees_nothing_of_ours_and_reads_refusals_of_git_as_rules(world: World) -> None:
     make_repository(world.home / "project")
     git("-C", world.home / "project", "worktree", "add", "--quiet", world.work / "tree")
@@ -100,10 +85,23 @@ def test_places_elsewhere_are_written_if_the_agent_names_them_and_are_not_too_mu
     (wrote,) = results_of(world, "echo kept > ~/cache/new; mkdir ~/other", sandboxWrite=places)
     assert wrote == "(no output)" and (cache / "new").read_text(encoding="utf-8") == "kept\n"
     assert not (world.home / "other").exists()
-    for place in ("/usr", str(world.home), str(world.runs)):
-        world.agent("greedy", sandbox="auto", sandboxWrite=[place])
-        code, message = world.failed(world.start("Go.", agent="greedy"))
-        assert code == "config" and message.startswith(f"sandboxWrite cannot be kept: {place} is ")
+    world.agent("greedy", sandbox="auto", sandboxWrite=[str(world.runs)])
+    code, message = world.failed(world.start("Go.", agent="greedy"))
+    assert code == "config" and message.startswith(f"sandboxWrite cannot be kept: {world.runs} is ")
+
+
+@pytest.mark.parametrize("place", ["/usr", "/", "/etc", "home", "above home", "hidden"])
+def test_a_place_that_is_too_much_is_not_written(tmp_path: Path, place: str) -> None:
+    home, hidden = tmp_path / "home", tmp_path / "runs"
+    named = {"home": home, "above home": tmp_path, "hidden": hidden / "below"}
+    rules = Rules(
+        cwd=tmp_path / "work",
+        environment={"HOME": str(home), **settings()},
+        write=[named.get(place, Path(place))],
+        hidden=[hidden],
+    )
+    with pytest.raises(PlaceRefused, match="sandboxWrite cannot be kept"):
+        find_box_program(rules)
 
 
 def test_without_network_nothing_is_reached_and_the_model_is_given_the_reason(world: World) -> None:
@@ -137,24 +135,23 @@ def test_a_search_in_a_box_finds_what_it_finds_outside_and_follows_nothing_out_o
     ("keys", "field"),
     [
         ({"sandbox": "bwrap"}, "sandbox: bwrap"),
-        ({"sandbox": "auto", "network": False}, "network: false"),
-        ({"sandbox": "auto", "sandboxLimits": {"processes": 20}}, "sandboxLimits"),
+        ({"network": False}, "network: false"),
+        ({"sandbox_limits": SandboxLimits(processes=20)}, "sandboxLimits"),
+        ({"mcp_servers": {"x": ServerDefinition(command="y", network=False)}}, "mcpServers.x.network"),
     ],
 )
-def test_a_box_that_the_agent_insists_on_is_never_left_out(
-    world: World, keys: dict[str, Any], field: str
-) -> None:
-    world.agent("strict", **keys)
-    world.play(says("Never."))
-    code, message = world.failed(world.start("Go.", agent="strict", cwd=str(world.home)))
-    assert (
-        code == "config" and message.startswith(f"{field} cannot be kept: ") and "home directory" in message
-    )
+def test_a_box_that_the_agent_insists_on_is_never_left_out(keys: dict[str, Any], field: str) -> None:
+    with pytest.raises(RunRefused, match=f"^{field} cannot be kept: there is none") as refused:
+        without_box(AgentDefinition(name="strict", **keys), "there is none")
+    assert refused.value.failure_code == "config"
 
 
-def test_a_run_in_the_home_directory_goes_on_without_a_box_and_says_so(world: World) -> None:
+def test_in_the_home_directory_there_is_no_box_which_is_said_or_refused(world: World) -> None:
     world.agent("free", sandbox="auto")
+    world.agent("strict", sandbox="bwrap")
     world.play(says("Done."))
+    code, message = world.failed(world.start("Go.", agent="strict", cwd=str(world.home)))
+    assert code == "config" and message.startswith("sandbox: bwrap cannot be kept: ")
     run_id = world.start("Go.", agent="free", cwd=str(world.home))
     assert world.completed(run_id) == "Done."
     (started,) = world.events(run_id, "run_started")
@@ -180,11 +177,20 @@ FAKES = {
 
 
 @pytest.mark.parametrize("fake", FAKES)
-def test_a_bubblewrap_that_makes_no_box_is_found_out_before_the_first_command(
-    world: World, fake: str
-) -> None:
-    program = world.home / "bwrap"
+def test_a_bubblewrap_that_makes_no_box_is_found_out(tmp_path: Path, fake: str) -> None:
+    program = tmp_path / "bwrap"
     program.write_text(FAKES[fake], encoding="utf-8")
+    program.chmod(0o755)
+    (tmp_path / "work").mkdir()
+    environment = {"HOME": str(tmp_path), "SUBAGENT_BWRAP": str(program)}
+    with pytest.raises(BoxRefused) as refused:
+        try_box(build_box(Rules(cwd=tmp_path / "work", environment=environment)))
+    assert ("No permissions" in refused.value.reason) == (fake == "refuses")
+
+
+def test_without_a_box_no_command_runs_if_the_agent_insists_else_each_view_says_so(world: World) -> None:
+    program = world.home / "bwrap"
+    program.write_text(FAKES["runs the command without a box"], encoding="utf-8")
     program.chmod(0o755)
     world.environment["SUBAGENT_BWRAP"] = str(program)
     world.agent("strict", sandbox="bwrap")
@@ -192,7 +198,6 @@ def test_a_bubblewrap_that_makes_no_box_is_found_out_before_the_first_command(
     world.play(shell("echo ran > ran.txt"), says("Done."))
     code, message = world.failed(world.start("Go.", agent="strict"))
     assert code == "config" and message.startswith("sandbox: bwrap cannot be kept: ")
-    assert ("No permissions" in message) == (fake == "refuses")
     assert not (world.work / "ran.txt").exists()
     run_id = world.start("Go.", agent="free")
     assert world.completed(run_id) == "Done."
@@ -242,17 +247,15 @@ def failing(world: World, times: int) -> None:
     world.environment["SUBAGENT_BWRAP"] = str(program)
 
 
-@pytest.mark.parametrize("sandbox", ["auto", "bwrap"])
-def test_a_box_that_fails_for_a_reason_that_passes_is_built_once_more(world: World, sandbox: str) -> None:
+def test_a_box_that_fails_for_a_reason_that_passes_is_built_once_more(world: World) -> None:
     failing(world, 1)
-    (result,) = results_of(world, "echo works", sandbox=sandbox)
+    (result,) = results_of(world, "echo works", sandbox="auto")
     assert result == "works"
 
 
-@pytest.mark.parametrize("sandbox", ["auto", "bwrap"])
-def test_a_box_that_fails_twice_so_ends_the_run_with_storage_and_the_path(world: World, sandbox: str) -> None:
+def test_a_box_that_fails_twice_so_ends_the_run_with_storage_and_the_path(world: World) -> None:
     failing(world, 9)
-    world.agent(sandbox=sandbox)
+    world.agent(sandbox="auto")
     world.play(shell("touch ran"), says("Done."))
     code, message = world.failed(world.start())
     assert code == "storage" and "/gone" in message

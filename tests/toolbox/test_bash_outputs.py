@@ -60,25 +60,18 @@ def test_a_cut_tears_no_character(tmp_path: Path) -> None:
         assert 1000 <= len(texts[0]) < 1300
 
 
-def test_beyond_its_limit_the_file_ends_and_that_is_said(tmp_path: Path) -> None:
-    (text,) = run_texts(tmp_path, "seq 1 50000", kept_bytes=100_000)
-    assert "the first 100,000 of 288,894 bytes are in " in text
-    assert text.endswith("50000")
-    assert kept(text).stat().st_size == 100_000
-
-
 def test_a_huge_output_takes_little_memory(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
-        (text,) = run_texts(tmp_path, "head -c 200000000 /dev/zero | tr '\\0' x; echo; echo end")
+        command = "head -c 30000000 /dev/zero | tr '\\0' x; echo; echo end"
+        (text,) = run_texts(tmp_path, command, kept_bytes=8 << 20)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 4_000_000
     assert text.endswith("x\nend")
-    assert "the first 67,108,864 of 200,000,005 bytes" in text
-    assert kept(text).stat().st_size == 64 << 20
-    kept(text).unlink()
+    assert "the first 8,388,608 of 30,000,005 bytes" in text
+    assert kept(text).stat().st_size == 8 << 20
 
 
 def test_the_output_of_a_command_that_timed_out_is_cut_and_kept_too(tmp_path: Path) -> None:

@@ -116,9 +116,12 @@ def made_as(world: World, kind: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "kind", ["sha256", "shallow", "borrowing", "sparse", "partial, with all files of HEAD", "packed"]
+    ("kind", "sandbox"),
+    [
+        *(("sha256", "bwrap"), ("shallow", "bwrap"), ("borrowing", "bwrap"), ("sparse", "bwrap")),
+        *(("partial, with all files of HEAD", "bwrap"), ("packed", "none")),
+    ],
 )
-@pytest.mark.parametrize("sandbox", ["none", "bwrap"])
 def test_a_repository_of_another_kind_is_worked_on_and_merged(
     world: World, repository: Repository, kind: str, sandbox: str
 ) -> None:

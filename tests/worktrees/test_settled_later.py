@@ -1,16 +1,20 @@
 """A worktree whose end failed is taken up by the next reader, and until then the reason is on record."""
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from subagent_server.run import processes
 from subagent_server.run.store import read_worktree
+from subagent_server.worktrees.git import harmless_git
+from subagent_server.worktrees.store_of_run import set_reference
 from tests.faults.disks import fill, memory_disk
-from tests.helpers.repositories import git
+from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
@@ -46,9 +50,8 @@ def killed(world: World, repository: Repository, *run_ids: str) -> None:
         repository.gone(run_id)
 
 
-@pytest.mark.parametrize("reader", READERS)
-def test_work_that_could_not_be_brought_home_is_brought_home_by_any_reader(
-    world: World, repository: Repository, reader: str
+def test_work_that_could_not_be_brought_home_is_named_and_brought_home_by_any_reader(
+    world: World, repository: Repository
 ) -> None:
     world.play(shell(WORK), asks("Go on?"))
     run_id = world.start()
@@ -56,28 +59,19 @@ def test_work_that_could_not_be_brought_home_is_brought_home_by_any_reader(
     objects = repository.top / ".git" / "objects"
     away = objects.rename(objects.with_name("objects.away"))
     killed(world, repository, run_id)
-    assert phase(world, run_id) == "working"
-    found = world.cli("doctor", "--runs", run_id).stdout
-    assert "its worktree is not settled" in found and "git could not" in found
+    for found in (world.cli("doctor", "--runs", run_id).stdout, world.cli("doctor").stdout):
+        assert run_id in found and "not settled" in found and "git could not" in found
     assert world.look(run_id).live is False and phase(world, run_id) == "working"
     away.rename(objects)
-    READERS[reader](world, run_id)
-    assert phase(world, run_id) == "kept"
+    record = world.paths(run_id).worktree.path
+    unsettled = record.read_bytes()
+    for reader, read in READERS.items():
+        record.write_bytes(unsettled)
+        read(world, run_id)
+        assert phase(world, run_id) == "kept", reader
+    assert run_id not in world.cli("doctor").stdout
     assert repository.shown(run_id)["commits"] == 1
     assert repository.git("fsck", "--no-dangling") == ""
-
-
-def test_doctor_without_arguments_names_what_is_open_and_why(world: World, repository: Repository) -> None:
-    world.play(shell(WORK), asks("Go on?"))
-    run_id = world.start()
-    world.asking(run_id)
-    objects = repository.top / ".git" / "objects"
-    away = objects.rename(objects.with_name("objects.away"))
-    killed(world, repository, run_id)
-    told = world.cli("doctor").stdout
-    away.rename(objects)
-    assert run_id in told and "not settled" in told
-    assert run_id not in world.cli("doctor").stdout
 
 
 def test_a_git_that_is_killed_while_a_worker_reads_what_is_left_loses_nothing(
@@ -120,19 +114,31 @@ def test_a_full_disk_keeps_the_work_until_there_is_room(world: World, repository
         assert world.cli("rm", "--drop-unmerged", run_id).returncode == 0
 
 
-@pytest.mark.parametrize("torn", ["index", "HEAD", "refs/heads/{branch}", "index.lock"])
 def test_what_a_power_cut_has_torn_in_the_store_of_a_run_stops_neither_diff_nor_merge(
-    world: World, repository: Repository, torn: str
+    world: World, repository: Repository
 ) -> None:
     world.play(shell(WORK), asks("Go on?"))
     run_id = world.start()
     world.asking(run_id)
-    branch = repository.shown(run_id)["branch"]
-    (repository.store(run_id) / torn.format(branch=branch)).write_bytes(b"")
-    assert "+mine" in world.cli("show", run_id, "--diff").stdout
+    branch, store = repository.shown(run_id)["branch"], repository.store(run_id)
+    record, whole = world.paths(run_id).worktree.path, world.home / "whole"
+    torn = ("index", "HEAD", f"refs/heads/{branch}", "index.lock")
+    shutil.copytree(store, whole, symlinks=True)
+    for name in torn:
+        (store / name).write_bytes(b"")
+        assert "+mine" in world.cli("show", run_id, "--diff").stdout, name
+        shutil.copytree(whole, store, symlinks=True, dirs_exist_ok=True)
+    unsettled = record.read_bytes()
     killed(world, repository, run_id)
+    for name in torn:
+        repository.git("update-ref", "-d", f"refs/heads/{branch}")
+        record.write_bytes(unsettled)
+        shutil.copytree(whole, store, symlinks=True, dirs_exist_ok=True)
+        (store / name).write_bytes(b"")
+        assert repository.shown(run_id)["commits"] == 1, name
+        assert repository.git("show", f"{branch}:new.txt") == "new"
+        (store / "index.lock").unlink(missing_ok=True)
     assert "merged" in repository.merge(run_id)
-    assert (repository.top / "new.txt").read_text("utf-8") == "new\n"
 
 
 def test_commits_that_cannot_be_read_do_not_keep_the_files_from_being_merged(
@@ -152,12 +158,14 @@ def test_commits_that_cannot_be_read_do_not_keep_the_files_from_being_merged(
 
 @pytest.mark.parametrize("seconds_old", [0, 60])
 def test_the_lock_of_a_git_that_was_killed_keeps_no_reader_from_its_work(
-    world: World, repository: Repository, seconds_old: int
+    tmp_path: Path, seconds_old: int
 ) -> None:
-    run_id = repository.ran(WORK)
-    lock = repository.top / ".git/refs/subagent/base" / f"{run_id}.lock"
+    make_repository(tmp_path / "top")
+    directory, name = tmp_path / "top" / ".git", "refs/subagent/base/run"
+    ours = harmless_git(os.environ, directory).at(directory, GIT_DIR=str(directory))
+    set_reference(ours, name, ours.commit("HEAD"))
+    lock = directory / f"{name}.lock"
     lock.touch()
     os.utime(lock, (time.time() - seconds_old,) * 2)
-    done = world.cli("rm", "--drop-unmerged", run_id)
-    assert done.returncode == 0, done.stderr
-    assert not lock.exists() and repository.branches() == []
+    set_reference(ours, name, None)
+    assert not lock.exists() and ours.commit(name) is None
