@@ -133,10 +133,19 @@ class NameWatch:
     """The names in `cwd`, a real path, and above it up to the top of its repository.
 
     `lifted` are paths below `cwd` that the author of the agent gives free. Our `own` writes stay.
+    `configured` returns further names in `cwd`: those that its git would execute, if they came.
     """
 
-    def __init__(self, cwd: Path, quarantine: Quarantine, own: OwnWrites, lifted: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        cwd: Path,
+        quarantine: Quarantine,
+        own: OwnWrites,
+        lifted: Sequence[str] = (),
+        configured: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
         self._quarantine = quarantine
+        self._configured = configured
         self._own = own
         self._lifted = lifted
         self._cwd = cwd
@@ -147,8 +156,9 @@ class NameWatch:
         """Open the directories when the first command begins: most workers hold them for nothing else."""
         with self._opening:
             for path in () if self._directories else _up_to_top(self._cwd):
-                literal = literal_names(path)
-                names = [name for name in literal if path != self._cwd or not self._is_free(name)]
+                names = literal_names(path)
+                if path == self._cwd:
+                    names = [name for name in (*names, *self._configured()) if not self._is_free(name)]
                 try:
                     self._directories.append((path, open_real(path), names))
                 except OSError:  # that of another user: nobody here can write in it

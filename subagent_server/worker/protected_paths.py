@@ -171,9 +171,8 @@ class ExecutedWatch:
         """The first look."""
         self._quarantine = Quarantine(run.paths.quarantine)
         self._cwd = Path.cwd()
-        names = NameWatch(
-            self._cwd, self._quarantine, OwnWrites(state_directory_of(environment)), agent.lifted
-        )
+        own = OwnWrites(state_directory_of(environment))
+        names = NameWatch(self._cwd, self._quarantine, own, agent.lifted, self._hooks)
         self.commands = CommandWatch(names, run.paths.before, self._tell, run.masker.text)
 
     def begin(self) -> None:
@@ -188,9 +187,11 @@ class ExecutedWatch:
         return await asyncio.to_thread(self._look_first)
 
     def _look_first(self) -> Seen:
-        """Look; git of the host reads no repository that this run writes, which has no hooks of the user."""
-        hooks = () if self._run.meta().worktree is not None else own_hooks(self._cwd)
-        return look_for_run(self._run.store, self._cwd, hooks)
+        return look_for_run(self._run.store, self._cwd, self._hooks())
+
+    def _hooks(self) -> tuple[str, ...]:
+        """Git of the host reads no repository that this run writes, which has no hooks of the user."""
+        return () if self._run.meta().worktree is not None else own_hooks(self._cwd)
 
     async def found(self) -> list[str]:
         """Return what can run code since then, for people, and record it in the journal.

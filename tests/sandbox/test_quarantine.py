@@ -14,7 +14,7 @@ from mcp_types import CallToolResult, Tool
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.files import Directory
 from subagent_server.sandbox import quarantine
-from subagent_server.sandbox.file_watch import CommandWatch, NameWatch, OwnWrites
+from subagent_server.sandbox.file_watch import CommandWatch, NameWatch, OwnWrites, own_hooks
 from subagent_server.sandbox.quarantine import Quarantine
 from subagent_server.toolbox.mcp.mcp_tools import Attachments, McpTool, ServerTool
 from subagent_server.toolbox.mcp.server_connection import CallAnswer, ServerConnection, ServerContext
@@ -118,6 +118,20 @@ def test_the_directories_above_are_watched_up_to_the_top(place: Place) -> None:
         write(directory / ".envrc")
     moved = {kept.path for kept in names.take(before, "the command").moved}
     assert moved == {str(path / ".envrc") for path in (inner, inner.parent, place.cwd)}
+
+
+def test_hooks_and_files_that_the_configuration_of_git_names_are_watched_before_they_exist(
+    place: Place,
+) -> None:
+    make_repository(place.cwd)
+    git("-C", place.cwd, "config", "core.hooksPath", "tools/hooks")
+    git("-C", place.cwd, "config", "include.path", "../local.cfg")
+    names = NameWatch(place.cwd, place.quarantine, place.own, (), lambda: own_hooks(place.cwd))
+    before = names.look()
+    for path in ("tools/hooks/pre-commit", "tools/other", "local.cfg"):
+        write(place.cwd / path)
+    moved = {kept.shown(place.cwd) for kept in names.take(before, "the command").moved}
+    assert moved == {"tools/hooks", "local.cfg"} and (place.cwd / "tools/other").exists()
 
 
 def test_what_the_author_lifts_stays_and_nothing_beside_it(place: Place) -> None:
