@@ -138,6 +138,7 @@ def test_a_search_in_a_box_finds_what_it_finds_outside_and_follows_nothing_out_o
         ({"network": False}, "network: false"),
         ({"sandbox_limits": SandboxLimits(processes=20)}, "sandboxLimits"),
         ({"mcp_servers": {"x": ServerDefinition(command="y", network=False)}}, "mcpServers.x.network"),
+        ({"mcp_servers": {"x": ServerDefinition(command="y", sandbox=True)}}, "mcpServers.x.sandbox"),
     ],
 )
 def test_a_box_that_the_agent_insists_on_is_never_left_out(keys: dict[str, Any], field: str) -> None:

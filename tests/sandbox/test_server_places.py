@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
+from subagent_server.sandbox import server_places
 from subagent_server.sandbox.server_places import NotOutside, ServerStart, outside_start
 from tests.helpers import bubblewrap
 from tests.helpers.mcp_servers import reference, scripted
@@ -168,11 +169,9 @@ def test_what_a_server_has_downloaded_lasts_for_it_and_reaches_no_other(world: W
         simulator = world.play(call("t"), says("Done."))
         assert world.completed(world.start()) == "Done."
         assert tool_results(simulator.requests[-1].body) == [str(number)]
-    world.agent(sandbox="bwrap", tools="mcp__x", mcpServers={"x": scripted(keeps, "other")})
-    simulator = world.play(call("t"), says("Done."))
-    assert world.completed(world.start()) == "Done."
-    assert tool_results(simulator.requests[-1].body) == ["1"], "another command line is another server"
     assert not (world.home / ".cache").exists()
+    places = {server_places._lasting(world.home, world.work, argv) for argv in (["a"], ["a", "b"])}
+    assert len(places) == 2, "another command line is another server"
 
 
 def test_a_server_that_fails_in_its_box_says_the_key_that_it_needs(world: World) -> None:
@@ -199,23 +198,18 @@ def test_without_a_box_servers_work_as_the_run_does_and_the_log_says_so(world: W
     world.environment["SUBAGENT_BWRAP"] = "/nowhere/bwrap"
     variables = ({"name": "key", "does": {"env": "ANTHROPIC_API_KEY"}},)
     world.agent(sandbox="auto", tools="mcp__x", mcpServers={"x": scripted(*variables)})
-    world.agent("never", sandbox="auto", mcpServers={"x": scripted(keys={"network": False})})
     simulator = world.play(call("key"), says("Done."))
     run_id = world.start()
     assert world.completed(run_id) == "Done."
     assert tool_results(simulator.requests[-1].body) in ([API_KEY], ["***"])
     (started,) = world.events(run_id, "run_started")
     assert "MCP servers without a box: x" in started["sandbox"] and "unsandboxed" in started["sandbox"]
-    code, message = world.failed(world.start(agent="never"))
-    assert code == "config" and "mcpServers.x.network cannot be kept" in message
 
 
 def test_a_server_in_a_box_has_the_credentials_of_its_entry_and_no_others(world: World) -> None:
     variables = ("SERVICE_TOKEN", "ANTHROPIC_API_KEY", "SUBAGENT_RUN_TOKEN", "AGENT_SECRET", "HOME")
     env = {"SERVICE_TOKEN": "of the entry"}
-    mark = world.home / "outside"
     server = scripted(*map(names, variables), keys={"env": env})
-    escaping = scripted("other", mark=str(mark))
     world.agent(
         sandbox="auto",
         mcpServers={"boxed": server},
@@ -230,25 +224,6 @@ def test_a_server_in_a_box_has_the_credentials_of_its_entry_and_no_others(world:
     assert not {key, run_token, secret} & {*world.environment.values(), "of the agent"}
     world.gone(run_id)
     assert list(world.work.iterdir()) == []
-
-    world.agent(sandbox="auto", mcpServers={"boxed": escaping}, tools=["mcp__boxed__other"])
-    world.play(says("Done."))
-    run_id = world.start()
-    world.ended(run_id)
-    assert not mark.exists()
-
-
-def test_a_server_that_asks_for_a_box_is_not_started_without_one(world: World) -> None:
-    fake = world.home / "bwrap"
-    fake.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n', encoding="utf-8")
-    fake.chmod(0o755)
-    world.environment["SUBAGENT_BWRAP"] = str(fake)
-    mark = world.home / "started"
-    world.agent(mcpServers={"boxed": scripted("tool", mark=str(mark), keys={"sandbox": True})})
-    world.play(says("Never."))
-    code, message = world.failed(world.start())
-    assert code == "config" and "boxed" in message and "sandbox" in message, message
-    assert not mark.exists()
 
 
 def failing_bubblewrap(world: World, starts: str) -> None:

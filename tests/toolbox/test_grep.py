@@ -10,7 +10,7 @@ import pytest
 from subagent_server.toolbox.ripgrep import SearchScope
 from subagent_server.toolbox.search import GrepTool
 from subagent_server.toolbox.tool import ToolResult
-from tests.toolbox.calls import PATIENCE_SECONDS, call, fault_of, text_of
+from tests.toolbox.calls import PATIENCE_SECONDS, fault_of, text_of
 from tests.toolbox.trap import SLOW_PATTERN, set_trap
 
 pytestmark = pytest.mark.process
@@ -110,15 +110,6 @@ def test_a_binary_file_is_not_searched_and_named_if_its_path_was_given(grep: Gre
     assert text_of(grep, pattern="needle", path="program").endswith(
         "[program is a binary file, which is not searched]"
     )
-
-
-@pytest.mark.parametrize(
-    "pattern", ["(", "[a", "a{3,2}", "*a", "(?P<n>a)(?P<n>b)", "a{99999999999999999999}", "\\"]
-)
-def test_a_bad_pattern_is_refused_with_the_reason(grep: GrepTool, pattern: str) -> None:
-    sentence = fault_of(grep, pattern=pattern)
-    assert "cannot be searched for: " in sentence
-    assert sentence.endswith(".")
 
 
 @pytest.mark.parametrize(
@@ -307,7 +298,3 @@ def test_settings_of_the_user_change_nothing(
     (cwd / "rgrc").write_text("--glob=!a.py\n--pre=cat\n", encoding="utf-8")
     monkeypatch.setenv("RIPGREP_CONFIG_PATH", str(cwd / "rgrc"))
     assert text_of(grep, pattern="needle") == ".hidden\na.py\nsrc/b.ts\nsrc/deep/c.py"
-
-
-def test_a_call_without_arguments_is_a_failure_and_no_exception(grep: GrepTool) -> None:
-    assert call(grep).is_error

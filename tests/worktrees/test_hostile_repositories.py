@@ -130,10 +130,10 @@ def test_no_file_of_the_user_reaches_a_store_by_what_a_repository_names(reposito
     assert made and not [path for path in made if b"SECRET" in path.read_bytes()]
 
 
-def test_a_worktree_with_ten_thousand_directories_in_each_other_is_removed(tmp_path: Path) -> None:
+def test_a_worktree_with_thousands_of_directories_in_each_other_is_removed(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir()
     inner = os.open(tmp_path / "closed", os.O_RDONLY)
-    for _ in range(10_000):
+    for _ in range(3_000):
         os.mkdir("d", dir_fd=inner)
         above, inner = inner, os.open("d", os.O_RDONLY, dir_fd=inner)
         os.close(above)
