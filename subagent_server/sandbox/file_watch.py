@@ -641,10 +641,16 @@ class _Look:
                 self._repository(_joined(path, f"modules/{name}"))
 
     def _tree(self, path: str) -> None:
-        """Look at a directory of which everything counts."""
-        self._see(path, is_directory=True)
-        for name, is_directory in self._entries(path).items():
-            (self._tree if is_directory else self._see)(_joined(path, name))
+        """Look at a directory of which everything counts; it may be deeper than a program can recurse."""
+        waiting = [path]
+        while waiting:
+            path = waiting.pop()
+            self._see(path, is_directory=True)
+            for name, is_directory in self._entries(path).items():
+                if is_directory:
+                    waiting.append(_joined(path, name))
+                else:
+                    self._see(_joined(path, name))
 
     def _entries(self, path: str) -> dict[str, bool]:
         """Return the names in a directory, and whether each is a directory; nothing past a bound.

@@ -1,6 +1,8 @@
 """What came or changed beside a run and can run code is found, and what lay there before is not."""
 
+import inspect
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -122,6 +124,17 @@ def test_a_look_at_a_huge_tree_is_bounded_and_sees_the_top_first(
     after = look(cwd, before.hooks)
     assert not before.whole and not after.whole and not after.cut
     assert {".envrc", "libs/.envrc"} <= set(changes(before, after, since))
+
+
+def test_a_look_into_very_deep_directories_does_not_recurse(cwd: Path) -> None:
+    before, limit = look(cwd), sys.getrecursionlimit()
+    write(cwd / ".vscode" / "/".join("d" * 150) / "tasks.json")
+    sys.setrecursionlimit(len(inspect.stack()) + 100)
+    try:
+        after = look(cwd)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert changes(before, after, time.time()) == [".vscode/"]
 
 
 def test_a_flood_of_names_that_hides_a_repository_is_seen_as_one(
