@@ -12,12 +12,21 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from subagent_server.run.confined_path import PathInside, printable
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.run.images import check_image, media_type
 from subagent_server.sandbox.file_watch import CommandWatch, watching
 from subagent_server.toolbox.tool import ToolResult
-from subagent_server.toolbox.workspace import Arguments, Workspace, kind, off_loop, parse_arguments
+from subagent_server.toolbox.workspace import (
+    Arguments,
+    Workspace,
+    definition_of,
+    kind,
+    off_loop,
+    parse_arguments,
+)
 
 # -- Changes of a text, and lines with their numbers. Pure: no files.
 #
@@ -321,31 +330,21 @@ def _target(directory: int, entry: os.DirEntry[str]) -> str:
         return ""
 
 
-_VIEW_ONLY: dict[str, Any] = {
-    "description": (
-        "View a file or directory of the working directory. A text file comes with line numbers, view_range "
-        "picks lines; an image (PNG, JPEG, GIF, WebP) is shown; a directory is listed two levels deep."
-    ),
-    "input_schema": {
-        "type": "object",
-        "properties": {
-            "command": {"type": "string", "enum": ["view"]},
-            "path": {
-                "type": "string",
-                "description": "Relative to the working directory.",
-            },
-            "view_range": {
-                "type": "array",
-                "items": {"type": "integer"},
-                "minItems": 2,
-                "maxItems": 2,
-                "description": "First and last line to show, counted from 1; -1 as last is the end.",
-            },
-        },
-        "required": ["command", "path"],
-        "additionalProperties": False,
-    },
-}
+class _ViewArguments(Arguments):
+    command: Literal["view"]
+    path: str = Field(description="Relative to the working directory.")
+    view_range: list[int] | None = Field(
+        default=None,
+        min_length=2,
+        max_length=2,
+        description="First and last line to show, counted from 1; -1 as last is the end.",
+    )
+
+
+_VIEW_ONLY = (
+    "View a file or directory of the working directory. A text file comes with line numbers, view_range "
+    "picks lines; an image (PNG, JPEG, GIF, WebP) is shown; a directory is listed two levels deep."
+)
 
 
 class _EditorArguments(Arguments):
@@ -394,7 +393,7 @@ class EditorTool:
     def definition(self) -> dict[str, Any]:
         """Return the entry of `tools`: Anthropic's definition where files may be changed."""
         if set(self._commands) == {"view"}:
-            return {"name": self.name, **_VIEW_ONLY}
+            return definition_of(self.name, _VIEW_ONLY, _ViewArguments)
         return {"type": "text_editor_20250728", "name": self.name}
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:

@@ -31,7 +31,7 @@ from subagent_server.toolbox.ripgrep import (
     ignoring,
 )
 from subagent_server.toolbox.tool import ToolResult
-from subagent_server.toolbox.workspace import Arguments, off_loop, parse_arguments
+from subagent_server.toolbox.workspace import Arguments, definition_of, off_loop, parse_arguments
 
 # -- patterns of paths
 
@@ -125,14 +125,8 @@ def _expanded(pattern: str) -> list[str]:
 # -- the tools
 
 _MOST_CHARACTERS = 30_000
-_PATH = {
-    "type": "string",
-    "description": "Where to search: relative to the working directory (the default).",
-}
-_INCLUDE_IGNORED = {
-    "type": "boolean",
-    "description": "Also search what .gitignore, .ignore and .rgignore files name; false.",
-}
+_PATH = "Where to search: relative to the working directory (the default)."
+_INCLUDE_IGNORED = "Also search what .gitignore, .ignore and .rgignore files name; false."
 
 
 class _Enough(Exception):
@@ -175,7 +169,7 @@ class _SearchTool:
     sequential = False
     _default_seconds: float
     _wanted: type[Arguments]
-    _definition: dict[str, Any]
+    _description: str
 
     def __init__(
         self, scope: SearchScope, *, seconds: float | None = None, memory_bytes: int = MEMORY_BYTES
@@ -186,7 +180,7 @@ class _SearchTool:
 
     def definition(self) -> dict[str, Any]:
         """Return the entry of `tools`."""
-        return {"name": self.name, **self._definition}
+        return definition_of(self.name, self._description, self._wanted)
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Search; to find nothing is a result and not a failure."""
@@ -225,14 +219,16 @@ _OutputMode = Literal["files", "content", "count"]
 
 
 class _GrepArguments(Arguments, alias_generator=to_camel):
-    pattern: str = Field(min_length=1)
-    path: str | None = None
-    glob: str | None = None
-    output_mode: _OutputMode | None = None
-    context: int | None = Field(default=None, ge=0, le=100)
+    pattern: str = Field(min_length=1, description="The regular expression.")
+    path: str | None = Field(default=None, description=f"{_PATH} A directory or a file.")
+    glob: str | None = Field(default=None, description="Only files such as *.py or src/**/*.{ts,tsx}.")
+    output_mode: _OutputMode | None = Field(
+        default=None, description="Paths of files (the default), matching lines with numbers, or counts."
+    )
+    context: int | None = Field(default=None, ge=0, le=100, description="Lines around matches, for content.")
     ignore_case: bool | None = None
-    include_ignored: bool | None = None
-    limit: int | None = Field(default=None, ge=1, le=10_000)
+    include_ignored: bool | None = Field(default=None, description=_INCLUDE_IGNORED)
+    limit: int | None = Field(default=None, ge=1, le=10_000, description="Most files or matching lines; 200.")
 
 
 @dataclass(frozen=True)
@@ -251,44 +247,12 @@ class GrepTool(_SearchTool):
     name = "grep"
     _default_seconds = 60.0
     _wanted = _GrepArguments
-    _definition = {
-        "description": (
-            "Search text files for lines that match a regular expression (ripgrep syntax, one line at a "
-            "time; no lookaround or backreferences; escape a literal { as \\{). Hidden files are searched; "
-            ".git, binary files, what ignore files (such as .gitignore) name and what symbolic links lead to "
-            "are not. Results are relative to the working directory."
-        ),
-        "input_schema": {
-            "type": "object",
-            "properties": {
-                "pattern": {"type": "string", "description": "The regular expression."},
-                "path": {**_PATH, "description": f"{_PATH['description']} A directory or a file."},
-                "glob": {
-                    "type": "string",
-                    "description": "Only files such as *.py or src/**/*.{ts,tsx}.",
-                },
-                "outputMode": {
-                    "type": "string",
-                    "enum": ["files", "content", "count"],
-                    "description": "Paths of files (the default), matching lines with numbers, or counts.",
-                },
-                "context": {
-                    "type": "integer",
-                    "minimum": 0,
-                    "description": "Lines around matches, for content.",
-                },
-                "ignoreCase": {"type": "boolean"},
-                "includeIgnored": _INCLUDE_IGNORED,
-                "limit": {
-                    "type": "integer",
-                    "minimum": 1,
-                    "description": "Most files or matching lines; 200.",
-                },
-            },
-            "required": ["pattern"],
-            "additionalProperties": False,
-        },
-    }
+    _description = (
+        "Search text files for lines that match a regular expression (ripgrep syntax, one line at a "
+        "time; no lookaround or backreferences; escape a literal { as \\{). Hidden files are searched; "
+        ".git, binary files, what ignore files (such as .gitignore) name and what symbolic links lead to "
+        "are not. Results are relative to the working directory."
+    )
 
     def _search(self, wanted: _GrepArguments, rg: Ripgrep) -> ToolResult:
         if (why := _fault_of(wanted.pattern)) is not None:
@@ -452,9 +416,9 @@ _MAGIC = re.compile(r"[*?\[{]")
 
 
 class _GlobArguments(Arguments, alias_generator=to_camel):
-    pattern: str = Field(min_length=1)
-    path: str | None = None
-    include_ignored: bool | None = None
+    pattern: str = Field(min_length=1, description="Such as **/*.py.")
+    path: str | None = Field(default=None, description=_PATH)
+    include_ignored: bool | None = Field(default=None, description=_INCLUDE_IGNORED)
 
 
 class GlobTool(_SearchTool):
@@ -463,24 +427,12 @@ class GlobTool(_SearchTool):
     name = "glob"
     _default_seconds = 30.0
     _wanted = _GlobArguments
-    _definition = {
-        "description": (
-            "Find files by a pattern of their path, newest first, at most 100. * and ? stay within a name, "
-            "** crosses directories, {a,b} chooses: src/**/*.{ts,tsx}. Hidden files are found; .git, "
-            "symbolic links and what ignore files (such as .gitignore) name are left out. Results are "
-            "relative to the working directory."
-        ),
-        "input_schema": {
-            "type": "object",
-            "properties": {
-                "pattern": {"type": "string", "description": "Such as **/*.py."},
-                "path": _PATH,
-                "includeIgnored": _INCLUDE_IGNORED,
-            },
-            "required": ["pattern"],
-            "additionalProperties": False,
-        },
-    }
+    _description = (
+        "Find files by a pattern of their path, newest first, at most 100. * and ? stay within a name, "
+        "** crosses directories, {a,b} chooses: src/**/*.{ts,tsx}. Hidden files are found; .git, "
+        "symbolic links and what ignore files (such as .gitignore) name are left out. Results are "
+        "relative to the working directory."
+    )
 
     def __init__(
         self, scope: SearchScope, *, seconds: float | None = None, most_files: int = _MOST_FILES
@@ -548,9 +500,11 @@ _MOST_READ = 100_000
 
 
 class _ListArguments(Arguments, alias_generator=to_camel):
-    path: str | None = None
-    ignore: list[str] = Field(default_factory=list, max_length=50)
-    include_ignored: bool | None = None
+    path: str | None = Field(default=None, description=_PATH.replace("Where to search", "The directory"))
+    ignore: list[str] = Field(
+        default_factory=list, max_length=50, description="Patterns of names to leave out, such as *.pyc."
+    )
+    include_ignored: bool | None = Field(default=None, description=_INCLUDE_IGNORED.replace("search", "list"))
 
 
 class ListTool(_SearchTool):
@@ -559,27 +513,10 @@ class ListTool(_SearchTool):
     name = "ls"
     _default_seconds = 10.0
     _wanted = _ListArguments
-    _definition = {
-        "description": (
-            "List the entries of one directory, by name, directories with / behind them. Hidden entries are "
-            "listed; .git and what ignore files (such as .gitignore) name are left out."
-        ),
-        "input_schema": {
-            "type": "object",
-            "properties": {
-                "path": _PATH
-                | {"description": "The directory: relative to the working directory (the default)."},
-                "ignore": {
-                    "type": "array",
-                    "items": {"type": "string"},
-                    "description": "Patterns of names to leave out, such as *.pyc.",
-                },
-                "includeIgnored": _INCLUDE_IGNORED
-                | {"description": "Also list what .gitignore, .ignore and .rgignore files name; false."},
-            },
-            "additionalProperties": False,
-        },
-    }
+    _description = (
+        "List the entries of one directory, by name, directories with / behind them. Hidden entries are "
+        "listed; .git and what ignore files (such as .gitignore) name are left out."
+    )
 
     def _search(self, wanted: _ListArguments, rg: Ripgrep) -> ToolResult:
         try:

@@ -12,14 +12,12 @@ from pydantic.alias_generators import to_camel
 
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.toolbox.tool import Tool, ToolResult
-from subagent_server.toolbox.workspace import Arguments, parse_arguments
+from subagent_server.toolbox.workspace import Arguments, definition_of, parse_arguments
 
 MOST_TODOS = 200
 MOST_CHARACTERS = 1_000
 Status = Literal["pending", "in_progress", "completed"]
 _TaskStatus = Literal["pending", "in_progress", "completed", "deleted"]
-_STATUS: dict[str, Any] = {"enum": ["pending", "in_progress", "completed"]}
-_TEXT: dict[str, Any] = {"type": "string", "maxLength": MOST_CHARACTERS}
 _MARKS = {"pending": " ", "in_progress": "~", "completed": "x"}
 
 
@@ -48,13 +46,13 @@ class _CreateArguments(Arguments, alias_generator=to_camel):
 
 
 class _UpdateArguments(_CreateArguments, alias_generator=to_camel):
-    task_id: str
+    task_id: str = Field(description="The id of a task.")
     subject: str | None = Field(default=None, min_length=1, max_length=MOST_CHARACTERS)  # type: ignore[assignment]
     status: _TaskStatus | None = None
 
 
 class _IdArguments(Arguments, alias_generator=to_camel):
-    task_id: str
+    task_id: str = Field(description="The id of a task.")
 
 
 class _NoArguments(Arguments):
@@ -135,18 +133,18 @@ class TodoTool:
 
     name: str
     description: str
-    schema: dict[str, Any]
-    work: Callable[[dict[str, Any]], str]
+    arguments: type[Arguments]
+    work: Callable[[Any], str]
     sequential: bool = True
 
     def definition(self) -> dict[str, Any]:
         """Return the entry of `tools`."""
-        return {"name": self.name, "description": self.description, "input_schema": self.schema}
+        return definition_of(self.name, self.description, self.arguments)
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Read or change the list, and return it."""
         try:
-            return ToolResult.of_text(self.work(arguments))
+            return ToolResult.of_text(self.work(parse_arguments(self.arguments, arguments)))
         except BadArgument as error:
             return ToolResult.failure(error.sentence)
 
@@ -156,51 +154,30 @@ class TodoTool:
 
 def todo_tools(names: Collection[str], record: Recorder) -> list[Tool]:
     """Return the tools of these names, which share one list."""
-    return [tool for tool in _every_tool(TodoList(record)) if tool.name in names]
-
-
-def _every_tool(todos: TodoList) -> list[TodoTool]:
-    task_id = {"type": "string", "description": "The id of a task."}
-    words = {"subject": _TEXT, "description": _TEXT, "activeForm": _TEXT}
-    item = {"content": _TEXT, "status": _STATUS, "activeForm": _TEXT}
-    listed = {"type": "array", "items": _schema(["content", "status"], **item), "maxItems": MOST_TODOS}
-    changed = {"enum": [*_STATUS["enum"], "deleted"]}
-    return [
+    todos = TodoList(record)
+    every = [
         TodoTool(
             "todo_write",
             "Keep the list of what is to do in this task: give the whole list, which replaces the old one.",
-            _schema(["todos"], todos=listed),
-            lambda given: todos.replace(parse_arguments(_TodoArguments, given).todos),
+            _TodoArguments,
+            lambda given: todos.replace(given.todos),
         ),
         TodoTool(
             "task_create",
             "Add a task to your list of what is to do; it gets an id.",
-            _schema(["subject"], **words),
-            lambda given: todos.create(parse_arguments(_CreateArguments, given)),
+            _CreateArguments,
+            todos.create,
         ),
         TodoTool(
             "task_update",
             "Change a task of your list: its status or its words. The status deleted removes it.",
-            _schema(["taskId"], taskId=task_id, status=changed, **words),
-            lambda given: todos.update(parse_arguments(_UpdateArguments, given)),
+            _UpdateArguments,
+            todos.update,
         ),
-        TodoTool(
-            "task_list",
-            "Show your list of what is to do.",
-            _schema([]),
-            lambda given: (parse_arguments(_NoArguments, given), todos.text())[1],
-        ),
-        TodoTool(
-            "task_get",
-            "Show one task of your list with its description.",
-            _schema(["taskId"], taskId=task_id),
-            lambda given: todos.show(parse_arguments(_IdArguments, given)),
-        ),
+        TodoTool("task_list", "Show your list of what is to do.", _NoArguments, lambda _: todos.text()),
+        TodoTool("task_get", "Show one task of your list with its description.", _IdArguments, todos.show),
     ]
-
-
-def _schema(required: list[str], **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return [tool for tool in every if tool.name in names]
 
 
 def _given(**facts: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,6 +112,30 @@ class Arguments(BaseModel):
     """The base of every tool's arguments: no other keys, nothing converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+@cache
+def definition_of(name: str, description: str, arguments: type[Arguments]) -> dict[str, Any]:
+    """Return the entry of `tools` in a request for a tool with these arguments."""
+    schema = arguments.model_json_schema(by_alias=True)
+    return {"name": name, "description": description, "input_schema": _shown_schema(schema, schema)}
+
+
+def _shown_schema(node: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a schema as short as a model needs it: what may be null may be left out."""
+    if "$ref" in node:
+        return _shown_schema(root["$defs"][node["$ref"].rpartition("/")[2]], root)
+    for choice in node.get("anyOf", ()):
+        if choice != {"type": "null"}:
+            rest = {key: value for key, value in node.items() if key != "anyOf"}
+            return _shown_schema({**choice, **rest}, root)
+    shown = {key: value for key, value in node.items() if key not in ("title", "default", "$defs")}
+    if "properties" in shown:
+        shown.pop("description", None)  # of the class
+        shown["properties"] = {name: _shown_schema(each, root) for name, each in shown["properties"].items()}
+    if "items" in shown:
+        shown["items"] = _shown_schema(shown["items"], root)
+    return shown
 
 
 A = TypeVar("A", bound=Arguments)

@@ -258,7 +258,7 @@ def test_an_agent_that_may_only_read_has_view_and_nothing_else(tmp_path: Path) -
     definition = editor.definition()
     assert definition["name"] == "str_replace_based_edit_tool"
     assert "type" not in definition
-    assert definition["input_schema"]["properties"]["command"]["enum"] == ["view"]
+    assert definition["input_schema"]["properties"]["command"]["const"] == "view"
     (tmp_path / "a.txt").write_text("one\n", encoding="utf-8")
     assert "one" in text_of(editor, command="view", path="a.txt")
     for command in ("create", "str_replace", "insert"):
