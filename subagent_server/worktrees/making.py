@@ -5,13 +5,14 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from subagent_server.run.confined_path import PathInside, inside, printable
 from subagent_server.run.errors import BadArgument
 from subagent_server.run.records import Worktree, WorktreeState
 from subagent_server.run.stderr import failpoint
-from subagent_server.worktrees.git import Git, harmless_git
+from subagent_server.worktrees.git import Git, GitFailed, harmless_git
 from subagent_server.worktrees.store_of_run import (
     borrowed_objects,
     is_of_run,
@@ -30,6 +31,7 @@ MAX_INCLUDED_FILES = 2_000
 MAX_INCLUDED_BYTES = 256 << 20
 MAX_PATTERN_BYTES = 64 << 10
 _CHUNK = 1 << 20
+_LOOK_SECONDS = 60.0
 _SPARSE = "It has the files of the sparse checkout alone."
 
 
@@ -51,13 +53,17 @@ def make_worktree(
     pin_base(git, worktree)
     path.mkdir(mode=0o700)
     origin, changed, untracked = Path(worktree.origin), 0, 0
+    unseen: list[str] = []
     if is_of_run(origin, worktree):  # its own store is data: git looks there for names alone, by the new one
         looking, sparse = None, sparse_store(Path(f"{origin}.git"))
     else:
         looking = harmless_git(environment, origin)
         own = looking.line("find the working copy", "rev-parse", "--path-format=absolute", "--git-dir")
         sparse = sparse_copy(looking, Path(own))
-        changed, untracked = _left_behind(looking)
+        try:
+            changed, untracked = _left_behind(replace(looking, seconds=_LOOK_SECONDS))
+        except GitFailed as error:  # as by a FIFO in the place of a HEAD below, which an earlier run left
+            unseen.append(f"What is not committed there was not seen ({error.why}).")
     borrowed = borrowed_objects(Path(worktree.repository))
     write_store(store, git, worktree, worktree.base, borrowed, signs=not boxed, sparse=sparse)
     write_known_references(store, git)
@@ -73,7 +79,7 @@ def make_worktree(
         left_changed=changed,
         left_untracked=untracked,
         included=included,
-        notes=[*notes, *_notes(path), *([_SPARSE] if sparse is not None else [])],
+        notes=[*unseen, *notes, *_notes(path), *([_SPARSE] if sparse is not None else [])],
     )
 
 

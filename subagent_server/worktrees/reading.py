@@ -83,6 +83,8 @@ index() {
 }
 
 commit_all() {
+    # git opens whatever is called HEAD in a repository of the run, and waits for good at a FIFO
+    find "$work" -xdev -type p -delete || :
     index
     git ls-files -z -t --deleted --modified --others --exclude-standard >"$GIT_DIR/listed"
     while IFS= read -r -d '' entry; do
@@ -187,7 +189,7 @@ class Reader:
             GitFailed, OSError: nothing has changed.
         """
         doing = "read what the run has left"
-        with self._at_work(doing, "end", start, message=message, history=history) as process:
+        with self._at_work(doing, "end", start, message=message, history=history, writes=True) as process:
             left = _left(process)
             if left.tip not in (self.worktree.base, start):
                 self.keep(_stream(process), left.tip)

@@ -9,7 +9,7 @@ from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.files import Directory, remove_tree
 from subagent_server.run.records import Worktree
 from subagent_server.worker.protected_paths import protected_paths
-from subagent_server.worktrees import store_of_run
+from subagent_server.worktrees import making, store_of_run
 from subagent_server.worktrees.git import GitFailed, harmless_git
 from subagent_server.worktrees.making import make_worktree
 from subagent_server.worktrees.store_of_run import NoWorktree, find_repository, store_of
@@ -109,6 +109,17 @@ def test_a_run_notes_a_repository_that_it_could_make(
     assert (cwd / ".git" in noted("second")) is bool(lifted)
 
 
+def planned(repository: Repository) -> Worktree:
+    """Return a worktree of a repository that is to be made."""
+    return Worktree(
+        path=str(repository.world.home / "subagent" / "worktrees" / "one"),
+        branch="subagent/one",
+        base=repository.head,
+        origin=str(repository.top),
+        repository=str(repository.top / ".git"),
+    )
+
+
 def test_no_file_of_the_user_reaches_a_store_by_what_a_repository_names(repository: Repository) -> None:
     home, info = repository.world.home, repository.top / ".git" / "info"
     for name in ("key", "exclude", "sparse-checkout"):
@@ -118,16 +129,23 @@ def test_no_file_of_the_user_reaches_a_store_by_what_a_repository_names(reposito
     for name in ("exclude", "sparse-checkout"):
         (info / name).unlink(missing_ok=True)
         (info / name).symlink_to(home / name)
-    worktree = Worktree(
-        path=str(home / "subagent" / "worktrees" / "one"),
-        branch="subagent/one",
-        base=repository.head,
-        origin=str(repository.top),
-        repository=str(repository.top / ".git"),
-    )
+    worktree = planned(repository)
     make_worktree(worktree, os.environ)
     made = [path for path in store_of(worktree).rglob("*") if path.is_file()]
     assert made and not [path for path in made if b"SECRET" in path.read_bytes()]
+
+
+def test_a_repository_within_whose_head_never_ends_only_costs_the_count_of_changes(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(making, "_LOOK_SECONDS", 0.5)
+    for name in ("refs", "objects"):
+        (repository.top / "sub/.git" / name).mkdir(parents=True)
+    os.mkfifo(repository.top / "sub/.git/HEAD")
+    worktree = planned(repository)
+    state = make_worktree(worktree, os.environ)
+    assert any("was not seen (it took more than 0.5 s)" in note for note in state.notes)
+    assert (Path(worktree.path) / "shared.txt").exists()
 
 
 def test_a_worktree_with_thousands_of_directories_in_each_other_is_removed(tmp_path: Path) -> None:
