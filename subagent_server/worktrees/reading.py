@@ -46,6 +46,8 @@ MAX_PACK_BYTES = 4 << 30
 """How much a run may commit."""
 _MOST_MEMORY = "2g"
 """For one object, so that a small pack cannot stand for an endless one."""
+_LOOK_SECONDS = 60.0
+"""Of a look that changes nothing, which a run can make wait for good."""
 _MOST_HEADER = 1 << 20
 _MOST_COMPLAINT = 600
 _BY_A_SIGNAL = 128
@@ -61,6 +63,9 @@ export GIT_DIR=$PWD/store GIT_WORK_TREE=$work
 ask() { git --git-dir="$store" rev-parse --verify --quiet --end-of-options "$1^{commit}" 2>/dev/null || :; }
 follows() { [ -n "$2" ] && git merge-base --is-ancestor "$1" "$2" 2>/dev/null; }
 tell() { printf '%s\0%s\0' "$1" "$2"; }
+
+# git opens what is called like a file of a repository, also below the work, and waits for good at a FIFO
+case $what in end|merge|renew) find ${store:+"$store"} "$work" -xdev -type p -delete || : ;; esac
 
 head=$start own=$start on=
 if [ -n "$store" ]; then
@@ -83,8 +88,6 @@ index() {
 }
 
 commit_all() {
-    # git opens whatever is called HEAD in a repository of the run, and waits for good at a FIFO
-    find "$work" -xdev -type p -delete || :
     index
     git ls-files -z -t --deleted --modified --others --exclude-standard >"$GIT_DIR/listed"
     while IFS= read -r -d '' entry; do
@@ -255,14 +258,16 @@ class Reader:
                     preexec_fn=end_with_parent,
                 )
             failed: GitFailed | None = None
-            with _bounded(process, self.git.seconds) as too_late:
+            most = _LOOK_SECONDS if what in ("name", "diff") else self.git.seconds
+            seconds = min(self.git.seconds, most)
+            with _bounded(process, seconds) as too_late:
                 try:
                     yield process
                 except GitFailed as error:
                     failed = error
             complaint.seek(0)
             if too_late.is_set():
-                raise GitFailed(doing, f"it took more than {self.git.seconds:g} s") from failed
+                raise GitFailed(doing, f"it took more than {seconds:g} s") from failed
             if 0 < process.returncode < _BY_A_SIGNAL or (process.returncode and failed is None):
                 raise GitFailed(doing, printable(sentence_of(complaint.read(_MOST_COMPLAINT)))) from failed
             if failed is not None:

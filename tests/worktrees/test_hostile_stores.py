@@ -52,6 +52,7 @@ def test_what_a_run_leaves_in_its_store_is_neither_executed_nor_followed(
         ln -s {victim} $s/COMMIT_EDITMSG; ln -s {victim} $s/FETCH_HEAD; ln -s {victim} $s/index.lock
         for n in 00 11 aa ff; do rm -rf $s/objects/$n; ln -s {marks} $s/objects/$n; done
         for n in refs objects; do mkdir -p nested/.git/$n; done; mkfifo nested/.git/HEAD nested/.git/config
+        rm -f $s/HEAD; mkfifo $s/HEAD $s/refs/heads/other
         rm -f .git; printf 'gitdir: {victim}\\n' > .git; ln -s {victim} link; true
     """
     run_id = repository.ran(plant)
