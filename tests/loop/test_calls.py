@@ -31,7 +31,7 @@ class Counted:
 @pytest.mark.parametrize(
     "turn",
     [
-        call("echo"),
+        calls(use("echo"), text="Still at it."),
         call("nothing"),
         calls(use("echo"), text="Again.", stop_reason="max_tokens"),
         says("Half.", stop_reason="pause_turn"),
@@ -43,6 +43,8 @@ class Counted:
 def test_the_limit_of_turns_ends_an_endless_conversation(turn: Turn) -> None:
     played = Played(turn, script=FOR_EVER, tools=[ECHO], max_turns=4)
     assert played.failure.code == "max_turns" and len(played.bodies) == 4
+    assert "4 turns" in played.failure.message
+    assert played.outcome.text.startswith("Still at it." if "Still" in str(turn) else "")
 
 
 @pytest.mark.parametrize(

@@ -143,18 +143,6 @@ def test_background_jobs_hold_nothing_up_and_last(tmp_path: Path) -> None:
     assert texts == ["started", "1\nended"]
 
 
-def test_later_output_of_a_background_job_comes_with_a_later_command(tmp_path: Path) -> None:
-    texts = run_texts(
-        tmp_path,
-        "mkfifo go; (read x < go; echo late; echo done > gone) & echo first",
-        "echo > go; while [ ! -e gone ]; do :; done",
-        "echo last",
-    )
-    assert texts[0] == "first"
-    assert "late" in texts[1]
-    assert texts[2] == "last"
-
-
 def test_output_between_two_commands_is_marked_as_such(tmp_path: Path) -> None:
     async def body(tool: BashTool) -> str:
         await tool.call({"command": "(while [ ! -e go ]; do :; done; echo late; > gone) & true"})

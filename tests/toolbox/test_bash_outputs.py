@@ -37,13 +37,6 @@ def test_an_output_that_fits_is_shown_whole_and_leaves_no_file(tmp_path: Path) -
     assert not (tmp_path / "outputs").exists()
 
 
-def test_every_long_output_has_a_file_of_its_own(tmp_path: Path) -> None:
-    texts = run_texts(tmp_path, "seq 1 20000", "exit", "seq 2 20000")
-    assert kept(texts[0]) != kept(texts[2])
-    assert kept(texts[0]).read_text(encoding="utf-8").startswith("1\n2\n")
-    assert kept(texts[2]).read_text(encoding="utf-8").startswith("2\n3\n")
-
-
 def test_a_cut_tears_no_character(tmp_path: Path) -> None:
     for offset in range(4):
         (text,) = run_texts(

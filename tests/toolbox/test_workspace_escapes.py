@@ -187,20 +187,6 @@ def test_a_directory_swapped_for_a_link_leads_nowhere(cwd: Path) -> None:
     assert False in outcomes
 
 
-@pytest.mark.process
-def test_a_directory_that_is_swapped_under_a_search_breaks_nothing(cwd: Path) -> None:
-    """Only a sandbox keeps a link that is swapped under ripgrep from being followed."""
-    grep, glob = GrepTool(SearchScope(cwd)), GlobTool(SearchScope(cwd))
-
-    def use() -> None:
-        for _ in range(4):
-            assert "sub/inner.txt:1:inner" in text_of(grep, pattern="inner|ours", outputMode="content")
-            assert "sub/inner.txt" in text_of(glob, pattern="**/*.txt")
-
-    swapping(cwd, use)
-    assert_untouched(cwd)
-
-
 @pytest.mark.parametrize(
     "path", ["runs/x", "runs/new/x", "runs", "link/x", "agents/a.md", "sub/../runs/x", "late/x/y"]
 )
