@@ -22,8 +22,9 @@ from benchmarks.table import Bar, Line, table
 from subagent_server.run import durable
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.sandbox.server_places import ServerStarts
-from subagent_server.toolbox.mcp.mcp_tools import Attachments, ToolChoice, connect
+from subagent_server.toolbox.mcp.mcp_tools import ToolChoice, connect
 from subagent_server.toolbox.mcp.server_connection import ServerContext
+from subagent_server.toolbox.outputs import KeptOutputs
 from tests.helpers.turns import Turn, call, says, tool_results
 
 _STARTS = ServerStarts(
@@ -106,7 +107,7 @@ async def _direct_calls() -> list[float]:
     server = ServerDefinition(command=sys.executable, args=["-S", str(SERVER), "10"])
     around = ServerContext(_STARTS.start, lambda kind, **facts: None)
     connected = await connect({"shop": server}, around, "worker")
-    tools, _ = connected.tools(ToolChoice(), (), Attachments())
+    tools, _ = connected.tools(ToolChoice(), (), KeptOutputs())
     tool = next(tool for tool in tools if tool.name == "list_owners")
     taken: list[float] = []
     for _ in range(CALLS):

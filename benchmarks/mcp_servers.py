@@ -16,8 +16,9 @@ from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.sandbox.server_places import ServerStarts
-from subagent_server.toolbox.mcp.mcp_tools import Attachments, ToolChoice, connect
+from subagent_server.toolbox.mcp.mcp_tools import ToolChoice, connect
 from subagent_server.toolbox.mcp.server_connection import ServerContext
+from subagent_server.toolbox.outputs import KeptOutputs
 
 _STARTS = ServerStarts(
     AgentDefinition(name="bench", sandbox="none"), dict(os.environ), Path.cwd(), Path.cwd()
@@ -63,7 +64,7 @@ async def timed(servers: dict[str, ServerDefinition]) -> float:
     around = ServerContext(_STARTS.start, lambda kind, **facts: None)
     began = time.perf_counter()
     connected = await connect(servers, around, "worker")
-    tools, _ = connected.tools(ToolChoice(), (), Attachments())
+    tools, _ = connected.tools(ToolChoice(), (), KeptOutputs())
     made = [tool.definition() for tool in tools]
     seconds = time.perf_counter() - began
     await connected.aclose()

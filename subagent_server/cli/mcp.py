@@ -47,13 +47,14 @@ from subagent_server.sandbox.server_places import (
     rules_without_run,
 )
 from subagent_server.sandbox.verify import try_box
-from subagent_server.toolbox.mcp.mcp_tools import Attachments, ToolListing, converted, passes, unknown_names
+from subagent_server.toolbox.mcp.mcp_tools import ToolListing, converted, passes, unknown_names
 from subagent_server.toolbox.mcp.server_connection import (
     CallTimedOut,
     ServerConnection,
     ServerContext,
     ServerTrouble,
 )
+from subagent_server.toolbox.outputs import KeptOutputs
 from subagent_server.verbs.live_runs import written_directories
 from subagent_server.verbs.trust_check import TrustCheck
 
@@ -463,7 +464,7 @@ def call_tool(
         return code
     said = "\n\n".join(
         block["text"] if block["type"] == "text" else f"[{block['type']}: --json prints it]"
-        for block in converted(result, Attachments()).content
+        for block in converted(result, KeptOutputs()).content
     )
     if result.is_error:
         err(escape_lines(said))

@@ -20,7 +20,7 @@ from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import Failure, Usage
 from subagent_server.run.stderr import lack_of_room
 from subagent_server.toolbox.basic import AgentComplete, FinalAnswer, before_marker
-from subagent_server.toolbox.outputs import KeptOutputs, Shortener, is_too_long
+from subagent_server.toolbox.outputs import KeptOutputs, is_too_long
 from subagent_server.toolbox.run_context import Permissions, RunContext, is_asked
 from subagent_server.toolbox.tool import Tool, ToolResult
 
@@ -106,7 +106,7 @@ class Loop:
     max_turns: int
     final: FinalAnswer | None = None
     meter: UsageMeter = field(default_factory=UsageMeter)
-    outputs: Shortener = field(default_factory=KeptOutputs)
+    outputs: KeptOutputs = field(default_factory=KeptOutputs)
     text: str = ""
     web: WebTools = field(default_factory=WebTools)
     ask: Sequence[str] = ()

@@ -375,22 +375,21 @@ def remove_tree(entry: Entry) -> None:
     Raises:
         OSError: the parent directory is missing. If changes there are forbidden, the reason is raised, too.
     """
-    descriptor = entry.directory.writable()
-    if not entry.exists():
-        return
-    try:
-        top = _opened_writable(descriptor, entry.name)
-    except NotADirectoryError:
-        entry.unlink()
-        return
-    except OSError:
-        return
-    try:
-        _empty(top)
-    finally:
-        os.close(top)
+    remove_below(entry.directory.writable(), entry.name)
+
+
+def remove_below(directory: int, name: str) -> None:
+    """Delete a name in an open directory, as `remove_tree` does."""
     with suppress(OSError):
-        os.rmdir(entry.name, dir_fd=descriptor)
+        try:
+            os.unlink(name, dir_fd=directory)
+        except IsADirectoryError:
+            top = _opened_writable(directory, name)
+            try:
+                _empty(top)
+            finally:
+                os.close(top)
+            os.rmdir(name, dir_fd=directory)
 
 
 def _empty(top: int) -> None:
@@ -426,7 +425,7 @@ def _empty(top: int) -> None:
 
 
 def _opened_writable(directory: int, name: str) -> int:
-    """Open a directory that may be read-only, through no link. Raises NotADirectoryError, OSError."""
+    """Open a directory that may be read-only, through no link. Raises OSError."""
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     place = os.open(name, flags | os.O_PATH, dir_fd=directory)
     try:

@@ -37,7 +37,7 @@ from subagent_server.run.executed_files import (
 )
 from subagent_server.run.files import Directory, Entry
 from subagent_server.run.locks import exclusive
-from subagent_server.sandbox.git_places import git_settings, makes_repository
+from subagent_server.sandbox.git_places import git_settings, makes_repository, plain_content
 from subagent_server.sandbox.quarantine import Kept, Quarantine
 
 # -- What `subagent` itself has written into projects: not taken for the work of a run.
@@ -459,19 +459,10 @@ class _Repository:
 
 def _content(directory: int, name: str) -> bytes:
     """Return the content of a file; `?`, which means nothing to git, if it is none or too large."""
-    try:
-        descriptor = os.open(name, os.O_RDONLY | _SAFE, dir_fd=directory)
-    except FileNotFoundError:
+    if status_below(directory, name) is None:
         return b""
-    except OSError:
-        return b"?"
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return b"?"
-        content = os.read(descriptor, MOST_CONFIG_BYTES + 1)
-    finally:
-        os.close(descriptor)
-    return content if len(content) <= MOST_CONFIG_BYTES else b"?"
+    content = plain_content(name, MOST_CONFIG_BYTES + 1, directory)
+    return b"?" if content is None or len(content) > MOST_CONFIG_BYTES else content
 
 
 def _names(directory: int, name: str) -> list[str]:

@@ -151,10 +151,11 @@ def _pointer(file: Path, prefix: str = "") -> Path | None:
     return Path(path) if path and "\0" not in path and content.startswith(prefix) else None
 
 
-def plain_content(file: Path, most: int) -> bytes | None:
+def plain_content(file: Path | str, most: int, directory: int | None = None) -> bytes | None:
     """Return up to `most` bytes of a plain file; None if it is a link or anything else, or not to be read."""
     with suppress(OSError, ValueError):
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(file, flags, dir_fd=directory)
         with os.fdopen(descriptor, "rb") as opened:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return opened.read(most)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from subagent_server.run.confined_path import directory_below, names_below, open_real, printable, status_below
-from subagent_server.run.files import Directory
+from subagent_server.run.files import Directory, remove_below
 from subagent_server.run.processes import now
 from subagent_server.run.states import timestamp
 
@@ -145,10 +145,9 @@ def _move(source: int, name: str, target: int, new_name: str) -> None:
         except FileExistsError:
             raise
         except OSError:
-            with suppress(OSError):
-                _Bounds().remove(target, new_name)
+            remove_below(target, new_name)
             raise
-        _Bounds().remove(source, name)
+        remove_below(source, name)
 
 
 def _rename(source: int, name: str, target: int, new_name: str) -> None:
@@ -163,7 +162,7 @@ def _rename(source: int, name: str, target: int, new_name: str) -> None:
 
 
 class _Bounds:
-    """The bounds of one copy or removal."""
+    """The bounds of one copy."""
 
     def __init__(self) -> None:
         self._bytes, self._names = MOST_BYTES, MOST_NAMES
@@ -207,14 +206,3 @@ class _Bounds:
                     new.write(part)
         finally:
             os.close(old)
-
-    def remove(self, source: int, name: str, depth: int = 0) -> None:
-        """Remove a name, a directory with all that is in it."""
-        self._spend(1, 0, depth)
-        try:
-            os.unlink(name, dir_fd=source)
-        except IsADirectoryError:
-            with directory_below(source, name, os.O_RDONLY) as here:
-                for each in names_below(here, ".", MOST_NAMES + 1):
-                    self.remove(here, each, depth + 1)
-            os.rmdir(name, dir_fd=source)

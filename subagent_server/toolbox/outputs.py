@@ -6,7 +6,7 @@ import codecs
 import mimetypes
 import os
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from subagent_server.run.files import Directory
 from subagent_server.run.secrets import Masker
@@ -37,22 +37,6 @@ def new_file(directory: Directory, stem: str, suffix: str) -> tuple[Path, Binary
             number += 1
             continue
         return file.path.absolute(), os.fdopen(descriptor, "wb", buffering=0)
-
-
-def keep_bytes(directory: Directory | None, masker: Masker, data: bytes, media: str | None) -> str:
-    """Store bytes, with secrets masked; return a few words with their path, or why they are not kept."""
-    if directory is None:
-        return "not shown here"
-    if len(data) > KEPT_BYTES:
-        return f"not kept: more than {KEPT_BYTES:,} bytes"
-    suffix = mimetypes.guess_extension((media or "").partition(";")[0].strip()) or ".bin"
-    try:
-        path, file = new_file(directory, "file", suffix)
-        with file:
-            file.write(masker.stream(data, last=True)[0])
-    except OSError as error:
-        return f"not kept: {error.strerror or error}"
-    return f"kept in {path}"
 
 
 # -- The output of a program: head and tail for the model, all of it in a file, never all in memory.
@@ -177,21 +161,13 @@ MOST_BASE64 = {"image": 5 << 20, "document": 20 << 20}
 """How many characters of base64 the API takes in one block."""
 
 
-class Shortener(Protocol):
-    """Shortens results. The worker's implementation keeps the full text in a file."""
-
-    def shortened(self, result: ToolResult, characters: int) -> ToolResult:
-        """Return a result with at most about `characters` of text. May write files."""
-        ...
-
-
 def is_too_long(result: ToolResult, characters: int) -> bool:
     """Whether a result is too long for the model."""
     return _characters(result) > characters or any(map(_is_too_big, result.content))
 
 
 class KeptOutputs:
-    """Keeps long results in files of `directory`, up to 64 MiB each; without a directory the rest is lost."""
+    """Keeps what a model cannot see in files of `directory`, up to 64 MiB each; without one it is lost."""
 
     def __init__(self, directory: Directory | None = None, masker: Masker | None = None) -> None:
         self._directory = directory
@@ -217,13 +193,26 @@ class KeptOutputs:
                 capture.write(b"\n\n")
         return capture.finish()
 
+    def keep(self, data: bytes, media: str | None) -> str:
+        """Store bytes, with secrets masked; return a few words with their path, or why they are not kept."""
+        if self._directory is None:
+            return "not shown here"
+        if len(data) > KEPT_BYTES:
+            return f"not kept: more than {KEPT_BYTES:,} bytes"
+        suffix = mimetypes.guess_extension((media or "").partition(";")[0].strip()) or ".bin"
+        try:
+            path, file = new_file(self._directory, "file", suffix)
+            with file:
+                file.write(self._masker.stream(data, last=True)[0])
+        except OSError as error:
+            return f"not kept: {error.strerror or error}"
+        return f"kept in {path}"
+
     def _reference(self, block: ContentBlock) -> ContentBlock:
         """Return a text that names the file of an image or document too big for the API."""
         kind, source = block["type"], block["source"]
         try:
-            where = keep_bytes(
-                self._directory, self._masker, base64.b64decode(source["data"]), source.get("media_type")
-            )
+            where = self.keep(base64.b64decode(source["data"]), source.get("media_type"))
         except (binascii.Error, ValueError):
             where = "no valid base64"
         size = f"{len(source['data']):,} characters of base64"

@@ -18,13 +18,14 @@ from subagent_server.run.agent_definition import ServedAgent
 from subagent_server.run.errors import SubagentError
 from subagent_server.sandbox.server_places import Builder, ServerStarts
 from subagent_server.settings import state_directory_of
-from subagent_server.toolbox.mcp.mcp_tools import Attachments, McpTool, Servers, ToolChoice, connect
+from subagent_server.toolbox.mcp.mcp_tools import McpTool, Servers, ToolChoice, connect
 from subagent_server.toolbox.mcp.server_connection import (
     CallAnswer,
     CallTimedOut,
     ServerConnection,
     ServerContext,
 )
+from subagent_server.toolbox.outputs import KeptOutputs
 from subagent_server.worker.delegation import WorkerDelegation
 from subagent_server.worker.runners import RunnerSetup
 
@@ -72,7 +73,7 @@ async def connect_servers(
         code_mode = agent.enabled_code_mode
         excluded = None if code_mode is None else code_mode.excluded_tools
         wanted = ToolChoice(agent.tools, agent.disallowed_tools, excluded)
-        tools, warnings = servers.tools(wanted, set(own_names), Attachments(run.paths.outputs, run.masker))
+        tools, warnings = servers.tools(wanted, set(own_names), KeptOutputs(run.paths.outputs, run.masker))
     except BaseException:
         await servers.aclose(hurry=True)
         raise

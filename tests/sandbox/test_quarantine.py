@@ -12,12 +12,13 @@ import pytest
 from mcp_types import CallToolResult, Tool
 
 from subagent_server.run.agent_definition import ServerDefinition
-from subagent_server.run.files import Directory
+from subagent_server.run.files import Directory, remove_tree
 from subagent_server.sandbox import quarantine
 from subagent_server.sandbox.file_watch import CommandWatch, NameWatch, OwnWrites, own_hooks
 from subagent_server.sandbox.quarantine import Quarantine
-from subagent_server.toolbox.mcp.mcp_tools import Attachments, McpTool, ServerTool
+from subagent_server.toolbox.mcp.mcp_tools import McpTool, ServerTool
 from subagent_server.toolbox.mcp.server_connection import CallAnswer, ServerConnection, ServerContext
+from subagent_server.toolbox.outputs import KeptOutputs
 from tests.helpers.ordinary_user import user
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.wait import wait_for
@@ -54,7 +55,7 @@ def apart(tmp_path: Path) -> Iterator[Place]:
     directory.make_new()
     place = Place(tmp_path, directory.path / "quarantine")
     yield place
-    quarantine._Bounds().remove(os.open(shared, os.O_PATH), directory.path.name)
+    remove_tree(Directory(shared).entry(directory.path.name))
 
 
 def write(path: Path, text: str = "x") -> None:
@@ -271,7 +272,7 @@ def test_a_name_that_comes_by_the_call_of_a_server_here_is_moved(place: Place, k
     server = Writer("files", ServerDefinition.model_validate({"type": kind, "command": "x"}), around)
     offered = ServerTool("files", Tool(name="write", input_schema={"type": "object"}), "write")
     target = place.cwd / ".mcp.json"
-    result = asyncio.run(McpTool(offered, server, Attachments()).call({"path": str(target)}))
+    result = asyncio.run(McpTool(offered, server, KeptOutputs()).call({"path": str(target)}))
     assert target.exists() == (kind == "http")
     assert result.text == ("" if kind == "http" else "moved: 1")
 

@@ -44,9 +44,9 @@ from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.file_watch import watching
 from subagent_server.sandbox.readable import BoxRefused, box_environment, end_of_run
 from subagent_server.toolbox.basic import AskParent
-from subagent_server.toolbox.mcp.mcp_tools import Attachments, McpTool, converted
+from subagent_server.toolbox.mcp.mcp_tools import McpTool, converted
 from subagent_server.toolbox.mcp.server_connection import CallAnswer, ServerTrouble
-from subagent_server.toolbox.outputs import OutputCapture
+from subagent_server.toolbox.outputs import KeptOutputs, OutputCapture
 from subagent_server.toolbox.run_context import RunContext
 from subagent_server.toolbox.tool import ContentBlock, RunTools, Tool, ToolResult
 from subagent_server.toolbox.workspace import Arguments, entered_off_loop, off_loop, parse_arguments
@@ -105,7 +105,7 @@ async def programs_of(setup: RunTools) -> "Programs":
     functions = Functions(
         division.catalogue,
         {(tool.offered.server, tool.offered.tool.name): tool for tool in division.functions},
-        Attachments(setup.outputs, setup.masker),
+        KeptOutputs(setup.outputs, setup.masker),
         next((tool for tool in setup.own if isinstance(tool, AskParent)), None),
     )
     place = ProgramEnvironment(python or sys.executable, Path.cwd(), environment, setup.box, setup.spare)
@@ -246,7 +246,7 @@ class Functions:
 
     catalogue: Catalogue
     tools: Mapping[tuple[str, str], McpTool]
-    attachments: Attachments
+    attachments: KeptOutputs
     ask: AskParent | None = None
 
     def table(self) -> list[Any]:
@@ -395,7 +395,7 @@ class ProgramCalls:
 
 
 def value_of(
-    answer: CallAnswer, function: ToolFunction, attachments: Attachments
+    answer: CallAnswer, function: ToolFunction, attachments: KeptOutputs
 ) -> tuple[Reply, list[ContentBlock]]:
     """Return the value of a result, as its program gets it, and the images and documents for the model.
 

@@ -25,8 +25,9 @@ from subagent_server.extensions.code_mode.stubs import DividedTools, ToolFunctio
 from subagent_server.run.agent_definition import AgentDefinition, CodeMode
 from subagent_server.run.errors import RunRefused, choices, shorten
 from subagent_server.run.secrets import Masker
-from subagent_server.toolbox.mcp.mcp_tools import Attachments, ToolChoice, connect
+from subagent_server.toolbox.mcp.mcp_tools import ToolChoice, connect
 from subagent_server.toolbox.mcp.server_connection import ServerContext
+from subagent_server.toolbox.outputs import KeptOutputs
 
 
 @click.command()
@@ -94,7 +95,7 @@ async def _divided(agent: AgentDefinition, ready: ReadyServers) -> DividedTools:
     try:
         excluded = (agent.code_mode or CodeMode()).excluded_tools
         wanted = ToolChoice(agent.tools, agent.disallowed_tools, excluded)
-        tools, warnings = servers.tools(wanted, (), Attachments())
+        tools, warnings = servers.tools(wanted, (), KeptOutputs())
         for warning in warnings:
             pass_on("warning", message=warning)
         return divided(tools, excluded)

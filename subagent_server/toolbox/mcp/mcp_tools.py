@@ -27,9 +27,7 @@ from mcp_types import (
 
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.errors import BadArgument, RunRefused, shorten
-from subagent_server.run.files import Directory
 from subagent_server.run.images import media_type
-from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.file_watch import watching
 from subagent_server.toolbox.editor import image_block
 from subagent_server.toolbox.mcp.input_schemas import input_schema
@@ -40,7 +38,7 @@ from subagent_server.toolbox.mcp.server_connection import (
     ServerContext,
     ServerTrouble,
 )
-from subagent_server.toolbox.outputs import keep_bytes
+from subagent_server.toolbox.outputs import KeptOutputs
 from subagent_server.toolbox.tool import ToolResult
 from subagent_server.toolbox.workspace import entered_off_loop
 
@@ -53,19 +51,7 @@ from subagent_server.toolbox.workspace import entered_off_loop
 Block = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Attachments:
-    """Files for content that the model cannot see. Without a directory none is kept."""
-
-    directory: Directory | None = None
-    masker: Masker = field(default_factory=Masker)
-
-    def keep(self, data: bytes, media: str | None) -> str:
-        """Store bytes and return a few words with their path, or why they are not kept."""
-        return keep_bytes(self.directory, self.masker, data, media)
-
-
-def converted(result: CallToolResult, attachments: Attachments) -> ToolResult:
+def converted(result: CallToolResult, attachments: KeptOutputs) -> ToolResult:
     """Return a result in the form of the Messages API, which takes only text in an error."""
     blocks = [block for content in result.content for block in _blocks(content, attachments)]
     said = [content.text for content in result.content if isinstance(content, TextContent)]
@@ -101,7 +87,7 @@ def _text(text: str) -> Block:
 # -- one block of a result
 
 
-def _blocks(content: ContentBlock, attachments: Attachments) -> Iterator[Block]:
+def _blocks(content: ContentBlock, attachments: KeptOutputs) -> Iterator[Block]:
     match content:
         case TextContent():
             yield _text(content.text)
@@ -113,7 +99,7 @@ def _blocks(content: ContentBlock, attachments: Attachments) -> Iterator[Block]:
             yield from _resource(content, attachments)
 
 
-def _media(data: str, media: str | None, what: str, attachments: Attachments) -> Block:
+def _media(data: str, media: str | None, what: str, attachments: KeptOutputs) -> Block:
     try:
         raw = base64.b64decode(re.sub(r"\s", "", data), validate=True)
     except (binascii.Error, ValueError):
@@ -147,7 +133,7 @@ def _link(link: ResourceLink) -> str:
     return f"[resource {link.uri}{f' ({known})' if known else ''}{f': {about}' if about else ''}]"
 
 
-def _resource(content: EmbeddedResource, attachments: Attachments) -> Iterator[Block]:
+def _resource(content: EmbeddedResource, attachments: KeptOutputs) -> Iterator[Block]:
     resource = content.resource
     if isinstance(resource, BlobResourceContents):
         block = _media(resource.blob, resource.mime_type, f"resource {resource.uri}", attachments)
@@ -378,7 +364,7 @@ class McpTool:
 
     sequential = False
 
-    def __init__(self, offered: ServerTool, connection: ServerConnection, attachments: Attachments) -> None:
+    def __init__(self, offered: ServerTool, connection: ServerConnection, attachments: KeptOutputs) -> None:
         self.name = offered.name
         self.offered = offered
         self.connection = connection
@@ -448,7 +434,7 @@ class Servers:
     connections: list[ServerConnection] = field(default_factory=list)
 
     def tools(
-        self, wanted: ToolChoice, own: Collection[str], attachments: Attachments
+        self, wanted: ToolChoice, own: Collection[str], attachments: KeptOutputs
     ) -> tuple[list[McpTool], list[str]]:
         """Return the tools that the run may use, with warnings for its author; `own` are its other tools.
 

@@ -11,8 +11,9 @@ from subagent_server.run.agent_definition import AgentDefinition, ServerDefiniti
 from subagent_server.run.files import Directory
 from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.server_places import ServerStarts
-from subagent_server.toolbox.mcp.mcp_tools import Attachments, McpTool, Servers, ToolChoice, connect
+from subagent_server.toolbox.mcp.mcp_tools import McpTool, Servers, ToolChoice, connect
 from subagent_server.toolbox.mcp.server_connection import ServerContext
+from subagent_server.toolbox.outputs import KeptOutputs
 from subagent_server.toolbox.tool import ToolResult
 
 BOUND = 120.0
@@ -58,7 +59,7 @@ async def connected(
     async with asyncio.timeout(BOUND):
         field.servers = await connect(definitions, around, "worker")
     try:
-        tools, warnings = field.servers.tools(ToolChoice(), (), Attachments(Directory(home / "outputs")))
+        tools, warnings = field.servers.tools(ToolChoice(), (), KeptOutputs(Directory(home / "outputs")))
         field.tools = {tool.name: tool for tool in tools}
         for warning in warnings:
             field.record("warning", message=warning)

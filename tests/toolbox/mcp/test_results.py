@@ -9,7 +9,8 @@ from mcp_types import CallToolResult
 
 from subagent_server.run.files import Directory
 from subagent_server.run.secrets import Masker
-from subagent_server.toolbox.mcp.mcp_tools import Attachments, converted
+from subagent_server.toolbox.mcp.mcp_tools import converted
+from subagent_server.toolbox.outputs import KeptOutputs
 from subagent_server.toolbox.tool import ToolResult
 from tests.helpers.api_checks import check_request
 
@@ -21,7 +22,7 @@ SECRET = b"a-secret-of-the-run"
 def shown(result: dict[str, Any], directory: Path) -> ToolResult:
     """Return the content for the model, once the API has accepted it."""
     found = converted(
-        CallToolResult.model_validate(result), Attachments(Directory(directory), Masker([SECRET.decode()]))
+        CallToolResult.model_validate(result), KeptOutputs(Directory(directory), Masker([SECRET.decode()]))
     )
     content = found.content or [{"type": "text", "text": "(empty)"}]
     block = {"type": "tool_result", "tool_use_id": "t1", "content": content, "is_error": found.is_error}
