@@ -55,6 +55,7 @@ _BY_A_SIGNAL = 128
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _SPECIAL = re.compile(r"([\\*?\[\]!# ])")
 _SCRATCH = ".tmp"
+_HOLDS_FIFO = "it holds a FIFO"
 
 _SCRIPT = r"""
 set -eu -o pipefail
@@ -65,7 +66,12 @@ follows() { [ -n "$2" ] && git merge-base --is-ancestor "$1" "$2" 2>/dev/null; }
 tell() { printf '%s\0%s\0' "$1" "$2"; }
 
 # git opens what is called like a file of a repository, also below the work, and waits for good at a FIFO
-case $what in end|merge|renew) find ${store:+"$store"} "$work" -xdev -type p -delete || : ;; esac
+fifos() { find ${store:+"$store"} "$work" -xdev -type p "$@" || :; }
+case $what in
+end) [ -z "$(fifos -print -quit)" ] || { echo "it holds a FIFO" >&2; exit 1; } ;;
+tidy) fifos -delete; exit ;;
+merge | renew) fifos -delete ;;
+esac
 
 head=$start own=$start on=
 if [ -n "$store" ]; then
@@ -191,8 +197,18 @@ class Reader:
         Raises:
             GitFailed, OSError: nothing has changed.
         """
+        try:
+            return self._everything(start, message, history=history)
+        except GitFailed as error:
+            if error.why != _HOLDS_FIFO:
+                raise
+        with self._at_work("remove FIFOs", "tidy", start, writes=True):
+            pass
+        return self._everything(start, message, history=history)
+
+    def _everything(self, start: str, message: str, *, history: bool) -> LeftWork:
         doing = "read what the run has left"
-        with self._at_work(doing, "end", start, message=message, history=history, writes=True) as process:
+        with self._at_work(doing, "end", start, message=message, history=history) as process:
             left = _left(process)
             if left.tip not in (self.worktree.base, start):
                 self.keep(_stream(process), left.tip)
