@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from subagent_server.run.agent_definition import AgentDefinition
@@ -172,7 +173,7 @@ class ExecutedWatch:
         self._quarantine = Quarantine(run.paths.quarantine)
         self._cwd = Path.cwd()
         own = OwnWrites(state_directory_of(environment))
-        names = NameWatch(self._cwd, self._quarantine, own, agent.lifted, self._hooks)
+        names = NameWatch(self._cwd, self._quarantine, own, agent.lifted, lambda: self._hooks)
         self.commands = CommandWatch(names, run.paths.before, self._tell, run.masker.text)
 
     def begin(self) -> None:
@@ -187,8 +188,9 @@ class ExecutedWatch:
         return await asyncio.to_thread(self._look_first)
 
     def _look_first(self) -> Seen:
-        return look_for_run(self._run.store, self._cwd, self._hooks())
+        return look_for_run(self._run.store, self._cwd, self._hooks)
 
+    @cached_property
     def _hooks(self) -> tuple[str, ...]:
         """Git of the host reads no repository that this run writes, which has no hooks of the user."""
         return () if self._run.meta().worktree is not None else own_hooks(self._cwd)

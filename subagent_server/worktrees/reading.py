@@ -260,13 +260,16 @@ class Reader:
             words = [what, str(store or ""), str(files), worktree.base, worktree.branch, start, message]
             command = ["bash", "--noprofile", "--norc", "-c", _SCRIPT, "bash", *words]
             shown = [each for each in (files, *([] if store is None else [store])) if each.is_dir()]
+            # never the PATH of the caller, in which a run can have put a `find`
+            path = os.pathsep.join([str(Path(self.git.program).parent), *SYSTEM_PLACES])
+            variables = {**self.git.variables, **identity_of(self.git), "PATH": path}
             if self.state.boxed:
-                process = self._boxed(doing, command, place, shown, borrowed, complaint, writes=writes)
+                process = self._boxed(doing, command, variables, place, shown, borrowed, complaint, writes)
             else:
                 process = subprocess.Popen(
                     command,
                     cwd=place,
-                    env={**self.git.variables, **identity_of(self.git)},
+                    env=variables,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=complaint,
@@ -293,19 +296,18 @@ class Reader:
         self,
         doing: str,
         command: list[str],
+        variables: Mapping[str, str],
         place: Path,
         shown: list[Path],
         borrowed: list[Path],
         complaint: IO[bytes],
-        *,
         writes: bool,
     ) -> "subprocess.Popen[bytes]":
-        path = os.pathsep.join([str(Path(self.git.program).parent), *SYSTEM_PLACES])
-        own = {name: value for name, value in self.git.variables.items() if name not in SEEN_BY_GIT}
+        seen = set(SEEN_BY_GIT) - {"PATH"}
         rules = Rules(
             cwd=place,
-            environment={**self.environment, "PATH": path},
-            own={**own, **identity_of(self.git), "PATH": path},
+            environment={**self.environment, "PATH": variables["PATH"]},
+            own={name: value for name, value in variables.items() if name not in seen},
             network=False,
             read=[*borrowed, *([] if writes else shown)],
             write=shown if writes else [],

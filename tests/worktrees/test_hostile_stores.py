@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,22 @@ def reader(tmp_path: Path) -> Reader:
         repository=str(top / ".git"),
     )
     return Reader(repository_of(worktree, os.environ), worktree, WorktreeState(phase="working"), os.environ)
+
+
+def test_no_program_of_the_callers_path_reads_what_a_run_has_left(reader: Reader, tmp_path: Path) -> None:
+    planted, mark, files = tmp_path / "bin", tmp_path / "mark", Path(reader.worktree.path)
+    for directory in (planted, files):
+        directory.mkdir()
+    for name in ("bash", "find", "cp", "head", "ls", "git"):
+        (planted / name).write_text(f"#!/bin/sh\ntouch {mark}\n", encoding="utf-8")
+        (planted / name).chmod(0o755)
+    (files / "new.txt").write_text("new\n", encoding="utf-8")
+    os.mkfifo(files / "HEAD")
+    environment = {**os.environ, "PATH": f"{planted}:{os.environ['PATH']}"}
+    reads = replace(reader, git=repository_of(reader.worktree, environment), environment=environment)
+    left = reads.everything(reader.worktree.base, "What is left", history=True)
+    assert left.tip != reader.worktree.base and not mark.exists()
+    assert [path.name for path in files.iterdir()] == ["new.txt"]
 
 
 @pytest.mark.parametrize("name", streams(""))
