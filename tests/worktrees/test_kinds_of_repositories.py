@@ -219,8 +219,8 @@ def as_of_an_earlier_version(repository: Repository, run_id: str) -> None:
 def test_a_worktree_of_an_earlier_version_is_shown_merged_continued_and_removed(
     world: World, repository: Repository
 ) -> None:
-    merged, continued, dropped, unsettled = (repository.ran() for _ in range(4))
-    for run_id in (merged, continued, dropped, unsettled):
+    merged, continued, unsettled = (repository.ran() for _ in range(3))
+    for run_id in (merged, continued, unsettled):
         as_of_an_earlier_version(repository, run_id)
     state = world.paths(unsettled).worktree.path
     state.write_text(state.read_text("utf-8").replace('"kept"', '"working"'), encoding="utf-8")
@@ -241,7 +241,7 @@ def test_a_worktree_of_an_earlier_version_is_shown_merged_continued_and_removed(
     assert world.events(second, "tool_result")[-1]["text"] == "2"
     assert repository.shown(second)["commits"] == 2 and repository.store(second).is_dir()
     assert "merged" in repository.merge(merged)
-    assert world.cli("rm", "--drop-unmerged", merged, continued, dropped, unsettled, second).returncode == 0
+    assert world.cli("rm", "--drop-unmerged", merged, continued, unsettled, second).returncode == 0
     assert not (repository.top / ".git" / "worktrees").exists()
     assert repository.branches() == [] == repository.worktrees()
     assert repository.git("fsck", "--no-dangling") == ""

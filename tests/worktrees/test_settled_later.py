@@ -77,7 +77,7 @@ def test_work_that_could_not_be_brought_home_is_named_and_brought_home_by_any_re
 def test_a_git_that_is_killed_while_a_worker_reads_what_is_left_loses_nothing(
     world: World, repository: Repository
 ) -> None:
-    world.play(shell(f"{WORK}; head -c 100M /dev/urandom > large"), says("Done."))
+    world.play(shell(f"{WORK}; head -c 40M /dev/urandom > large"), says("Done."))
     run_id = world.start()
 
     worker = world.worker(run_id)
