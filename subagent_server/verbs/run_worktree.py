@@ -45,9 +45,6 @@ from subagent_server.worktrees.store_of_run import (
     store_of,
 )
 
-SECONDS_OF_READERS = 20.0
-"""How long each step may take of a reader that tries once more to settle a worktree."""
-
 
 class UnmergedWork(CallerError):
     """A run has changes in its worktree that nothing else has."""
@@ -248,9 +245,7 @@ def settle(store: RunStore, meta: RunMeta, *, patience: float = GIT_SECONDS) -> 
             if state.handed_to != meta.run_id or state.phase in ("removing", "removed"):
                 return None
             state = state.model_copy(update={"handed_to": None})
-        # whoever only reads does not wait long, again and again, for what a run has made to take long
-        is_again = patience == 0 and state.trouble is not None
-        return _settled(run, meta, worktree, state, SECONDS_OF_READERS if is_again else GIT_SECONDS)
+        return _settled(run, meta, worktree, state)
 
 
 def settle_if_possible(
@@ -280,9 +275,7 @@ def is_settled(store: RunStore, meta: RunMeta) -> bool:
     return not isinstance(settle_if_possible(store, meta, patience=0), SubagentError)
 
 
-def _settled(
-    run: RunPaths, meta: RunMeta, worktree: Worktree, state: WorktreeState, seconds: float
-) -> WorktreeState:
+def _settled(run: RunPaths, meta: RunMeta, worktree: Worktree, state: WorktreeState) -> WorktreeState:
     def begin_removal(going: WorktreeState) -> None:
         write_worktree(run, going)
         failpoint("worktree.removing")
@@ -290,7 +283,7 @@ def _settled(
     subject = f"Changes of {meta.agent_name} that run {meta.run_id} left uncommitted"
     message = f"{subject}\n\nSubagent-Run: {meta.run_id}\n"
     try:
-        state = settle_worktree(worktree, state, message, os.environ, begin_removal, seconds)
+        state = settle_worktree(worktree, state, message, os.environ, begin_removal)
     except (OSError, SubagentError) as error:
         if isinstance(error, SubagentError):
             failed = error
