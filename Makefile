@@ -77,7 +77,7 @@ picture: $(VENV)/.installed-dev  ## draw docs/screen.svg anew
 	$(BIN)/python -m tests.picture > docs/screen.svg
 
 test-nodes: $(VENV)/.installed-dev  ## runs on a Slurm of three nodes, and on hosts of ssh, as an ordinary user (`apt-get install slurmctld slurmd slurm-client munge openssh-server`)
-	tests/nodes/as_user.sh $(abspath $(BIN))/python -m pytest -n 0 -p no:cacheprovider --timeout 600 tests/nodes
+	tests/nodes/as_user.sh $(abspath $(BIN))/python -m pytest -n 2 --dist loadfile -p no:cacheprovider --timeout 600 tests/nodes
 
 soak-nodes: $(VENV)/.installed-dev  ## kill nodes, slurmctld and file servers among runs, as root in namespaces, ROUNDS times (`apt-get install bindfs fuse3`, too)
 	unshare --mount --pid --fork --kill-child --mount-proc -- \

@@ -8,11 +8,12 @@ but its descriptor is in `argv`. Slurm keeps the environment of a job: of a run,
 import os
 import re
 import shlex
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, Popen
 from typing import Any
 
 from subagent_server.process import beat
@@ -124,17 +125,15 @@ def _read(state: str, node: str, reason: str) -> Sight:
 def cancel(run_id: str) -> None:
     """Take a job out of the queue, or send TERM to its shim. Not waited for: Slurm may be dead."""
     _ending[:] = [each for each in _ending if each.poll() is None]  # a server would keep zombies
-    try:
+    with suppress(OSError, NoHostProgram):  # its worker reads the end of the run by itself
         program = str(user_program("scancel", os.environ.get("PATH"), [Path.cwd()]))
         for more in (["--state=PENDING"], ["--signal=TERM", "--batch"]):
             words = [program, "--quiet", "--me", "--name", run_id, *more]
-            _ending.append(start(words, 30.0, passed_on(), b"", with_starter=False, **_SILENT))
-    except (OSError, NoHostProgram):
-        return  # its worker reads the end of the run by itself
+            end = start(words, 30.0, passed_on(), b"", with_starter=False, stdout=DEVNULL, stderr=DEVNULL)
+            _ending.append(end)
 
 
-_ending: "list[subprocess.Popen[bytes]]" = []
-_SILENT: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+_ending: "list[Popen[bytes]]" = []
 
 
 def why_ended() -> tuple[str, str] | None:

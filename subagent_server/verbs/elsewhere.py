@@ -27,7 +27,7 @@ class Facts:
     lease: float
     node: str = ""
     tree_gone: bool = False
-    """`exit.json` says that nothing of the run is left."""
+    """Nothing of the run is left, says `exit.json`, or ever was."""
     beat_age: float | None = None
     starting: bool = False
     """Its starter holds its lock. A free lock says nothing."""
@@ -126,7 +126,9 @@ def look(run: RunPaths, meta: RunMeta) -> Look:
     if launch is None or launch.lease is None:  # no heartbeat: nobody here will ever know
         host = "another host" if launch is None else visible(launch.host[:_MOST_NAME])
         return Look(None, f"it runs on {node or host}", node)
-    gone = durable.read_object(run.exit, RECORD_BYTES).get("treeGone") is True
+    # A shim reads the state after its claim: of a run that ended before, none will begin.
+    never_begins = meta.status.is_terminal and not run.shim_claim.exists()
+    gone = never_begins or durable.read_object(run.exit, RECORD_BYTES).get("treeGone") is True
     age = None if gone else beat.age(run, run.beat)
     facts = Facts(launch.lease, node, tree_gone=gone, beat_age=age)
     if (verdict := judge(facts)).live is not None:

@@ -31,6 +31,12 @@ def lost(world: World, run_id: str) -> None:
     assert world.failed(run_id)[0] == "lost"
 
 
+def holds(root: Path, secret: str) -> list[str]:
+    """Return the files below a directory that hold a text."""
+    files = (file for file in root.rglob("*") if file.is_file() and file.name != "s.lock")  # of munged
+    return [str(file) for file in files if secret.encode() in file.read_bytes()]
+
+
 @pytest.fixture(scope="session")
 def home() -> Iterator[Path]:
     """A directory whose path is short, as sockets need it."""

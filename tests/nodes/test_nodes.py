@@ -3,30 +3,29 @@
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from subagent_server.run.states import Status
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import API_KEY, BOUND, World
-from tests.nodes.conftest import over
+from tests.nodes.conftest import holds, lost, over
 
 
-def holds(root: Path, secret: str) -> list[str]:
-    """Return the files below a directory that hold a text."""
-    files = (file for file in root.rglob("*") if file.is_file() and file.name != "s.lock")  # of munged
-    return [str(file) for file in files if secret.encode() in file.read_bytes()]
+def command_lines() -> dict[int, str]:
+    """Return the command lines of all processes of this user, those on nodes included."""
+    found = {}
+    for each in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"\nUid:\t{os.getuid()}\t" in (each / "status").read_text(encoding="utf-8", errors="replace"):
+                found[int(each.name)] = (each / "cmdline").read_bytes().decode("utf-8", "replace")
+    return found
 
 
-def command_lines() -> str:
-    """Return the command lines of all processes of this machine."""
-    found = []
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append(each.read_bytes().decode("utf-8", "replace"))
-        except OSError:
-            continue
-    return "\n".join(found)
+def shims(run_id: str) -> list[int]:
+    """Return the processes that are the shim of a run, or its heart."""
+    return [pid for pid, line in command_lines().items() if run_id in line and "shim.py" in line]
 
 
 def test_a_run_on_a_node_asks_is_answered_and_ends(world: World, home: Path) -> None:
@@ -39,7 +38,7 @@ def test_a_run_on_a_node_asks_is_answered_and_ends(world: World, home: Path) -> 
     assert f"its processes live on {node}" in world.cli("show", run_id).stdout
     assert f"on {node}" in world.cli("ls").stdout
     for secret in (API_KEY, "quagga-77"):
-        assert holds(home, secret) == [] and secret not in command_lines()
+        assert holds(home, secret) == [] and secret not in str(command_lines())
     assert holds(world.runs, API_KEY) == []
     world.reply(run_id, "blue")
     assert world.completed(run_id) == "Blue it is."
@@ -71,24 +70,9 @@ def test_the_worker_of_a_killed_shim_is_gone_before_a_reader_says_lost(world: Wo
     run_id = world.start()
     ticks = world.work / "ticks"
     wait_for(ticks.exists, BOUND, "the command")
-    shims = [pid for pid in _with(run_id) if "shim.py" in pid[1]]
-    os.kill(shims[0][0], signal.SIGKILL)
-    wait_for(lambda: world.look(run_id).meta.status.is_terminal, BOUND, "the verdict")
-    assert world.failed(run_id)[0] == "lost"
+    os.kill(min(shims(run_id)), signal.SIGKILL)
+    lost(world, run_id)
     counted = ticks.stat().st_size
-    assert not [each for each in _with(run_id) if "shim" in each[1]]
+    assert shims(run_id) == []
     over(world, run_id)
     assert ticks.stat().st_size == counted
-
-
-def _with(run_id: str) -> list[tuple[int, str]]:
-    """Return the processes of this machine, nodes included, whose command line names a run."""
-    found = []
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = each.read_bytes().decode("utf-8", "replace")
-        except OSError:
-            continue
-        if run_id in line:
-            found.append((int(each.parent.name), line))
-    return found

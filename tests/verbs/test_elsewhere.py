@@ -16,6 +16,7 @@ from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import LaunchInfo, RunResult
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
+from subagent_server.run.transitions import StopRequested
 from subagent_server.verbs.elsewhere import SETTLE_SECONDS, Facts, judge
 from subagent_server.verbs.reconcile import observe
 from subagent_server.worker.supervisor import ParentWatch
@@ -204,6 +205,18 @@ def test_a_job_that_never_was_is_called_so_at_the_second_look(
     os.utime(run.unseen.path, (moment, moment))
     seen = observe(store, RUN_ID)
     assert seen.meta.error is not None and seen.meta.error.code == "launch_failed"
+
+
+def test_nothing_lives_of_a_run_that_ended_before_a_shim_claimed_it(
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight | None], None]
+) -> None:
+    slurm_says(Sight("waiting", "Priority"))
+    for file in (run.beat, run.shim, run.shim_claim):
+        file.unlink()
+    assert observe(store, RUN_ID).live is True
+    store.update(RUN_ID, StopRequested(), T0)
+    assert observe(store, RUN_ID).live is False  # and the run that continues it need not wait
+    assert json.loads(run.exit.path.read_bytes())["treeGone"] is True
 
 
 def test_a_child_does_not_take_the_free_lock_of_a_parent_elsewhere_for_its_death(
