@@ -43,7 +43,8 @@ def beating(child: Child, directory: Path) -> tuple[int, int, int]:
     watcher, worker = map(int, child.hear().split())
     wait_for(lambda: below(watcher), BOUND, "the writer")
     run = run_at(directory)
-    wait_for(lambda: beat.age(run, run.beat) is not None, BOUND, "a beat")
+    first = run.beat.read(99)  # that of the shim; a writer that was just forked is not set up yet
+    wait_for(lambda: run.beat.read(99) != first, BOUND, "a beat of the writer")
     return watcher, below(watcher)[0], worker
 
 
@@ -68,7 +69,7 @@ def test_what_cannot_be_heard_for_a_lease_is_ended(directory: Path, fault: str) 
             os.kill(writer if fault == "the writer dies" else watcher, signal.SIGKILL)
         if fault == "the watcher dies":  # the shim ends its worker itself then
             os.kill(worker, signal.SIGKILL)
-        assert shim.hear() == "fenced -9"
+        assert shim.hear().startswith("fenced ")  # its shell may see the death of its child first, and exit
 
 
 def test_a_worker_does_not_outlive_its_killed_shim(directory: Path) -> None:
