@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,72 +78,82 @@ def snippet(client: Client, entry: Entry) -> str:
     return _written(client.syntax, "", {_SERVERS[client.syntax]: {SERVER: entry}})
 
 
-def plan(client: Client, path: Path, entry: Entry, *, private: bool) -> Change:
-    """Return the change that makes a client start the server as `entry` says.
+# Each of the four returns the change of one file, and raises:
+#   NotEditable: the file cannot be changed safely, so it stays as it is.
+#   BadArgument: a path in the entry cannot be written down.
+#   OSError: the file cannot be read.
 
-    Raises:
-        NotEditable: the file cannot be changed safely, so it stays as it is.
-        BadArgument: a path in the entry cannot be written down.
-        OSError: the file cannot be read.
-    """
-    before, text = _read(path)
-    data = _parsed(client.syntax, text)
-    servers = _servers(client.syntax, data)
-    present = servers.get(SERVER)
-    if is_current(present, entry):
-        return Change(path, before, before)
-    servers[SERVER] = entry
-    after = _encoded(before, _written(client.syntax, text, data))
-    return Change(path, before, after, replaces=present is not None, private=private)
+
+def plan(client: Client, path: Path, entry: Entry, *, private: bool) -> Change:
+    """Return the change that makes a client start the server as `entry` says."""
+
+    def add(data: dict[str, Any]) -> bool:
+        servers = _servers(client.syntax, data)
+        present = servers.get(SERVER)
+        if not is_current(present, entry):
+            data[_SERVERS[client.syntax]] = {**servers, SERVER: entry}
+        return present is not None
+
+    return _change(client.syntax, path, add, private=private)
 
 
 def plan_permissions(path: Path, permissions: ClientPermissions) -> Change:
-    """Return the change that lets a client call the tools of the server without asking each time.
+    """Return the change that lets a client call the tools of the server without asking each time."""
 
-    Raises as `plan`.
-    """
-    before, text = _read(path)
-    data = _parsed("json", text)
-    for place, item in permissions.lists.items():
-        listed = _around(data, place).setdefault(place[-1], [])
-        if not isinstance(listed, list):
-            raise NotEditable(f"its {'.'.join(place)} is no list")
-        if item not in listed:
-            listed.append(item)
-    for place, value in permissions.texts.items():
-        _around(data, place).setdefault(place[-1], value)
-    if data == _parsed("json", text):
-        return Change(path, before, before)
-    return Change(path, before, _encoded(before, _written("json", text, data)))
+    def allow(data: dict[str, Any]) -> bool:
+        for place, item in permissions.lists.items():
+            listed = _around(data, place).setdefault(place[-1], [])
+            if not isinstance(listed, list):
+                raise NotEditable(f"its {'.'.join(place)} is no list")
+            if item not in listed:
+                listed.append(item)
+        for place, value in permissions.texts.items():
+            _around(data, place).setdefault(place[-1], value)
+        return False
+
+    return _change("json", path, allow)
 
 
 def plan_removal(client: Client, path: Path) -> Change:
     """Return the change that takes the server out of a client's file; a file that holds nothing else goes.
 
-    `replaces` says that the server of our name is another one. Raises as `plan`.
+    `replaces` says that the server of our name is another one.
     """
-    before, text = _read(path)
-    data = _parsed(client.syntax, text)
-    servers = _servers(client.syntax, data)
-    present = servers.pop(SERVER, None)
-    if present is None:
-        return Change(path, before, before)
-    if not servers:
-        del data[_SERVERS[client.syntax]]
-    after = _left(path, before, _written(client.syntax, text, data))
-    return Change(path, before, after, replaces=not is_written_by_init(present))
+
+    def take_out(data: dict[str, Any]) -> bool:
+        servers = _servers(client.syntax, data)
+        present = servers.pop(SERVER, None)
+        if present is not None and not servers:
+            del data[_SERVERS[client.syntax]]
+        return present is not None and not is_written_by_init(present)
+
+    return _change(client.syntax, path, take_out)
 
 
 def plan_withdrawal(path: Path, permissions: ClientPermissions) -> Change:
-    """Return the change that takes back what `plan_permissions` allows. Raises as `plan`."""
+    """Return the change that takes back what `plan_permissions` allows."""
+
+    def withdraw(data: dict[str, Any]) -> bool:
+        for place, value in [*permissions.lists.items(), *permissions.texts.items()]:
+            _taken_out(data, place, value)
+        return False
+
+    return _change("json", path, withdraw)
+
+
+def _change(
+    syntax: Syntax, path: Path, edit: Callable[[dict[str, Any]], bool], *, private: bool = True
+) -> Change:
+    """Return the change that `edit` makes of the data; it says whether another server was there."""
     before, text = _read(path)
-    data = _parsed("json", text)
-    found = False
-    for place, value in [*permissions.lists.items(), *permissions.texts.items()]:
-        found |= _taken_out(data, place, value)
-    if not found:
+    data = _parsed(syntax, text)
+    replaces = edit(data)
+    if data == _parsed(syntax, text):
         return Change(path, before, before)
-    return Change(path, before, _left(path, before, _written("json", text, data)))
+    rest = _written(syntax, text, data)
+    if rest.strip() in ("", "{}") and not path.is_symlink():  # a link keeps its file
+        return Change(path, before, None, replaces)
+    return Change(path, before, _encoded(before, rest), replaces, private)
 
 
 def write(change: Change, own: OwnWrites) -> None:
@@ -222,12 +232,6 @@ def _encoded(before: bytes | None, text: str) -> bytes:
         raise BadArgument(f"{around} is not UTF-8: name directories that are.") from error
 
 
-def _left(path: Path, before: bytes | None, rest: str) -> bytes | None:
-    """Return what is left of a file: nothing if it held nothing else, but a link keeps its file."""
-    is_empty = rest.strip() in ("", "{}")
-    return None if is_empty and not path.is_symlink() else _encoded(before, rest)
-
-
 # -- the two syntaxes
 
 
@@ -262,7 +266,8 @@ def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _servers(syntax: Syntax, data: dict[str, Any]) -> dict[str, Any]:
-    servers = data.setdefault(_SERVERS[syntax], {})
+    """Return the servers of a file. Raises NotEditable."""
+    servers = data.get(_SERVERS[syntax], {})
     if not isinstance(servers, dict):
         raise NotEditable(f"its {_SERVERS[syntax]} is no {'object' if syntax == 'json' else 'table'}")
     return servers

@@ -1,5 +1,6 @@
 """`subagent doctor`: check agent files, or the files of runs."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -220,8 +221,8 @@ def _check_agents(
         err(f"HTTP: server {pid} runs with --no-token. {EVERYBODY}")
     for server in servers:
         err(one_line(f"MCP server {server['server']} of {server['agent']} works {server['why']}."))
-    for problem in problems:
-        out(problem_line(session, problem))
+    for line in _grouped(session, problems):
+        out(line)
     warnings = sum(problem.kind == "warning" for problem in problems)
     err(_summary(len(agents), "agent", findings, warnings))
     return ExitCode.FAILED if findings else ExitCode.OK
@@ -241,6 +242,23 @@ def _problems(checked: CheckedAgent) -> Iterator[Problem]:
         yield Problem(path, None, "warning", told, agent.name)
     if checked.doubt is not None:
         yield Problem(path, None, "warning", f"not trusted: {checked.doubt.remark}", agent.name)
+
+
+def _grouped(session: Session, problems: list[Problem]) -> Iterator[str]:
+    """Yield what several agents have in common once, with their number; the rest by file, faults first."""
+    by_reason: dict[tuple[bool, str, str], list[Problem]] = defaultdict(list)
+    alone: list[Problem] = []
+    for each in problems:
+        reason = each.reason.replace(f"agent {each.agent} ", "each ", 1)
+        same = by_reason[each.kind in _REMARKS, each.kind, reason] if each.line is None else alone
+        same.append(each)
+    for (_, kind, reason), same in sorted(by_reason.items()):
+        if len(same) > 1:
+            yield one_line(f"{len(same)} agents: {kind}: {reason}")
+        else:
+            alone += same
+    alone.sort(key=lambda each: (each.path, each.kind in _REMARKS, each.line or 0))
+    yield from (problem_line(session, each) for each in alone)
 
 
 def _summary(checked: int, what: str, wrong: int, warnings: int = 0) -> str:

@@ -1,45 +1,69 @@
-"""`subagent init`: register this server with an MCP client."""
+"""`subagent init`: register this server with an MCP client.
 
+Everything is planned before anything is written: the client's file, its settings, the trust in the directory.
+"""
+
+import json
+import os
+import re
 import shutil
-from collections.abc import Iterator
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
-from subagent_server.cli.client_files import Change, snippet, write
-from subagent_server.cli.clients import CLIENTS, SERVER, Client, Scope
+from subagent_server.cli.client_files import (
+    Change,
+    NotEditable,
+    plan,
+    plan_permissions,
+    plan_removal,
+    plan_withdrawal,
+    snippet,
+    write,
+)
+from subagent_server.cli.clients import (
+    CLIENTS,
+    SERVE_WORDS,
+    SERVER,
+    Client,
+    ClientDirectories,
+    ClientPermissions,
+    Entry,
+    Scope,
+)
 from subagent_server.cli.console.app import Session, pass_session
 from subagent_server.cli.console.asking import coverage_lines
 from subagent_server.cli.console.http_options import DEFAULT_ADDRESS
 from subagent_server.cli.console.output import (
     EarlyExit,
     ExitCode,
+    Flags,
     err,
     has_person,
     json_option,
     out,
     out_json,
 )
-from subagent_server.cli.console.terminal import one_line
-from subagent_server.cli.registration import (
-    InitOrder,
-    Registration,
-    change_wire,
-    elsewhere,
-    file_of,
-    order_of,
-    place_of,
-    planned,
-    planned_removal,
-    show_changes,
-)
+from subagent_server.cli.console.terminal import coloured, escape_lines, one_line
 from subagent_server.cli.serve import check_patterns
+from subagent_server.run.errors import shorten
 from subagent_server.sandbox.file_watch import OwnWrites
-from subagent_server.verbs.trust_check import trust
+from subagent_server.settings import Settings
+from subagent_server.verbs.access_tokens import token_of
+from subagent_server.verbs.trust_check import Coverage, coverage, trust
 
+_COMMAND = "subagent"
 _KEY = "ANTHROPIC_API_KEY"
 """The variable of the key that agents use unless their file names another."""
+_COLOURS = {"+": "green", "-": "red"}
+_TOKEN = re.compile(r"Bearer [\w.~+/=-]+")
 
 
 @click.command()
@@ -90,7 +114,7 @@ def init(
     force: bool,
     approve: bool,
     as_json: bool,
-) -> int:
+) -> ExitCode:
     """Register this server with an MCP client, with the --agents, --runs and --max-runs of this call.
 
     CLIENT is claude (Claude Code), codex, gemini, cursor or claude-desktop. The change is shown before it is
@@ -101,116 +125,342 @@ def init(
     if remove:
         if patterns or url or only_print:
             raise click.UsageError("--remove takes out what is there: leave --agent, --http and --print out.")
-        return _remove(session, known, scope or known.scopes[0], yes=yes, force=force, as_json=as_json)
+        removal = Removal(session, known, scope or known.scopes[0])
+        return _carry_out(session, removal, yes=yes, force=force, as_json=as_json)
     if patterns:
         check_patterns(patterns, session.service.registry)
-    order = order_of(session.settings, known, patterns, scope, url, approved=approve)
-    if only_print:
-        out(snippet(known, order.entry).rstrip("\n"))
-        if (permissions := order.permissions) is not None:
-            path = session.shown(permissions.file(place_of(session.settings)))
-            lists = " and ".join(f'"{item}" in {".".join(keys)}' for keys, item in permissions.lists.items())
-            err(f"So that it does not ask before each tool, put {lists} of {path}.")
-        return ExitCode.OK
-    return _register(session, order, yes=yes, force=force, as_json=as_json)
+    order = _order(session.settings, known, patterns, scope, url, approved=approve)
+    if not only_print:
+        registration = _registration(session, order, as_json)
+        return _carry_out(session, registration, yes=yes, force=force, as_json=as_json)
+    out(snippet(known, order.entry).rstrip("\n"))
+    if (permissions := order.permissions) is not None:
+        path = session.shown(permissions.file(_place(session.settings)))
+        lists = " and ".join(f'"{item}" in {".".join(keys)}' for keys, item in permissions.lists.items())
+        err(f"So that it does not ask before each tool, put {lists} of {path}.")
+    return ExitCode.OK
 
 
-def _register(session: Session, order: InitOrder, *, yes: bool, force: bool, as_json: bool) -> ExitCode:
-    """Plan a registration, show it, and make it if the person or --yes allows it."""
-    registration = planned(session, order, as_json)
-    covered, changes = registration.covered, registration.changes
+def _carry_out(
+    session: Session, what: "Registration | Removal", *, yes: bool, force: bool, as_json: bool
+) -> ExitCode:
+    """Show the changes, and make them if the person or --yes allows it."""
     asking = not (yes or as_json) and has_person()
-    problem = _problem(session, [registration.change], "to replace it", force)
-    if problem is None and registration.is_needed and not (yes or asking):
-        problem = EarlyExit(
-            ExitCode.NEEDS_ANSWER, "nothing was written: add --yes to write this without being asked."
-        )
+    problem = _problem(session, what, may_write=yes or asking, force=force)
     if not as_json:
-        _show(session, registration, asking)
-    if registration.is_needed and problem is None:
-        if asking and not click.confirm(_question(registration), err=True):
+        for change in what.changes:
+            for line in _diff(change, session.shown(change.path)):
+                shown = escape_lines(line)
+                out(coloured(shown, _COLOURS.get(shown[:1])))
+        what.show(asking)
+    if what.is_needed and problem is None:
+        if asking and not click.confirm(what.question, err=True):
             err("Nothing was written.")
             return ExitCode.OK
-        if covered is not None:
-            trust(session.settings, covered)  # before the files: the client's first start must not be refused
-        for change in changes:
-            write(change, OwnWrites(session.settings.state_directory))
+        what.make(OwnWrites(session.settings.state_directory))
     if as_json:
-        out_json(
-            registration.to_wire("refused" if problem else "written" if registration.is_needed else "current")
-        )
+        out_json(what.to_wire("refused" if problem else what.done if what.is_needed else what.nothing))
     elif problem is None:
-        err(_conclusion(session, registration))
+        err(what.conclusion())
     if problem is not None:
         raise problem
     return ExitCode.OK
 
 
-def _remove(
-    session: Session, client: Client, scope: Scope, *, yes: bool, force: bool, as_json: bool
-) -> ExitCode:
-    """Undo what `init` wrote for a client in a scope."""
-    path = file_of(client, scope, place_of(session.settings))
-    changes = [change for change in planned_removal(session, client, scope) if change.is_needed]
-    asking = not (yes or as_json) and has_person()
-    problem = _problem(session, changes, "to take it out", force)
-    if problem is None and changes and not (yes or asking):
-        problem = EarlyExit(
-            ExitCode.NEEDS_ANSWER, "nothing was changed: add --yes to do this without being asked."
-        )
-    if not as_json:
-        show_changes(session, changes)
-    if problem is None:
-        if changes and asking and not click.confirm("Take this out?", err=True):
-            err("Nothing was changed.")
-            return ExitCode.OK
-        for change in changes:
-            write(change, OwnWrites(session.settings.state_directory))
-            if change.path.parent.parent == session.settings.cwd:
+def _problem(
+    session: Session, what: "Registration | Removal", *, may_write: bool, force: bool
+) -> EarlyExit | None:
+    """Return why nothing may be written, or None."""
+    for change in what.changes:
+        if change.replaces and not force:
+            sentence = (
+                f"{session.shown(change.path)} has another server called {SERVER} and was left as it is"
+            )
+            return EarlyExit(ExitCode.USAGE, f"{sentence}: add --force {what.purpose}.")
+    if may_write or not what.is_needed:
+        return None
+    sentence = "nothing was written: add --yes to write this without being asked."
+    return EarlyExit(ExitCode.NEEDS_ANSWER, sentence)
+
+
+# -- what is registered
+
+
+@dataclass(frozen=True)
+class InitOrder:
+    """The entry of a client that is to be registered, in the file of a scope. `approved`: see --approve.
+
+    `token` is the secret in the entry of a client that comes over HTTP.
+    """
+
+    client: Client
+    scope: Scope
+    entry: Entry
+    approved: bool
+    token: str | None = None
+
+    @property
+    def permissions(self) -> ClientPermissions | None:
+        """The settings to write next to the entry, if any."""
+        return self.client.permissions.get(self.scope) if self.approved else None
+
+    def to_wire(self, path: Path, state: str) -> dict[str, Any]:
+        """Return it for `--json`, without the token."""
+        entry = json.dumps(self.entry)
+        if self.token is not None:
+            entry = entry.replace(self.token, "TOKEN")
+        return {"client": self.client.name, "file": str(path), "state": state, "entry": json.loads(entry)}
+
+
+def _order(
+    settings: Settings,
+    client: Client,
+    patterns: Sequence[str],
+    scope: Scope | None,
+    url: str | None,
+    *,
+    approved: bool,
+) -> InitOrder:
+    """Return the order; over HTTP, with the token of this client, which is made if it has none.
+
+    Raises:
+        UsageError, TokensNotUsable.
+    """
+    approval = client.approval if approved else {}
+    if url is None:
+        command, *words = _command(settings, client, patterns)
+        entry = {"command": command, "args": words, **client.extras, **approval}
+        return InitOrder(client, scope or client.scopes[0], entry, approved)
+    parts = urlsplit(url)
+    if client.over_http is None:
+        raise click.UsageError(f"{client.title} reads no server over HTTP from its file: leave --http out.")
+    if scope == "project":
+        raise click.UsageError("A token does not belong in a file of the project: leave --scope out.")
+    if patterns:
+        raise click.UsageError("The server over HTTP decides which agents it offers: give --agent to it.")
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise click.UsageError(f"--http {shorten(url)} is no URL: write it as http://{DEFAULT_ADDRESS}/mcp.")
+    token = token_of(settings.token_file, client.name)
+    return InitOrder(
+        client, "user", {**client.over_http(url, f"Bearer {token}"), **approval}, approved, token
+    )
+
+
+@dataclass(frozen=True)
+class Registration:
+    """An order and all that it changes: the client's file, its settings, and the trust in the directory."""
+
+    session: Session
+    order: InitOrder
+    file: Change
+    settings: Change | None
+    covered: Coverage | None
+
+    purpose = "to replace it"
+    done, nothing = "written", "current"
+
+    @property
+    def changes(self) -> list[Change]:
+        """The changes of files that there are to be made."""
+        return [each for each in (self.file, self.settings) if each is not None and each.is_needed]
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.changes) or self.covered is not None
+
+    @property
+    def question(self) -> str:
+        """What a person is asked."""
+        if self.covered is None:
+            return "Write this?"
+        return "Write this? It trusts the directory too" if self.changes else "Trust this directory?"
+
+    def show(self, asking: bool) -> None:
+        """Print what the changes of the files do not say."""
+        client = self.order.client
+        if self.changes and self.order.approved and client.can_be_approved:
+            out(f"{client.title} may then call these tools without asking each time (else: --no-approve).")
+        for line in coverage_lines(self.covered, asking=asking) if self.covered is not None else ():
+            out(line)
+
+    def make(self, own: OwnWrites) -> None:
+        """Trust the directory and write the files."""
+        if self.covered is not None:
+            trust(self.session.settings, self.covered)  # first: the client's first start must not be refused
+        for change in self.changes:
+            write(change, own)
+
+    def to_wire(self, state: str) -> dict[str, Any]:
+        """Return it for `--json`."""
+        wire = {**self.order.to_wire(self.file.path, state), **_change_wire(self.file)}
+        wire["trusts"] = None if self.covered is None else str(self.covered.project)
+        return wire if self.settings is None else {**wire, "settings": _change_wire(self.settings)}
+
+    def conclusion(self) -> str:
+        """Return what was done, and what a person has to do next."""
+        order, client = self.order, self.order.client
+        if not self.changes:
+            return f"{one_line(self.session.shown(self.file.path))} has this server already: nothing to do."
+        asked = client.still_asks if order.approved or not client.can_be_approved else client.asks
+        lines = [f"{_files(self.session, self.changes)} written.", *self._started(), *self._missing()]
+        return "\n".join([*lines, f"{client.next_step} {asked}".strip()])
+
+    def _started(self) -> Iterator[str]:
+        """Yield what the client will start or come to, and for whom the file is of use."""
+        order, environment = self.order, self.session.settings.environment
+        if order.token is not None:
+            yield "It comes with a token of its own; keep `subagent serve --http` running."
+            return
+        command = str(order.entry["command"])
+        is_absolute = Path(command).is_absolute()
+        found = command if is_absolute else shutil.which(command, path=environment.get("PATH"))
+        yield one_line(f"It starts {found or command} serve.")
+        if is_absolute and order.scope == "project":
+            instead = (
+                ": install subagent where every shell finds it (pipx, uv), then run this again with --force."
+            )
+            yield (
+                "The entry names paths of this machine, so that its file is of no use to a colleague"
+                f"{instead if order.client.knows_project else '.'}"
+            )
+
+    def _missing(self) -> Iterator[str]:
+        """Yield the next steps of a person without an agent or without a key."""
+        if not self.session.service.registry.agents():
+            yield (
+                "There is no agent yet, so the client gets no tool `run_...`: "
+                "`subagent new reviewer --from reviewer` writes one."
+            )
+        if not self.session.settings.environment.get(_KEY):
+            where = "`subagent serve`" if self.order.token is not None else self.order.client.title
+            yield (
+                f"{_KEY} is not set here. Set it where {where} is started: runs are billed by the API, "
+                "and not by a subscription of the client."
+            )
+
+
+def _registration(session: Session, order: InitOrder, as_json: bool) -> Registration:
+    """Return what the order changes; if the client's file cannot be changed, print the entry to paste.
+
+    Raises:
+        EarlyExit, UsageError, BadArgument.
+    """
+    client, settings, permissions = order.client, session.settings, order.permissions
+    place = _place(settings)
+    path = _file(client, order.scope, place)
+    try:
+        _check_inside(place, path, order.scope)
+        change = plan(client, path, order.entry, private=order.scope == "user")
+    except NotEditable as error:
+        if as_json:
+            out_json({**order.to_wire(path, "refused"), "diff": []})
+        else:
+            out(snippet(client, order.entry).rstrip("\n"))
+        raise _left_as_it_is(session, path, error, "paste the above into it") from error
+    allowed = None
+    if permissions is not None:
+        path = permissions.file(place)
+        try:
+            _check_inside(place, path, order.scope)
+            allowed = plan_permissions(path, permissions)
+        except NotEditable as error:
+            raise _left_as_it_is(session, path, error, "add --no-approve") from error
+    covered = None
+    if order.token is None and settings.agents_by_default and not settings.is_of_a_run:
+        found = coverage(settings, settings.cwd, leave_out=SERVER)
+        covered = found if found.is_new else None
+    return Registration(session, order, change, allowed, covered)
+
+
+# -- what is removed
+
+
+class Removal:
+    """What undoes all that `init` wrote for a client in a scope. Raises EarlyExit, UsageError."""
+
+    purpose = "to take it out"
+    done, nothing = "removed", "absent"
+    question = "Take this out?"
+
+    def __init__(self, session: Session, client: Client, scope: Scope) -> None:
+        self._session, self._client, self._scope = session, client, scope
+        place = _place(session.settings)
+        self._path = path = _file(client, scope, place)
+        permissions = client.permissions.get(scope)
+        try:
+            _check_inside(place, path, scope)
+            planned = [plan_removal(client, path)]
+            if permissions is not None:
+                path = permissions.file(place)
+                _check_inside(place, path, scope)
+                planned.append(plan_withdrawal(path, permissions))
+        except NotEditable as error:
+            raise _left_as_it_is(session, path, error, f"take {SERVER} out by hand") from error
+        self.changes = [change for change in planned if change.is_needed]
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.changes)
+
+    def show(self, asking: bool) -> None:
+        """Print nothing: the changes of the files say all."""
+
+    def make(self, own: OwnWrites) -> None:
+        """Write the files, and remove folders of the project that are empty then."""
+        for change in self.changes:
+            write(change, own)
+            if change.path.parent.parent == self._session.settings.cwd:
                 with suppress(OSError):  # it is not empty, or a link: then it stays
                     change.path.parent.rmdir()
-    if as_json:
-        state = "refused" if problem else "removed" if changes else "absent"
-        wire = {"client": client.name, "file": str(path), "state": state}
-        out_json({**wire, "changes": [change_wire(change) for change in changes]})
-    elif problem is None:
-        err(_removal(session, client, scope, path, changes))
-    if problem is not None:
-        raise problem
-    return ExitCode.OK
 
+    def to_wire(self, state: str) -> dict[str, Any]:
+        """Return it for `--json`."""
+        wire = {"client": self._client.name, "file": str(self._path), "state": state}
+        return {**wire, "changes": [_change_wire(change) for change in self.changes]}
 
-# -- what is said
-
-
-def _removal(session: Session, client: Client, scope: Scope, path: Path, changes: list[Change]) -> str:
-    if changes:
-        return (
-            f"{_files(session, changes)} without this server now. Start {client.title} anew. Trust in a "
-            "directory stays: `subagent trust --remove DIR` ends it."
-        )
-    words = [f"{one_line(session.shown(path))} does not have this server: nothing to do."]
-    for other, file in elsewhere(session.settings, client, scope):
-        words.append(f"Your file {one_line(session.shown(file))} has it: --scope {other}.")
-    return " ".join(words)
-
-
-def _problem(session: Session, changes: list[Change], purpose: str, force: bool) -> EarlyExit | None:
-    """Return why another server of our name must not be changed, or None."""
-    for change in changes:
-        if change.is_needed and change.replaces and not force:
-            return EarlyExit(
-                ExitCode.USAGE,
-                f"{session.shown(change.path)} has another server called {SERVER} and was left as it is: "
-                f"add --force {purpose}.",
+    def conclusion(self) -> str:
+        """Return what was done, and where else the server is."""
+        session = self._session
+        if self.changes:
+            return (
+                f"{_files(session, self.changes)} without this server now. Start {self._client.title} anew. "
+                "Trust in a directory stays: `subagent trust --remove DIR` ends it."
             )
-    return None
+        words = [f"{one_line(session.shown(self._path))} does not have this server: nothing to do."]
+        for other in self._client.scopes:
+            path = _file(self._client, other, _place(session.settings))
+            with suppress(NotEditable, OSError):
+                if other != self._scope and plan_removal(self._client, path).is_needed:
+                    words.append(f"Your file {one_line(session.shown(path))} has it: --scope {other}.")
+        return " ".join(words)
 
 
-def _question(registration: Registration) -> str:
-    if registration.covered is None:
-        return "Write this?"
-    return "Write this? It trusts the directory too" if registration.changes else "Trust this directory?"
+# -- the files of clients
+
+
+def _place(settings: Settings) -> ClientDirectories:
+    home = Path(settings.environment.get("HOME") or Path.home())
+    return ClientDirectories(settings.cwd, home, settings.environment, sys.platform)
+
+
+def _file(client: Client, scope: Scope, place: ClientDirectories) -> Path:
+    if scope not in client.files:
+        raise click.UsageError(f"{client.title} has no file for a {scope}: leave --scope out.")
+    return client.files[scope](place)
+
+
+def _check_inside(place: ClientDirectories, path: Path, scope: Scope) -> None:
+    # A link that leads out of the project would let the permissions hold everywhere.
+    if scope == "project" and not path.resolve().is_relative_to(place.cwd.resolve()):
+        raise NotEditable("a link leads out of the project")
+
+
+def _left_as_it_is(session: Session, path: Path, error: NotEditable, instead: str) -> EarlyExit:
+    line = "" if error.line is None else f", line {error.line}"
+    sentence = f"{session.shown(path)} was left as it is, because {error.reason}{line}"
+    return EarlyExit(ExitCode.USAGE, f"{sentence}: fix it and try again, or {instead}.")
 
 
 def _files(session: Session, changes: list[Change]) -> str:
@@ -218,54 +468,51 @@ def _files(session: Session, changes: list[Change]) -> str:
     return f"{names} {'is' if len(changes) == 1 else 'are'}"
 
 
-def _show(session: Session, registration: Registration, asking: bool) -> None:
-    show_changes(session, registration.changes)
-    order = registration.order
-    if registration.changes and order.approved and order.client.can_be_approved:
-        out(f"{order.client.title} may then call these tools without asking each time (else: --no-approve).")
-    if registration.covered is not None:
-        for line in coverage_lines(registration.covered, asking=asking):
-            out(line)
+def _change_wire(change: Change) -> dict[str, Any]:
+    return {"file": str(change.path), "diff": _diff(change, str(change.path))}
 
 
-def _conclusion(session: Session, registration: Registration) -> str:
-    order, files = registration.order, registration.changes
-    client = order.client
-    if not files:
-        return f"{one_line(session.shown(registration.change.path))} has this server already: nothing to do."
-    asked = client.still_asks if order.approved or not client.can_be_approved else client.asks
-    lines = [f"{_files(session, files)} written.", *_started(session, order)]
-    lines += [*_missing(session, order), f"{client.next_step} {asked}".strip()]
-    return "\n".join(lines)
+def _diff(change: Change, name: str) -> list[str]:
+    return [_TOKEN.sub("Bearer TOKEN", line) for line in change.diff(name)]
 
 
-def _started(session: Session, order: InitOrder) -> Iterator[str]:
-    """Yield what the client will start or come to, and for whom the file is of use."""
-    if order.token is not None:
-        yield "It comes with a token of its own; keep `subagent serve --http` running."
-        return
-    command = str(order.entry["command"])
-    is_absolute = Path(command).is_absolute()
-    place = command if is_absolute else shutil.which(command, path=session.settings.environment.get("PATH"))
-    yield one_line(f"It starts {place or command} serve.")
-    if is_absolute and order.scope == "project":
-        yield "The entry names paths of this machine, so that its file is of no use to a colleague" + (
-            ": install subagent where every shell finds it (pipx, uv), then run this again with --force."
-            if order.client.knows_project
-            else "."
-        )
+# -- the command of the server
 
 
-def _missing(session: Session, order: InitOrder) -> Iterator[str]:
-    """Yield the next steps of a person without an agent or without a key."""
-    if not session.service.registry.agents():
-        yield (
-            "There is no agent yet, so the client gets no tool `run_...`: "
-            "`subagent new reviewer --from reviewer` writes one."
-        )
-    if not session.settings.environment.get(_KEY):
-        where = "`subagent serve`" if order.token is not None else order.client.title
-        yield (
-            f"{_KEY} is not set here. Set it where {where} is started: runs are billed by the API, "
-            "and not by a subscription of the client."
-        )
+def _command(settings: Settings, client: Client, patterns: Sequence[str]) -> list[str]:
+    """Return the command of the server, with absolute paths for a client that starts it elsewhere."""
+    flags = click.get_current_context().ensure_object(Flags)
+    words = [*_own_command(settings.environment, from_shell=client.knows_project), *SERVE_WORDS]
+    if not client.knows_project:
+        words += ["--cwd", str(settings.cwd)]
+    if flags.agents or not (client.knows_project or settings.agents_by_default):
+        for directory in settings.agent_directories:
+            words += ["--agents", str(directory)]
+    if flags.runs or not client.knows_project:
+        words += ["--runs", str(settings.runs_root)]
+    if flags.max_runs:
+        words += ["--max-runs", str(flags.max_runs)]
+    if flags.launcher:
+        words += ["--launcher", flags.launcher]
+    for pattern in patterns:
+        words += ["--agent", pattern]
+    return words
+
+
+def _own_command(environment: Mapping[str, str], *, from_shell: bool) -> list[str]:
+    """Return the words that start this command, from any directory and permanently.
+
+    The bare name is used if PATH finds this installation permanently: not only through an environment
+    that is activated in this shell, and only for programs with the PATH of a shell (`from_shell`). Otherwise
+    it is the path of the script, or of the interpreter if there is no script.
+    """
+    called, installed = Path(sys.argv[0]), Path(sysconfig.get_path("scripts")) / _COMMAND
+    scripts = [called, installed] if called.name == _COMMAND else [installed]
+    script = next((each.absolute() for each in scripts if each.is_file() and os.access(each, os.X_OK)), None)
+    if script is None:
+        return [sys.executable, "-P", "-m", "subagent_server"]
+    for directory in map(Path, environment.get("PATH", "").split(os.pathsep)) if from_shell else ():
+        found, is_of_a_venv = directory / _COMMAND, (directory.parent / "pyvenv.cfg").exists()
+        if directory.is_absolute() and not is_of_a_venv and os.access(found, os.X_OK):
+            return [_COMMAND] if found.resolve() == script.resolve() else [str(script)]
+    return [str(script)]

@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from subagent_server.cli.console.app import Session, pass_session
-from subagent_server.cli.console.output import err, json_option, out, out_json
+from subagent_server.cli.console.output import ExitCode, err, json_option, out, out_json
+from subagent_server.cli.serve import serve_page
 from subagent_server.run.errors import BadArgument, HostError
 from subagent_server.verbs.access_tokens import CODE_SECONDS, PageAccess, PageServer
 
@@ -18,18 +19,36 @@ _EVERYWHERE = {"http://0.0.0.0:": "http://127.0.0.1:", "http://[::]:": "http://[
 @click.option("--no-open", is_flag=True, help="Only print the link, and open no browser.")
 @json_option
 @pass_session
-def page(session: Session, no_open: bool, as_json: bool) -> None:
+def page(session: Session, no_open: bool, as_json: bool) -> ExitCode:
     """Open the page that shows the runs, and where questions can be answered.
 
-    `subagent serve --http` has to serve it. The link works once, within 5 minutes; then the browser is known
-    until that server ends.
+    If no `subagent serve --http` shows these runs, this command serves the page itself until Ctrl-C, which
+    ends no run. With --json such a server has to be there. The link works once, within 5 minutes; then the
+    browser is known until the server ends.
     """
     session.check_is_user()
     directory = session.settings.page_directory
     if directory is None:
         raise HostError("HOME names no directory for the codes of the page: set it.")
-    access = PageAccess(directory)
-    server = _server(access, session.settings.runs_root)
+    access, root = PageAccess(directory), session.settings.runs_root
+    server = _server(access, root)
+    if server is not None:
+        _show(access, server, no_open=no_open, as_json=as_json)
+    elif as_json:
+        raise BadArgument(f"No server shows the runs of {root}: start one with `subagent serve --http`.")
+    else:
+        serve_page(session, lambda: _show(access, _server(access, root), no_open=no_open, as_json=False))
+    return ExitCode.OK
+
+
+def _server(access: PageAccess, root: Path) -> PageServer | None:
+    """Return the living server that shows the runs of this root, or None."""
+    return next((server for server in access.servers() if server.root == str(root)), None)
+
+
+def _show(access: PageAccess, server: PageServer | None, *, no_open: bool, as_json: bool) -> None:
+    """Print a link to a server, and open it in a browser."""
+    assert server is not None  # a server has announced itself before this is called
     is_path = server.address.startswith("/")
     address = _FORWARDED if is_path else _reachable(server.address)
     link = f"{address}/#code={access.new_code(server)}"
@@ -44,18 +63,6 @@ def page(session: Session, no_open: bool, as_json: bool) -> None:
         )
     elif no_open or not webbrowser.open(link):
         err(f"Open this link in a browser; it works once, for {CODE_SECONDS // 60} minutes.")
-
-
-def _server(access: PageAccess, root: Path) -> PageServer:
-    """Return the living server that shows the runs of this root. Raises BadArgument."""
-    servers = access.servers()
-    for server in servers:
-        if server.root == str(root):
-            return server
-    others = "".join(
-        f" One serves the runs of {server.root}: name them with --runs." for server in servers[:1]
-    )
-    raise BadArgument(f"No server shows the runs of {root}: start one with `subagent serve --http`.{others}")
 
 
 def _reachable(address: str) -> str:

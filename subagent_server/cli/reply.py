@@ -6,7 +6,7 @@ from subagent_server.cli.console.app import Session, complete_runs, pass_session
 from subagent_server.cli.console.asking import ask_person, question_context
 from subagent_server.cli.console.follow import watching
 from subagent_server.cli.console.output import TEXT, err, has_person, json_option, out, out_json
-from subagent_server.cli.console.starting import argument_or_stdin
+from subagent_server.cli.run import argument_or_stdin
 from subagent_server.run.errors import BadArgument
 from subagent_server.verbs import questions as answering
 from subagent_server.verbs.access import NotAllowed

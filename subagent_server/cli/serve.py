@@ -5,7 +5,7 @@ import fnmatch
 import gc
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +16,14 @@ import click
 from subagent_server.agents.formats import load_config
 from subagent_server.agents.yaml_reader import AgentFileError
 from subagent_server.cli.console.app import Session, pass_session
-from subagent_server.cli.console.http_options import HttpDoor, HttpOptions, announce, http_options, opened
+from subagent_server.cli.console.http_options import (
+    LOOPBACK,
+    HttpDoor,
+    HttpOptions,
+    announce,
+    http_options,
+    opened,
+)
 from subagent_server.cli.console.output import DIRECTORY, SECONDS, ExitCode, err, trust_option
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, choices, shorten
@@ -121,34 +128,50 @@ def serve(
     return ExitCode.OK
 
 
+def serve_page(session: Session, page_is_open: Callable[[], None]) -> None:
+    """Serve over HTTP on a free port of this machine; calls `page_is_open` when browsers may come."""
+    options = HttpOptions(f"{LOOPBACK}:0", None, None, False, (), None, ())
+    door = opened(options, session.settings)
+    page = _page_access(session.service, door)
+    page_is_open()  # connections are accepted from here on, and answered in a moment
+    err("This command serves the page until Ctrl-C; the runs continue.")
+    _run_http(session, session.service, "all", door, page)
+
+
 def _serve_http(session: Session, service: Service, role: Role, options: HttpOptions) -> None:
     door = opened(options, service.settings)
-    http = _imported("subagent_server.server.http")
     announce(door)
+    try:
+        page = _page_access(service, door)
+        err("`subagent page` opens the page for people.")
+    except PageNotUsable as error:
+        err(f"There is no page for people. {error.sentence}")
+        page = None
+    _run_http(session, service, role, door, page)
+
+
+def _page_access(service: Service, door: HttpDoor) -> PageAccess:
+    """Announce the page, and return who may open it. Raises PageNotUsable."""
+    directory = service.settings.page_directory
+    if directory is None:
+        raise PageNotUsable("HOME names no directory for its codes: set it.")
+    access = PageAccess(directory)
+    access.announce(door.address, str(service.settings.runs_root))
+    return access
+
+
+def _run_http(
+    session: Session, service: Service, role: Role, door: HttpDoor, page: PageAccess | None
+) -> None:
+    http = _imported("subagent_server.server.http")
     parent_of = None if door.tokens is None else door.tokens.parent_of
-    access = http.Access(door.hosts, parent_of, door.proxies, _page_access(service, door), door.is_welcome)
+    access = http.Access(door.hosts, parent_of, door.proxies, page, door.is_welcome)
 
     def leave() -> NoReturn:
         door.close()
         os._exit(0)  # a thread that still waits would hold the leave up
 
     asyncio.run(http.serve_http(service, role, session.caller, door.listener, access, leave))
-
-
-def _page_access(service: Service, door: HttpDoor) -> PageAccess | None:
-    """Announce the page, and return who may open it; None, with a remark, if there is no place for codes."""
-    directory = service.settings.page_directory
-    if directory is None:
-        err("There is no page for people, because HOME names no directory for its codes.")
-        return None
-    access = PageAccess(directory)
-    try:
-        access.announce(door.address, str(service.settings.runs_root))
-    except PageNotUsable as error:
-        err(f"There is no page for people. {error.sentence}")
-        return None
-    err("`subagent page` opens the page for people.")
-    return access
 
 
 def _imported(module: str) -> Any:

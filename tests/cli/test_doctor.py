@@ -67,6 +67,23 @@ def test_remarks_are_listed_and_exit_with_0(cli: Cli) -> None:
     assert done.stderr.endswith("\n1 agent checked: 1 warning.\n")
 
 
+def test_what_agents_have_in_common_stands_once_and_the_rest_by_file_faults_first(cli: Cli) -> None:
+    cli.trusts = False
+    for name in ("one", "two", "six"):
+        cli.agent(name, favouriteColour="blue", maxTurns="many" if name == "two" else 5)
+    done = cli("doctor", env={"ANTHROPIC_API_KEY": ""})
+    key, trust, *rest = done.stdout.splitlines()
+    assert key.startswith("3 agents: fault: ANTHROPIC_API_KEY is not set")
+    assert trust.startswith("3 agents: warning: not trusted: each comes with ")
+    assert [line.split(": ")[:2] for line in rest] == [
+        ["agents/one.md:4", "warning"],
+        ["agents/six.md:4", "warning"],
+        ["agents/two.md:5", "fault"],
+        ["agents/two.md:4", "warning"],
+    ]
+    assert done.stderr.endswith("3 agents checked: 4 findings, 6 warnings.\n")
+
+
 def test_hooks_that_are_not_called_are_a_finding(cli: Cli) -> None:
     cli.agent("reviewer")
     (Path(cli.environment["XDG_CONFIG_HOME"]) / "subagent" / "hooks.json").write_text("{", encoding="utf-8")

@@ -71,7 +71,7 @@ def test_without_a_yes_nothing_is_removed_and_a_token_is_not_shown(cli: Cli, hom
     before = everything(cli.home)
     done = cli("init", "codex", "--remove")
     assert done.returncode == 5 and done.stderr == (
-        "subagent: nothing was changed: add --yes to do this without being asked.\n"
+        "subagent: nothing was written: add --yes to write this without being asked.\n"
     )
     assert '-http_headers = { "Authorization" = "Bearer TOKEN" }' in done.stdout
     assert everything(cli.home) == before

@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import signal
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -11,7 +13,7 @@ from subagent_server.run import processes
 from subagent_server.verbs.access_tokens import CODE_SECONDS, MAX_SESSIONS, PageAccess, PageServer
 from tests.helpers.http_server import HttpServer, Reply
 from tests.helpers.turns import asks, says
-from tests.helpers.world import World
+from tests.helpers.world import PROGRAM, World
 
 
 def code_of(world: World) -> str:
@@ -211,8 +213,26 @@ def test_the_page_itself_forbids_foreign_and_inline_scripts(world: World) -> Non
         assert server.ask("GET", "/page/static/..%2froutes.py", token=None).status == 404
 
 
-def test_the_link_is_only_given_for_a_server_that_lives(world: World) -> None:
+def test_without_a_server_the_command_serves_the_page_itself_until_ctrl_c(world: World) -> None:
+    environment = world.environment
+    with (
+        world.http_server() as server,
+        subprocess.Popen([*PROGRAM, "--runs", "other", "page", "--no-open"], env=environment, cwd=world.work,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command,
+    ):  # fmt: skip
+        assert command.stdout is not None
+        link = command.stdout.readline().strip()
+        address, _, code = link.partition("/#code=")
+        assert str(server.port) not in address, "that one shows other runs"
+        own = HttpServer([], environment, world.work, world.errors, int(address.rpartition(":")[2]))
+        assert post(own, "/page/session", {"code": code}).status == 200
+        command.send_signal(signal.SIGINT)
+        _, said = command.communicate(timeout=60)
+        assert command.returncode == 0 and "until Ctrl-C; the runs continue." in said
+
+
+def test_a_program_gets_a_link_to_a_living_server_only(world: World) -> None:
     with world.http_server() as server:
         assert f"http://127.0.0.1:{server.port}/#code=" in world.cli("page", "--no-open").stdout
-    refused = world.cli("page", "--no-open")
+    refused = world.cli("page", "--json")
     assert refused.returncode == 2 and "subagent serve --http" in refused.stderr and not refused.stdout

@@ -57,17 +57,15 @@ class Verb(NamedTuple):
     help: str
 
 
-def _verb(name: str, help: str) -> Verb:
-    return Verb(f"subagent_server.cli.{name}:{name}", help)
+def _verb(where: str, help: str) -> Verb:
+    return Verb(f"subagent_server.cli.{where if ':' in where else f'{where}:{where}'}", help)
 
 
 _OWN: dict[str, dict[str, Verb]] = {
     "Run": {
         "run": _verb("run", "Start an agent and follow it until it ends."),
-        "rerun": _verb("rerun", "Start the task of a run once more, as a new run."),
-        "continue": Verb(
-            "subagent_server.cli.continue_:continue_", "Continue a run that has ended, as a new run."
-        ),
+        "rerun": _verb("run:rerun", "Start the task of a run once more, as a new run."),
+        "continue": _verb("run:continue_", "Continue a run that has ended, as a new run."),
         "wait": _verb("wait", "Wait until runs end; the exit code says how."),
         "stop": _verb("stop", "Stop runs, and the runs that they started."),
     },
@@ -178,6 +176,7 @@ _OTHER_NAMES = {
     "ps": "ls",
     "status": "ls` or `subagent show RUN",
     "top": "ls --watch",
+    "ui": "ls --watch` or `subagent page",
     "config": "doctor FILE",
     "lint": "doctor FILE",
     "mcp serve": "serve --config FILE",

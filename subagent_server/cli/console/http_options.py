@@ -27,13 +27,14 @@ from subagent_server.settings import Settings
 from subagent_server.verbs.access_tokens import DEFAULT_PARENT, ParentTokens, read_tokens, token_of
 
 F = TypeVar("F", bound=Callable[..., Any])
-DEFAULT_ADDRESS = "127.0.0.1:8101"
+LOOPBACK = "127.0.0.1"
+DEFAULT_ADDRESS = f"{LOOPBACK}:8101"
 EVERYBODY = (
     "Every program of this machine may start agents with your rights and read your runs there: those of "
     "other users too, and those of runs with network."
 )
 """What `--no-token` opens."""
-_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+_LOOPBACK_NAMES = ("localhost", LOOPBACK, "::1")
 
 
 @dataclass(frozen=True)

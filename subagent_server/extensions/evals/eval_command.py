@@ -21,8 +21,8 @@ from subagent_server.cli.console.output import (
     out_json,
     trust_option,
 )
-from subagent_server.cli.console.starting import script_file
 from subagent_server.cli.console.terminal import one_line
+from subagent_server.cli.run import script_file
 from subagent_server.extensions.evals.eval_file import EvalFile, reach_of, read_eval_file
 from subagent_server.extensions.evals.kept import (
     EvalLog,

@@ -27,8 +27,8 @@ from subagent_server.cli.console.output import (
     out_json,
     trust_option,
 )
-from subagent_server.cli.console.starting import argument_or_stdin, inputs_from_here
 from subagent_server.cli.console.terminal import coloured, escape_lines, for_people, one_line
+from subagent_server.cli.run import argument_or_stdin, inputs_from_here
 from subagent_server.extensions.simulator import Simulator
 from subagent_server.extensions.simulator.model_request import characters, input_tokens, tokens_of
 from subagent_server.extensions.simulator.model_script import Script
