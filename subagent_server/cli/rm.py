@@ -1,13 +1,28 @@
-"""`subagent rm`: remove runs that have ended."""
+"""`subagent rm` and `prune`: remove runs that have ended, by name or by age."""
+
+from datetime import timedelta
 
 import click
 
 from subagent_server.cli.console.app import Session, code_of, complete_runs, each_of, pass_session
 from subagent_server.cli.console.follow import until_gone
-from subagent_server.cli.console.output import ExitCode, err, has_person, json_option, out, out_json
-from subagent_server.cli.console.terminal import for_people
-from subagent_server.verbs.remove import StillEnding, remove, sweep
+from subagent_server.cli.console.output import (
+    SPAN,
+    ExitCode,
+    err,
+    has_person,
+    json_option,
+    out,
+    out_json,
+    report,
+)
+from subagent_server.cli.console.terminal import for_people, one_line
+from subagent_server.run.journal import count
+from subagent_server.verbs import remove as removing
+from subagent_server.verbs.remove import Age, Pruned, StillEnding, remove, sweep
 from subagent_server.verbs.run_worktree import UnmergedWork
+
+_DEFAULT = timedelta(days=30)
 
 
 @click.command()
@@ -60,3 +75,47 @@ def _remove_ended(session: Session, run_id: str, *, drop_unmerged: bool) -> None
     except StillEnding:
         until_gone(session, [run_id])
         remove(session.service.store, run_id, drop_unmerged=drop_unmerged)
+
+
+@click.command()
+@click.option(
+    "--older-than",
+    type=SPAN,
+    metavar="SPAN",
+    help="Only runs that ended so long ago: 45m, 12h, 30d, 8w.  [default: 30d, without --keep]",
+)
+@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N that have ended.")
+@click.option("--dry-run", "-n", is_flag=True, help="Only say what would be removed.")
+@json_option
+@pass_session
+def prune(
+    session: Session, older_than: timedelta | None, keep: int | None, dry_run: bool, as_json: bool
+) -> ExitCode:
+    """Remove runs that ended long ago, and directories that failed starts have left.
+
+    With --older-than and --keep, only runs that are both. What lives stays, with its parent and its children;
+    so does a run whose state cannot be read (`subagent rm` removes it), and one with changes in its worktree
+    that were not merged. Stopping it in the middle does no
+    harm: each run is there or gone.
+    """
+    session.check_is_user()
+    age = Age(
+        older_than if older_than is not None else timedelta() if keep is not None else _DEFAULT, keep or 0
+    )
+    removed: list[str] = []
+    left: list[Pruned] = []
+    for item in removing.prune(session.service.store, age, dry_run=dry_run):
+        if item.why is not None:
+            left.append(item)
+            report(one_line(item.why))
+            continue
+        removed.append(item.run_id)
+        if not as_json:
+            out(item.run_id)
+    if as_json:
+        kept = [{"runId": item.run_id, "why": item.why} for item in left]
+        out_json({"dryRun": dry_run, "removed": removed, "left": kept})
+    else:
+        verb = "would be removed" if dry_run else "removed"
+        err(f"{count(len(removed), 'run')} {verb}.")
+    return ExitCode.OK

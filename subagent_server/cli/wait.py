@@ -1,13 +1,14 @@
-"""`subagent wait`: wait until runs end; the exit code says how."""
+"""`subagent wait` and `stop`: wait until runs end, or end them."""
 
 import math
 
 import click
 
-from subagent_server.cli.console.app import Session, complete_runs, pass_session
-from subagent_server.cli.console.follow import wait_for, watching
-from subagent_server.cli.console.output import SECONDS, EarlyExit, ExitCode, json_option
+from subagent_server.cli.console.app import Session, code_of, complete_runs, each_of, pass_session
+from subagent_server.cli.console.follow import until_gone, wait_for, watching
+from subagent_server.cli.console.output import SECONDS, TEXT, EarlyExit, ExitCode, json_option, report
 from subagent_server.cli.console.show_text import exit_of_run, out_views, report_run, worst
+from subagent_server.verbs import end_run as ending
 from subagent_server.verbs.reconcile import Observed
 
 
@@ -59,3 +60,41 @@ def has_ended_or_asks(observed: list[Observed], *, any_of_them: bool) -> bool:
     codes = [exit_of_run(one.meta) for one in observed]
     enough = any if any_of_them else all
     return ExitCode.NEEDS_ANSWER in codes or enough(code is not None for code in codes)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
+@click.option("--reason", type=TEXT, metavar="TEXT", help="Why, for the record.")
+@json_option
+@pass_session
+def stop(session: Session, names: tuple[str, ...], reason: str | None, as_json: bool) -> ExitCode:
+    """Stop runs, and the runs that they started.
+
+    Waits up to 12 s until their processes are gone; exits with 124 if some are not. Stopping a run that
+    has ended changes nothing. Each RUN is stopped or refused by itself; the exit code is that of the first
+    that was refused.
+    """
+    run_ids, unknown = session.named_runs(names)
+    caller = session.leader()
+
+    def one(run_id: str) -> str:
+        ending.stop(session.service, run_id, reason, caller)
+        return run_id
+
+    stopped, refused = each_of(run_ids, one)
+    code = code_of([*unknown, *refused])
+    with watching(session, *(stopped or names)):
+        observed = until_gone(session, stopped)
+    out_views([session.view(one) for one in observed], as_json)
+    living = [one.meta.run_id for one in observed if one.live]
+    for run_id in living:
+        report(f"run {run_id} has ended, but processes of it still live: {_prospect(session, run_id)}")
+    return code or (ExitCode.TIMED_OUT if living else ExitCode.OK)
+
+
+def _prospect(session: Session, run_id: str) -> str:
+    """Return what becomes of the processes of a run that has ended."""
+    shim = ending.suspended_shim(session.service, run_id)
+    if shim is None:
+        return "they are killed soon."
+    return f"its shim, which ends them, is suspended: `kill -CONT {shim}` lets it go on."

@@ -67,7 +67,7 @@ _OWN: dict[str, dict[str, Verb]] = {
         "rerun": _verb("run:rerun", "Start the task of a run once more, as a new run."),
         "continue": _verb("run:continue_", "Continue a run that has ended, as a new run."),
         "wait": _verb("wait", "Wait until runs end; the exit code says how."),
-        "stop": _verb("stop", "Stop runs, and the runs that they started."),
+        "stop": _verb("wait:stop", "Stop runs, and the runs that they started."),
     },
     "Look and answer": {
         "ls": _verb("ls", "List runs: those that need you, those that work, the last that ended."),
@@ -84,7 +84,7 @@ _OWN: dict[str, dict[str, Verb]] = {
         "merge": _verb("merge", "Merge what a run has changed in its git worktree."),
         "export": _verb("export", "Pack a run into one archive."),
         "rm": _verb("rm", "Remove runs that are over."),
-        "prune": _verb("prune", "Remove runs that ended long ago."),
+        "prune": _verb("rm:prune", "Remove runs that ended long ago."),
     },
     "Agents": {
         "agents": _verb("agents", "List the agents and the faults of their files."),

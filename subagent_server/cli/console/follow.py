@@ -4,7 +4,6 @@ All wake by changes in the directories of runs, and by a slow poll. Ctrl-C never
 """
 
 import asyncio
-import shutil
 import signal
 import sys
 import threading
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import click
 
@@ -34,7 +33,6 @@ from subagent_server.cli.console.terminal import (
     coloured,
     cut,
     duration,
-    is_dumb,
     line_width,
     look_of,
     one_line,
@@ -285,7 +283,6 @@ def watch(session: Session, show: Callable[[], None]) -> NoReturn:
 _HEADER = ("STATUS", "RUN", "AGENT", "TIME", "TOKENS", "COST", "WHAT")
 _LIMITS = (12, 32, 18, 6, 6, 8)
 GROUPS = ("needs you", "working", "done")
-_HOME, _TO_END_OF_LINE, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 def show_trees(session: Session, run_ids: list[str], *, quiet: bool, as_json: bool) -> None:
@@ -324,48 +321,35 @@ def group_of(tree: Node) -> str:
 
 
 class TreeScreen:
-    """Prints trees repeatedly: over the last frame on a terminal, else a new frame after each change."""
+    """Prints trees repeatedly: a new frame after each change."""
 
     def __init__(self, session: Session, *, as_json: bool) -> None:
         self._session = session
         self._as_json = as_json
-        self._last: Any = None
-        self._is_fresh = True
+        self._last: list[TreeRow] | None = None
 
     def show(self, trees: list[Node]) -> None:
-        """Show the trees as they are now."""
+        """Show the trees as they are now, unless only time has passed."""
         lasting = [
             replace(row, run=row.run.model_copy(update={"elapsed_seconds": None}))
             for tree in trees
             for _, row in tree.walk()
         ]
-        is_new, self._last = lasting != self._last, lasting
-        if is_terminal(sys.stdout) and not is_dumb() and not self._as_json:
-            self._draw(list(self._frame(trees)))
-        elif is_new and self._as_json:
+        if lasting == self._last:
+            return
+        self._last = lasting
+        if self._as_json:
             out_json([tree.to_wire() for tree in trees], indent=None)
-        elif is_new:
-            out("\n".join([*self._frame(trees), ""]))
+        else:
+            out("\n".join(self._frame(trees)))
 
     def _frame(self, trees: list[Node]) -> Iterator[str]:
         if not trees:
-            yield f"No runs in {one_line(str(self._session.settings.runs_root))}."
-        above = False
+            yield f"No runs in {one_line(str(self._session.settings.runs_root))}.\n"
         for name in GROUPS:
             if group := [tree for tree in trees if group_of(tree) == name]:
-                yield from [""] if above else []
                 yield f"{name} ({len(group)})"
-                yield from drawn(self._session.service.store.paths, group)
-                above = True
-
-    def _draw(self, lines: list[str]) -> None:
-        """Draw over the previous frame without clearing it first, which would flicker."""
-        height = shutil.get_terminal_size((80, 24)).lines - 1
-        if len(lines) > height:
-            lines = [*lines[: height - 1], f"… {len(lines) - height + 1} more lines"]
-        start = "\x1b[2J" if self._is_fresh else ""
-        self._is_fresh = False
-        out(start + _HOME + "\n".join(line + _TO_END_OF_LINE for line in lines) + _TO_END)
+                yield from [*drawn(self._session.service.store.paths, group), ""]
 
 
 def _cells(root: RootPaths, depth: int, of_tree: TreeRow) -> tuple[str, ...]:
