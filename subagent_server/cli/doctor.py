@@ -218,7 +218,7 @@ def _check_agents(
     for run_id, why in around.get("openWorktrees", {}).items():
         out(one_line(f"{run_id}: {NOT_SETTLED}: {why}"))
     for pid in around.get("serversWithoutToken", ()):
-        err(f"HTTP: server {pid} runs with --no-token. {EVERYBODY}")
+        err(f"HTTP: the server with the pid {pid} runs with --no-token. {EVERYBODY}")
     for server in servers:
         err(one_line(f"MCP server {server['server']} of {server['agent']} works {server['why']}."))
     for line in _grouped(session, problems):

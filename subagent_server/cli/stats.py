@@ -8,7 +8,7 @@ import click
 
 from subagent_server.cli.console.app import Session, pass_session
 from subagent_server.cli.console.output import SPAN, TEXT, err, json_option, out, out_json
-from subagent_server.cli.console.terminal import UNKNOWN, duration, one_line, table
+from subagent_server.cli.console.terminal import UNKNOWN, duration, one_line, short_number, table
 from subagent_server.run.processes import now
 from subagent_server.run.states import TOKENS, least_mark
 from subagent_server.run.store import RunStore
@@ -55,15 +55,10 @@ def _row(name: str, one: Sum) -> tuple[str, ...]:
     counts = (one.runs, *one.outcomes.values(), one.active)
     usage = one.usage
     cost = "" if usage.cost_usd is None else f"{least_mark(usage.at_least, 'costUsd')}${usage.cost_usd:.2f}"
-    tokens = UNKNOWN if usage.tokens is None else least_mark(usage.at_least, *TOKENS) + _short(usage.tokens)
+    tokens = (
+        UNKNOWN if usage.tokens is None else least_mark(usage.at_least, *TOKENS) + short_number(usage.tokens)
+    )
     return (name, *(f"{count:,}" for count in counts), tokens, cost, duration(one.seconds))
-
-
-def _short(number: int) -> str:
-    for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if number >= size:
-            return f"{number / size:.1f}{unit}"
-    return str(number)
 
 
 def _wire(found: Stats) -> dict[str, Any]:

@@ -66,17 +66,6 @@ def test_agents_for_programs_have_these_fields(cli: Cli) -> None:
     assert (agent["runner"], agent["refusals"], agent["warnings"]) == ("messages", [], [])
 
 
-def test_a_directory_is_named_by_flag_or_variable(cli: Cli) -> None:
-    cli.agent("reviewer")
-    (cli.home / "agents").rename(cli.home / "others")
-    names = [
-        [agent["name"] for agent in found["agents"]]
-        for found in (cli.json("agents"), cli.json("agents", "--agents", "others"))
-    ]
-    assert names == [[], ["reviewer"]]
-    assert "reviewer" in cli("agents", env={"SUBAGENT_AGENTS": "others"}).stdout
-
-
 def test_an_empty_list_says_how_to_write_an_agent(cli: Cli) -> None:
     done = cli("agents")
     assert done.returncode == 0

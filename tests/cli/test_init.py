@@ -12,26 +12,8 @@ from typing import Any
 import pytest
 
 from tests.cli.command import BOUND, Cli, hear
-from tests.cli.init_clients import COMMAND, FILES, FOR_CLAUDE, SERVE, USUAL, everything, servers, written
+from tests.cli.init_clients import COMMAND, FOR_CLAUDE, SERVE, everything, servers, written
 from tests.helpers.wait import wait_for
-
-
-@pytest.mark.parametrize(("client", "scope"), list(FILES))
-def test_each_client_gets_the_server_in_its_own_file(cli: Cli, home: Path, client: str, scope: str) -> None:
-    written(cli, client, "--scope", scope)
-    entry = servers(cli.home / FILES[client, scope])["subagents"]
-    assert entry["command"] == COMMAND and entry["args"][:3] == SERVE
-
-
-@pytest.mark.parametrize("client", list(USUAL))
-def test_a_second_time_there_is_nothing_to_do(cli: Cli, home: Path, client: str) -> None:
-    written(cli, client)
-    before = everything(cli.home)
-    assert str(cli.home / FILES[client, USUAL[client]]) in before
-    done = cli("init", client)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "has this server already: nothing to do." in done.stderr
-    assert everything(cli.home) == before
 
 
 def test_the_change_is_shown_before_it_is_made(cli: Cli, home: Path) -> None:
@@ -109,17 +91,6 @@ def test_a_file_keeps_its_mode_and_a_new_one_is_for_those_it_belongs_to(cli: Cli
     written(cli, "claude")
     files = (config, home / ".gemini" / "settings.json", cli.home / ".mcp.json")
     assert [oct(stat.S_IMODE(path.stat().st_mode)) for path in files] == ["0o640", "0o600", "0o644"]
-
-
-def test_a_link_still_leads_to_the_file(cli: Cli, home: Path) -> None:
-    real = cli.home / "dotfiles" / "codex.toml"
-    real.parent.mkdir()
-    real.write_text("# mine\n", encoding="utf-8")
-    config = home / ".codex" / "config.toml"
-    config.parent.mkdir()
-    config.symlink_to(real)
-    written(cli, "codex")
-    assert config.is_symlink() and "subagents" in servers(real)
 
 
 def test_flags_that_are_given_are_passed_to_the_server_as_absolute_paths(cli: Cli, home: Path) -> None:

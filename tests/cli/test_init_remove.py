@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Cli
-from tests.cli.init_clients import FILES, everything, servers, written
+from tests.cli.init_clients import COMMAND, FILES, SERVE, everything, servers, written
 
 THEIRS = {
     ".json": '{\n    "theme": "dark",\n    "mcpServers": {"mine": {"command": "x"}},\n    "n": [1e5]\n}\n',
@@ -32,6 +32,12 @@ def test_the_files_of_each_client_are_again_as_they_were(
 ) -> None:
     kept, words = cli.home / FILES[client, scope], (client, "--scope", scope)
     written(cli, *words)
+    entry = servers(kept)["subagents"]
+    assert entry["command"] == COMMAND and entry["args"][:3] == SERVE
+    before = everything(cli.home)
+    again = cli("init", *words)
+    assert (again.returncode, again.stdout) == (0, "") and "already: nothing to do." in again.stderr
+    assert everything(cli.home) == before
     written(cli, *words, "--remove")
     assert everything(cli.home).keys().isdisjoint({str(kept), str(cli.home / ".claude/settings.local.json")})
     assert not [d for d in cli.home.glob(".*") if d.is_dir() and not any(d.iterdir())]
@@ -111,5 +117,6 @@ def test_a_link_keeps_its_file(cli: Cli, home: Path) -> None:
     config.parent.mkdir()
     config.symlink_to(real)
     written(cli, "codex")
+    assert config.is_symlink() and "subagents" in servers(real)
     written(cli, "codex", "--remove")
     assert config.is_symlink() and real.read_bytes() == b""

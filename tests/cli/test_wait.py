@@ -79,18 +79,6 @@ def test_programs_get_a_list_of_views_in_the_order_of_the_names(cli: Cli) -> Non
     assert views[0]["error"]["code"] == "agent_error"
 
 
-def test_programs_get_the_views_when_the_time_is_over_too(cli: Cli) -> None:
-    with cli.living("aaaaaa") as run_id:
-        (view,) = cli.json("wait", run_id, "--timeout", "0", code=124)
-    assert (view["runId"], view["status"]) == (run_id, "running")
-
-
-def test_an_unknown_run_is_refused_before_any_waiting(cli: Cli) -> None:
-    with cli.living("aaaaaa") as run_id:
-        done = cli("wait", run_id, "nobody")
-    assert done.returncode == 3
-
-
 def test_ctrl_c_stops_the_waiting_and_never_the_runs(cli: Cli) -> None:
     with cli.living("aaaaaa") as one, cli.living("bbbbbb") as other:
         with cli.start("wait", one, other) as command:

@@ -178,6 +178,12 @@ class World:
         out, err = done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
         return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 
+    def refused(self, *words: str, env: Mapping[str, str] | None = None) -> str:
+        """Run a command that has to refuse, and return its one line."""
+        done = self.cli(*words, env=env)
+        assert done.returncode in (2, 6) and not done.stdout and done.stderr.count("\n") == 1, done.stderr
+        return done.stderr
+
     # -- looking at files, which changes nothing
 
     def paths(self, run_id: str) -> RunPaths:

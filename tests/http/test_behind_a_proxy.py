@@ -1,14 +1,20 @@
 """Clients that come through a proxy that ends TLS: no address of an answer leads them back to plain HTTP."""
 
+import asyncio
 import json
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
+from subagent_server.server.connection import BASE_URL
+from subagent_server.server.http_access import Forwarding, HostGate
+from subagent_server.server.sockets import Proxies
 from tests.helpers.http_server import ACCEPT, HttpServer, Reply
 from tests.helpers.tls_proxy import NAME, ProxyConnection, make_certificate, tls_proxy
-from tests.helpers.turns import asks, says
+from tests.helpers.turns import asks
 from tests.helpers.world import World
 
 FORWARDED = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "203.0.113.9"}
@@ -45,33 +51,19 @@ class Client:
         return answer.json["result"]["structuredContent"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "added", "base"),
-    [
-        (["--allow-host", NAME, "--trusted-proxy", "127.0.0.0/8"], FORWARDED, "https://{host}/"),
-        (
-            ["--allow-host", NAME, "--trusted-proxy", "127.0.0.1"],
-            {**FORWARDED, "X-Forwarded-Host": NAME, "Host": "127.0.0.1:80"},
-            f"https://{NAME}/",
-        ),
-        (["--public-url", f"https://{NAME}/deep/mcp"], {}, f"https://{NAME}/deep/"),
-        (["--allow-host", NAME], FORWARDED, "/"),  # not trusted: a path, which keeps the client's scheme
-        (["--allow-host", NAME, "--trusted-proxy", "192.0.2.1"], FORWARDED, "/"),
-        (["--allow-host", NAME], {}, "/"),
-    ],
-)
-def test_addresses_in_answers_have_the_scheme_of_the_proxy_or_none(
-    world: World, tmp_path: Path, flags: list[str], added: dict[str, str], base: str
+def test_every_address_of_an_answer_through_a_proxy_has_its_scheme_and_name(
+    world: World, tmp_path: Path
 ) -> None:
     world.play(asks("Shall I?"))
     certificate = make_certificate(tmp_path)
-    with world.http_server(*flags) as server, tls_proxy(server.port, certificate, added) as port:
+    flags = ("--allow-host", NAME, "--trusted-proxy", "127.0.0.0/8")
+    with world.http_server(*flags) as server, tls_proxy(server.port, certificate, FORWARDED) as port:
         client = Client(port, certificate, server)
         agent_id = client.call("agent_start", contract="Count.")["agent_id"]
         client.call("agent_complete", agent_id=agent_id, summary="Done.", payload="all of it")
         (shown,) = client.call("agent_status", "/mcp/", agent_ids=[agent_id])["result"]
         path = f"api/agents/{agent_id}/payload"
-        assert shown["payload_url"] == base.format(host=f"{NAME}:{port}") + path
+        assert shown["payload_url"] == f"https://{NAME}:{port}/{path}"
         fetched = client.ask("GET", f"/{path}", **{"Accept-Encoding": "gzip"})
         assert fetched.status == 200
         for odd in ("/mcp/", f"/{path}/", "/page/", "//evil.example/mcp"):
@@ -79,14 +71,50 @@ def test_addresses_in_answers_have_the_scheme_of_the_proxy_or_none(
             assert "location" not in answer.headers and b"http://" not in answer.body, odd
 
 
-def test_what_a_stranger_says_of_itself_is_not_believed(world: World) -> None:
-    world.play(says("Done."))
-    lies = {"X_Forwarded_Host": "evil.example", "X_Forwarded_Proto": "https"}
-    with world.http_server("--trusted-proxy", "192.0.2.1") as server:
-        assert server.ask("GET", "/healthz", **lies).status == 200
-    with world.http_server("--trusted-proxy", "127.0.0.1") as server:
-        refused = server.ask("GET", "/healthz", **lies)  # a trusted proxy names a host that is not allowed
-        assert refused.status == 421 and "--allow-host" in refused.json["error"]
+BY_PROXY = {**FORWARDED, "Host": NAME}
+
+
+@pytest.mark.parametrize(
+    ("proxies", "headers", "base"),
+    [
+        ({"trusted": "127.0.0.1"}, BY_PROXY, f"https://{NAME}/"),
+        (
+            {"trusted": "127.0.0.1"},
+            {**FORWARDED, "X-Forwarded-Host": NAME, "Host": "127.0.0.1"},
+            f"https://{NAME}/",
+        ),
+        ({"trusted": "127.0.0.1"}, {**BY_PROXY, "X-Forwarded-Host": "evil.example"}, None),
+        ({"public_url": f"https://{NAME}/deep/"}, {"Host": NAME}, f"https://{NAME}/deep/"),
+        ({"trusted": "192.0.2.1"}, BY_PROXY, "/"),  # a path, which keeps the scheme of the client
+        ({}, BY_PROXY, "/"),
+        ({}, {"Host": NAME}, "/"),
+        ({}, {"Host": "localhost:8101"}, "http://localhost:8101/"),
+        ({"trusted": "192.0.2.1"}, {"Host": "localhost", "X-Forwarded-Host": "evil.example"}, "/"),
+    ],
+)
+def test_only_a_trusted_proxy_is_believed(
+    proxies: dict[str, str], headers: dict[str, str], base: str | None
+) -> None:
+    begins: list[str | None] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        begins.append(scope[BASE_URL])
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            assert message["status"] == 421
+            begins.append(None)
+
+    async def receive() -> Message:
+        raise AssertionError("nothing of a body is read")
+
+    sent = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "scheme": "http", "client": ("127.0.0.1", 1), "headers": sent, "method": "GET"}
+    trusted = [ip_network(proxies[name]) for name in proxies if name == "trusted"]
+    known = Proxies(frozenset({"localhost", "127.0.0.1"}), proxies.get("public_url"), tuple(trusted))
+    gates = Forwarding(HostGate(app, ["localhost", "127.0.0.1", NAME]), known)
+    asyncio.run(gates(scope, receive, send))
+    assert begins == [base]
 
 
 @pytest.mark.parametrize(
@@ -101,5 +129,4 @@ def test_what_a_stranger_says_of_itself_is_not_believed(world: World) -> None:
     ],
 )
 def test_an_address_that_is_none_is_refused_in_one_line(world: World, flag: str, value: str) -> None:
-    done = world.cli("serve", "--http", "127.0.0.1:0", flag, value)
-    assert done.returncode == 2 and flag in done.stderr and done.stderr.count("\n") == 1
+    assert flag in world.refused("serve", "--http", "127.0.0.1:0", flag, value)

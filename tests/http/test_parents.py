@@ -3,26 +3,20 @@
 import pytest
 
 from tests.helpers.mcp_client import Mode
-from tests.helpers.turns import asks, says
-from tests.helpers.world import World
+from tests.http.conftest import Painter
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_two_parents_of_one_server_hear_their_own_runs_only(world: World, mode: Mode) -> None:
-    world.agent()
-    world.play(asks("Which colour?"), says("Painted."))
-    with (
-        world.http_server() as server,
-        server.parent("first", mode) as first,
-        server.parent("second", mode) as second,
-    ):
+def test_two_parents_of_one_server_hear_their_own_runs_only(painter: Painter, mode: Mode) -> None:
+    world, server = painter.world, painter.server
+    with server.parent(f"first-{mode}", mode) as first, server.parent(f"second-{mode}", mode) as second:
         run_id = first.call("run_worker", prompt="Paint it.")["runId"]
         world.asking(run_id)
         nothing = second.call("wait_for_runs", waitSeconds=0)
         assert nothing["runs"] == nothing["working"] == []
         assert nothing["otherParents"] == "1 run of another parent asks: list_runs(all=true) shows it."
-        (row,) = second.call("list_runs", all=True)["runs"]
-        assert row["startedBy"].startswith("first as first, process ")
+        row = second.call("list_runs", all=True)["runs"][0]
+        assert row["startedBy"].startswith(f"first-{mode} as first-{mode}, process ")
         (view,) = first.call("wait_for_runs", waitSeconds=30)["runs"]
         assert view["runId"] == run_id and view["messages"] and "startedBy" not in view
         first.call("reply_subagent", runId=run_id, answer="Red.")

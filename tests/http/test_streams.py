@@ -10,8 +10,7 @@ from typing import Any
 
 from tests.helpers.http_server import ACCEPT, BOUND, MODERN_VERSION, HttpServer
 from tests.helpers.raw_server import HELLO, MODERN, READY, tool_call
-from tests.helpers.turns import asks, says
-from tests.helpers.world import World
+from tests.http.conftest import Painter
 
 
 class Session:
@@ -90,46 +89,42 @@ class Events:
         raise AssertionError("the stream has ended without an answer")
 
 
-def test_a_broken_stream_is_resumed_by_its_own_session_and_by_no_other(world: World) -> None:
-    world.agent()
-    world.play(asks("Which colour?"), says("Painted."))
-    with world.http_server() as server:
-        mine, other = Session(server), Session(server)
-        started = mine.ask(tool_call(1, "run_worker", prompt="Paint it."))
-        run_id = started.json["result"]["structuredContent"]["runId"]
-        world.asking(run_id)
-        view = tool_call(2, "check_status", runId=run_id, waitSeconds=60)
+def test_a_broken_stream_is_resumed_by_its_own_session_and_by_no_other(painter: Painter) -> None:
+    world, server = painter.world, painter.server
+    mine, other = Session(server), Session(server)
+    started = mine.ask(tool_call(1, "run_worker", prompt="Paint it."))
+    run_id = started.json["result"]["structuredContent"]["runId"]
+    world.asking(run_id)
+    view = tool_call(2, "check_status", runId=run_id, waitSeconds=60)
+    world.reply(run_id, "Red.")
+    with mine.stream(view) as stream:
+        first = stream.next()
+    assert first is not None and first["retry"] and first["id"]
+    world.completed(run_id)
+    with other.stream(last=first["id"]) as stream:
+        assert stream.next() is None, "the other session has a stream of this name too"
+    for _ in range(2):  # a client may lose the connection again
+        with mine.stream(last=first["id"]) as stream:
+            assert stream.answer()["result"] == "Painted."
+
+
+def test_a_client_that_comes_back_before_the_answer_gets_it_when_it_comes(painter: Painter) -> None:
+    world, server = painter.world, painter.server
+    session = Session(server)
+    run_id = session.ask(tool_call(1, "run_worker", prompt="Paint.")).json["result"]["structuredContent"][
+        "runId"
+    ]
+    world.asking(run_id)
+    seen = session.ask(tool_call(2, "check_status", runId=run_id)).json["result"]["structuredContent"]
+    assert seen["messages"]
+    waits = tool_call(3, "wait_for_runs", runIds=[run_id], waitSeconds=60, cursor=run_id + ".9")
+    with session.stream(waits) as stream:
+        first = stream.next()
+    assert first is not None
+    with session.stream(last=first["id"]) as stream:
         world.reply(run_id, "Red.")
-        with mine.stream(view) as stream:
-            first = stream.next()
-        assert first is not None and first["retry"] and first["id"]
-        world.completed(run_id)
-        with other.stream(last=first["id"]) as stream:
-            assert stream.next() is None, "the other session has a stream of this name too"
-        for _ in range(2):  # a client may lose the connection again
-            with mine.stream(last=first["id"]) as stream:
-                assert stream.answer()["result"] == "Painted."
-
-
-def test_a_client_that_comes_back_before_the_answer_gets_it_when_it_comes(world: World) -> None:
-    world.agent()
-    world.play(asks("Which colour?"), says("Painted."))
-    with world.http_server() as server:
-        session = Session(server)
-        run_id = session.ask(tool_call(1, "run_worker", prompt="Paint.")).json["result"]["structuredContent"][
-            "runId"
-        ]
-        world.asking(run_id)
-        seen = session.ask(tool_call(2, "check_status", runId=run_id)).json["result"]["structuredContent"]
-        assert seen["messages"]
-        waits = tool_call(3, "wait_for_runs", runIds=[run_id], waitSeconds=60, cursor=run_id + ".9")
-        with session.stream(waits) as stream:
-            first = stream.next()
-        assert first is not None
-        with session.stream(last=first["id"]) as stream:
-            world.reply(run_id, "Red.")
-            (run,) = stream.answer()["runs"]
-            assert run["result"] == "Painted."
+        (run,) = stream.answer()["runs"]
+        assert run["result"] == "Painted."
 
 
 def sent(server: HttpServer, message: Any) -> socket.socket:
@@ -150,37 +145,35 @@ def sent(server: HttpServer, message: Any) -> socket.socket:
     return peer
 
 
-def test_a_newer_client_that_goes_away_ends_its_wait_and_no_run(world: World) -> None:
-    world.agent()
-    world.play(asks("Which colour?"), says("Painted."))
-    with world.http_server() as server:
-        run_id = world.start()
-        world.asking(run_id)
-        waits = tool_call(1, "wait_for_runs", runIds=[run_id], waitSeconds=60, cursor=f"{run_id}.9")
-        waits["params"] |= MODERN
-        with sent(server, waits) as peer:
-            peer.close()
-        world.reply(run_id, "Red.")
-        assert world.completed(run_id) == "Painted."
+def test_a_newer_client_that_goes_away_ends_its_wait_and_no_run(painter: Painter) -> None:
+    world, server = painter.world, painter.server
+    run_id = world.start()
+    world.asking(run_id)
+    waits = tool_call(1, "wait_for_runs", runIds=[run_id], waitSeconds=60, cursor=f"{run_id}.9")
+    waits["params"] |= MODERN
+    with sent(server, waits) as peer:
+        peer.close()
+    world.reply(run_id, "Red.")
+    assert world.completed(run_id) == "Painted."
 
 
-def test_a_parent_with_too_many_sessions_gets_no_more_and_others_go_on(world: World) -> None:
-    with world.http_server() as server:
-        older = Session(server, "another")
-        hello = json.dumps(HELLO).encode()
-        connection = HTTPConnection("127.0.0.1", server.port, timeout=BOUND)
-        headers = {
-            "Accept": ACCEPT,
-            "Content-Type": "application/json",
-            "Authorization": f"Bearer {server.token('greedy')}",
-        }
-        statuses = Counter[int]()
-        for _ in range(300):
-            connection.request("POST", "/mcp", hello, headers)
-            answer = connection.getresponse()
-            answer.read()
-            statuses[answer.status] += 1
-        connection.close()
-        assert statuses == {200: 256, 503: 44}
-        listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
-        assert older.ask(listing).status == 200 and Session(server, "third").ask(listing).status == 200
+def test_a_parent_with_too_many_sessions_gets_no_more_and_others_go_on(painter: Painter) -> None:
+    server = painter.server
+    older = Session(server, "another")
+    hello = json.dumps(HELLO).encode()
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=BOUND)
+    headers = {
+        "Accept": ACCEPT,
+        "Content-Type": "application/json",
+        "Authorization": f"Bearer {server.token('greedy')}",
+    }
+    statuses = Counter[int]()
+    for _ in range(300):
+        connection.request("POST", "/mcp", hello, headers)
+        answer = connection.getresponse()
+        answer.read()
+        statuses[answer.status] += 1
+    connection.close()
+    assert statuses == {200: 256, 503: 44}
+    listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+    assert older.ask(listing).status == 200 and Session(server, "third").ask(listing).status == 200

@@ -5,15 +5,19 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from subagent_server.run import processes
 from subagent_server.verbs.access_tokens import CODE_SECONDS, MAX_SESSIONS, PageAccess, PageServer
+from tests.helpers.forked import PROGRAM, popen
 from tests.helpers.http_server import HttpServer, Reply
 from tests.helpers.turns import asks, says
-from tests.helpers.world import PROGRAM, World
+from tests.helpers.world import World
 
 
 def code_of(world: World) -> str:
@@ -48,6 +52,17 @@ def knocked(server: HttpServer, knock: str) -> Reply:
     return server.ask("GET", "/page/server", token=None, Subagent_Knock=knock)
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, HttpServer]]:
+    """One server for the tests that leave it as it is, whose agent asks and then is done."""
+    world = World(tmp_path_factory.mktemp("page"))
+    world.agent()
+    world.play(asks("Merge?", "yes", "no"), says("done"))
+    with world.http_server() as server:
+        yield world, server
+    world.close()
+
+
 def test_a_code_opens_the_page_once_and_the_session_ends_with_the_server(world: World) -> None:
     world.agent()
     with world.http_server() as server:
@@ -64,22 +79,13 @@ def test_a_code_opens_the_page_once_and_the_session_ends_with_the_server(world: 
         assert server.ask("GET", "/page/costs", token=None, Authorization=f"Bearer {knock}").status == 401
         unused, port = code_of(world), server.port
     with world.http_server(port=port) as server:
-        assert server.ask("GET", "/page/costs", token=None, **known).status == 401
-        assert knocked(server, knock).status == 401, "it cannot say that it is the server that was lost"
+        for word in (knock, first.json["proof"], secret):  # who takes the port learns nothing that opens it
+            asked = server.ask("GET", "/page/costs", token=None, Authorization=f"Bearer {word}")
+            assert asked.status == knocked(server, word).status == 401
         assert post(server, "/page/session", {"code": unused}).status == 401, "a code is for one process"
     state = world.home / ".local" / "state" / "subagent"
     kept = [f"{path.name} {path.read_text()}" for path in state.rglob("*") if path.is_file()]
     assert not [text for text in kept if secret in text or knock in text or first.json["proof"] in text]
-
-
-def test_who_takes_the_port_of_a_server_learns_nothing_that_opens_the_next_one(world: World) -> None:
-    with world.http_server() as server:
-        session = post(server, "/page/session", {"code": code_of(world)}).json
-        port = server.port
-    with world.http_server(port=port) as server:
-        for word in (session["knock"], session["proof"], session["secret"]):
-            asked = server.ask("GET", "/page/costs", token=None, Authorization=f"Bearer {word}")
-            assert asked.status == knocked(server, word).status == 401
 
 
 def test_a_code_is_of_no_use_when_it_is_old_or_of_another_process(world: World) -> None:
@@ -100,71 +106,69 @@ def test_the_oldest_browser_is_forgotten_when_there_are_too_many(world: World) -
     assert known == [False] + [True] * MAX_SESSIONS
 
 
-def test_without_a_session_nothing_of_a_run_is_told(world: World) -> None:
-    with world.http_server() as server:
-        asked: list[tuple[str, dict[str, str]]] = [
-            ("/page/costs", {}),  # the token of a parent opens no page
-            ("/page/events", {"Authorization": "Bearer wrong"}),
-            ("/page/runs/x", {"Authorization": "Basic wrong"}),
-            ("/page/runs/x/files/%2e%2e", {"Cookie": "session=wrong"}),
-        ]
-        for path, headers in asked:
-            refused = server.ask("GET", path, **headers)
-            assert refused.status == 401 and b"subagent page" in refused.body, path
+def test_without_a_session_nothing_of_a_run_is_told(shared: tuple[World, HttpServer]) -> None:
+    _, server = shared
+    asked: list[tuple[str, dict[str, str]]] = [
+        ("/page/costs", {}),  # the token of a parent opens no page
+        ("/page/events", {"Authorization": "Bearer wrong"}),
+        ("/page/runs/x", {"Authorization": "Basic wrong"}),
+        ("/page/runs/x/files/%2e%2e", {"Cookie": "session=wrong"}),
+    ]
+    for path, headers in asked:
+        refused = server.ask("GET", path, **headers)
+        assert refused.status == 401 and b"subagent page" in refused.body, path
 
 
-def test_a_change_comes_from_the_page_itself_or_does_nothing(world: World) -> None:
-    world.agent()
-    world.play(asks("Merge?", "yes", "no"), says("done"))
+def test_a_change_comes_from_the_page_itself_or_does_nothing(shared: tuple[World, HttpServer]) -> None:
+    world, server = shared
     run_id = world.start()
     world.asking(run_id)
-    with world.http_server() as server:
-        secret = entered(world, server)
-        foreign = [
-            ({"Origin": ""}, 403),
-            ({"Origin": "http://127.0.0.1:1"}, 403),
-            ({"Origin": "http://localhost:1"}, 403),
-            ({"Origin": "null"}, 403),
-            ({"Sec-Fetch-Site": "same-site"}, 403),
-            ({"Content-Type": "text/plain"}, 415),
-        ]
-        for headers, status in foreign:
-            refused = post(server, f"/page/runs/{run_id}/reply", {"answer": "yes"}, secret, **headers)
-            assert refused.status == status, headers
-            assert world.meta(run_id).pending_questions == 1
-        answered = post(server, f"/page/runs/{run_id}/reply", {"answer": "yes"}, secret)
-        assert answered.status == 200
+    secret = entered(world, server)
+    foreign = [
+        ({"Origin": ""}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Origin": "http://localhost:1"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+    ]
+    for headers, status in foreign:
+        refused = post(server, f"/page/runs/{run_id}/reply", {"answer": "yes"}, secret, **headers)
+        assert refused.status == status, headers
+        assert world.meta(run_id).pending_questions == 1
+    answered = post(server, f"/page/runs/{run_id}/reply", {"answer": "yes"}, secret)
+    assert answered.status == 200
     assert world.completed(run_id) == "done"
     assert world.meta(run_id).messages[0].answered_by == "page"
 
 
-def test_under_a_foreign_name_and_for_foreign_pages_nothing_is_served(world: World) -> None:
-    with world.http_server() as server:
-        known = {"Authorization": f"Bearer {entered(world, server)}"}
-        there, elsewhere = f"evil.example:{server.port}", f"http://127.0.0.1:{server.port + 1}"
-        for path in ("/", "/page/static/main.js", "/page/costs", "/page/older?before=x"):
-            assert server.ask("GET", path, token=None, Host=there, **known).status == 421
-            foreign = server.ask("GET", path, token=None, Origin="http://evil.example", **known)
-            asked = server.ask("OPTIONS", path, token=None, Origin=elsewhere, **known)
-            for answer in (foreign, asked):
-                assert answer.status in (403, 405), "no other page may read it"
-                assert not [name for name in answer.headers if name.startswith("access-control-allow")]
+def test_under_a_foreign_name_and_for_foreign_pages_nothing_is_served(
+    shared: tuple[World, HttpServer],
+) -> None:
+    world, server = shared
+    known = {"Authorization": f"Bearer {entered(world, server)}"}
+    there, elsewhere = f"evil.example:{server.port}", f"http://127.0.0.1:{server.port + 1}"
+    for path in ("/", "/page/static/main.js", "/page/costs", "/page/older?before=x"):
+        assert server.ask("GET", path, token=None, Host=there, **known).status == 421
+        foreign = server.ask("GET", path, token=None, Origin="http://evil.example", **known)
+        asked = server.ask("OPTIONS", path, token=None, Origin=elsewhere, **known)
+        for answer in (foreign, asked):
+            assert answer.status in (403, 405), "no other page may read it"
+            assert not [name for name in answer.headers if name.startswith("access-control-allow")]
 
 
-def test_a_change_is_no_reading_and_a_session_is_needed_for_it_too(world: World) -> None:
-    world.agent()
-    world.play(asks("Merge?"), says("done"))
+def test_a_change_is_no_reading_and_a_session_is_needed_for_it_too(shared: tuple[World, HttpServer]) -> None:
+    world, server = shared
     run_id = world.start()
     world.asking(run_id)
-    with world.http_server() as server:
-        secret = entered(world, server)
-        for verb in ("reply", "stop", "continue", "rerun"):
-            path = f"/page/runs/{run_id}/{verb}"
-            assert post(server, path, {"answer": "yes", "prompt": "x"}, "x" * 43).status == 401
-            answer = server.ask("GET", path, token=None, Authorization=f"Bearer {secret}")
-            assert answer.status == 405, "a link or an image must not change anything"
-        assert post(server, f"/page/runs/{run_id}/stop", {}, secret[:-1]).status == 401
-    assert world.meta(run_id).pending_questions == 1 and world.store.run_ids() == [run_id]
+    secret = entered(world, server)
+    for verb in ("reply", "stop", "continue", "rerun"):
+        path = f"/page/runs/{run_id}/{verb}"
+        assert post(server, path, {"answer": "yes", "prompt": "x"}, "x" * 43).status == 401
+        answer = server.ask("GET", path, token=None, Authorization=f"Bearer {secret}")
+        assert answer.status == 405, "a link or an image must not change anything"
+    assert post(server, f"/page/runs/{run_id}/stop", {}, secret[:-1]).status == 401
+    assert world.meta(run_id).pending_questions == 1 and world.store.run_ids()[0] == run_id
 
 
 def test_of_two_browsers_with_one_link_one_enters(world: World) -> None:
@@ -177,62 +181,62 @@ def test_of_two_browsers_with_one_link_one_enters(world: World) -> None:
 
 def test_a_directory_of_codes_that_another_user_could_have_made_is_not_used(world: World) -> None:
     kept, elsewhere = world.home / ".local" / "state" / "subagent" / "page", world.home / "elsewhere"
-    with world.http_server():
-        shutil.move(kept, elsewhere)
-        kept.symlink_to(elsewhere)
-        assert_not_used(world)
-        kept.unlink()
-        shutil.copytree(elsewhere, kept)
-        kept.chmod(0o777)
-        assert_not_used(world)
+    PageAccess(kept).announce("http://127.0.0.1:1", str(world.runs))
+    shutil.move(kept, elsewhere)
+    kept.symlink_to(elsewhere)
+    assert "cannot be used" in world.refused("page", "--no-open")
+    kept.unlink()
+    shutil.copytree(elsewhere, kept)
+    kept.chmod(0o777)
+    assert "cannot be used" in world.refused("page", "--no-open")
 
 
-def assert_not_used(world: World) -> None:
-    """Ask for a link, and see that none is given."""
-    refused = world.cli("page", "--no-open")
-    assert refused.returncode == 6 and "cannot be used" in refused.stderr and not refused.stdout
+def test_what_a_verb_refuses_is_its_sentence(shared: tuple[World, HttpServer]) -> None:
+    world, server = shared
+    secret = entered(world, server)
+    unknown = server.ask("GET", "/page/runs/nobody", token=None, Authorization=f"Bearer {secret}")
+    assert unknown.status == 404 and "There is no run 'nobody'" in unknown.json["error"]
+    wrong = post(server, "/page/runs/..%2f..%2fetc/stop", {}, secret)
+    assert wrong.status in (400, 404)
 
 
-def test_what_a_verb_refuses_is_its_sentence(world: World) -> None:
-    with world.http_server() as server:
-        secret = entered(world, server)
-        unknown = server.ask("GET", "/page/runs/nobody", token=None, Authorization=f"Bearer {secret}")
-        assert unknown.status == 404 and "There is no run 'nobody'" in unknown.json["error"]
-        wrong = post(server, "/page/runs/..%2f..%2fetc/stop", {}, secret)
-        assert wrong.status in (400, 404)
-
-
-def test_the_page_itself_forbids_foreign_and_inline_scripts(world: World) -> None:
-    with world.http_server() as server:
-        page = server.ask("GET", "/", token=None)
-        policy = page.headers["content-security-policy"]
-        assert "default-src 'none'" in policy and "require-trusted-types-for 'script'" in policy
-        assert b"<script>" not in page.body and b"style=" not in page.body and b" on" not in page.body
-        for name in ("main.js", "style.css"):
-            assert server.ask("GET", f"/page/static/{name}", token=None).status == 200
-        assert server.ask("GET", "/page/static/..%2froutes.py", token=None).status == 404
+def test_the_page_itself_forbids_foreign_and_inline_scripts(shared: tuple[World, HttpServer]) -> None:
+    _, server = shared
+    page = server.ask("GET", "/", token=None)
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "require-trusted-types-for 'script'" in policy
+    assert b"<script>" not in page.body and b"style=" not in page.body and b" on" not in page.body
+    for name in ("main.js", "style.css"):
+        assert server.ask("GET", f"/page/static/{name}", token=None).status == 200
+    assert server.ask("GET", "/page/static/..%2froutes.py", token=None).status == 404
 
 
 def test_without_a_server_the_command_serves_the_page_itself_until_ctrl_c(world: World) -> None:
     environment = world.environment
     with (
         world.http_server() as server,
-        subprocess.Popen([*PROGRAM, "--runs", "other", "page", "--no-open"], env=environment, cwd=world.work,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command,
-    ):  # fmt: skip
+        popen(
+            [*PROGRAM, "--runs", "other", "page", "--no-open"],
+            environment,
+            cwd=world.work,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as command,
+    ):
         assert command.stdout is not None
-        link = command.stdout.readline().strip()
+        link = command.stdout.readline().decode().strip()
         address, _, code = link.partition("/#code=")
         assert str(server.port) not in address, "that one shows other runs"
         own = HttpServer([], environment, world.work, world.errors, int(address.rpartition(":")[2]))
         assert post(own, "/page/session", {"code": code}).status == 200
         command.send_signal(signal.SIGINT)
         _, said = command.communicate(timeout=60)
-        assert command.returncode == 0 and "until Ctrl-C; the runs continue." in said
+        assert command.returncode == 0 and b"until Ctrl-C; the runs continue." in said
 
 
-def test_a_program_gets_a_link_to_a_living_server_only(world: World) -> None:
-    with world.http_server() as server:
-        assert f"http://127.0.0.1:{server.port}/#code=" in world.cli("page", "--no-open").stdout
-    refused = world.cli("page", "--json")
-    assert refused.returncode == 2 and "subagent serve --http" in refused.stderr and not refused.stdout
+def test_a_program_gets_a_link_to_a_living_server_only(
+    world: World, shared: tuple[World, HttpServer]
+) -> None:
+    there, server = shared
+    assert f"http://127.0.0.1:{server.port}/#code=" in there.cli("page", "--no-open").stdout
+    assert "subagent serve --http" in world.refused("page", "--json")

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from subagent_server.run import processes
 from subagent_server.run.store import RunStore
-from subagent_server.verbs.list_runs import MAX_SEARCHED
+from subagent_server.verbs import list_runs
 from tests.helpers.stored import make_stored
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World
@@ -80,10 +82,13 @@ def test_the_run_of_a_command_is_heard_by_all_parents_when_nobody_watches_it(wor
     assert "client    \\x1b[2Jxxx" in said and len(max(said.split("\n"), key=len)) < 300, "a name is data"
 
 
-def test_a_list_looks_at_so_many_runs_of_another_parent_and_says_so(world: World, tmp_path: Path) -> None:
+def test_a_list_looks_at_so_many_runs_of_another_parent_and_says_so(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_runs, "MAX_SEARCHED", 50)  # 5,000 in earnest
     store = RunStore(tmp_path / "many")
     another = json.dumps({**processes.this_process().to_json(), "client": "another"}).encode()
-    for run_id in make_stored(store.paths.root, MAX_SEARCHED + 1):
+    for run_id in make_stored(store.paths.root, 51):
         state = store.paths.run(run_id).meta.path
         state.write_bytes(state.read_bytes().replace(b"{", b'{"startedBy": %s,' % another, 1))
     with world.serve(env={"SUBAGENT_RUNS": str(store.paths.root)}) as parent:

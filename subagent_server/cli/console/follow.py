@@ -36,6 +36,7 @@ from subagent_server.cli.console.terminal import (
     line_width,
     look_of,
     one_line,
+    short_number,
     table,
 )
 from subagent_server.run.errors import SubagentError
@@ -360,7 +361,7 @@ def _cells(root: RootPaths, depth: int, of_tree: TreeRow) -> tuple[str, ...]:
         return (look.text, run, "", "", "", "", what)
     cost = "" if usage.cost_usd is None else least_mark(usage.at_least, "costUsd") + dollars(usage.cost_usd)
     mark, tokens = least_mark(usage.at_least, *TOKENS), usage.tokens
-    told = UNKNOWN if tokens is None else mark + _short(tokens)
+    told = UNKNOWN if tokens is None else mark + short_number(tokens)
     agent = _branch(depth) + one_line(row.agent or "")
     return (look.text, run, agent, duration(row.elapsed_seconds or 0), told, cost, what)
 
@@ -377,11 +378,3 @@ def _fitted(line: str) -> str:
 
 def _branch(depth: int) -> str:
     return "" if depth == 0 else f"{'  ' * (depth - 1)}└ "
-
-
-def _short(number: int) -> str:
-    """Return a number in six characters at most: `940`, `4.3k`, `126k`, `1.2M`."""
-    if number < 1000:
-        return str(number)
-    unit, size = ("k", 1e3) if number < 999_500 else ("M", 1e6)
-    return f"{number / size:.{0 if number >= 10 * size else 1}f}{unit}"

@@ -228,6 +228,14 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
+def short_number(number: int) -> str:
+    """Return a number in six characters at most: `940`, `4.3k`, `126k`, `1.2M`."""
+    if number < 1000:
+        return str(number)
+    unit, size = ("k", 1e3) if number < 999_500 else ("M", 1e6) if number < 999_500_000 else ("G", 1e9)
+    return f"{number / size:.{0 if number >= 10 * size else 1}f}{unit}"
+
+
 def moment(when: datetime) -> str:
     """Return a moment in the local time of the person; records and `--json` have UTC."""
     return f"{when.astimezone():%Y-%m-%d %H:%M:%S %Z}"
