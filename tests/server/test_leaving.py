@@ -34,11 +34,13 @@ def test_it_leaves_with_0_at_a_signal_and_at_the_end_of_input_while_the_run_goes
             server.answer_to("hello")
             server.say(tool_call(1, "wait_for_runs", runIds=[run_id], waitFor="all", waitSeconds=60))
             cursor = server.answer_to(1)["result"]["structuredContent"]["cursor"]
-            server.say(tool_call(2, "wait_for_runs", runIds=[run_id], cursor=cursor, waitSeconds=60))
-            server.result_of(tool_call(3, "list_runs"))
+            wait = {"runIds": [run_id], "cursor": cursor, "waitSeconds": 60}
+            server.say(tool_call(2, "wait_for_runs", **wait), tool_call(3, "wait_for_runs", **wait))
+            server.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}})
+            server.result_of(tool_call(4, "list_runs"))
             leave(server)
             assert server.leaves(LEAVES_WITHIN) == 0
-            (last,) = server.rest()
+            (last,) = [message for message in server.rest() if message["id"] != 3]
             assert last["id"] == 2 and last["error"]["code"] == LEFT
             assert "list_runs" in last["error"]["message"]
     assert world.look(run_id).live
@@ -83,33 +85,6 @@ def test_requests_that_are_followed_by_the_end_of_input_at_once_are_answered(wor
     view = answers[2]["result"]["structuredContent"]
     assert view["error"]["code"] == "config"
     assert answers[3]["result"]["isError"] is True
-
-
-def test_a_call_that_still_waits_at_the_end_of_input_gets_an_error_that_names_list_runs(
-    world: World,
-) -> None:
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
-    run_id = world.start()
-    world.asking(run_id)
-    with world.raw_server("--max-wait", "60") as server:
-        server.say(HELLO, READY)
-        server.answer_to("hello")
-        cursor = server.result_of(tool_call(1, "wait_for_runs", runIds=[run_id]))["structuredContent"][
-            "cursor"
-        ]
-        wait = {"runIds": [run_id], "cursor": cursor, "waitSeconds": 60}
-        server.say(tool_call(2, "wait_for_runs", **wait), tool_call(3, "wait_for_runs", **wait))
-        server.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}})
-        server.result_of(tool_call(4, "check_status", runId=run_id))
-        server.end_input()
-        said = [message for message in server.rest() if message["id"] != 3]
-        assert server.leaves(LEAVES_WITHIN) == 0
-    (refused,) = said
-    assert refused["id"] == 2 and refused["error"]["code"] == LEFT
-    assert "list_runs" in refused["error"]["message"]
-    world.reply(run_id, "yes")
-    world.completed(run_id)
 
 
 def test_garbage_is_answered_in_protocol_or_passed_over_and_the_server_stays(world: World) -> None:
