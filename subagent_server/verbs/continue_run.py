@@ -1,6 +1,6 @@
 """The verb `continue_run`: a new run has the whole conversation of an ended run (SPEC section 6).
 
-Tested in `tests/end_to_end/test_continuing.py`.
+Tested in `tests/verbs/test_continued.py` and `tests/end_to_end/test_continuing.py`.
 """
 
 import json

@@ -372,14 +372,13 @@ _MASKED_PROMPT = (
 )
 
 
-def masked_warnings(prompt: str, files: Iterable[InputFile], masker: Masker) -> list[str]:
-    """Return the warnings about a prompt and input files with secrets in them."""
+def masked_warnings(files: Iterable[Path], *, is_prompt_masked: bool) -> list[str]:
+    """Return the warnings about a prompt, and about input files, in which secrets were masked."""
     return [
-        *([_MASKED_PROMPT] if masker.text(prompt) != prompt else []),
+        *([_MASKED_PROMPT] if is_prompt_masked else []),
         *(
-            f"A secret in input {shorten(file.path.name)} was replaced by {MASK}, for no secret is written "
-            "to disk: give it in a variable of the environment, and name that."
-            for file in files
-            if file.masked(masker) != file
+            f"A secret in input {shorten(path.name)} was replaced by {MASK}, for no secret is written to "
+            "disk: give it in a variable of the environment, and name that."
+            for path in files
         ),
     ]

@@ -166,7 +166,8 @@ def start_agent(
     # 4. No secret reaches the disk: the worker gets the definition and the prompt through memory. The secrets
     # are those of the caller's environment, not of the script's.
     masker = masker_at_start(service, checked.agent, caller)
-    masked_files = [file.masked(masker) for file in files]
+    prompt, masked_files = masker.text(order.prompt), [file.masked(masker) for file in files]
+    masked = [new.path for new, old in zip(masked_files, files, strict=True) if new != old]
     hooks, unusable_hooks = hooks_for_run(service.settings)
     warnings = [
         *([] if stored is None else [stored]),
@@ -174,7 +175,7 @@ def start_agent(
         *checked.missing.values(),
         *([WARNING] if is_scripted(played.settings.environment) else []),
         *unusable_hooks,
-        *masked_warnings(order.prompt, files, masker),
+        *masked_warnings(masked, is_prompt_masked=prompt != order.prompt),
     ]
     # 5. Its worktree, if it gets one, is planned here; the worker makes it.
     moment, token = now(), new_token()
@@ -187,7 +188,7 @@ def start_agent(
     request = RunRequest(
         run_id=run_id,
         agent=masker.data(definition) | {key: definition[key] for key in NAMES_ON_DISK if key in definition},
-        prompt=masker.text(order.prompt),
+        prompt=prompt,
         inputs=[str(file.path) for file in files],
         cwd=str(cwd),
         label=None if order.label is None else masker.text(order.label),

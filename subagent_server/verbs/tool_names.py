@@ -22,7 +22,7 @@ from subagent_server.run.errors import shorten
 
 _MOST_NAMED = 10
 _MOST_COMPARED = 80
-_ALWAYS = frozenset({"ask_parent", "askuserquestion", "final_answer", "structuredoutput"})
+ALWAYS = frozenset({"ask_parent", "askuserquestion", "final_answer", "structuredoutput"})
 """Names that mean what every run has without naming it."""
 _STARTS_AGENTS = frozenset(
     {"task", "agent", "check_status", "wait_for_runs", "list_runs", "get_logs", "reply_subagent", "stop_run"}
@@ -110,7 +110,7 @@ def missing_disallowed(agent: AgentDefinition) -> list[MissingName]:
         return []
     selection = select([], agent.disallowed_tools)
     servers = [_plain(name) for name in (*agent.mcp_servers, *agent.named_servers)]
-    known = {*_ALWAYS, *_STARTS_AGENTS, *_ELSEWHERE, CODE_TOOL_NAME, *map(tool_name, agent.agents)}
+    known = {*ALWAYS, *_STARTS_AGENTS, *_ELSEWHERE, CODE_TOOL_NAME, *map(tool_name, agent.agents)}
     missing = [
         _missing(name)
         for name in selection.unknown_disallowed
@@ -165,7 +165,7 @@ def tool_refusals(agent: AgentDefinition) -> Iterator[tuple[str, str]]:
 
 def _is_offered(name: str, agent: AgentDefinition, has_servers: bool) -> bool:
     plain = name.partition("(")[0].strip().lower()
-    if plain in _ALWAYS:
+    if plain in ALWAYS:
         return True
     if agent.agents and (plain in _STARTS_AGENTS or plain in map(tool_name, agent.agents)):
         return True

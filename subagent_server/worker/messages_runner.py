@@ -54,7 +54,7 @@ from subagent_server.toolbox.tool import RunTools, Tool
 from subagent_server.toolbox.workspace import off_loop
 from subagent_server.verbs.inputs import copied_inputs
 from subagent_server.verbs.scripts import is_scripted
-from subagent_server.verbs.tool_names import verdict_of
+from subagent_server.verbs.tool_names import ALWAYS, verdict_of
 from subagent_server.worker.previous_run import read_previous_runs
 from subagent_server.worker.runners import RunnerSetup
 from subagent_server.worker.sandbox_setup import (
@@ -364,7 +364,8 @@ def _warn(
     """Record a warning for names in `tools` that no server offers; the start has warned of the others."""
     known = {tool.name for tool in tools} | {AskParent.name, *verdict.missing_tools}
     asked = [*verdict.selection.unknown, *(verdict.selection.mcp or [])]
-    unknown = [n for n in asked if n not in known and (servers is None or not servers.know(n))]
+    named = (n for n in asked if n not in known and n.lower() not in ALWAYS)
+    unknown = [n for n in named if servers is None or not servers.know(n)]
     if unknown:
         setup.run.record("warning", message=f"No tool is offered under the names {', '.join(unknown)}.")
 

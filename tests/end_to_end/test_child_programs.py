@@ -88,25 +88,6 @@ def _kill_client_and_server(world: World) -> None:
     wait_for(lambda: not any(i is not None and processes.is_alive(i) for i in found), BOUND, "both deaths")
 
 
-def test_an_agent_that_starts_itself_is_stopped_by_depth_and_number_with_a_sentence(world: World) -> None:
-    world.agent("again", agents=["again"])
-    world.environment |= {"SUBAGENT_MAX_DEPTH": "1", "SUBAGENT_MAX_DESCENDANTS": "1"}
-    again = {"name": "run_again", "input": {"prompt": "Again.", "waitSeconds": 60}}
-    simulator = world.play({"tool_use": [again, again]}, says("That is as far as it goes."))
-    run_id = world.start("Go.", agent="again")
-    assert world.completed(run_id) == "That is as far as it goes."
-    (child,) = world.store.children_of(run_id)
-    assert len(world.store.run_ids()) == 2 and world.meta(child).depth == 1
-    told = {text for request in simulator.requests for text in _refusals(request.body)}
-    assert any("1 run is at work below" in text and "1 is the limit" in text for text in told)
-    assert any("1 level below the first run, and 1 is the limit" in text for text in told)
-
-
-def _refusals(body: dict[str, list[dict[str, list[dict[str, object]]]]]) -> list[str]:
-    last = body["messages"][-1]["content"]
-    return [str(b["content"]) for b in last if b["type"] == "tool_result" and b.get("is_error")]
-
-
 def test_the_budget_of_the_first_run_bounds_its_whole_tree(world: World) -> None:
     world.agent("again", agents=["again"], budgetUsd=0.05, model="claude-sonnet-4-5")
     world.environment["SUBAGENT_MAX_DEPTH"] = "2"

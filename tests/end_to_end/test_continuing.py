@@ -1,6 +1,5 @@
 """Runs that carry others on (SPEC sections 5 and 6)."""
 
-import json
 import signal
 import sys
 from typing import Any
@@ -18,7 +17,7 @@ from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from subagent_server.verbs.reconcile import read_exit, read_shim
 from subagent_server.verbs.start import StartOrder, start_agent
 from subagent_server.verbs.views import AS_TOOLS, run_view
-from tests.helpers.truth import processes_of
+from tests.helpers.truth import check_status, processes_of
 from tests.helpers.turns import Turn, asks, call, says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
@@ -32,6 +31,11 @@ def texts(body: Any, number: int = -1) -> list[str]:
 def bodies(simulator: Simulator) -> list[Any]:
     """Return the requests of the model so far."""
     return [request.body for request in simulator.requests]
+
+
+def continued(world: World, run_id: str, prompt: str | None = None) -> str:
+    """Continue a run, and return the id of the new one."""
+    return continue_run(world.service, ContinueOrder(run_id, prompt)).run_id
 
 
 def busy() -> Turn:
@@ -61,9 +65,7 @@ def test_a_completed_run_goes_on_after_its_result_with_its_conversation_director
     assert [block["type"] for block in sent[1]["content"]] == ["thinking", "text"]
     assert "More." in texts(bodies(simulator)[1])[0] and texts(bodies(simulator)[1])[1] == "Go on."
     assert tool_results(bodies(simulator)[2]) == [str(world.work / "deep")]
-    assert f"continues {first}" in " ".join(world.cli("show", second).stdout.split())
-    third = world.cli("continue", second, "And on.", "--wait", "40")
-    assert third.returncode == 0 and third.stdout.strip()
+    assert world.completed(continued(world, second, "And on.")) == "Second."
     assert len(bodies(simulator)[-1]["messages"]) == 7
 
 
@@ -78,8 +80,6 @@ def test_a_call_that_a_kill_or_a_stop_cut_off_is_reported_as_not_known_and_never
     mark = world.work / "mark"
     wait_for(lambda: mark.exists() and len(mark.read_text("utf-8").split()) == 3, BOUND, "three commands")
     killed, lost, stopped = runs
-    with world.serve() as parent:
-        assert "cannot be continued yet" in parent.refused("continue_run", runId=killed)
     kill(world.worker(killed))
     kill(world.shim(lost))
     kill(world.worker(lost))
@@ -87,14 +87,14 @@ def test_a_call_that_a_kill_or_a_stop_cut_off_is_reported_as_not_known_and_never
     world.ended(killed)
     for run_id in runs:
         simulator.clear()
-        done = world.cli("continue", run_id)
-        assert (done.returncode, done.stdout) == (0, "Seen.\n"), done.stderr
+        new = continued(world, run_id)
+        assert world.completed(new) == "Seen."
         (body,) = bodies(simulator)
         (told,) = tool_results(body)
         assert "not known what this call did" in told and "was not repeated" in told
         assert body["messages"][-1]["content"][0]["is_error"] is True
         assert body["messages"][1]["content"][0]["type"] == "thinking"
-        (warning,) = world.events(world.store.run_ids()[0], "warning")
+        (warning,) = world.events(new, "warning")
         assert "bash" in warning["message"] and run_id in warning["message"]
     assert mark.read_text(encoding="utf-8").count("once") == 3
     assert world.meta(lost).status is Status.FAILED
@@ -117,7 +117,7 @@ def test_an_answer_that_came_is_given_and_a_missing_one_is_reported(world: World
     simulator = world.play(asks("Which colour?"), says("Done."))
     for run_id, words in ((open_one, "Ask again"), (answered, "blue")):
         simulator.clear()
-        assert world.cli("continue", run_id).returncode == 0
+        assert world.completed(continued(world, run_id)) == "Done."
         assert words in tool_results(bodies(simulator)[0])[0]
     world.abandoned.add(answered)
 
@@ -153,7 +153,6 @@ def test_stopped_and_continued_at_once_there_are_never_two_workers(world: World)
     second, other = (continue_run(world.service, ContinueOrder(first)).run_id for _ in range(2))
     for run_id in (second, other):
         wait_for(lambda: read_shim(world.paths(run_id)).get("waitingForRun"), BOUND, "the wait")  # noqa: B023
-    assert f"of run {first}" in world.cli("show", second).stdout
     view = run_view(world.store, world.look(second), AS_TOOLS)
     assert (view.status, view.waiting_for_run, view.live) == (Status.READY, first, True)
     assert world.stop(other).meta.status is Status.STOPPED
@@ -191,35 +190,6 @@ def tool_results_of(world: World, run_id: str) -> list[str]:
     return [event["text"] for event in world.events(run_id, "tool_result")]
 
 
-def test_what_cannot_be_continued_is_refused_in_words_and_nothing_is_made(world: World) -> None:
-    world.agent()
-    world.agent("other")
-    world.play(says("Done."))
-    (world.work / "deep").mkdir()
-    run_id, other, deep = world.start(), world.start(agent="other"), world.start(cwd="deep")
-    for each in (run_id, other, deep):
-        world.completed(each)
-        world.gone(each)
-    (world.work / "deep").rmdir()
-    runs = world.store.run_ids()
-    (world.agents / "other.md").write_text("---\nname: other\nrunner: command\ncommand: ls\n---\nx", "utf-8")
-    refusals = {
-        (run_id,): "say in PROMPT what it should do next",
-        (run_id, " "): "say in PROMPT what it should do next",
-        (run_id, "Go.", "--input", "nowhere"): "is no file in",
-        (run_id, "Go.", "--detach", "--wait", "1"): "give one of them",
-        (other, "Go."): "the runner messages, and agent other has command now",
-        (deep, "Go."): f"in which run {deep} worked is gone: make it again",
-        ("20990101-000000-000-aaaaaa",): "There is no run",
-    }
-    for words, sentence in refusals.items():
-        done = world.cli("continue", *words)
-        assert done.returncode in (2, 3) and sentence in done.stderr, done
-    (world.agents / "worker.md").write_bytes(b"---\nname: worker\n---\nNot UTF-8: \xff.")
-    assert "There is no agent 'worker' (" in world.cli("continue", run_id, "Go.").stderr
-    assert world.store.run_ids() == runs
-
-
 def test_without_its_file_an_agent_goes_on_as_it_was_only_if_somebody_says_so_and_with_a_warning(
     world: World,
 ) -> None:
@@ -229,12 +199,6 @@ def test_without_its_file_an_agent_goes_on_as_it_was_only_if_somebody_says_so_an
     refused = world.start("The task.")
     assert world.failed(refused)[0] == "config"
     (world.agents / "worker.md").unlink()
-    done = world.cli("continue", refused)
-    assert (
-        done.returncode == 2
-        and f"run {refused} was not" in done.stderr
-        and "by `--stored-agent`." in done.stderr
-    )
     with world.serve() as parent:
         sentence = parent.refused("continue_run", runId=refused)
         assert "is gone" in sentence and "storedAgent: true" in sentence
@@ -242,13 +206,14 @@ def test_without_its_file_an_agent_goes_on_as_it_was_only_if_somebody_says_so_an
         again = parent.call("continue_run", runId=refused, storedAgent=True, waitSeconds=60)
     assert again["error"]["code"] == "config"
     world.environment["ANTHROPIC_API_KEY"] = key
-    done = world.cli("continue", again["runId"], "And this.", "--stored-agent", "--wait", "40", "--json")
-    view = json.loads(done.stdout)
-    assert view["status"] == "completed" and "the file of agent worker is gone" in view["warnings"][0].lower()
-    assert "***" in view["warnings"][0]
+    order = ContinueOrder(again["runId"], "And this.", stored_agent=True)
+    last = continue_run(world.service, order).run_id
+    assert world.completed(last) == "Done."
+    (warning,) = check_status(world.service, last).warnings or []
+    assert "The file of agent worker is gone" in warning and "***" in warning
     (body,) = bodies(simulator)
     assert texts(body) == ["The task.", "And this."]
-    assert any("is gone" in event["message"] for event in world.events(view["runId"], "warning"))
+    assert any("is gone" in event["message"] for event in world.events(last, "warning"))
 
 
 def test_an_agent_carries_on_what_a_run_it_started_had_begun(world: World) -> None:
@@ -271,22 +236,3 @@ def test_an_agent_carries_on_what_a_run_it_started_had_begun(world: World) -> No
     assert (world.meta(second).parent_run_id, world.meta(second).depth) == (run_id, 1)
     last = tool_results(bodies(simulator)[-1])
     assert '"result":"Helped."' in last[0]
-
-
-def test_a_run_does_not_bring_a_stored_definition_to_life(world: World) -> None:
-    world.agent("boss", agents=["helper"])
-    world.agent("helper", maxTurns=1)
-    boss = [
-        call("run_helper", prompt="Help.", waitSeconds=60),
-        shell(f"rm {world.agents}/helper.md"),
-        {
-            **call("continue_run", runId="${run}", prompt="Go on.", storedAgent=True),
-            "capture": {"run": '"runId": ?"([a-z0-9-]+)"'},
-        },
-        says("All done."),
-    ]
-    simulator = world.play(*boss, conversations=[{"turns": [says("Helped.")], "when": {"prompt": "Help"}}])
-    run_id = world.start("Lead.", agent="boss")
-    assert world.completed(run_id) == "All done."
-    assert "may not use a stored definition" in tool_results(bodies(simulator)[-1])[0]
-    assert len(world.store.children_of(run_id)) == 1

@@ -1,17 +1,13 @@
 """A parent hands over work and gets its result."""
 
-import pytest
-
-from tests.helpers.mcp_client import Mode
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_run_is_started_at_once_asks_is_answered_and_gives_its_result(world: World, mode: Mode) -> None:
+def test_a_run_is_started_at_once_asks_is_answered_and_gives_its_result(world: World) -> None:
     world.agent()
     world.play(asks("Which colour?", "red", "blue"), says("Painted."))
-    with world.serve(mode=mode) as parent:
+    with world.serve() as parent:
         view = parent.call("run_worker", prompt="Paint it.", label="paint")
         assert view["status"] in ("ready", "running") and view["live"] and view["label"] == "paint"
         run_id = view["runId"]

@@ -13,46 +13,26 @@ address = os.environ["SUBAGENT_LOGGING_ADDRESS"]
 assert address == os.environ["CPE_SUBAGENT_LOGGING_ADDRESS"]
 event = {"subagentName": "ext", "subagentRunId": "abc", "timestamp": "2026-01-01T00:00:00.123456789Z"}
 
-def post(body, method="POST", path="/subagent-events", to=address, **headers):
-    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-    request = urllib.request.Request(to + path, data=data, method=method, headers=headers)
+def post(body, path="/subagent-events", to=address, **headers):
+    request = urllib.request.Request(to + path, json.dumps(body).encode(), headers)
     try:
         return urllib.request.urlopen(request, timeout=60).status
     except urllib.error.HTTPError as error:
         return error.code
 
-def talk(raw):
-    host, port = address.split("/")[2].split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
-        connection.sendall(raw.replace(b"PATH", address.partition(port)[2].encode()))
-        return connection.recv(4096).split(b" ")[1].decode()
-
 kinds = ["subagent_start", "tool_call", "tool_result", "thought_trace", "subagent_end"]
 more = {"toolName": "grep", "toolCallId": "t1", "payload": {"a": [1]}, "executionTimeoutSeconds": 3,
         "reasoningType": "summary", "tokenUsage": {}}
 another = {**event, "type": "thought_trace", "subagentRunId": "another"}
-whole = json.dumps(another).encode()
-length = b"Content-Length: %d\\r\\n" % len(whole)
 slow = [socket.create_connection(address.split("/")[2].split(":")) for _ in range(80)]
 print(json.dumps({
     "beside slow ones": [post(another) for _ in range(3)],
-    "twice": [talk(b"POST PATH/subagent-events HTTP/1.1\\r\\nHost: localhost\\r\\n" + line + length
-                   + b"\\r\\n" + whole) for line in (b"", b"Host: localhost\\r\\n", length)],
     "taken": [post({**event, "type": kind, **more}) for kind in kinds],
-    "bad": [post(body) for body in (b"", b"{", b"[]", {}, {**event, "type": "other"}, {**event, "type": 1},
-            {**event, "type": "tool_call", "subagentName": ""}, b"[" * 100000)],
-    "other": [post(None, "GET"), post({}, "PUT"), post({}, "DELETE")],
-    "large": post({**event, "type": "tool_call", "payload": "x" * 300000}),
-    "elsewhere": [post({}, path="/"), post({}, to=address[:-1] + "_-"[address[-1] == "_"]),
-                  post({}, to="http://" + address.split("/")[2])],
-    "of a page": [post({}, Origin="http://127.0.0.1"), post({}, Host="rebound.example:80")],
+    "elsewhere": [post({}, path="/"), post({}, to=address[:-1] + "_-"[address[-1] == "_"])],
+    "of a page": post({}, Host="rebound.example:80"),
     "long": post({**event, "type": "tool_result", "payload": "y" * 200000}),
     "at once": sorted(set(ThreadPoolExecutor(20).map(
         lambda n: post({**event, "type": "thought_trace", "payload": "\\x1b[31m"}), range(300)))),
-    "chunked": talk(b"POST PATH/subagent-events HTTP/1.1\\r\\nTransfer-Encoding: chunked\\r\\n\\r\\n"
-                    b"2\\r\\n{}\\r\\n0\\r\\n\\r\\n"),
-    "garbage": [talk(b"\\x00\\xff\\r\\n\\r\\n"), talk(b"POST PATH/subagent-events HTTP/1.1\\r\\n\\r\\n"),
-                talk(b"GET / HTTP/1.1\\r\\n" + b"x: " + b"y" * 80000 + b"\\r\\n\\r\\n")],
 }))
 silent = socket.create_connection(address.split("/")[2].split(":"))
 """
@@ -75,16 +55,10 @@ def test_the_journal_of_a_run_tells_of_its_nested_runs_and_of_foreign_subagents(
     assert answered.pop("at once") in ([200], [200, 503])
     assert answered == {
         "beside slow ones": [200] * 3,
-        "twice": ["200", "400", "200"],
         "taken": [200] * 5,
-        "bad": [400] * 8,
-        "other": [405] * 3,
-        "large": 413,
-        "elsewhere": [404] * 3,
-        "of a page": [403, 403],
+        "elsewhere": [404] * 2,
+        "of a page": 403,
         "long": 200,
-        "chunked": "400",
-        "garbage": ["400", "400", "431"],
     }
     world.gone(run_id)  # its journal ends after its state
     _check_nested(world, run_id)

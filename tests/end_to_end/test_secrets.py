@@ -114,15 +114,13 @@ def test_what_a_parent_gives_reaches_disk_without_secrets_and_the_run_has_the_pr
     simulator = world.play(asks("Go on?"), says("Done."))
     run_id = world.start(f"Use {secret}.", label=secret, inputs=["notes.txt", "plain.txt"])
     world.asking(run_id)
-    answered = world.cli("reply", run_id, secret, env={"DB_PASSWORD": LITERAL})
-    assert (
-        answered.stdout
-        == f"The answer to run {run_id} is recorded, with *** in place of what is secret in it.\n"
-    )
+    world.reply(run_id, secret)  # the literal of the agent file is known to the worker alone
     world.completed(run_id)
     world.gone(run_id)
     for value in (PLAIN_KEY, LITERAL, TOKEN_SHAPED):
         assert holding(world.runs, value) == []
+    assert LITERAL in json.dumps(simulator.requests[1].body), "the model has the answer as it was given"
+    assert world.meta(run_id).messages[0].answer_content == "*** *** ***"
     asked = json.dumps(simulator.requests[0].body, ensure_ascii=False)
     assert f"Use {secret}." in asked and "Log in with *** *** ***, nöthing else." in asked
     warnings = world.store.read_request(run_id).warnings
@@ -134,21 +132,6 @@ def test_what_a_parent_gives_reaches_disk_without_secrets_and_the_run_has_the_pr
     assert "started anew" in warnings[0] and world.cli("rerun", run_id).returncode != 0
     assert world.meta(run_id).label == "*** *** ***"
     assert warnings[0] in world.cli("show", run_id).stdout
-
-
-def test_an_answer_with_a_literal_of_the_agent_file_is_masked_once_the_worker_has_read_it(
-    world: World,
-) -> None:
-    world.agent(env={"DB_PASSWORD": LITERAL})
-    simulator = world.play(asks("Go on?"), says("Done."))
-    run_id = world.start()
-    world.asking(run_id)
-    world.reply(run_id, f"The login is {LITERAL}.")
-    world.completed(run_id)
-    world.gone(run_id)
-    assert LITERAL in json.dumps(simulator.requests[1].body), "the model has the answer as it was given"
-    assert world.meta(run_id).messages[0].answer_content == "The login is ***."
-    assert holding(world.runs, LITERAL) == []
 
 
 CANARIES = {

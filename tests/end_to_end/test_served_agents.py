@@ -3,12 +3,16 @@
 import json
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.states import Status
+from subagent_server.verbs.check_agent import AgentChecker
+from subagent_server.verbs.served_agents import serves_config
 from tests.helpers.mcp_servers import definition, scripted
 from tests.helpers.turns import asks, call, says, tool_results
 from tests.helpers.world import World
@@ -138,35 +142,30 @@ def test_it_asks_its_parent_and_stays_within_the_depth_of_the_tree(world: World)
     assert refused and not world.store.children_of(child_of(world, boss).run_id)
 
 
+SERVED: dict[str, Any] = {"command": "subagent", "args": ["serve", "--config", "coder_agent.cpe.yaml"]}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"args": ["serve", "--config", "gone.yaml"]}, "gone.yaml"),
-        ({"args": ["serve", "--config", "coder_agent.cpe.yaml", "--cwd", "/"]}, "leave the others out"),
+        ({"args": [*SERVED["args"], "--cwd", "/"]}, "leave the others out"),
         ({"sandbox": True}, "its agent's own file says where the agent works"),
     ],
 )
-def test_an_entry_that_cannot_be_kept_is_refused_before_the_start(
-    world: World, changes: dict[str, Any], words: str
-) -> None:
+def test_an_entry_that_cannot_be_kept_is_refused(world: World, changes: dict[str, Any], words: str) -> None:
     write_seed(world)
-    served = {"command": "subagent", "args": ["serve", "--config", "coder_agent.cpe.yaml"], **changes}
-    world.agent("lead", mcpServers={"coder": served})
-    code, message = world.failed(world.start(agent="lead"))
-    assert code == "config" and words in message, message
-    assert words in world.cli("doctor", "lead").stdout
+    world.agent("lead", mcpServers={"coder": {**SERVED, **changes}})
+    checked = AgentChecker(world.service).check(world.service.registry.get("lead"))
+    assert words in checked.sentences and not checked.agent.served
 
 
-def test_another_program_called_subagent_is_not_taken_for_this_one(world: World) -> None:
-    write_seed(world)
-    theirs = world.home / "programs" / "subagent"
-    theirs.write_text("#!/bin/sh\necho theirs >&2\nexit 3\n", encoding="utf-8")
+def test_another_program_called_subagent_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    theirs = tmp_path / "subagent"
+    theirs.write_text("#!/bin/sh\nexit 3\n", encoding="utf-8")
     theirs.chmod(0o755)
-    served = {"command": "subagent", "args": ["serve", "--config", "coder_agent.cpe.yaml"]}
-    world.agent("lead", mcpServers={"coder": served})
-    world.play(says("Led."))
-    code, message = world.failed(world.start(agent="lead"))
-    assert code == "config" and "theirs" in message
+    assert not serves_config(ServerDefinition(**SERVED), str(tmp_path))
+    assert serves_config(ServerDefinition(**SERVED), str(Path(sys.executable).parent))
 
 
 def test_trust_in_a_project_pins_what_its_served_agents_start(world: World) -> None:
@@ -185,8 +184,6 @@ def test_trust_in_a_project_pins_what_its_served_agents_start(world: World) -> N
     coder.write_text(CODER_OF_SEED.replace("shell-mcp", "./planted"), encoding="utf-8")
     changed = world.cli("run", "lead", "Lead.")
     assert changed.returncode != 0 and "mcpServers.shell.command" in changed.stderr
-    assert world.cli("trust", "--yes", str(world.work)).returncode == 0
-    assert "is not what was trusted" not in world.cli("run", "lead", "Lead.").stderr
 
 
 def test_an_agent_file_cannot_bring_the_verdict_of_the_judge_along(world: World) -> None:

@@ -9,6 +9,7 @@ import pytest
 from subagent_server.run import locks, processes
 from subagent_server.run.files import Entry
 from subagent_server.run.states import Status
+from tests.helpers.truth import check_status
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -86,28 +87,15 @@ def _is_alive(pid: int) -> bool:
 def test_a_run_that_waits_for_its_parent_is_stopped_once_and_for_all(world: World) -> None:
     world.agent()
     world.play(asks("Colour?"), says("Never said."))
-    with world.serve() as parent:
-        run_id = parent.call("run_worker", prompt="Paint.")["runId"]
-        world.asking(run_id)
-        view = parent.call("stop_run", runId=run_id, reason="not needed any more")
-        assert view["status"] == "stopped" and view["summary"] == "not needed any more"
-        assert "messages" not in view
-        again = parent.call("stop_run", runId=run_id, reason="really")
-        assert again["revision"] == view["revision"] and again["summary"] == "not needed any more"
-        world.gone(run_id)
-        assert parent.call("check_status", runId=run_id, waitSeconds=60)["live"] is False
-    assert [message.message_status.value for message in world.meta(run_id).messages] == ["cancelled"]
-
-
-def test_a_run_that_has_completed_is_returned_as_it_is(world: World) -> None:
-    world.agent()
-    world.play(says("Done."))
-    run_id = world.start()
-    world.completed(run_id)
+    run_id = world.start("Paint.")
+    world.asking(run_id)
+    first = world.stop(run_id, "not needed any more").meta
+    assert (first.status, first.summary) == (Status.STOPPED, "not needed any more")
+    assert world.stop(run_id, "really").meta.revision == first.revision
     world.gone(run_id)
-    before = world.look(run_id).meta
-    observed = world.stop(run_id, "too late")
-    assert observed.meta == before and observed.meta.status is Status.COMPLETED
+    view = check_status(world.service, run_id)
+    assert view.live is False and view.messages is None and view.summary == "not needed any more"
+    assert [message.message_status.value for message in world.meta(run_id).messages] == ["cancelled"]
 
 
 @pytest.mark.race

@@ -1,11 +1,15 @@
 """Trust over MCP, and in trees of runs: nobody brings agents in, and nothing is made by what is refused."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from subagent_server.run.errors import SubagentError
+from subagent_server.settings import read_settings
+from subagent_server.verbs.check_agent import AgentChecker
+from subagent_server.verbs.service import open_service
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers.forked import PROGRAM
 from tests.helpers.turns import call, says, shell, tool_results
@@ -99,16 +103,18 @@ def test_a_tree_keeps_to_what_its_user_trusts_and_not_to_what_a_run_says_of_it(c
 
 
 def test_the_user_s_own_agents_need_no_trust_and_a_named_directory_neither(clone: World) -> None:
-    clone.play(says("Done."))
     own = clone.home / ".claude" / "agents"
     own.mkdir(parents=True)
     (own / "mine.md").write_text("---\nname: mine\n---\nBody.", encoding="utf-8")
     (clone.work / ".claude").symlink_to(clone.home / ".claude")
     clone.agent()
-    assert clone.cli("run", "mine", "Go.", "--wait", "40").stdout == "Done.\n"
-    assert clone.cli("run", "worker", "Go.", "--wait", "40", "--agents", "agents").stdout == "Done.\n"
-    with clone.serve("--config", "agents/worker.md") as parent:
-        assert parent.call("run_worker", prompt="Go.", waitSeconds=60)["result"] == "Done."
+
+    def is_trusted(name: str, *named: Path) -> bool:
+        settings = read_settings(agents=named, environment=clone.environment, cwd=clone.work)
+        service = open_service(settings)
+        return AgentChecker(service).check(service.registry.get(name)).doubt is None
+
+    assert is_trusted("mine") and is_trusted("worker", clone.agents) and not is_trusted("worker")
     with pytest.raises(SubagentError, match="not trusted"):
         start(clone.service, StartOrder("worker", "Go."))
     assert not (clone.home / ".config").exists()

@@ -65,18 +65,3 @@ def test_a_run_whose_shim_was_killed_keeps_the_result_that_it_came_to(world: Wor
     world.gone(run_id)
     observed = world.look(run_id)
     assert observed.meta.status is Status.COMPLETED and observed.live is False
-
-
-def test_a_result_that_the_state_lacks_is_applied_by_the_next_look(world: World) -> None:
-    world.agent()
-    world.play(asks("Colour?"))
-    run_id = world.start()
-    world.asking(run_id)
-    result = {"outcome": "completed", "text": "It was done.", "summary": "It was done."}
-    kill(world.shim(run_id))
-    kill(world.worker(run_id))
-    world.paths(run_id).result.path.write_text(json.dumps(result), encoding="utf-8")
-    meta = world.look(run_id).meta
-    assert meta.status is Status.COMPLETED and meta.summary == "It was done."
-    assert meta.usage.turns == 1, "what it has cost comes from the journal"
-    assert [m.message_status.value for m in meta.messages] == ["cancelled"]

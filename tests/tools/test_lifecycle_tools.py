@@ -5,8 +5,10 @@ import os
 import signal
 from typing import Any
 
-from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.states import Status
+from subagent_server.verbs.access import USER
+from subagent_server.verbs.contract_agent import agent_statuses, contract_agent
+from subagent_server.verbs.start import StartOrder, start_agent
 from tests.helpers.mcp_client import Parent
 from tests.helpers.turns import asks, call, calls, says, shell, use
 from tests.helpers.wait import wait_for
@@ -105,22 +107,10 @@ def test_each_unknown_agent_is_an_error_in_its_own_object_and_a_stopped_one_stay
 
 def test_an_agent_that_cannot_start_is_stopped_with_the_reason(world: World) -> None:
     del world.environment["ANTHROPIC_API_KEY"]
-    with world.serve("--lifecycle") as parent:
-        started = parent.call("agent_start", contract="Count.")
-        assert started["status"] == "stopped" and "ANTHROPIC_API_KEY is not set" in started["error"]
-        assert status(parent, started["agent_id"])["error"] == started["error"]
-
-
-def test_an_agent_is_completed_from_outside_and_makes_no_further_request(world: World) -> None:
-    model = world.play(asks("Shall I?"), says("Done."))
-    with world.serve("--lifecycle") as parent:
-        agent_id = start(parent)
-        world.asking(agent_id)
-        done = parent.call("agent_complete", agent_id=agent_id, summary="Enough.", payload="all of it")
-        assert done.keys() == {"status", "started_at", "completed_at"} and done["status"] == "completed"
-        world.gone(agent_id)
-        assert len(model.requests) == 1
-        assert status(parent, agent_id)["payload_size"] == 9
+    agent = contract_agent("haiku")
+    meta = start_agent(world.service, agent, StartOrder(agent.name, "Count."), USER)
+    (shown,) = agent_statuses(world.service, [meta.run_id])
+    assert shown.status.status == "stopped" and "ANTHROPIC_API_KEY is not set" in (shown.status.error or "")
 
 
 def test_an_agent_that_waits_for_a_slot_is_running_and_may_be_completed(world: World) -> None:
@@ -144,7 +134,8 @@ def test_an_agent_that_waits_for_a_slot_is_running_and_may_be_completed(world: W
 
 
 def test_a_contract_is_carried_on_by_the_same_agent_whatever_file_has_its_name(world: World) -> None:
-    world.agent("contract", prompt="You are another.", tools="Read")
+    world.agent("contract", prompt="You are another.", tools="Read", byContract=True)
+    assert world.service.registry.get("contract").by_contract is False, "no file makes itself one"
     model = world.play(says("Three.\n[CONTRACT COMPLETE]"), says("Four.\n[CONTRACT COMPLETE]"))
     with world.serve("--lifecycle") as parent:
         agent_id = start(parent)
@@ -167,14 +158,7 @@ def test_a_program_of_a_run_looks_and_completes_and_starts_nothing_by_contract(w
         assert child.call("agent_complete", agent_id=run_id, summary="Done.")["status"] == "completed"
 
 
-def test_no_agent_file_makes_itself_an_agent_by_contract(world: World) -> None:
-    world.agent(byContract=True)
-    assert world.service.registry.get("worker").by_contract is False
-    assert AgentDefinition(name="contract", by_contract=True).by_contract
-
-
 def test_a_model_without_lifecycle_is_refused_in_one_line(world: World) -> None:
-    for flags in (["--model", "opus"], ["--lifecycle", "--model", " "]):
-        done = world.cli("serve", *flags)
-        assert done.returncode == 2 and done.stdout == ""
-        assert "--model" in done.stderr and "Traceback" not in done.stderr
+    done = world.cli("serve", "--model", "opus")
+    assert done.returncode == 2 and done.stdout == ""
+    assert "--model" in done.stderr and "Traceback" not in done.stderr

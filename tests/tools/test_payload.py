@@ -2,17 +2,26 @@
 
 import gzip
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from subagent_server.run import transitions
+from subagent_server.run.records import RunResult
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore
 from subagent_server.server.http import takes_gzip
+from subagent_server.settings import read_settings
+from subagent_server.verbs.end_run import NoPayload, open_payload
+from subagent_server.verbs.service import open_service
 from tests.helpers.http_server import HttpServer, Reply
 from tests.helpers.mcp_client import Parent
+from tests.helpers.runs import RUN_ID, STARTED, T0, start_run
 from tests.helpers.turns import asks, says
 from tests.helpers.world import API_KEY, World
 
-PAYLOAD = "onè\n" * 300_000
+PAYLOAD = "".join(chr(32 + (n * n) % 90) for n in range(1 << 10)).replace("\\", "é") * (4 << 10)
 """More than a request has in memory."""
 
 
@@ -33,14 +42,14 @@ def get(server: HttpServer, agent_id: str, coding: str = "gzip", **headers: str)
 def test_a_payload_is_passed_on_as_it_is_stored(world: World) -> None:
     world.play(asks("Shall I?"), says("Done."))
     with world.http_server() as server, server.parent(mode="legacy") as parent:
-        agent_id = completed(world, parent, PAYLOAD)
+        agent_id = completed(world, parent, f"{PAYLOAD} {API_KEY}")
         (shown,) = parent.call("agent_status", agent_ids=[agent_id])["result"]
         assert shown["payload_url"] == f"http://127.0.0.1:{server.port}/api/agents/{agent_id}/payload"
-        assert shown["payload_size"] == len(PAYLOAD.encode())
+        assert shown["payload_size"] == len(f"{PAYLOAD} ***".encode())
         whole = get(server, agent_id)
         assert (whole.status, whole.headers["content-encoding"]) == (200, "gzip")
         assert whole.body == world.paths(agent_id).payload.path.read_bytes()
-        assert gzip.decompress(whole.body).decode() == PAYLOAD
+        assert gzip.decompress(whole.body).decode() == f"{PAYLOAD} ***", "without secrets"
         assert get(server, agent_id, Range="bytes=0-9").body == whole.body, "a range is ignored"
         refused = get(server, agent_id, "gzip;q=0, br, identity")
         assert refused.status == 406 and "Accept-Encoding: gzip" in refused.json["error"]
@@ -48,20 +57,6 @@ def test_a_payload_is_passed_on_as_it_is_stored(world: World) -> None:
         assert (head.status, head.headers["content-length"]) == (200, str(len(whole.body)))
         without = server.ask("GET", f"/api/agents/{agent_id}/payload", token=None, Accept_Encoding="gzip")
         assert without.status == 401
-
-
-def test_a_large_payload_comes_and_goes_without_secrets(world: World) -> None:
-    block = "".join(chr(32 + (n * n) % 90) for n in range(1 << 10)).replace("\\", "é")
-    payload = f"{API_KEY} {block * (14 << 10)}"
-    world.play(asks("Shall I?"), says("Done."))
-    with world.http_server() as server, server.parent() as parent:
-        agent_id: str = parent.call("agent_start", contract="Count.")["agent_id"]
-        world.asking(agent_id)
-        arguments = {"agent_id": agent_id, "summary": "Done.", "payload": payload}
-        done = server.ask_modern("tools/call", name="agent_complete", arguments=arguments)
-        assert done.status == 200 and b'"status":"completed"' in done.body.replace(b'\\"', b'"')
-        whole = get(server, agent_id)
-        assert gzip.decompress(whole.body).decode() == payload.replace(API_KEY, "***")
 
 
 def test_what_is_not_there_is_404_with_the_reason(world: World) -> None:
@@ -94,21 +89,22 @@ def huge(payload: Path) -> None:
     os.truncate(payload, 1 << 40)
 
 
-def test_what_a_run_has_put_in_place_of_its_payload_is_not_passed_on(world: World) -> None:
-    world.play(asks("Shall I?"), says("Done."))
-    with world.http_server() as server, server.parent() as parent:
-        agent_id = completed(world, parent, PAYLOAD)
-        world.gone(agent_id)
-        payload = world.paths(agent_id).payload.path
-        stored = payload.read_bytes()
-        for plant in (link, os.mkfifo, text, huge):
-            payload.unlink()
-            plant(payload)
-            answer = get(server, agent_id)
-            assert answer.status == 404 and "cannot be read" in answer.json["error"]
-        payload.unlink()
-        payload.write_bytes(stored)
-        assert get(server, agent_id).body == stored
+@pytest.mark.parametrize("plant", [link, os.mkfifo, text, huge])
+def test_what_a_run_has_put_in_place_of_its_payload_is_not_passed_on(
+    store: RunStore, tmp_path: Path, plant: Callable[[Path], None]
+) -> None:
+    start_run(store, RUN_ID, STARTED)
+    done = RunResult(outcome=Status.COMPLETED, text="Done.")
+    store.update(RUN_ID, transitions.Finished(summary="Done."), T0, result=done, payload=b"all of it")
+    service = open_service(read_settings(runs=store.paths.root, environment={}, cwd=tmp_path))
+    stored = open_payload(service, RUN_ID)
+    with stored.file as file:
+        assert gzip.decompress(file.read(stored.size)) == b"all of it"
+    payload = store.paths.run(RUN_ID).payload.path
+    payload.unlink()
+    plant(payload)
+    with pytest.raises(NoPayload, match="cannot be read"):
+        open_payload(service, RUN_ID)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from subagent_server.run.store import RunStore
-from subagent_server.verbs.access import NotAllowed, check_open, run_as_caller
+from subagent_server.settings import read_settings
+from subagent_server.verbs.access import Caller, NotAllowed, caller_of, check_open, run_as_caller, token_hash
 from tests.helpers.runs import make_meta, make_request
 
 
@@ -31,3 +32,29 @@ def test_a_run_opens_the_runs_that_it_started_and_those_of_the_runs_that_it_cont
     for caller in (run_as_caller(store, "first"), run_as_caller(store, "stranger")):
         with pytest.raises(NotAllowed):
             check_open(caller, store.read("child-of-third"))
+
+
+@pytest.mark.parametrize(
+    ("run_id", "token", "words"),
+    [
+        ("first", "wrong", "does not open run first"),
+        ("first", None, "does not open run first"),
+        (None, "alone", "SUBAGENT_RUN_ID names no run"),
+        ("../..", "x", "SUBAGENT_RUN_ID names no run"),
+    ],
+)
+def test_a_token_that_is_not_that_of_the_run_opens_nothing(
+    tmp_path: Path, run_id: str | None, token: str | None, words: str
+) -> None:
+    store = RunStore(tmp_path / "runs")
+    store.create(make_request("first"))
+    store.publish(make_meta("first", child_token_hash=token_hash("right")))
+
+    def named(run_id: str | None, token: str | None) -> Caller:
+        given = {"SUBAGENT_RUN_ID": run_id, "SUBAGENT_RUN_TOKEN": token}
+        environment = {name: value for name, value in given.items() if value is not None}
+        return caller_of(read_settings(environment=environment, cwd=tmp_path), store)
+
+    assert named("first", "right").run_id == "first"
+    with pytest.raises(NotAllowed, match=words):
+        named(run_id, token)

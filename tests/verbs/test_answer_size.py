@@ -18,6 +18,7 @@ from subagent_server.settings import read_settings
 from subagent_server.tools.spec import Call
 from subagent_server.tools.tool_table import TOOLS, ToolDispatcher
 from subagent_server.verbs.access import USER
+from subagent_server.verbs.contract_agent import agent_statuses
 from subagent_server.verbs.list_runs import ListedRuns
 from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.views import MAX_TOOL_ANSWER_CHARACTERS, RunRow
@@ -122,3 +123,13 @@ def test_a_run_directory_full_of_long_texts_makes_no_long_answer(service: Servic
         with pytest.raises(UnreadableMeta, match="out of range"):
             call("check_status", runId=run_id)
         assert "unreadable" in call("list_runs", limit=1)["runs"][0]
+
+
+def test_the_summaries_of_many_agents_are_shorter_and_those_of_a_few_whole(service: Service) -> None:
+    agent_ids = service.store.run_ids()
+    few = agent_statuses(service, agent_ids[:3])
+    assert [shown.status.summary for shown in few] == ["s" * 4_000] * 3
+    many = agent_statuses(service, [*agent_ids, *("\ud800" * 1_000 for _ in range(970))])
+    assert [shown.status.agent_id for shown in many[:NUMBER]] == agent_ids
+    size = len(json.dumps([shown.status.model_dump(mode="json", exclude_none=True) for shown in many]))
+    assert size < 3 * MAX_TOOL_ANSWER_CHARACTERS

@@ -11,7 +11,7 @@ import pytest
 
 from subagent_server.process.launcher import LocalLauncher
 from subagent_server.run import locks, transitions
-from subagent_server.run.errors import BadArgument, MessageClosed
+from subagent_server.run.errors import BadArgument, MessageClosed, TooManyQuestions
 from subagent_server.run.paths import STATE_BYTES
 from subagent_server.run.states import (
     MAX_ANSWER_CHARACTERS,
@@ -207,3 +207,52 @@ def test_a_stream_that_a_run_does_not_have_is_an_empty_page_that_says_why(servic
     assert "stopped and left no payload" in page["note"]
     with pytest.raises(MessageClosed, match="cancelled when the run ended"):
         called(service, "reply_subagent", runId=RUN_ID, messageId="q1", answer="late")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "words"),
+    [
+        ("ask_parent", {"question": "x" * 20_001}, "20,001 of at most 20,000 characters"),
+        ("ask_parent", {"question": "Which?", "options": ["x"] * 21}, "21 of at most 20 entries"),
+        ("ask_parent", {"question": "Which?", "options": ["x" * 201]}, "options.0 has 201 of at most 200"),
+        ("update_status", {"status": "running", "summary": "x" * 200_001}, "200,001 of at most 200,000"),
+        (
+            "update_status",
+            {"status": "completed", "payload": "x" * ((64 << 20) + 1)},
+            "at most 67,108,864 bytes",
+        ),
+        ("stop_run", {"reason": "x" * 4_001}, "4,001 of at most 4,000"),
+    ],
+)
+def test_too_much_is_refused_with_its_bound_and_changes_nothing(
+    service: Service, tool: str, arguments: dict[str, Any], words: str
+) -> None:
+    before = service.store.read(RUN_ID)
+    with pytest.raises(BadArgument, match=words):
+        called(service, tool, Caller(RUN_ID), runId=RUN_ID, **arguments)
+    assert service.store.read(RUN_ID) == before
+
+
+def test_only_so_many_questions_are_open_and_progress_leaves_no_trace(service: Service) -> None:
+    for _ in range(MAX_OPEN_QUESTIONS - 1):
+        service.store.update(RUN_ID, ASKED, T0)
+    with pytest.raises(TooManyQuestions, match="16 open questions"):
+        called(service, "ask_parent", Caller(RUN_ID), question="One more?")
+    before = service.store.read(RUN_ID).transitions
+    for _ in range(5):
+        called(service, "update_status", Caller(RUN_ID), status="running", summary="still at it")
+    assert len(service.store.read(RUN_ID).transitions) == len(before) + 1
+
+
+def test_a_run_is_failed_from_outside_once(service: Service) -> None:
+    view, _ = called(service, "update_status", runId=RUN_ID, status="failed", summary="No such table.")
+    assert (view["error"]["code"], view["error"]["message"]) == ("agent_error", "No such table.")
+    before = service.store.read(RUN_ID)
+    again, _ = called(service, "update_status", runId=RUN_ID, status="completed", summary="Or is there?")
+    assert again["status"] == "failed" and service.store.read(RUN_ID) == before
+
+
+def test_a_reply_with_a_secret_says_that_it_is_kept_without(service: Service) -> None:
+    answer, _ = called(service, "reply_subagent", runId=RUN_ID, answer=f"It is ghp_{'a1B2' * 9}.")
+    assert answer["message"] == "The answer is recorded, with *** in place of what is secret in it."
+    assert service.store.read(RUN_ID).messages[0].answer_content == "It is ***."

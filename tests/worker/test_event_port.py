@@ -13,6 +13,7 @@ from tests.helpers.turns import asks, says, shell
 from tests.helpers.world import BOUND, World
 
 EVENT = {"subagentName": "ext", "timestamp": "2026-01-01T00:00:00Z", "type": "thought_trace"}
+OTHER = json.dumps({**EVENT, "subagentRunId": "run-0", "type": "other"}).encode()
 MEGABYTE = 1 << 20
 
 
@@ -117,6 +118,9 @@ REFUSED: dict[str, tuple[int, Callable[[Port], bytes]]] = {
     "a body of another kind": (400, lambda port: port.head(b"Content-Length: 2") + b"[]"),
     "an event with NaN": (400, lambda port: with_payload(port, b"NaN")),
     "an event with a number beyond a float": (400, lambda port: with_payload(port, b'{"x": [1e999]}')),
+    "a body that is too long": (413, lambda port: with_payload(port, b'"' + b"x" * 300_000 + b'"')),
+    "an event of no kind": (400, lambda port: port.head(b"Content-Length: %d" % len(OTHER)) + OTHER),
+    "PUT": (405, lambda port: port.head(method=b"PUT")),
     "GET": (405, lambda port: port.head(method=b"GET")),
     "CONNECT": (405, lambda port: port.head(method=b"CONNECT")),
     "a page": (403, lambda port: port.head(b"Origin: null")),

@@ -11,18 +11,6 @@ from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
 
-def test_endless_tool_calls_end_with_max_turns_and_the_partial_text_is_kept(world: World) -> None:
-    world.agent(maxTurns=3)
-    world.play(calls(use("glob", pattern="*"), text="Still looking."), after="repeat_last")
-    run_id = world.start()
-    code, message = world.failed(run_id)
-    assert code == "max_turns" and "3 turns" in message
-    result = world.result(run_id)
-    assert result.text == "Still looking." and result.outcome is Status.FAILED
-    assert result.error is not None and result.error.code == "max_turns"
-    assert world.meta(run_id).usage.turns == 3 and world.meta(run_id).usage.tool_calls == 3
-
-
 def test_working_time_ends_with_timeout_and_the_partial_text_is_kept(world: World) -> None:
     world.agent(timeoutSeconds=1)
     world.play(calls(use("bash", command="sleep 3600"), text="I wait for the build."))
@@ -111,21 +99,6 @@ def test_a_budget_ends_the_run_and_every_door_shows_its_cost(world: World) -> No
     assert dollars(cost) in world.paths(run_id).log.path.read_text(encoding="utf-8")
 
 
-def test_a_budget_that_cannot_be_kept_refuses_the_run_before_any_call(world: World) -> None:
-    world.agent(model="some-other-model", budgetUsd="5")
-    world.agent("free", model="some-other-model")
-    simulator = world.play(says("Done."))
-    code, message = world.failed(world.start())
-    assert code == "config" and "budgetUsd" in message and "some-other-model" in message
-    assert not simulator.requests
-    run_id = world.start(agent="free")
-    assert world.completed(run_id) == "Done."
-    (warning,) = world.events(run_id, "warning")
-    assert "'some-other-model' is no known model" in warning["message"]
-    assert "no known price" in warning["message"]
-    assert world.meta(run_id).usage.cost_usd is None
-
-
 PRINTED = 200 << 20
 
 
@@ -149,26 +122,6 @@ def test_much_output_of_a_program_becomes_neither_memory_nor_transcript(world: W
     )
     small = (world.paths(run_id).transcript, world.paths(run_id).events, world.paths(run_id).log)
     assert sum(path.stat().st_size for path in small) < 1 << 20
-
-
-def test_a_missing_key_fails_the_run_with_config_and_names_the_variable(world: World) -> None:
-    world.agent(apiKeyEnv="OTHER_API_KEY")
-    simulator = world.play(says("Never said."))
-    run_id = world.start()
-    code, message = world.failed(run_id)
-    assert code == "config" and "OTHER_API_KEY is not set" in message
-    error = world.meta(run_id).error
-    assert error is not None and "The agent file is in order" in (error.hint or "")
-    assert not simulator.requests
-
-
-def test_an_address_of_the_model_that_is_none_fails_the_run_with_config_at_once(world: World) -> None:
-    world.agent()
-    world.environment["ANTHROPIC_BASE_URL"] = "htp:/nobody:secret@x"
-    run_id = world.start()
-    code, message = world.failed(run_id)
-    assert code == "config" and message.startswith("ANTHROPIC_BASE_URL is not an address")
-    assert "secret" not in world.paths(run_id).meta.path.read_text(encoding="utf-8")
 
 
 def test_an_api_out_of_reach_is_tried_again_with_warnings_until_the_run_is_stopped(world: World) -> None:

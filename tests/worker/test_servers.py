@@ -9,7 +9,7 @@ import pytest
 from subagent_server.run import processes
 from subagent_server.run.states import Status
 from tests.helpers.mcp_servers import reference, scripted
-from tests.helpers.turns import asks, call, calls, says, tool_results, use
+from tests.helpers.turns import asks, calls, says, tool_results, use
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -78,38 +78,6 @@ def test_an_agent_file_is_enough_to_give_a_model_the_tools_of_foreign_servers(
         assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
 
 
-def test_a_call_that_hangs_ends_at_its_own_timeout_and_holds_up_no_other(world: World) -> None:
-    server = scripted(
-        "quick",
-        {"name": "hangs", "does": {"hang": True}},
-        {"name": "dies", "does": {"exit": 3}},
-        {"name": "count", "does": {"count": True}},
-        keys={"callTimeoutSeconds": 1},
-    )
-    world.agent(mcpServers={"odd": server})
-    simulator = world.play(
-        calls(use("hangs"), use("quick", n=1), use("quick", n=2)),
-        call("dies"),
-        call("count"),
-        call("dies"),
-        call("count"),
-        says("Done."),
-    )
-    run_id = world.start()
-    world.completed(run_id)
-    results = [tool_results(request.body) for request in simulator.requests[1:]]
-    assert "did not answer within 1 s" in results[0][0] and results[0][1:] == ['{"n": 1}', '{"n": 2}']
-    ended = [event["toolName"] for event in world.events(run_id, "tool_result")]
-    assert ended[:3] == ["quick", "quick", "hangs"], "each has its line when it is over"
-
-    assert "ended with exit code 3; it said: going down" in results[1][0]
-    assert "started again" in results[1][0] and "unknown" in results[1][0]
-    assert results[2] == ["1"], "it is a new process"
-    assert "for the second time" in results[3][0] and "go on without" in results[4][0].lower()
-    warnings = [event["message"] for event in world.events(run_id, "warning")]
-    assert len(warnings) == 2 and "started again" in warnings[0] and "second time" in warnings[1]
-
-
 def test_a_server_that_does_not_start_fails_the_run_before_any_model_call_with_its_own_words(
     world: World,
 ) -> None:
@@ -134,24 +102,17 @@ def test_a_server_that_does_not_start_fails_the_run_before_any_model_call_with_i
 
 
 @pytest.mark.race
-def test_a_stop_while_servers_are_connected_ends_the_run_at_once_and_leaves_no_process(world: World) -> None:
-    mark = world.home / "mark"
-    world.agent(mcpServers={"silent": scripted(silent=True, mark=str(mark))})
-    world.play(says("Never said."))
-    run_id = world.start()
-    wait_for(lambda: pids(mark), BOUND, "the start of the server")
-    assert world.stop(run_id, "changed my mind").meta.status is Status.STOPPED
-    world.gone(run_id)
-    assert all(processes.identify(pid) is None for pid in pids(mark))
-
-
-def test_servers_die_with_the_worker_however_it_ends(world: World) -> None:
-    mark = world.home / "mark"
-    world.agent(mcpServers={"x": scripted("t", mark=str(mark))})
+def test_servers_die_with_the_run_while_they_are_connected_and_later(world: World) -> None:
+    connecting, connected = world.home / "connecting", world.home / "connected"
+    world.agent("silent", mcpServers={"s": scripted(silent=True, mark=str(connecting))})
+    world.agent("asking", mcpServers={"s": scripted("t", mark=str(connected))})
     world.play(asks("Go on?"), says("Never said."))
-    run_id = world.start()
-    world.asking(run_id)
-    processes.send_signal(world.worker(run_id), signal.SIGKILL)
-    assert world.failed(run_id)[0] == "crashed"
-    world.gone(run_id)
-    assert all(processes.identify(pid) is None for pid in pids(mark)) and len(pids(mark)) == 1
+    stopped, killed = world.start(agent="silent"), world.start(agent="asking")
+    wait_for(lambda: pids(connecting), BOUND, "the start of the server")
+    assert world.stop(stopped, "changed my mind").meta.status is Status.STOPPED
+    world.asking(killed)
+    processes.send_signal(world.worker(killed), signal.SIGKILL)
+    assert world.failed(killed)[0] == "crashed"
+    for run_id, mark in ((stopped, connecting), (killed, connected)):
+        world.gone(run_id)
+        assert all(processes.identify(pid) is None for pid in pids(mark)) and len(pids(mark)) == 1

@@ -178,18 +178,6 @@ def test_the_shim_ends_no_worker_that_waits_for_a_busy_api_and_its_slot_stays_it
             assert not locks.is_held(Entry.at(tmp_path / "slot")), "as when it waits for its parent"
 
 
-def test_a_parent_with_another_key_is_not_held_back(world: World) -> None:
-    world.agent()
-    simulator = world.play(BUSY, says("Done."))
-    first = world.start()
-    wait_for(lambda: world.events(first, "warning"), BOUND, "the first run to meet a busy API")
-    world.environment["ANTHROPIC_API_KEY"] = "sk-ant-of-another-parent"
-    second = world.start()
-    wait_for(lambda: len(simulator.requests) == 2, BOUND, "the call of the other parent's run")
-    world.stop(first)
-    world.stop(second)
-
-
 def test_runs_go_on_by_themselves_when_the_hold_is_over(world: World) -> None:
     world.agent()
     seen: list[Any] = []

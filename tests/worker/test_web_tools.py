@@ -5,6 +5,10 @@ from typing import Any
 
 import pytest
 
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.verbs.check_agent import AgentChecker
+from subagent_server.verbs.tool_names import missing_sentence, missing_tools, verdict_of
+from tests.helpers.truth import check_status
 from tests.helpers.turns import call, cites, says, search, used
 from tests.helpers.world import World
 
@@ -41,14 +45,6 @@ def test_the_web_is_searched_if_the_file_names_it_and_result_log_and_view_name_t
     assert view["sources"] == [{"url": "https://cats.org", "title": "Cats"}]
 
 
-@pytest.mark.parametrize("tools", [{}, {"tools": "*"}, {"tools": "Read, Bash"}])
-def test_a_file_that_does_not_name_the_web_tools_does_not_offer_them(world: World, tools: Any) -> None:
-    world.agent(**tools)
-    simulator = world.play(says("Done."))
-    world.completed(world.start())
-    assert offered(simulator.requests[0].body) == {}
-
-
 def test_the_bounds_of_the_file_are_those_of_the_tools_and_stay_the_same_over_the_run(world: World) -> None:
     world.agent(
         tools=["*", "WebSearch", "WebFetch(domain:example.com)", "WebFetch(domain:*.docs.org)"],
@@ -80,12 +76,17 @@ def test_a_conversation_with_searches_is_carried_on_by_another_run(world: World)
     assert "Three." in done.stdout, done.stderr
 
 
+def refusals(world: World, **keys: Any) -> str:
+    """Return why the runs of an agent with these keys would be refused, as every door says it."""
+    world.agent(**keys)
+    return AgentChecker(world.service).check(world.service.registry.get("worker")).sentences
+
+
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
         ({"tools": "WebFetch", "network": False}, "network is false, and WebFetch in tools"),
         ({"tools": "WebSearch, WebFetch", "network": False}, "WebSearch and WebFetch in tools"),
-        ({"tools": "Bash(git diff:*), Read"}, "tools: Bash(git diff:*) asks for a restriction"),
         ({"tools": "WebSearch(cats)"}, "tools: WebSearch(cats) asks for a restriction"),
         ({"tools": "WebFetch(domain:a.org)", "webFetch": {"blockedDomains": "b.org"}}, "cannot both be kept"),
         ({"tools": "WebFetch(domain:a.org)", "webFetch": {"allowedDomains": "b.org"}}, "none in common"),
@@ -97,52 +98,41 @@ def test_a_conversation_with_searches_is_carried_on_by_another_run(world: World)
         ),
     ],
 )
-def test_bounds_that_cannot_be_kept_are_said_before_a_run_and_refuse_it(
-    world: World, keys: Any, words: str
-) -> None:
-    world.agent(**keys)
-    code, message = world.failed(world.start())
-    assert code == "config" and words in message
-    (agent,) = json.loads(world.cli("agents", "--json").stdout)["agents"]
-    assert words in " ".join(agent["refusals"])
-    assert words in world.cli("doctor").stdout
+def test_bounds_that_cannot_be_kept_refuse_a_run(world: World, keys: Any, words: str) -> None:
+    assert words in refusals(world, **keys)
 
 
-def test_tools_that_are_not_here_are_said_at_every_door_with_the_nearest_name(world: World) -> None:
+@pytest.mark.parametrize("tools", [None, ["*"], ["Read", "Bash"]])
+def test_a_file_that_does_not_name_the_web_tools_does_not_offer_them(tools: list[str] | None) -> None:
+    assert verdict_of(AgentDefinition(name="worker", tools=tools)).web.names == []
+
+
+def test_tools_that_are_not_here_are_a_warning_with_the_nearest_name(world: World) -> None:
     world.agent(tools=["Read", "NotebookEdit", "WebSerch", "AskUserQuestion", "mcp__github__search", "Task"])
     words = (
         "'NotebookEdit' (nearest: Edit), 'WebSerch' (nearest: WebSearch), 'Task' (nearest: the key `agents`)"
     )
     simulator = world.play(says("Done."))
-    shown = world.cli("agents", "--json")
-    (agent,) = json.loads(shown.stdout)["agents"]
-    missing = {tool["name"]: tool["nearest"] for tool in agent["missingTools"]}
-    assert missing == {
+    (agent,) = json.loads(world.cli("agents", "--json").stdout)["agents"]
+    assert {tool["name"]: tool["nearest"] for tool in agent["missingTools"]} == {
         "NotebookEdit": "Edit",
         "WebSerch": "WebSearch",
         "Task": "the key `agents`",
         "mcp__github__search": None,
     }
-    assert words in world.cli("agents").stdout and words in world.cli("doctor").stdout
-    assert world.cli("doctor").returncode == 0, "a warning, and no finding"
-    with world.serve() as parent:
-        (tool,) = [tool for tool in parent.tools() if tool.name == "run_worker"]
-        assert words in str(tool.description)
-        run_id = parent.call("run_worker", prompt="Do it.", waitSeconds=0)["runId"]
-        world.completed(run_id)
-        (warning,) = parent.call("check_status", runId=run_id)["warnings"]
-    assert words in warning and words in world.paths(run_id).log.path.read_text(encoding="utf-8")
-    assert [e["message"] for e in world.events(run_id, "warning") if "WebSerch" in e["message"]] == [warning]
-    assert len(simulator.requests) == 1
-
-
-def test_very_many_missing_tools_are_said_in_one_short_sentence(world: World) -> None:
-    world.agent(tools=["Read", *(f"Nowhere{n}{'x' * 300}" for n in range(300))])
-    world.play(says("Done."))
     run_id = world.start()
     world.completed(run_id)
-    (warning,) = [e["message"] for e in world.events(run_id, "warning") if "Nowhere" in e["message"]]
-    assert "and 290 more" in warning and len(warning) < 2_000
+    (warning,) = check_status(world.service, run_id).warnings or []
+    assert words in warning and words in world.paths(run_id).log.path.read_text(encoding="utf-8")
+    assert [event["message"] for event in world.events(run_id, "warning")] == [warning]
+    offered = [tool["name"] for tool in simulator.requests[0].body["tools"]]
+    assert offered == ["str_replace_based_edit_tool", "ask_parent"]
+
+
+def test_very_many_missing_tools_are_said_in_one_short_sentence() -> None:
+    agent = AgentDefinition(name="worker", tools=["Read", *(f"Nowhere{n}{'x' * 300}" for n in range(300))])
+    warning = missing_sentence("tools", missing_tools(agent))
+    assert warning is not None and "and 290 more" in warning and len(warning) < 2_000
 
 
 def test_the_todo_list_stands_in_the_journal_and_the_log(world: World) -> None:
