@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from subagent_server.worker.subagents import DEADLINE_SECONDS
+from subagent_server.worker.subagents import BURST, DEADLINE_SECONDS, SubagentJournal
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.world import BOUND, World
 
@@ -213,3 +213,15 @@ def recorded(world: World, run_id: str, names: set[str]) -> list[str]:
     """Return which of these foreign runs the journal has events of, in its order."""
     ids = [event["subagentRunId"] for event in world.events(run_id, "subagent_event")]
     return [name for name in ids if name in names]
+
+
+def test_who_talks_too_much_is_cut_short_and_that_is_counted() -> None:
+    recorded: list[dict[str, object]] = []
+    moment = 0.0
+    journal = SubagentJournal(lambda _, **facts: recorded.append(facts), lambda: moment)
+    for _ in range(BURST + 30):
+        journal.write({"event": "text"})
+    assert len(recorded) == BURST
+    moment += 1
+    journal.write({"event": "last"})
+    assert recorded[BURST:] == [{"event": "events_left_out", "count": 30}, {"event": "last"}]
