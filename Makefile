@@ -23,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE =
 LOCKED := --quiet --disable-pip-version-check --require-hashes --no-deps
 
 .PHONY: help docs demo lint typecheck check test test-fast mutants test-whole test-races test-clients test-browser test-nodes soak-nodes bench-nodes test-install nightly \
-	picture fuzz soak soak-continue bench format lock release release-check clean
+	picture fuzz soak soak-continue soak-flows bench format lock release release-check clean
 
 help:  ## what can be made
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -94,6 +94,9 @@ soak: $(VENV)/.installed-dev  ## kill -9 at random moments, ROUNDS times with th
 
 soak-continue: $(VENV)/.installed-dev  ## kill runs at ROUNDS random moments, and carry each on to its end
 	$(BIN)/python -m tests.soak.carry --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+
+soak-flows: $(VENV)/.installed-dev  ## kill the processes of fan-outs of 100 calls at ROUNDS random moments, and continue each to its end
+	unshare --pid --fork --kill-child --mount-proc $(BIN)/python -m tests.extensions.flows.kills --kills $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 bench: $(VENV)/.installed  ## everything that is measured, into benchmarks/RESULTS.md; N=20 is a quick look
 	$(BIN)/python -m benchmarks $(N)

@@ -33,6 +33,7 @@ MODULES = (
     "many_agents",
     "logs",
     "delegation",
+    "flows",
     "mcp_servers",
     "boxes",
     "boxes_alive",

@@ -9,6 +9,8 @@ import ast
 import hashlib
 import json
 import warnings
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,15 @@ from subagent_server.agents.yaml_reader import (
     AgentFileError,
     Block,
     Notes,
-    Plain,
-    Value,
+    NotYaml,
     canonical,
     is_ours,
     nearest_key,
+    parse,
 )
 from subagent_server.run.agent_definition import AgentDefinition, CodeMode, JsonSchema
 from subagent_server.run.errors import shorten
+from subagent_server.run.schemas import first_fault
 
 SUFFIX = ".flow.py"
 MAX_CHARACTERS = 64 << 10
@@ -36,14 +39,11 @@ RESERVED = frozenset(
 )
 """Names that mean something in every call of an agent."""
 _KEYS = frozenset(
-    map(
-        canonical,
-        (
-            *("agents", "limits", "mcpServers", "sandbox", "network", "sandboxLimits", "sandboxRead"),
-            *("sandboxWrite", "env", "cwd", "maxConcurrent", "disallowedTools", "tools", "isolation"),
-            *("timeoutSeconds", "budgetUsd", "askTimeoutSeconds", "onAskTimeout"),
-        ),
-    )
+    {
+        *("agents", "limits", "mcpservers", "sandbox", "network", "sandboxlimits", "sandboxread", "env"),
+        *("sandboxwrite", "cwd", "maxconcurrent", "disallowedtools", "tools", "isolation", "budgetusd"),
+        *("timeoutseconds", "asktimeoutseconds", "onasktimeout"),
+    }
 )
 """What a flow can keep; the other keys of agent files are about a model."""
 _NOT_OF_FLOWS = ("limits.maxTurns", "limits.idleTimeoutSeconds")
@@ -107,41 +107,43 @@ def read_flow(path: Path, text: str, notes: Notes) -> AgentDefinition:
 
 
 def _constants(tree: ast.Module, notes: Notes) -> Block:
+    """Return the keys of the agent. One that is set in another way than by a literal, once, is a fault."""
     block = Block()
+    read: set[int] = set()
     for node in tree.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        name = targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
-        if not isinstance(node, ast.Assign | ast.AnnAssign) or not name.isupper() or node.value is None:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if not isinstance(target, ast.Name) or not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        name = target.id
+        if not name.isupper() or node.value is None:
             continue
         if not is_ours(name):
-            near = nearest_key(name)
-            if near is not None:
+            if (near := nearest_key(name)) is not None:
                 notes.warn(f"{name} is a constant of the program (nearest key: {near})", node.lineno)
         elif canonical(name) not in _KEYS:
-            notes.fault(f"{name} cannot be kept: a flow has no model and no prompt of its own", node.lineno)
+            notes.fault(f"{name} cannot be kept: it is no key of a flow, which has no model", node.lineno)
+            read.add(id(target))
         else:
-            try:
-                block.put(name.lower(), _as_value(ast.literal_eval(node.value), node.lineno), node.lineno)
-            except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-                notes.fault(f"{name} must be a literal: the file is read, and not executed", node.lineno)
+            with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError, NotYaml):
+                value = json.dumps(ast.literal_eval(node.value), allow_nan=False)
+                block.put(name.lower(), parse(value, node.lineno), node.lineno)
+                read.add(id(target))
+    for target in _names_set(tree):
+        if target.id.isupper() and canonical(target.id) in _KEYS and id(target) not in read:
+            rule = "must be set once, on the first level, to a literal: the file is read, and not executed"
+            notes.fault(f"{target.id} {rule}", target.lineno)
     return block
 
 
-def _as_value(given: object, line: int) -> Value:
-    if isinstance(given, str):
-        return given
-    if given is None or isinstance(given, bool):
-        return Plain(json.dumps(given))
-    if isinstance(given, int | float):
-        return Plain(repr(given))
-    if isinstance(given, list | tuple):
-        return [_as_value(each, line) for each in given]
-    if not isinstance(given, dict) or not all(isinstance(key, str) for key in given):
-        raise TypeError
-    block = Block()
-    for key, value in given.items():
-        block.put(key, _as_value(value, line), line)
-    return block
+def _names_set(tree: ast.Module) -> Iterator[ast.Name]:
+    """Yield each name that a program sets, whole or in part: `A = ...`, `A[0] = ...`, `A += ...`."""
+    for node in ast.walk(tree):
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            target: Any = node
+            while isinstance(target, ast.Subscript | ast.Attribute):
+                target = target.value
+            if isinstance(target, ast.Name):
+                yield target
 
 
 # -- the signature
@@ -172,11 +174,11 @@ def _signature(tree: ast.Module) -> tuple[JsonSchema, JsonSchema | None]:
             raise _Wrong(f"run() may not have an argument {name}: every call has one", parameter)
         if parameter.annotation is None:
             raise _Wrong(f"the argument {name} of run() has no type", parameter)
-        properties[name] = types.schema(parameter.annotation)
+        properties[name] = schema = types.schema(parameter.annotation)
         if default is None:
             required.append(name)
         else:
-            _check_default(name, default)
+            properties[name] = _with_default(schema, name, default)
     arguments: JsonSchema = {
         "type": "object",
         "properties": properties,
@@ -189,11 +191,14 @@ def _signature(tree: ast.Module) -> tuple[JsonSchema, JsonSchema | None]:
     return arguments, None if output in (_TYPES["str"], _TYPES["None"]) else output
 
 
-def _check_default(name: str, default: ast.expr) -> None:
+def _with_default(schema: JsonSchema, name: str, node: ast.expr) -> JsonSchema:
     try:
-        json.dumps(ast.literal_eval(default), allow_nan=False)
+        value = json.loads(json.dumps(ast.literal_eval(node), allow_nan=False))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        raise _Wrong(f"the default of {name} must be a literal that JSON has", default) from None
+        raise _Wrong(f"the default of {name} must be a literal that JSON has", node) from None
+    if (fault := first_fault(value, schema)) is not None:
+        raise _Wrong(f"the default of {name} is not of its type: {fault}", node)
+    return {**(schema if isinstance(schema, dict) else {}), "default": value}
 
 
 class _Types:
@@ -205,7 +210,13 @@ class _Types:
     def schema(self, node: ast.expr, depth: int = 0) -> JsonSchema:
         """Return the schema of a type. Raises _Wrong."""
         if depth > MAX_DEPTH:
-            raise _Wrong("its types are nested too deeply, or contain themselves", node)
+            raise _too_deep(node)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):  # in quotes
+            try:
+                quoted = ast.parse(node.value, mode="eval").body
+            except (SyntaxError, ValueError, MemoryError):
+                raise _no_type(node) from None
+            return self.schema(ast.increment_lineno(quoted, node.lineno - 1), depth + 1)
         if isinstance(node, ast.Constant) and node.value is None:
             return _TYPES["None"]
         if isinstance(node, ast.Name | ast.Attribute):
@@ -218,33 +229,42 @@ class _Types:
             return {"anyOf": [self.schema(each, depth + 1) for each in _united(node)]}
         elif isinstance(node, ast.Subscript):
             return self._generic(node, depth)
-        raise _Wrong(f"{shorten(ast.unparse(node))} is no type that a flow may use: {_CLOSED}", node)
+        raise _no_type(node)
 
     def _generic(self, node: ast.Subscript, depth: int) -> JsonSchema:
-        name = _name(node.value)
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if name == "Literal":
-            values = [each.value for each in inner if isinstance(each, ast.Constant)]
-            if len(values) == len(inner) and all(isinstance(v, str | int | None) for v in values):
-                return {"enum": values}
-        elif name == "list" and len(inner) == 1:
-            return {"type": "array", "items": self.schema(inner[0], depth + 1)}
-        elif name == "dict" and len(inner) == 2 and _name(inner[0]) == "str":
-            return {"type": "object", "additionalProperties": self.schema(inner[1], depth + 1)}
-        elif name in ("Optional", "Union"):
-            parts: list[object] = [self.schema(each, depth + 1) for each in inner]
-            return {"anyOf": [*parts, *([_TYPES["None"]] if name == "Optional" else [])]}
-        raise _Wrong(f"{shorten(ast.unparse(node))} is no type that a flow may use: {_CLOSED}", node)
+        match _name(node.value), inner:
+            case "Literal", _:
+                values = _literals(inner)
+                if all(value is None or isinstance(value, str | int) for value in values):
+                    return {"enum": values}
+            case "list" | "List", [item]:
+                return {"type": "array", "items": self.schema(item, depth + 1)}
+            case "dict" | "Dict", [key, value] if _name(key) == "str":
+                return {"type": "object", "additionalProperties": self.schema(value, depth + 1)}
+            case "Optional", [item]:
+                return {"anyOf": [self.schema(item, depth + 1), _TYPES["None"]]}
+            case "Union", _:
+                return {"anyOf": [self.schema(each, depth + 1) for each in inner]}
+        raise _no_type(node)
 
     def _typed_dict(self, node: ast.ClassDef, depth: int) -> JsonSchema:
-        if [_name(base) for base in node.bases] != ["TypedDict"] or node.decorator_list:
+        bases = [_name(base) for base in node.bases]
+        parents = [self._classes[name] for name in bases if name in self._classes]
+        if node.decorator_list or len(parents) + bases.count("TypedDict") != len(bases) or not bases:
             raise _Wrong(f"{node.name} is no TypedDict, and a flow may use no other class as a type", node)
+        if depth > MAX_DEPTH:
+            raise _too_deep(node)
         is_total = not any(
             word.arg == "total" and isinstance(word.value, ast.Constant) and word.value.value is False
             for word in node.keywords
         )
         properties: dict[str, object] = {}
         required: list[str] = []
+        for parent in parents:
+            inherited: Any = self._typed_dict(parent, depth + 1)
+            properties |= inherited["properties"]
+            required += inherited["required"]
         for field in node.body:
             if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
                 continue
@@ -263,6 +283,25 @@ class _Types:
 
 
 _MARKS = ("Required", "NotRequired")
+
+
+def _no_type(node: ast.expr) -> _Wrong:
+    return _Wrong(f"{shorten(ast.unparse(node))} is no type that a flow may use: {_CLOSED}", node)
+
+
+def _too_deep(node: ast.AST) -> _Wrong:
+    return _Wrong("its types are nested too deeply, or contain themselves", node)
+
+
+def _literals(nodes: list[ast.expr]) -> list[object]:
+    """Return the values in `Literal[...]`; what is none becomes bytes, which no JSON has."""
+    values: list[object] = []
+    for node in nodes:
+        try:
+            values.append(ast.literal_eval(node))
+        except ValueError:
+            values.append(b"")
+    return values
 
 
 def _united(node: ast.expr) -> list[ast.expr]:

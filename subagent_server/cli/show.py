@@ -30,7 +30,7 @@ from subagent_server.run.journal import one_line as arguments_line
 from subagent_server.run.records import Message, RunMeta, RunRequest, RunResult
 from subagent_server.run.states import MessageStatus, Status
 from subagent_server.verbs.access import OtherParents
-from subagent_server.verbs.flow_calls import call_line, flow_calls, phases, summary_of
+from subagent_server.verbs.flow_calls import call_lines, flow_calls
 from subagent_server.verbs.left_behind import restore as give_back
 from subagent_server.verbs.merge_run import run_diff
 from subagent_server.verbs.page_data import KeptProgram, kept_programs
@@ -133,6 +133,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
     if view.with_descendants is not None:
         runs = count(sum(1 for _ in subtree(session.service.store, meta)), "run")
         tree = one_line(f"{usage_line(view.with_descendants)}, in {runs}")
+    calls = call_lines(flow_calls(session.service.store, meta.run_id), _MOST_CALLS)
     quarantine = [one_line(kept) for kept in view.quarantined or []]
     if quarantine:
         quarantine.append(f"gives one back: {session.command('show', meta.run_id, '--restore', 'NUMBER')}")
@@ -156,7 +157,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
             ("parent", one_line(meta.parent_run_id or "")),
             ("client", one_line(OtherParents(session.caller).name(meta.started_by) or "")),
             ("continues", one_line(meta.continues_run_id or "")),
-            ("calls", "\n".join(_calls(session, meta))),
+            ("calls", "\n".join(map(one_line, calls))),
             ("children", "\n".join(_children(session, meta))),
             ("files", one_line(session.shown(run.directory))),
             ("now", "" if meta.pending else escape_lines(view.preview or "")),
@@ -176,16 +177,6 @@ def _worktree(shown: dict[str, Any]) -> Iterator[str]:
         if name in shown:
             yield f"{name}: {shown[name]}"
     yield from shown.get("notes", [])
-
-
-def _calls(session: Session, meta: RunMeta) -> Iterator[str]:
-    """Yield the calls of agents by programs, under their phases."""
-    calls = flow_calls(session.service.store, meta.run_id)
-    for name, each in phases(calls).items():
-        yield one_line(f"{name or 'calls'}: {summary_of(each)}")
-        yield from (f"  {one_line(call_line(call))}" for call in each[:_MOST_CALLS])
-        if len(each) > _MOST_CALLS:
-            yield f"  and {len(each) - _MOST_CALLS} more"
 
 
 def _children(session: Session, meta: RunMeta) -> Iterator[str]:

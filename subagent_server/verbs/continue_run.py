@@ -13,7 +13,14 @@ from pydantic import ValidationError
 
 from subagent_server.agents.expand import MissingVariable, expand_definition
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.errors import BadArgument, CallerError, NewerSchema, UnknownAgent, shorten
+from subagent_server.run.errors import (
+    BadArgument,
+    CallerError,
+    NewerSchema,
+    UnknownAgent,
+    choices,
+    shorten,
+)
 from subagent_server.run.records import FlowOptions, RunMeta, RunRequest
 from subagent_server.run.secrets import MASK
 from subagent_server.run.states import SCHEMA_VERSION, Status
@@ -101,6 +108,12 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
     agent, stored = _agent_now(service, request, order, caller)
     if is_flow:
         prompt = _arguments_again(agent, request, prompt)
+        for name in order.flow.fresh if order.flow is not None and caller.run_id is None else ():
+            if name not in agent.agents:
+                known = choices("agents", name, sorted(agent.agents))
+                raise BadArgument(
+                    f"Flow {agent.name} does not call {name}, so it cannot be asked anew: {known}."
+                )
     elif order.flow is not None and caller.run_id is None:
         raise BadArgument(
             f"Run {order.run_id} is no flow: --dry-run, --fresh and --retry-failed are for flows."

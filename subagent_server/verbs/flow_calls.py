@@ -4,7 +4,7 @@ They come from the journal of the run, which is data: what has not the form of a
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
 
@@ -16,6 +16,7 @@ from subagent_server.run.processes import now
 from subagent_server.run.records import Money, Record
 from subagent_server.run.states import Status, dollars
 from subagent_server.run.store import RunStore
+from subagent_server.verbs.access import run_as_caller
 from subagent_server.verbs.views import elapsed_seconds
 
 KIND = "agent_call"
@@ -62,45 +63,65 @@ def _with_run(store: RunStore, call: FlowCall) -> FlowCall:
     )
 
 
-def phases(calls: Sequence[FlowCall]) -> dict[str, list[FlowCall]]:
-    """Return the calls by their phases, in order; those without one come under an empty name."""
-    found: dict[str, list[FlowCall]] = defaultdict(list)
+def calls_of_flow(store: RunStore, run_id: str) -> list[FlowCall]:
+    """Return the calls of a run that is a flow; none of any other, whose journal may be long, or damaged."""
+    with suppress(SubagentError):
+        if store.read_request(run_id).agent.get("runner") == "flow":
+            return flow_calls(store, run_id)
+    return []
+
+
+def phases(calls: Sequence[FlowCall]) -> Iterator[tuple[str, list[FlowCall]]]:
+    """Yield each phase in order: a title, with the calls by state and their cost, and the calls."""
+    found: dict[str | None, list[FlowCall]] = defaultdict(list)
     for call in calls:
-        found[call.phase or ""].append(call)
-    return dict(found)
+        found[call.phase].append(call)
+    for name, each in found.items():
+        yield f"{name or 'calls'}: {_summary(each)}", each
 
 
-def summary_of(calls: Sequence[FlowCall]) -> str:
-    """Return how many calls are in each state, and what they have cost, in a line."""
+def call_lines(calls: Sequence[FlowCall], most: int) -> Iterator[str]:
+    """Yield the phases and in each at most so many calls, a line each."""
+    for title, each in phases(calls):
+        yield title
+        yield from (f"  {_line(call)}" for call in each[:most])
+        if len(each) > most:
+            yield f"  and {len(each) - most} more"
+
+
+def _summary(calls: Sequence[FlowCall]) -> str:
     states = [call.state for call in calls]
-    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
     cost = sum((call.cost_usd or Decimal(0) for call in calls), Decimal(0))
+    counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
     return ", ".join([*counts, *([dollars(cost)] if cost else [])])
 
 
-def call_line(call: FlowCall) -> str:
-    """Return one call, for a list."""
+def _line(call: FlowCall) -> str:
     name = call.agent if call.label is None else f"{call.agent} ({call.label})"
     seconds = None if call.seconds is None else f"{call.seconds:.1f} s"
     cost = None if call.cost_usd is None else dollars(call.cost_usd)
-    status = call.status.value if call.status is not None else None
+    status = None if call.status is None else call.status.value
     return "  ".join(filter(None, (call.state, name, call.called_run_id, status, seconds, cost)))
 
 
-def dry_run_text(calls: Sequence[FlowCall]) -> str:
+def dry_run_text(store: RunStore, run_id: str) -> str:
     """Return what a dry run has found: what becomes of each call, and what the rest is likely to cost.
 
-    A run of an agent is likely to cost what its runs on record have cost on average.
+    A run of an agent is likely to cost what its runs below the same flow have cost on average.
     """
-    paid: dict[str, list[Decimal]] = defaultdict(list)
-    for call in calls:
-        if call.state == "recorded" and call.cost_usd is not None:
-            paid[call.agent].append(call.cost_usd)
+    calls, paid = flow_calls(store, run_id), defaultdict[str, list[Decimal]](list)
+    for flow in run_as_caller(store, run_id).carries_on:
+        for child in store.children_of(flow):
+            with suppress(SubagentError):
+                meta = store.read(child)
+                cost = meta.with_descendants.cost_usd
+                paid[meta.agent_name] += [cost] if cost and meta.status is Status.COMPLETED else []
     rest = [call for call in calls if call.state != "recorded"]
     known = [sum(paid[call.agent]) / len(paid[call.agent]) for call in rest if paid[call.agent]]
-    lines = [f"A dry run, which has started nothing: {summary_of(calls) or 'no calls'}."]
+    lines = [f"A dry run, which has started nothing: {_summary(calls) or 'no calls'}."]
     if rest:
-        cost, unknown = dollars(sum(known, Decimal(0))), len(rest) - len(known)
-        more = f", and {unknown} whose cost is not known" if unknown else ""
-        lines.append(f"The rest is likely to cost {cost}{more}; calls that need their results follow.")
-    return "\n".join([*lines, *map(call_line, calls)])
+        more = f", and {len(rest) - len(known)} whose cost is not known" if len(known) < len(rest) else ""
+        likely = f"The rest is likely to cost {dollars(sum(known, Decimal(0)))}{more}"
+        told = likely if known else "What the rest will cost is not known"
+        lines.append(f"{told}; calls that need their results follow.")
+    return "\n".join([*lines, *map(_line, calls)])

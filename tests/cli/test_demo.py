@@ -59,6 +59,14 @@ def test_the_demo_of_code_mode_makes_all_calls_in_one_program_that_asks(cli: Cli
     assert "#12 checkout shows the wrong price: 22 days waits longest" in done.stdout
 
 
+def test_the_demo_of_flows_shows_phases_and_the_state_of_each_call(cli: Cli) -> None:
+    place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
+    done = cli("demo", "--flow", "--repo", str(place), env={"ANTHROPIC_API_KEY": ""}, seconds=4 * BOUND)
+    assert done.returncode == 0, done.stderr
+    assert "parent ← asks: Which side comes first?" in done.stdout and "Check the range" in done.stdout
+    assert "\nlook: 3 new, " in done.stdout and "\n  new  looker (judge)  " in done.stdout
+
+
 def test_a_demo_whose_server_does_not_start_ends_with_one_sentence(cli: Cli) -> None:
     place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
     child = {"SUBAGENT_RUN_ID": "20261122-093015-417-nobody", "ANTHROPIC_API_KEY": ""}

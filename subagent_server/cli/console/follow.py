@@ -44,8 +44,10 @@ from subagent_server.run.files import Entry
 from subagent_server.run.journal import in_order, page
 from subagent_server.run.paths import RootPaths, RunPaths
 from subagent_server.run.states import TOKENS, dollars, least_mark
+from subagent_server.run.store import RunStore
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.run.watch import Watcher
+from subagent_server.verbs.flow_calls import calls_of_flow, phases
 from subagent_server.verbs.list_runs import Node, TreeRow, trees_of
 from subagent_server.verbs.reconcile import Observed
 from subagent_server.verbs.service import Service
@@ -294,7 +296,7 @@ def show_trees(session: Session, run_ids: list[str], *, quiet: bool, as_json: bo
     elif quiet:
         out("\n".join(row.run.run_id for tree in trees for _, row in tree.walk()))
     else:
-        out("\n".join(drawn(session.service.store.paths, trees)))
+        out("\n".join(drawn(session.service.store, trees)))
 
 
 def watch_trees(session: Session, run_ids: Callable[[], list[str]], *, as_json: bool) -> NoReturn:
@@ -303,13 +305,30 @@ def watch_trees(session: Session, run_ids: Callable[[], list[str]], *, as_json: 
     watch(session, lambda: screen.show(trees_of(session.service, run_ids(), session.caller)))
 
 
-def drawn(root: RootPaths, trees: Iterable[Node]) -> list[str]:
-    """Return a header and a line for each run, children indented below their parent."""
-    lines = [line for tree in trees for line in tree.walk()]
-    header, *rows = table([_HEADER, *(_cells(root, depth, row) for depth, row in lines)], _LIMITS)
+def drawn(store: RunStore, trees: Iterable[Node]) -> list[str]:
+    """Return a header and a line for each run, children indented below their parent.
+
+    Below a flow are its phases, and before each run that it has called is what the call became.
+    """
+    lines: list[TreeRow | None] = []
+    cells: list[tuple[str, ...]] = [_HEADER]
+    states: dict[str, str] = {}
+    for depth, row in (line for tree in trees for line in tree.walk()):
+        first, *rest = _cells(store.paths, depth, row)
+        state = states.get(row.run.run_id)
+        cells.append((first, *rest[:-1], " · ".join(filter(None, (state, rest[-1])))))
+        calls = calls_of_flow(store, row.run.run_id)
+        states |= {call.called_run_id: call.state for call in calls if call.called_run_id is not None}
+        titles = [one_line(title) for title, _ in phases(calls)]
+        cells += [("", "", _branch(depth + 1) + "phase", "", "", "", title) for title in titles]
+        lines += [row, *(None for _ in titles)]
+    header, *texts = table(cells, _LIMITS)
     return [
         _fitted(header),
-        *(_coloured(row, text) for (_, row), text in zip(lines, rows, strict=True)),
+        *(
+            _fitted(text) if row is None else _coloured(row, text)
+            for row, text in zip(lines, texts, strict=True)
+        ),
     ]
 
 
@@ -350,7 +369,7 @@ class TreeScreen:
         for name in GROUPS:
             if group := [tree for tree in trees if group_of(tree) == name]:
                 yield f"{name} ({len(group)})"
-                yield from [*drawn(self._session.service.store.paths, group), ""]
+                yield from [*drawn(self._session.service.store, group), ""]
 
 
 def _cells(root: RootPaths, depth: int, of_tree: TreeRow) -> tuple[str, ...]:

@@ -5,15 +5,14 @@ makes the same call again, in the same run or in one that continues it, gets the
 """
 
 import asyncio
-import functools
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, validate_call
 
 from subagent_server.extensions.code_mode.flow_record import FlowRecord
 from subagent_server.extensions.code_mode.identity import (
@@ -31,7 +30,7 @@ from subagent_server.run.journal import recorded_usage
 from subagent_server.run.processes import now
 from subagent_server.run.records import FlowOptions, Message, RunMeta
 from subagent_server.run.secrets import Masker
-from subagent_server.run.states import Status, timestamp
+from subagent_server.run.states import Status, cut, timestamp
 from subagent_server.toolbox.run_context import RunContext
 from subagent_server.verbs.access import run_as_caller
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
@@ -47,8 +46,7 @@ from subagent_server.verbs.tree_limits import BudgetSpent, TreeFull, agents_of
 from subagent_server.verbs.views import AS_TOOLS, run_view
 from subagent_server.verbs.wait_for_runs import Changes, Wait, wait_until
 
-Reply = dict[str, Any]
-T = TypeVar("T")
+Answer = dict[str, Any]
 WARM_SECONDS = 5.0
 """The longest wait of equal prefixes for the first, which fills the prompt cache of the API."""
 CACHE_SECONDS = 300.0
@@ -56,13 +54,27 @@ CACHE_SECONDS = 300.0
 _LOOK_SECONDS = 0.2
 _LONGEST_WAIT = 86_400.0
 _MOST_PHASE = 200
-_UNKNOWN_TOOL = "It is not known what this call did, because the run ended meanwhile; it was not repeated."
+_MOST_LOGGED = 4_000
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_CUT_TOOL = (
+    "It is not known what this call did, because the run ended meanwhile, and it was not repeated: look what "
+    "is there. `subagent continue --retry-failed` makes it again."
+)
+_WOULD_BE_NEW: Answer = {"error": "This call would be new.", "failed": "dry_run", "view": {}}
 
 
-class _Given(BaseModel):
+class _Failed(Exception):
+    """A call has failed: `answer` is what the program gets."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+class _Order(BaseModel):
     """A call as a program describes it. It is data: the program may write anything."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = _STRICT
 
     agent: str
     prompt: str = ""
@@ -75,49 +87,46 @@ class _Given(BaseModel):
 
 
 @dataclass
-class _Planned:
-    """A call with its identity; `run_id` is its run when that is known."""
+class _Call:
+    """A call with its identity; `run_id` is its run when that is known, `forwarded` are its questions."""
 
-    given: _Given
+    order: _Order
     agent: AgentDefinition
     identity: str
     base: str | None
     phase: str | None
     run_id: str | None = None
-    shown: set[str] = field(default_factory=set)
+    forwarded: set[str] = field(default_factory=set)
 
-
-WOULD_BE_NEW: Reply = {"error": "This call would be new.", "failed": "dry_run", "view": {}}
-
-
-class DryRun(Exception):
-    """A call that would start something in a dry run."""
+    @property
+    def title(self) -> str:
+        """The agent, with the label of the call."""
+        return f"{self.agent.name} ({self.order.label})" if self.order.label else self.agent.name
 
 
 class AgentCalls:
     """Answers what one program asks about agents."""
 
-    def __init__(
-        self,
-        service: Service,
-        run: RunContext,
-        record: Directory,
-        masker: Masker,
-    ) -> None:
+    def __init__(self, service: Service, run: RunContext, record: Directory, masker: Masker) -> None:
         """Blocking: it reads what is on record."""
         self._service = service
         self._store = service.store
         self._run = run
         self._caller = run_as_caller(self._store, run.run_id)
         request = self._store.read_request(run.run_id)
-        self.is_flow = request.agent.get("runner") == "flow"
-        self.options = request.flow or FlowOptions()
-        self.agents = agents_of(service, run.run_id)
-        self._chain = [*sorted(self._caller.carries_on), run.run_id]
-        before = [self._store.paths.run(each) for each in self._chain if self.is_flow]
-        self.record = FlowRecord(record, masker, before)
-        self._known = self._runs_on_record()
-        self._calls: list[_Planned] = []
+        self._is_flow = request.agent.get("runner") == "flow"
+        self._options = request.flow or FlowOptions()
+        allowed = agents_of(service, run.run_id)
+        self._by_function = {
+            agent.tool_name.removeprefix("run_"): agent
+            for agent in service.registry.agents()
+            if agent.name in allowed
+        }
+        chain = [*sorted(self._caller.carries_on), run.run_id]
+        before = [self._store.paths.run(each) for each in chain] if self._is_flow else []
+        self._record = FlowRecord(record, masker, before)
+        self._known = self._runs_on_record(chain)
+        self._calls: list[_Call] = []
         self._identities = Identities()
         self._phase: str | None = None
         self._changes = Changes(self._store)
@@ -126,33 +135,23 @@ class AgentCalls:
         self._asking = asyncio.Lock()
         self._planning = asyncio.Lock()
         self._starting: dict[str, asyncio.Lock] = {}
-        self._forwarding: set[asyncio.Task[None]] = set()
-        self._handlers: dict[str, Callable[..., Awaitable[Any]]] = {
-            "plan": self._plan,
-            "start": self._start,
-            "result": self._result,
-            "answer": self._answer,
-            "status": self._status,
-            "stop": self._stop,
-            "merge": self._merge,
-            "ask": self._ask,
-            "log": self._log,
-            "phase": self._set_phase,
-            "now": self._now,
-            "random": self._random,
+        self._tasks: set[asyncio.Task[None]] = set()
+        own = (self.plan, self.start, self.result, self.answer, self.status, self.stop, self.merge)
+        others = (self.ask, self.log, self.phase, self.now, self.random)
+        self._functions: dict[str, Callable[..., Awaitable[Any]]] = {
+            each.__name__: validate_call(config=_STRICT)(each) for each in (*own, *others)
         }
 
+    @property
     def table(self) -> list[tuple[str, list[str] | None]]:
-        """Return the names of the agents as functions, with the parameters of flows. Blocking."""
+        """The names of the agents as functions, with the parameters of flows."""
         found: list[tuple[str, list[str] | None]] = []
-        for agent in self._service.registry.agents():
-            if agent.name in self.agents:
-                schema: Any = agent.input_schema
-                parameters = list(schema["properties"]) if isinstance(schema, dict) else None
-                found.append((agent.tool_name.removeprefix("run_"), parameters))
+        for name, agent in self._by_function.items():
+            schema: Any = agent.input_schema
+            found.append((name, list(schema["properties"]) if isinstance(schema, dict) else None))
         return found
 
-    async def answer(self, function: str, arguments: dict[str, Any]) -> Reply:
+    async def reply(self, function: str, arguments: dict[str, Any]) -> Answer:
         """Answer one record of the program.
 
         Raises:
@@ -160,173 +159,190 @@ class AgentCalls:
         """
         self._run.checkpoint()
         try:
-            if (handler := self._handlers.get(function)) is None:
+            if function not in self._functions:
                 return {"error": f"There is no function {function[:80]!r} here."}
-            found = await handler(**arguments)
+            return {"value": await self._functions[function](**arguments)}
         except _Failed as failed:
-            return failed.reply
-        except DryRun:
-            return WOULD_BE_NEW
+            return failed.answer
         except BudgetSpent as error:
             return {"error": error.sentence, "failed": "budget", "view": {}}
+        except RunRefused:
+            raise
         except SubagentError as error:
-            if isinstance(error, RunRefused):
-                raise
             return {"error": error.sentence}
-        except (NoIdentity, TypeError, ValidationError) as error:
-            return {"error": f"{function}: {_first_words(error)}"}
-        return {"value": found}
+        except NoIdentity as error:
+            return {"error": str(error)}
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            return {"error": f"{'.'.join(map(str, first['loc']))}: {first['msg']}"}
 
     async def aclose(self) -> None:
         """End what waits; the runs go on, until the run that has started them ends."""
-        for task in self._forwarding:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._forwarding, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._changes.close()
 
     # -- a call: what it is, what becomes of it, how it ends
 
-    async def _plan(self, **order: Any) -> int:
-        given = _Given.model_validate(order)
+    async def plan(self, **order: Any) -> int:
+        """Check a call and give it its identity; return its number."""
+        given = _Order.model_validate(order)
         async with self._planning:  # equal calls are numbered in their order
             self._calls.append(await asyncio.to_thread(self._planned, given))
             return len(self._calls) - 1
 
-    def _planned(self, given: _Given) -> _Planned:
-        names = {
-            agent.tool_name.removeprefix("run_"): agent.name for agent in self._service.registry.agents()
-        }
-        name = names.get(given.agent, given.agent)
-        if name not in self.agents:
-            raise BadArgument(
-                f"This run may not start {given.agent[:80]}: {choices('agents', name, sorted(self.agents))}."
-            )
-        agent = self._service.registry.get(name)
-        order = with_arguments(agent, StartOrder(name, given.prompt, arguments=given.arguments))
-        if not order.prompt.strip():
-            raise BadArgument(f"agents.{given.agent}() needs a prompt: say what the agent shall do.")
+    def _planned(self, order: _Order) -> _Call:
+        if order.agent not in self._by_function:
+            known = choices("agents", order.agent, sorted(self._by_function))
+            raise BadArgument(f"This run may not start {order.agent[:80]}: {known}.")
+        agent = self._service.registry.get(self._by_function[order.agent].name)  # lists have no prompts
+        asked = with_arguments(agent, StartOrder(agent.name, order.prompt, arguments=order.arguments))
+        if not asked.prompt.strip():
+            raise BadArgument(f"agents.{order.agent}() needs a prompt: say what the agent shall do.")
         directories = directories_of(self._service, self._store.read(self._run.run_id))
-        cwd = cwd_of_agent(self._service, agent) or cwd_of_child(self._service, given.cwd, directories)
-        inputs = [file.data for file in check_inputs(given.inputs, cwd, directories)]
+        cwd = cwd_of_agent(self._service, agent) or cwd_of_child(self._service, order.cwd, directories)
+        inputs = [file.data for file in check_inputs(order.inputs, cwd, directories)]
         base = None
         if agent.isolation == "worktree":
             # today's HEAD is the base of a new call alone: a call on record has the base that it had
-            plain = digest("base", call_digest(agent, order.prompt, inputs, given.cwd, None))
-            name_of_base = f"base {self._identities.of(plain, given.key)}"
-            if name_of_base in self.record:
-                base = self.record[name_of_base]
-            else:
-                base = base_of_worktree(self._service, agent, cwd)
-                self.record.keep(name_of_base, base)
-        hashed = call_digest(agent, order.prompt, inputs, given.cwd, base)
-        return _Planned(given, agent, self._identities.of(hashed, given.key), base, self._phase)
+            plain = digest("base", call_digest(agent, asked.prompt, inputs, order.cwd, None))
+            name = f"base {self._identities.of(plain, order.key)}"
+            if name not in self._record:
+                self._record.keep(name, base_of_worktree(self._service, agent, cwd))
+            base = self._record[name]
+        hashed = call_digest(agent, asked.prompt, inputs, order.cwd, base)
+        return _Call(order, agent, self._identities.of(hashed, order.key), base, self._phase)
 
-    async def _start(self, call: int) -> str:
-        planned = self._calls[call]
+    def _call(self, number: int) -> _Call:
+        if not 0 <= number < len(self._calls):
+            raise BadArgument("There is no such call.")
+        return self._calls[number]
+
+    def _run_of(self, number: int) -> str:
+        if (run_id := self._call(number).run_id) is None:
+            raise BadArgument("The call was not started.")
+        return run_id
+
+    async def start(self, call: int) -> str:
+        """Give a call its run: the one on record, one that continues that, or a new one; return its id."""
+        planned = self._call(call)
         async with self._starting.setdefault(planned.identity, asyncio.Lock()):  # of equal keys, one starts
             if planned.run_id is None:
-                await self._found_or_started(planned)
-        return planned.run_id or ""
+                fate, previous = await self._fate(planned)
+                if previous is not None and fate in (Fate.RECORDED, Fate.RUNNING):
+                    run_id = previous.run_id
+                elif self._options.dry_run:
+                    self._journal(planned, fate, None if previous is None else previous.run_id)
+                    raise _Failed(_WOULD_BE_NEW)
+                else:
+                    await asyncio.to_thread(self._record.sync)
+                    run_id = await self._begun(planned, previous if fate is Fate.RESUMED else None)
+                planned.run_id = self._known[planned.identity] = run_id
+                self._journal(planned, fate, run_id)
+            return planned.run_id
 
-    async def _found_or_started(self, planned: _Planned) -> None:
-        """Give a call its run: the one on record, one that carries that on, or a new one."""
-        fate, previous = await self._fate(planned)
-        if fate in (Fate.RECORDED, Fate.RUNNING) and previous is not None:
-            run_id = previous.run_id
-        elif self.options.dry_run:
-            self._journal(planned, fate, previous.run_id if previous is not None else None)
-            raise DryRun
-        else:
-            await asyncio.to_thread(self.record.sync)
-            is_first = await self._prefix(planned.agent)
-            run_id = await self._started(planned, previous if fate is Fate.RESUMED else None)
-            if is_first is not None:
-                task = asyncio.create_task(self._fill(is_first, run_id))
-                self._forwarding.add(task)
-                task.add_done_callback(self._forwarding.discard)
-        planned.run_id = self._known[planned.identity] = run_id
-        self._journal(planned, fate, run_id)
-
-    async def _fate(self, planned: _Planned) -> tuple[Fate, RunMeta | None]:
+    async def _fate(self, planned: _Call) -> tuple[Fate, RunMeta | None]:
         """Return what becomes of a call, and the run that is on record for it."""
         known = self._known.get(planned.identity)
-        fresh = planned.given.fresh or planned.agent.name in self.options.fresh
-        if known is None or fresh:
+        if known is None or planned.order.fresh or planned.agent.name in self._options.fresh:
             return Fate.NEW, None
-        meta = await asyncio.to_thread(lambda: observe(self._store, known).meta)
+        meta = (await self._look(known)).meta
         is_ours = meta.parent_run_id == self._run.run_id
-        if not meta.status.is_terminal and not is_ours and not self.options.dry_run:
+        if not meta.status.is_terminal and not is_ours and not self._options.dry_run:
             # its parent has ended, and so shall it: what it has done so far is kept, and goes on
             await asyncio.to_thread(lambda: stop(self._service, known, "its flow is continued", self._caller))
             meta = (await self._until(known, lambda run: run.meta.status.is_terminal)).meta
-        run = self._store.paths.run(known)
         has_begun = meta.started_at is not None
         if planned.agent.runner == "messages":
-            has_begun = await asyncio.to_thread(run.transcript.exists)
+            has_begun = await asyncio.to_thread(self._store.paths.run(known).transcript.exists)
         code = meta.error.code if meta.error is not None else None
-        fate = fate_of(
-            meta.status, code, has_begun=has_begun, is_ours=is_ours, options=self.options, fresh=fresh
-        )
-        return fate, meta
+        retry = self._options.retry_failed
+        return fate_of(meta.status, code, has_begun=has_begun, is_ours=is_ours, retry_failed=retry), meta
 
-    async def _started(self, planned: _Planned, previous: RunMeta | None) -> str:
-        """Start a run, or carry one on, as soon as the tree has room for it."""
-        given, service = planned.given, self._service
-        order = StartOrder(
-            agent=planned.agent.name,
-            prompt=given.prompt,
-            arguments=given.arguments,
-            inputs=given.inputs,
-            cwd=given.cwd,
-            label=given.label,
-            call_id=planned.identity,
-            base=planned.base,
-            flow=self.options if planned.agent.runner == "flow" else None,
-        )
+    async def _begun(self, planned: _Call, previous: RunMeta | None) -> str:
+        """Start or continue a run. Of those with equal prefixes the others wait for the first."""
+        if planned.agent.runner != "messages":
+            return await self._started(planned, previous)
+        prefix = call_digest(planned.agent, "", (), None, None)
+        filled, used = self._warm.get(prefix, (asyncio.Event(), 0.0))
+        is_first = prefix not in self._warm or (filled.is_set() and time.monotonic() - used > CACHE_SECONDS)
+        if is_first:
+            filled = asyncio.Event()
+        else:
+            with self._run.waiting():
+                await filled.wait()
+        self._warm[prefix] = filled, time.monotonic()
+        try:
+            run_id = await self._started(planned, previous)
+        except BaseException:
+            filled.set()
+            raise
+        if is_first:
+            self._in_background(self._fill(filled, run_id))
+        return run_id
 
-        def begun() -> str:
-            if previous is None:
-                return start(service, order, self._caller).run_id
-            again = ContinueOrder(
-                previous.run_id, label=given.label, call_id=planned.identity, flow=order.flow
+    async def _fill(self, filled: asyncio.Event, run_id: str) -> None:
+        """Let the others start when the first run has had its first answer, or enough time for it."""
+        run, until = self._store.paths.run(run_id), time.monotonic() + WARM_SECONDS
+        try:
+            while time.monotonic() < until and await asyncio.to_thread(lambda: recorded_usage(run)) is None:
+                if self._store.read(run_id).status.is_terminal:
+                    break
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            filled.set()
+
+    async def _started(self, planned: _Call, previous: RunMeta | None) -> str:
+        """Start a run, or continue one, as soon as the tree has room for it."""
+        order, service = planned.order, self._service
+        flow = self._options if planned.agent.runner == "flow" else None
+
+        def started() -> str:
+            if previous is not None:
+                again = ContinueOrder(previous.run_id, label=order.label, call_id=planned.identity, flow=flow)
+                return continue_run(service, again, self._caller).run_id
+            new = StartOrder(
+                agent=planned.agent.name,
+                call_id=planned.identity,
+                base=planned.base,
+                flow=flow,
+                **order.model_dump(include={"prompt", "arguments", "inputs", "cwd", "label"}),
             )
-            return continue_run(service, again, self._caller).run_id
+            return start(service, new, self._caller).run_id
 
         with self._run.waiting():
             while True:
                 self._run.checkpoint()
                 try:
-                    return await asyncio.to_thread(begun)
+                    return await asyncio.to_thread(started)
                 except TreeFull:
                     self._ended.clear()
                     with suppress(TimeoutError):  # runs elsewhere in the tree end unheard
                         await asyncio.wait_for(self._ended.wait(), 1.0)
 
-    async def _result(self, call: int, asks: bool) -> Reply:
-        planned = self._calls[call]
-        run_id = planned.run_id
-        if run_id is None:
-            raise BadArgument("The call was not started.")
+    async def result(self, call: int, asks: bool) -> Answer:
+        """Return the result of a run when it has ended, or, if the program `asks` for it, its question."""
+        run_id, planned = self._run_of(call), self._call(call)
+
+        def question(run: Observed) -> Message | None:
+            return next((each for each in run.meta.pending if each.message_id not in planned.forwarded), None)
+
         with self._run.waiting():
             while True:
                 observed = await self._until(
-                    run_id,
-                    lambda run: run.meta.status.is_terminal or self._question(run, planned) is not None,
+                    run_id, lambda run: run.meta.status.is_terminal or question(run) is not None
                 )
-                message = self._question(observed, planned)
+                message = question(observed)
                 if observed.meta.status.is_terminal or message is None:
-                    break
-                planned.shown.add(message.message_id)
+                    self._ended.set()
+                    return await asyncio.to_thread(self._outcome, observed, planned)
                 if asks:
                     asked = {"messageId": message.message_id, "question": message.question_content}
                     return {"question": {**asked, "options": message.options}}
-                task = asyncio.create_task(self._forward(planned, run_id, message))
-                self._forwarding.add(task)
-                task.add_done_callback(self._forwarding.discard)
-        self._ended.set()
-        return await asyncio.to_thread(self._outcome, observed, planned)
+                self._forward(planned, message)
 
-    def _outcome(self, observed: Observed, planned: _Planned) -> Reply:
+    def _outcome(self, observed: Observed, planned: _Call) -> Answer:
         """Return the result of a run that has ended. Raises _Failed."""
         meta = observed.meta
         result = self._store.read_result(meta.run_id)
@@ -340,34 +356,51 @@ class AgentCalls:
         words = f"Run {meta.run_id} of {planned.agent.name} ended with {code}: {why}"
         raise _Failed({"error": words, "failed": code, "view": view})
 
-    async def _answer(self, call: int, messageId: str, answer: Any) -> None:
-        run_id = self._calls[call].run_id or ""
-        await asyncio.to_thread(
-            lambda: reply(self._service, run_id, str(answer), messageId, caller=self._caller)
-        )
+    async def answer(self, call: int, messageId: str, answer: str | None) -> None:
+        """Answer a question of a run; None leaves it to whoever answers this run."""
+        run_id, planned = self._run_of(call), self._call(call)
+        if answer is not None:
+            return await asyncio.to_thread(self._answered, run_id, messageId, answer)
+        for message in (await self._look(run_id)).meta.pending:
+            if message.message_id == messageId:
+                self._forward(planned, message)
+        return None
 
-    async def _status(self, call: int) -> str:
-        run_id = self._calls[call].run_id or ""
-        return (await asyncio.to_thread(lambda: observe(self._store, run_id))).meta.status.value
+    def _answered(self, run_id: str, message_id: str, answer: str) -> None:
+        try:
+            reply(self._service, run_id, answer, message_id, caller=self._caller)
+        except SubagentError:  # else somebody has answered meanwhile, or it has ended
+            if any(each.message_id == message_id for each in observe(self._store, run_id).meta.pending):
+                raise
 
-    async def _stop(self, call: int) -> None:
-        run_id = self._calls[call].run_id or ""
+    def _forward(self, planned: _Call, message: Message) -> None:
+        """Ask whoever answers this run what a child asks, and give it the answer."""
+        planned.forwarded.add(message.message_id)
+
+        async def forwarded() -> None:
+            question = f"{planned.title} asks: {message.question_content}"
+            answer = await self._asked(question, message.options)
+            if answer is not None and planned.run_id is not None:
+                await asyncio.to_thread(self._answered, planned.run_id, message.message_id, answer)
+
+        self._in_background(forwarded())
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def status(self, call: int) -> str:
+        """Return the status of a run."""
+        return (await self._look(self._run_of(call))).meta.status.value
+
+    async def stop(self, call: int) -> None:
+        """Stop a run."""
+        run_id = self._run_of(call)
         await asyncio.to_thread(lambda: stop(self._service, run_id, "its program stopped it", self._caller))
 
-    def _question(self, observed: Observed, planned: _Planned) -> Message | None:
-        return next((each for each in observed.meta.pending if each.message_id not in planned.shown), None)
-
-    async def _forward(self, planned: _Planned, run_id: str, message: Message) -> None:
-        """Ask whoever answers this run what a child asks, and give it the answer."""
-        who = f"{planned.agent.name}{f' ({planned.given.label})' if planned.given.label else ''}"
-        async with self._asking:
-            answer = await self._run.ask(f"{who} asks: {message.question_content}", message.options)
-        if answer.answer is not None:
-            text = answer.answer
-            with suppress(SubagentError):  # somebody else has answered, or it has ended
-                await asyncio.to_thread(
-                    lambda: reply(self._service, run_id, text, message.message_id, caller=self._caller)
-                )
+    async def _look(self, run_id: str) -> Observed:
+        return await asyncio.to_thread(observe, self._store, run_id)
 
     async def _until(self, run_id: str, is_enough: Callable[[Observed], bool]) -> Observed:
         def look() -> Observed | None:
@@ -379,104 +412,82 @@ class AgentCalls:
             if found is not None:
                 return found
 
-    # -- the prompt cache
-
-    async def _prefix(self, agent: AgentDefinition) -> str | None:
-        """Wait while another call fills the cache for a prefix; return that if this call is to fill it."""
-        if agent.runner != "messages":
-            return None
-        prefix = call_digest(agent, "", (), None, None)
-        event, used = self._warm.get(prefix, (None, 0.0))
-        if event is None or (event.is_set() and time.monotonic() - used > CACHE_SECONDS):
-            self._warm[prefix] = asyncio.Event(), time.monotonic()
-            return prefix
-        with self._run.waiting():
-            await event.wait()
-        self._warm[prefix] = event, time.monotonic()
-        return None
-
-    async def _fill(self, prefix: str, run_id: str) -> None:
-        """Note when the first call has had its first answer, or enough time for it."""
-        event, _ = self._warm[prefix]
-        until = time.monotonic() + WARM_SECONDS
-        run = self._store.paths.run(run_id)
-        try:
-            while time.monotonic() < until:
-                usage, meta = await asyncio.to_thread(lambda: (recorded_usage(run), self._store.read(run_id)))
-                if usage is not None or meta.status.is_terminal:
-                    return
-                await asyncio.sleep(_LOOK_SECONDS)
-        finally:
-            event.set()
-
     # -- what is recorded besides
 
-    async def recorded(
-        self,
-        kind: str,
-        about: Sequence[Any],
-        make: Callable[[], Awaitable[T]],
-        *,
-        has_effect: bool = False,
-        is_failed: Callable[[T], bool] = lambda _: False,
-    ) -> T:
-        """Return a value on record, or make and record it. With an effect it is never made a second time."""
-        if not self.is_flow:
+    async def tool_reply(
+        self, function: str, arguments: dict[str, Any], call: Callable[[], Awaitable[Answer]]
+    ) -> Answer:
+        """Return the reply of a tool that changes something: that on record, else what `call` brings."""
+        try:
+            reply: Answer = await self._recorded("tool", [function, arguments], call)
+        except _Failed as failed:
+            return failed.answer
+        return reply
+
+    async def _recorded(self, kind: str, about: Sequence[Any], make: Callable[[], Awaitable[Any]]) -> Any:
+        """Return a value on record, or make and record it; a call of a `tool` is never made a second time."""
+        if not self._is_flow:
             return await make()
         name = f"{kind} {self._identities.of(digest(kind, *about))}"
-        if name in self.record and not (self.options.retry_failed and is_failed(self.record[name])):
-            value: T = self.record[name]
-            return value
-        if self.options.dry_run and kind in ("ask", "tool", "merge"):
-            raise DryRun
-        if has_effect:
-            if self.record.was_begun(name) and not self.options.retry_failed:
-                raise BadArgument(_UNKNOWN_TOOL)
-            await asyncio.to_thread(self.record.begin, name)
-        made = await make()
-        is_lasting = kind not in ("now", "random")
-        await asyncio.to_thread(functools.partial(self.record.keep, name, made, is_lasting=is_lasting))
+        retry = self._options.retry_failed
+        if name in self._record and not (retry and _is_failure(self._record[name])):
+            return self._record[name]
+        if self._options.dry_run and kind in ("ask", "tool", "merge"):
+            raise _Failed(_WOULD_BE_NEW)
+        if kind == "tool":
+            if self._record.was_begun(name) and not retry:
+                return {"error": _CUT_TOOL}
+            await asyncio.to_thread(self._record.begin, name)
+        self._record.keep(name, made := await make())
+        if kind in ("ask", "tool", "merge"):  # moments and numbers last from the next start on
+            await asyncio.to_thread(self._record.sync)
         return made
 
-    async def _ask(self, question: str, options: list[str] | None = None) -> str | None:
-        async def asked() -> str | None:
-            async with self._asking:
-                return (await self._run.ask(question, options)).answer
+    async def ask(self, question: str, options: list[str] | None = None) -> str | None:
+        """Ask whoever answers this run."""
+        answer: str | None = await self._recorded(
+            "ask", [question, options], lambda: self._asked(question, options)
+        )
+        return answer
 
-        return await self.recorded("ask", [question, options], asked)
+    async def _asked(self, question: str, options: list[str] | None) -> str | None:
+        async with self._asking:
+            return (await self._run.ask(question, options)).answer
 
-    async def _merge(self, runId: str) -> str:
-        async def merged() -> str:
-            done = await asyncio.to_thread(lambda: merge_run(self._service, runId, caller=self._caller))
-            return done.sentence
+    async def merge(self, runId: str) -> str:
+        """Merge what a run has changed in its worktree, and say so."""
 
-        return await self.recorded("merge", [runId], merged)
+        def merged() -> str:
+            return merge_run(self._service, runId, caller=self._caller).sentence
 
-    async def _now(self) -> str:
-        async def moment() -> str:
-            return timestamp(now())
+        sentence: str = await self._recorded("merge", [runId], lambda: asyncio.to_thread(merged))
+        return sentence
 
-        return await self.recorded("now", [], moment)
+    async def now(self) -> str:
+        """Return the moment of the first time."""
+        moment: str = await self._recorded("now", [], lambda: asyncio.to_thread(lambda: timestamp(now())))
+        return moment
 
-    async def _random(self) -> float:
-        async def number() -> float:
-            return random.random()
+    async def random(self) -> float:
+        """Return the number of the first time."""
+        number: float = await self._recorded("random", [], lambda: asyncio.to_thread(random.random))
+        return number
 
-        return await self.recorded("random", [], number)
+    async def log(self, text: str) -> None:
+        """Write a line of the log."""
+        self._run.record("text", text=cut(text, _MOST_LOGGED))
 
-    async def _log(self, text: str) -> None:
-        self._run.record("text", text=text)
-
-    async def _set_phase(self, name: str) -> None:
+    async def phase(self, name: str) -> None:
+        """Name the calls that follow."""
         self._phase = name[:_MOST_PHASE]
         self._run.record("phase", name=self._phase)
 
     # -- on disk
 
-    def _runs_on_record(self) -> dict[str, str]:
+    def _runs_on_record(self, chain: Sequence[str]) -> dict[str, str]:
         """Return the newest run of each identity, of this run and of those that it continues."""
         found: dict[str, str] = {}
-        for flow in self._chain:
+        for flow in chain:
             for child in sorted(self._store.children_of(flow)):
                 with suppress(SubagentError):  # a start that never was, or a damaged run: it is asked anew
                     self._store.read(child)
@@ -484,29 +495,14 @@ class AgentCalls:
                         found[identity] = child
         return found
 
-    def _journal(self, planned: _Planned, fate: Fate, run_id: str | None) -> None:
-        facts: dict[str, Any] = {"agent": planned.agent.name, "state": fate.value}
-        more = {"label": planned.given.label, "phase": planned.phase, "calledRunId": run_id}
-        facts |= {name: value for name, value in more.items() if value is not None}
-        self._run.record("agent_call", callId=planned.identity[:16], **facts)
+    def _journal(self, planned: _Call, fate: Fate, run_id: str | None) -> None:
+        facts = {"label": planned.order.label, "phase": planned.phase, "calledRunId": run_id}
+        known = {name: value for name, value in facts.items() if value is not None}
+        self._run.record(
+            "agent_call", callId=planned.identity[:16], agent=planned.agent.name, state=fate.value, **known
+        )
 
 
-class _Failed(Exception):
-    """A run of an agent has failed; `reply` is what the program gets."""
-
-    def __init__(self, reply: Reply) -> None:
-        super().__init__()
-        self.reply = reply
-
-
-def _first_words(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return str(error)[:300]
-
-
-async def calls_of(service: Service, run: RunContext, record: Directory, masker: Masker) -> AgentCalls:
-    """Return the calls of one program, with what is on record for it."""
-    made = functools.partial(AgentCalls, service, run, record, masker)
-    return await asyncio.to_thread(made)
+def _is_failure(value: Any) -> bool:
+    """Whether a value on record is a question without an answer, or a tool that has failed."""
+    return value is None or (isinstance(value, dict) and "error" in value)

@@ -8,15 +8,15 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from io import FileIO
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pydantic import Field
 
-from subagent_server.extensions.code_mode.agent_calls import WOULD_BE_NEW, AgentCalls, DryRun, calls_of
+from subagent_server.extensions.code_mode.agent_calls import AgentCalls
 from subagent_server.extensions.code_mode.execution import (
     OF_AGENTS,
     Execution,
@@ -27,9 +27,8 @@ from subagent_server.extensions.code_mode.execution import (
     Reply,
     version_of,
 )
-from subagent_server.extensions.code_mode.identity import NoIdentity
 from subagent_server.extensions.code_mode.python_text import shortened
-from subagent_server.extensions.code_mode.stubs import Catalogue, ToolFunction, divided
+from subagent_server.extensions.code_mode.stubs import Catalogue, ToolFunction
 from subagent_server.run.agent_definition import (
     CALLS_FILE,
     CODE_TOOL_NAME,
@@ -40,13 +39,10 @@ from subagent_server.run.agent_definition import (
 )
 from subagent_server.run.errors import BadArgument, RunRefused
 from subagent_server.run.files import Directory
-from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.file_watch import watching
 from subagent_server.sandbox.readable import BoxRefused, box_environment, end_of_run
 from subagent_server.toolbox.basic import AskParent
-from subagent_server.toolbox.mcp.mcp_tools import McpTool, converted
-from subagent_server.toolbox.mcp.server_connection import CallAnswer, ServerTrouble
-from subagent_server.toolbox.outputs import KeptOutputs, OutputCapture
+from subagent_server.toolbox.outputs import OutputCapture
 from subagent_server.toolbox.run_context import RunContext
 from subagent_server.toolbox.tool import ContentBlock, RunTools, Tool, ToolResult
 from subagent_server.toolbox.workspace import Arguments, entered_off_loop, off_loop, parse_arguments
@@ -85,34 +81,30 @@ async def with_programs(setup: RunTools) -> list[Tool]:
         RunRefused: `config`; names clash, or there is no such interpreter.
     """
     programs = await programs_of(setup)
-    return [ExecutePythonCode(programs), *programs.ordinary]
+    return [ExecutePythonCode(programs), *programs.functions.ordinary]
 
 
 async def programs_of(setup: RunTools) -> "Programs":
     """Return what the programs of a run have in common. Raises as `with_programs` does."""
-    run, code_mode = setup.run, setup.agent.code_mode or CodeMode()
-    listed = [tool for tool in setup.listed if isinstance(tool, McpTool)]
-    division = await off_loop(lambda: divided(listed, code_mode.excluded_tools))
-    for warning in division.warnings:
-        run.record("warning", message=warning)
+    code_mode = setup.agent.code_mode or CodeMode()
+    functions = Functions()
+    if setup.listed:
+        # Not at the top: this imports the SDK of the protocol.
+        from subagent_server.extensions.code_mode.mcp_functions import McpFunctions
+
+        functions = await off_loop(lambda: McpFunctions.of_run(setup, code_mode.excluded_tools))
+    for warning in functions.warnings:
+        setup.run.record("warning", message=warning)
+    functions.ask = next((tool for tool in setup.own if isinstance(tool, AskParent)), None)
     version, python = ".".join(map(str, sys.version_info[:3])), code_mode.python
     if python is not None:
         version = await off_loop(lambda: version_of(python, setup.box and setup.box()))
     # Without a box programs have the allow-list of boxes, and the mark of the run.
     home = Path(setup.environment.get("HOME") or "/")
     environment = box_environment(setup.environment, setup.agent.env, home, network=True)
-    environment["SUBAGENT_RUN_ID"] = run.run_id
-    functions = Functions(
-        division.catalogue,
-        {(tool.offered.server, tool.offered.tool.name): tool for tool in division.functions},
-        KeptOutputs(setup.outputs, setup.masker),
-        next((tool for tool in setup.own if isinstance(tool, AskParent)), None),
-    )
+    environment["SUBAGENT_RUN_ID"] = setup.run.run_id
     place = ProgramEnvironment(python or sys.executable, Path.cwd(), environment, setup.box, setup.spare)
-    records = ProgramRecords(
-        setup.code, setup.masker, lambda message: setup.run.record("warning", message=message)
-    )
-    return Programs(setup, functions, place, version, division.ordinary, records)
+    return Programs(setup, functions, place, version, ProgramRecords(setup))
 
 
 @dataclass(frozen=True)
@@ -123,7 +115,6 @@ class Programs:
     functions: "Functions"
     place: ProgramEnvironment
     version: str
-    ordinary: Sequence[McpTool]
     records: "ProgramRecords"
 
     async def executed(
@@ -137,29 +128,32 @@ class Programs:
             RunOver, RunRefused: the run ends.
         """
         setup, clock, agents = self.setup, ProgramClock(seconds), None
-        if setup.delegation is not None:
-            service = setup.delegation.service
-            agents = await calls_of(service, setup.run, record.directory, setup.masker)
+        if (delegation := setup.delegation) is not None:
+            agents = await off_loop(
+                lambda: AgentCalls(delegation.service, setup.run, record.directory, setup.masker)
+            )
         calls = ProgramCalls(record, self.functions, setup.run, clock, agents)
-        capture = OutputCapture(setup.outputs, masker=setup.masker)
+        execution = Execution(
+            self.place,
+            code,
+            self.functions.catalogue.table,
+            self.functions.catalogue.types,
+            clock,
+            calls.answer,
+            agents.table if agents is not None else [],
+            flow,
+        )
         mark = f"{setup.run.run_id}/{record.number}"
-        types = sorted({name for each in self.functions.catalogue.functions for name in each.stub.objects})
-        callable_agents = [] if agents is None else await off_loop(agents.table)
-
-        async def executed() -> ProgramEnd:
-            table = self.functions.table()
-            execution = Execution(self.place, code, table, types, clock, calls.answer, callable_agents, flow)
-            return await execution.run(mark, capture)
-
+        capture = OutputCapture(setup.outputs, masker=setup.masker)
         try:
             watched = watching(setup.watch, f"program {record.number}")
             async with entered_off_loop(watched) as came:
                 try:
-                    end = await executed()
+                    end = await execution.run(mark, capture)
                 except BoxRefused as refusal:
                     if not refusal.passes:
                         raise
-                    end = await executed()  # the box could not be built for a reason that passes: once more
+                    end = await execution.run(mark, capture)  # the reason passes: once more
         finally:
             if agents is not None:
                 await agents.aclose()
@@ -172,95 +166,84 @@ class Programs:
 class ProgramRecords:
     """Numbers the programs of a run. A disk that refuses is a warning, once, and the programs go on."""
 
-    def __init__(self, directory: Directory, masker: Masker, warn: Callable[[str], None]) -> None:
-        self._directory = directory
-        self._masker = masker
-        self._warn = warn
+    def __init__(self, setup: RunTools) -> None:
+        self.masker = setup.masker
+        self._setup = setup
         self._refused = False
         self._last = 0
 
     def begin(self, code: str) -> "ProgramRecord":
         """Return the record of the next program, with its code in it."""
         self._last += 1
-        directory = self._directory.below(f"{self._last:03d}")
-        try:
-            self._directory.make()
-            directory.make_new()
-        except OSError as error:
-            self._refuse(error)
-        record = ProgramRecord(self._last, directory, self._masker, self._refuse)
+        record = ProgramRecord(self._last, self._setup.code.below(f"{self._last:03d}"), self)
+        with self.warned():
+            self._setup.code.make()
+            record.directory.make_new()
         record.write(PROGRAM_FILE, code)
         return record
 
-    def _refuse(self, error: OSError) -> None:
-        if not self._refused:
-            self._refused = True
-            self._warn(f"The programs of this run are not kept in {self._directory.path}: {error.strerror}.")
+    @contextmanager
+    def warned(self) -> Iterator[None]:
+        """Make a refusal of the disk a warning of the run, the first time."""
+        try:
+            yield
+        except OSError as error:
+            if not self._refused:
+                self._refused = True
+                why = f"are not kept in {self._setup.code.path}: {error.strerror}"
+                self._setup.run.record("warning", message=f"The programs of this run {why}.")
 
 
-@dataclass
+@dataclass(frozen=True)
 class ProgramRecord:
-    """The record of one program. Leave it as a context: the file of its calls stays open meanwhile."""
+    """The record of one program."""
 
     number: int
     directory: Directory
-    _masker: Masker
-    _refuse: Callable[[OSError], None]
-    _calls: FileIO | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._calls is not None:
-            self._calls.close()
+    _records: ProgramRecords
 
     def keep_call(self, facts: dict[str, Any]) -> None:
         """Append a line about a call."""
-        line = json.dumps(self._masker.data(facts), ensure_ascii=False) + "\n"
-        try:
-            if self._calls is None:
-                self._calls = FileIO(self._opened(CALLS_FILE, os.O_APPEND), "wb")
-            self._calls.write(line.encode("utf-8", "replace"))
-        except OSError as error:
-            self._refuse(error)
+        self._write(CALLS_FILE, _as_json(self._records.masker.data(facts)) + "\n", os.O_APPEND)
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file."""
-        try:
-            with os.fdopen(self._opened(name, os.O_TRUNC), "wb") as file:
-                file.write(self._masker.text(text).encode("utf-8", "replace"))
-        except OSError as error:
-            self._refuse(error)
+        self._write(name, self._records.masker.text(text), os.O_TRUNC)
 
-    def _opened(self, name: str, how: int) -> int:
-        return self.directory.entry(name).open(os.O_WRONLY | os.O_CREAT | how)
+    def _write(self, name: str, text: str, how: int) -> None:
+        with self._records.warned():
+            descriptor = self.directory.entry(name).open(os.O_WRONLY | os.O_CREAT | how)
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                file.write(text.encode("utf-8", "replace"))
 
 
 # -- the calls of a program
 
 
-@dataclass(frozen=True)
-class Functions:
-    """The functions of all programs of a run, with their handlers. `ask` is None if it may not ask."""
+@dataclass
+class Called:
+    """What a call of a tool has brought: the reply to the program, what the model sees of it, and remarks."""
 
-    catalogue: Catalogue
-    tools: Mapping[tuple[str, str], McpTool]
-    attachments: KeptOutputs
+    reply: Reply
+    media: Sequence[ContentBlock] = ()
+    remarks: Sequence[str] = ()
+
+
+class Functions:
+    """The functions of all programs of a run: none, without servers. `ask` is None if it may not ask."""
+
+    catalogue = Catalogue((), {})
+    ordinary: Sequence[Tool] = ()
+    warnings: Sequence[str] = ()
     ask: AskParent | None = None
 
-    def table(self) -> list[Any]:
-        """Return what a program needs to make its functions."""
-        return [
-            [
-                each.namespace,
-                each.name,
-                self.catalogue.flat.get(each.name) is each,
-                [[parameter.name, parameter.key, parameter.required] for parameter in each.stub.parameters],
-                each.stub.takes_more,
-            ]
-            for each in self.catalogue.functions
-        ]
+    def is_read_only(self, function: ToolFunction) -> bool:
+        """Whether a tool changes nothing."""
+        raise NotImplementedError
+
+    async def call(self, function: ToolFunction, arguments: dict[str, Any]) -> Called:
+        """Call a tool; every failure is an answer for the program."""
+        raise NotImplementedError
 
 
 @dataclass
@@ -311,7 +294,7 @@ class ProgramCalls:
             if self.agents is None:
                 return {"error": "This run may start no agents: its file names none."}
             with self.clock.paused():
-                return await self.agents.answer(function.removeprefix(OF_AGENTS), arguments)
+                return await self.agents.reply(function.removeprefix(OF_AGENTS), arguments)
         if (look_up := _LOOK_UPS.get(function)) is not None:
             about = str(arguments.get("about", ""))
             return {"value": await asyncio.to_thread(look_up, self.functions.catalogue, about)}
@@ -343,39 +326,21 @@ class ProgramCalls:
 
     async def _called(self, function: ToolFunction, arguments: dict[str, Any]) -> Reply:
         """Call a tool; a flow gets what is on record, unless the tool changes nothing."""
-        tool = self.functions.tools[function.tool.server, function.tool.name]
-        annotations = tool.offered.tool.annotations
-        if self.agents is None or (annotations is not None and annotations.read_only_hint):
-            return await self._called_now(function, tool, arguments)
-        try:
-            return await self.agents.recorded(
-                "tool",
-                [function.qualified, arguments],
-                lambda: self._called_now(function, tool, arguments),
-                has_effect=True,
-                is_failed=lambda reply: "error" in reply,
-            )
-        except DryRun:
-            return WOULD_BE_NEW
-        except NoIdentity as error:
-            return {"error": str(error)}
-        except BadArgument as error:
-            return {"error": error.sentence}
 
-    async def _called_now(self, function: ToolFunction, tool: McpTool, arguments: dict[str, Any]) -> Reply:
-        try:
-            answer = await tool.answer(arguments)
-        except ServerTrouble as trouble:
-            return {"error": trouble.what}
-        self.remarks += answer.remarks
-        reply, media = value_of(answer, function, self.functions.attachments)
-        room = max(MOST_MEDIA - len(self.media), 0)
-        if len(media) > room:
-            self.remarks.append(
-                f"A program shows {MOST_MEDIA} images and documents; the others were left out."
-            )
-        self.media += media[:room]
-        return reply
+        async def called() -> Reply:
+            brought = await self.functions.call(function, arguments)
+            self.remarks += brought.remarks
+            room = max(MOST_MEDIA - len(self.media), 0)
+            if len(brought.media) > room:
+                self.remarks.append(
+                    f"A program shows {MOST_MEDIA} images and documents; the others were left out."
+                )
+            self.media += brought.media[:room]
+            return brought.reply
+
+        if self.agents is None or self.functions.is_read_only(function):
+            return await called()
+        return await self.agents.tool_reply(function.qualified, arguments, called)
 
     def _begun(self, function: str, arguments: dict[str, Any]) -> _Call:
         shown = ", ".join(
@@ -392,32 +357,6 @@ class ProgramCalls:
         """Record a fact about a call in the journal, with `more`, and in the record of the program."""
         self.run.record(kind, program=self.record.number, call=call.number, **more, **facts)
         self.record.keep_call({"call": call.number, **facts})
-
-
-def value_of(
-    answer: CallAnswer, function: ToolFunction, attachments: KeptOutputs
-) -> tuple[Reply, list[ContentBlock]]:
-    """Return the value of a result, as its program gets it, and the images and documents for the model.
-
-    A tool that says what it returns returns that value. Any other returns text, with its structured content
-    at hand: so the type of a result never depends on the data.
-    """
-    structured = answer.result.structured_content
-    shown = converted(answer.result, attachments)
-    if shown.is_error:
-        return {"error": shown.text}, []
-    media = [block for block in shown.content if block["type"] != "text"]
-    if function.tool.output_schema is not None and structured is not None:
-        is_wrapped = (
-            function.stub.unwraps and isinstance(structured, dict) and structured.keys() == {"result"}
-        )
-        return {"value": structured["result"] if is_wrapped else structured}, media
-    words = [
-        block["text"] if block["type"] == "text" else f"[{block['type']}: you will see it after the program]"
-        for block in shown.content
-    ]
-    known = {} if structured is None else {"value": structured}
-    return {"text": "\n\n".join(words), **known}, media
 
 
 def _preview(reply: Reply, characters: int) -> str:
@@ -492,8 +431,8 @@ class ExecutePythonCode:
             if self._closed:
                 return ToolResult.failure("No more programs are run because the run is ending: finish now.")
             code = without_fences(wanted.code)
-            with await off_loop(lambda: self._programs.records.begin(code)) as record:
-                return await self._executed(code, record, wanted.execution_timeout)
+            record = await off_loop(lambda: self._programs.records.begin(code))
+            return await self._executed(code, record, wanted.execution_timeout)
 
     async def _executed(self, code: str, record: ProgramRecord, seconds: int) -> ToolResult:
         try:

@@ -25,7 +25,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic_core import from_json
 
 from subagent_server.run import processes
 from subagent_server.run.errors import RunRefused, shorten
@@ -164,7 +165,7 @@ MOST_REQUEST_BYTES = 4 << 20
 """How much a call may send, as JSON."""
 MOST_REPLY_BYTES = 16 << 20
 """How much a call may bring, as JSON."""
-_MOST_RECORDS = 200 * MOST_CALLS
+MOST_RECORDS = 200 * MOST_CALLS
 """Among them those about agents, of which one call takes several."""
 _MOST_WAITS = 1_024
 """How many records about agents are answered at the same time; most of them wait for a run."""
@@ -179,37 +180,42 @@ class Broken(Exception):
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    """A record of the program; `inside.py` says what each key means."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     ready: bool | None = None
     call: int | None = None
     function: str | None = None
-    arguments: dict[str, Any] | None = None
+    arguments: dict[str, JsonValue] | None = None
     end: int | None = None
     fault: str | None = None
-    value: Any = None
+    value: JsonValue = None
     failed: str | None = None
 
 
 class Channel:
-    """The socket of one program. `end` and `fault` are what the program has reported of its end.
-
-    `value` is what the function of a flow has returned, `failed` the code of a failed run that has ended it.
+    """The socket of one program. `ended` and `fault` are what the program has reported of its end.
 
     Every incoming record is data: it has a bound and a fixed form, and the first of another form ends the
     program.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answerer) -> None:
-        self.end: int | None = None
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        answer: Answerer,
+        most_calls: int = MOST_CALLS,
+    ) -> None:
+        self.ended = _Record()
         self.fault: str | None = None
-        self.value: Any = None
-        self.failed: str | None = None
         self.closed = asyncio.Event()
         """Set when nobody is left who could write a record."""
         self._reader = reader
         self._writer = writer
         self._answer = answer
+        self._most_calls = most_calls
         self._places = asyncio.Semaphore(MOST_CALLS_AT_ONCE)
         self._waits = asyncio.Semaphore(_MOST_WAITS)
         self._used: set[int] = set()
@@ -241,7 +247,7 @@ class Channel:
             raise errors.exceptions[0] from errors
 
     async def _read_calls(self, calls: asyncio.TaskGroup) -> None:
-        for _ in range(_MOST_RECORDS):
+        for _ in range(MOST_RECORDS):
             record = await self._next()
             if record is None:
                 self.closed.set()
@@ -249,7 +255,7 @@ class Channel:
             if record.fault is not None:
                 self.fault = record.fault
             elif record.end is not None:
-                self.end, self.value, self.failed = record.end, record.value, record.failed
+                self.ended = record
             elif record.call is None or record.function is None or record.arguments is None:
                 raise Broken("a record is neither a call nor an end")
             elif record.call in self._used:
@@ -261,14 +267,14 @@ class Channel:
                 places = self._places if is_call else self._waits
                 await places.acquire()
                 calls.create_task(self._serve(record.call, record.function, record.arguments, places))
-        raise Broken(f"it has written more than {_MOST_RECORDS:,} records")
+        raise Broken(f"it has written more than {MOST_RECORDS:,} records")
 
     async def _serve(
         self, number: int, function: str, arguments: dict[str, Any], places: asyncio.Semaphore
     ) -> None:
         try:
             reply: Reply = {"error": _TOO_MANY}
-            if self._calls <= MOST_CALLS or places is self._waits:
+            if self._calls <= self._most_calls or places is self._waits:
                 reply = await self._answer(function, arguments)
             line = json.dumps({"call": number, **reply})
             if len(line) > MOST_REPLY_BYTES:
@@ -285,10 +291,10 @@ class Channel:
             return None
         except asyncio.LimitOverrunError as error:
             raise Broken(f"a record has more than {MOST_REQUEST_BYTES:,} bytes") from error
-        try:
-            return _Record.model_validate(json.loads(line))
-        except (ValueError, RecursionError, ValidationError) as error:
-            raise Broken("a record is not the JSON of a call") from error
+        try:  # no NaN, no half surrogate pair, at most 200 deep: files of a run can hold nothing else
+            return _Record.model_validate(from_json(line, allow_inf_nan=False))
+        except ValueError as error:
+            raise Broken("a record is not the JSON of a call, or is nested more than 200 deep") from error
 
     def close(self) -> None:
         """Close the socket."""
@@ -424,7 +430,7 @@ class ProgramOutcome(IntEnum):
 class ProgramEnd:
     """How a program has ended: its output in the length for the model, and a remark unless all went well.
 
-    `value` and `failed` are those of its channel.
+    `value` is what the function of a flow has returned, `failed` the code of a failed run that has ended it.
     """
 
     outcome: ProgramOutcome
@@ -441,6 +447,7 @@ def judged(channel: Channel, exit_code: int | None, output: str) -> ProgramEnd:
     A fault of our own part counts only if that part has reported it and left with its code: `sys.exit(3)` in
     the code is the code's own affair. A process that left without a report of its end has died.
     """
+    ended = channel.ended
     if channel.fault is not None and exit_code == ProgramOutcome.FAULT:
         return ProgramEnd(ProgramOutcome.FAULT, exit_code, output, channel.fault)
     if exit_code is None:
@@ -448,15 +455,15 @@ def judged(channel: Channel, exit_code: int | None, output: str) -> ProgramEnd:
     elif exit_code < 0:
         known = -exit_code in set(signal.Signals)
         how = f"it was ended by signal {signal.Signals(-exit_code).name if known else -exit_code}"
-    elif channel.end == 2:
+    elif ended.end == 2:
         how = "out of memory"
-    elif channel.end not in (0, 1):
+    elif ended.end not in (0, 1):
         how = f"it left with exit code {exit_code} before its end"
-    elif channel.end == exit_code == 0:
-        return ProgramEnd(ProgramOutcome.DONE, exit_code, output, value=channel.value)
+    elif ended.end == exit_code == 0:
+        return ProgramEnd(ProgramOutcome.DONE, exit_code, output, value=ended.value)
     else:
         remark = f"[exit code {exit_code}]"
-        return ProgramEnd(ProgramOutcome.RAISED, exit_code, output, remark, failed=channel.failed)
+        return ProgramEnd(ProgramOutcome.RAISED, exit_code, output, remark, failed=ended.failed)
     return ProgramEnd(ProgramOutcome.DIED, exit_code, output, f"[the program died: {how}]")
 
 
@@ -503,7 +510,9 @@ class Execution:
             process = started[0]
             # the limit has room for what stands around the arguments of the longest call
             streams = await asyncio.open_connection(sock=process.line, limit=MOST_REQUEST_BYTES + 4_096)
-            channel = Channel(*streams, self.answer)
+            # a flow cannot go on in another program
+            most_calls = MOST_CALLS if self.flow is None else MOST_RECORDS
+            channel = Channel(*streams, self.answer, most_calls)
             begun = await self._begun(process, channel)
             if begun:
                 serving = asyncio.create_task(channel.serve())

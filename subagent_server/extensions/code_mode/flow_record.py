@@ -52,17 +52,10 @@ class FlowRecord:
         self._write({"name": name, _BEGUN: True})
         self.sync()
 
-    def keep(self, name: str, value: Any, *, is_lasting: bool = True) -> Any:
-        """Write a value and return it; one that is not lasting lasts from the next call of `sync` on.
-
-        Raises:
-            StorageFailed.
-        """
+    def keep(self, name: str, value: Any) -> None:
+        """Write a value, which lasts from the next `sync` on. Raises StorageFailed."""
         self._values[name] = value
         self._write({"name": name, "value": self._masker.data(value)})
-        if is_lasting:
-            self.sync()
-        return value
 
     def sync(self) -> None:
         """Make what was written last through a power cut: what paid calls depend on. Raises StorageFailed."""

@@ -1,8 +1,8 @@
 """The runner `flow`: the agent's thinking is a program, which works where programs of code mode work."""
 
 import json
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
 
 from subagent_server.extensions.code_mode.code_tool import Programs, programs_of
 from subagent_server.extensions.code_mode.execution import ProgramEnd, ProgramOutcome
@@ -15,30 +15,28 @@ from subagent_server.run.records import Failure, RunRequest, Usage
 from subagent_server.run.states import cut
 from subagent_server.run.store import RunStore
 from subagent_server.sandbox.readable import BoxRefused, end_of_run
-from subagent_server.toolbox.tool import RunTools
+from subagent_server.toolbox.tool import RunTools, Tool
 from subagent_server.toolbox.workspace import off_loop
-from subagent_server.verbs.flow_calls import dry_run_text, flow_calls
+from subagent_server.verbs.flow_calls import dry_run_text
 from subagent_server.worker.runners import RunnerSetup
 from subagent_server.worker.sandbox_setup import entered, planned_sandbox, without_box
 
-if TYPE_CHECKING:  # imports the SDK of the protocol
-    from subagent_server.worker.connected_servers import ConnectedServers
-
 NO_CLOCK = 1e9
 """Seconds: the limit of a flow is `timeoutSeconds` of working time, which the worker watches."""
+_HINT = "code/001/ of its run has the program and its output; continue the run when that is fixed."
 
 
 class FlowRunner:
     """Implements `loop.runner.Runner` with a program."""
 
     def __init__(
-        self, programs: Programs, request: RunRequest, store: RunStore, servers: "ConnectedServers | None"
+        self, programs: Programs, request: RunRequest, store: RunStore, held: AsyncExitStack
     ) -> None:
         self._programs = programs
         self._arguments = json.loads(request.prompt)
         self._is_dry = request.flow is not None and request.flow.dry_run
         self._store = store
-        self._servers = servers
+        self._held = held
 
     @property
     def usage(self) -> Usage:
@@ -50,7 +48,7 @@ class FlowRunner:
         setup = self._programs.setup
         record = await off_loop(lambda: self._programs.records.begin(setup.agent.system_prompt))
         try:
-            with setup.run.working(), record:
+            with setup.run.working():
                 end, _, remark = await self._programs.executed(
                     setup.agent.system_prompt, record, NO_CLOCK, self._arguments
                 )
@@ -66,32 +64,23 @@ class FlowRunner:
 
     async def _outcome(self, end: ProgramEnd) -> Outcome:
         agent, output = self._programs.setup.agent, end.output.strip()
-        if self._is_dry and end.outcome is ProgramOutcome.DONE:
-            return self._dry_run()
-        if end.failed == "dry_run":
-            return self._dry_run()
+        if end.failed == "dry_run" or (self._is_dry and end.outcome is ProgramOutcome.DONE):
+            return Outcome(dry_run_text(self._store, self._programs.setup.run.run_id))
         if end.outcome is not ProgramOutcome.DONE:
-            words = output.rpartition("\n")[2] or end.remark
+            words = output.rpartition("\n")[2] if end.outcome is ProgramOutcome.RAISED else ""
+            message = cut(words or end.remark.strip("[]"))
             code = "budget" if end.failed == "budget" else "agent_error"
-            if end.outcome is ProgramOutcome.DIED:
-                words = (
-                    f"the program died {end.remark.strip('[]')}" if not end.remark else end.remark.strip("[]")
-                )
-            hint = "code/001/ of its run has the program and its output; continue it when that is mended."
-            return Outcome(output, failure=Failure(code=code, message=cut(words), hint=hint))
-        if agent.output_schema is None:
-            if end.value is None or isinstance(end.value, str):
-                return Outcome(end.value or "")
-            wrong: str | None = f"run() returned {type(end.value).__name__}, and says that it returns a text"
+            return Outcome(output, failure=Failure(code=code, message=message, hint=_HINT))
+        if agent.output_schema is not None:
+            wrong = await misfit(agent.output_schema, end.value)
+            if wrong is None:
+                return Outcome(output, output=end.value, has_output=True)
+            wrong = f"what run() returned {wrong}"
+        elif end.value is None or isinstance(end.value, str):
+            return Outcome(end.value or "")
         else:
-            found = await misfit(agent.output_schema, end.value)
-            wrong = None if found is None else f"what run() returned {found}"
-        if wrong is not None:
-            return Outcome(output, failure=Failure(code="invalid_output", message=cut(wrong)))
-        return Outcome(output, output=end.value, has_output=True)
-
-    def _dry_run(self) -> Outcome:
-        return Outcome(dry_run_text(flow_calls(self._store, self._programs.setup.run.run_id)))
+            wrong = f"run() returned {type(end.value).__name__}, and says that it returns a text"
+        return Outcome(output, failure=Failure(code="invalid_output", message=cut(wrong)))
 
     def cut_short(self, failure: Failure) -> Outcome:
         """Return the outcome of a run that something else ends; what its calls gave is on record."""
@@ -102,8 +91,7 @@ class FlowRunner:
 
     async def aclose(self) -> None:
         """Close the MCP servers."""
-        if self._servers is not None:
-            await self._servers.aclose()
+        await self._held.aclose()
 
 
 async def open_runner(setup: RunnerSetup) -> Runner:
@@ -123,7 +111,7 @@ async def open_runner(setup: RunnerSetup) -> Runner:
         sandbox = without_box(agent, refusal.reason)
     setup.record_start(request, sandbox.mark)
     async with AsyncExitStack() as cleanup:
-        servers = None
+        listed: Sequence[Tool] = ()
         if agent.mcp_servers:
             # Not at the top: this imports the SDK of the protocol.
             from subagent_server.worker.connected_servers import connect_servers
@@ -131,13 +119,14 @@ async def open_runner(setup: RunnerSetup) -> Runner:
             build = None if sandbox.servers is None else sandbox.servers.built_for
             servers = await connect_servers(setup, [CODE_TOOL_NAME], build)
             cleanup.push_async_callback(servers.aclose)
+            listed = servers.tools
         programs = await programs_of(
             RunTools(
                 agent=agent,
                 run=run,
                 environment=setup.environment,
                 own=[],
-                listed=servers.tools if servers is not None else [],
+                listed=listed,
                 code=run.paths.code,
                 outputs=run.paths.outputs,
                 masker=run.masker,
@@ -147,5 +136,5 @@ async def open_runner(setup: RunnerSetup) -> Runner:
                 delegation=setup.delegation,
             )
         )
-        cleanup.pop_all()
-    return FlowRunner(programs, request, run.store, servers)
+        held = cleanup.pop_all()
+    return FlowRunner(programs, request, run.store, held)

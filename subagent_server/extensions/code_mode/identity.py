@@ -15,7 +15,6 @@ import rfc8785
 
 from subagent_server.agents.model_names import resolve_model
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.records import FlowOptions
 from subagent_server.run.states import Status
 
 CUT = frozenset({"crashed", "lost", "timeout", "budget", "storage"})
@@ -25,6 +24,7 @@ _ASKED = (
     *("named_servers", "code_mode", "isolation"),
 )
 """What is asked of an agent besides prompts and model; limits, description and environment are not."""
+_LARGEST = 2**53 - 1
 _OF_SERVERS = ("command", "args", "url", "enabled_tools", "disabled_tools", "prefix")
 
 
@@ -35,8 +35,8 @@ class NoIdentity(Exception):
 def digest(*values: Any) -> str:
     """Return the hash of values of JSON in their canonical form (RFC 8785). Raises NoIdentity."""
     try:
-        return hashlib.sha256(rfc8785.dumps(_encodable(list(values)))).hexdigest()
-    except (rfc8785.CanonicalizationError, RecursionError) as error:
+        return hashlib.sha256(rfc8785.dumps(_in_domain(list(values)))).hexdigest()
+    except (ValueError, RecursionError) as error:
         raise NoIdentity(str(error)) from error
 
 
@@ -89,30 +89,26 @@ class Fate(StrEnum):
     RUNNING = "running"
 
 
-def fate_of(
-    status: Status, code: str | None, *, has_begun: bool, is_ours: bool, options: FlowOptions, fresh: bool
-) -> Fate:
+def fate_of(status: Status, code: str | None, *, has_begun: bool, is_ours: bool, retry_failed: bool) -> Fate:
     """Return what becomes of a call for which there is a run of this status and failure.
 
     `has_begun` says that the run has a conversation, `is_ours` that the program's own run has started it.
     """
-    if fresh:
-        return Fate.NEW
     if not status.is_terminal:
         return Fate.RUNNING if is_ours else Fate.RESUMED
     if status is Status.COMPLETED:
         return Fate.RECORDED
     if status is Status.STOPPED or code in CUT:
         return Fate.RESUMED if has_begun else Fate.NEW
-    return Fate.NEW if options.retry_failed or not has_begun else Fate.RECORDED
+    return Fate.NEW if retry_failed or not has_begun else Fate.RECORDED
 
 
-def _encodable(value: Any) -> Any:
-    """Return a value in which half surrogate pairs, which UTF-8 cannot hold, are written out."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+def _in_domain(value: Any) -> Any:
+    """Return a value in which integers that RFC 8785 does not have, such as those of 64 bits, are texts."""
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        return {"integer": str(value)}
     if isinstance(value, list):
-        return [_encodable(each) for each in value]
+        return [_in_domain(each) for each in value]
     if isinstance(value, dict):
-        return {_encodable(key): _encodable(each) for key, each in value.items()}
+        return {key: _in_domain(each) for key, each in value.items()}
     return value

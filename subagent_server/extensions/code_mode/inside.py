@@ -102,17 +102,12 @@ class Line:
             raise RuntimeError(
                 "tools can be called in the program's own process only: use threads, or gather()"
             )
-        try:
-            written = json.dumps(arguments, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{function}(): the arguments have to be values of JSON ({error})") from None
-        if len(written) > self._most_bytes:
-            raise ValueError(f"{function}(): the arguments have more than {self._most_bytes:,} bytes of JSON")
+        written = _as_json(arguments, f"{function.lstrip('@')}(): the arguments", self._most_bytes)
         with self._changed:
             self._number += 1
             number = self._number
-        record = f'{{"call": {number}, "function": {json.dumps(function)}, "arguments": {written}}}\n'
-        self._write(record.encode())
+        head = f'{{"call": {number}, "function": {json.dumps(function)}, "arguments": '
+        self._write(head.encode() + written + b"}\n")
         reply = self._reply(number)
         if "failed" in reply:
             raise RunFailed(reply["error"], reply["failed"], reply["view"])
@@ -166,6 +161,21 @@ class Line:
                 unsent = unsent[os.write(self._descriptor, unsent) :]
 
 
+def _as_json(value: Any, what: str, most: int) -> bytes:
+    """Return a value as JSON; half surrogate pairs, as names of files have them, become question marks.
+
+    Raises:
+        TypeError, ValueError, RecursionError: it is no value of JSON, or has more than `most` bytes.
+    """
+    try:
+        written = json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise type(error)(f"{what} have to be values of JSON ({error})") from None
+    if len(written) > most:
+        raise ValueError(f"{what} have more than {most:,} bytes of JSON")
+    return written
+
+
 # -- the names that a program has besides those of Python
 
 
@@ -202,6 +212,8 @@ class RemoteTool:
 class Namespace:
     """The tools of one server."""
 
+    kind = "tool"
+
     def __init__(self, name: str) -> None:
         self.__name__ = name
 
@@ -211,10 +223,17 @@ class Namespace:
         known = [each for each in vars(self) if each != "__name__"]
         near = difflib.get_close_matches(name, known, 3) or known[:10]
         more = ", ..." if len(near) < len(known) else ""
-        raise AttributeError(f"{self.__name__} has no tool {name!r}; it has {', '.join(near)}{more}")
+        have = f"{', '.join(near)}{more}" if known else "none"
+        raise AttributeError(f"{self.__name__} has no {type(self).kind} {name!r}; it has {have}")
 
     def __repr__(self) -> str:
-        return f"<tools of {self.__name__}>"
+        return f"<{type(self).kind}s of {self.__name__}>"
+
+
+class Agents(Namespace):
+    """The agents that the run may start."""
+
+    kind = "agent"
 
 
 class Printed(str):
@@ -255,8 +274,8 @@ class Call:
                 break
             question = reply["question"]
             answer = self._on_question(question["question"], question.get("options"))
-            given = {"call": self._number, "messageId": question["messageId"], "answer": answer}
-            self._line.call("@answer", given)
+            given = {"call": self._number, "messageId": question["messageId"]}
+            self._line.call("@answer", {**given, "answer": None if answer is None else str(answer)})
         if "text" not in reply:
             return reply["value"]
         text = Text(reply["text"])
@@ -380,7 +399,7 @@ def module_of(line: Line, names: dict[str, Any], agents: list[tuple[str, list[st
         line.call("@log", {"text": " ".join(map(str, words))})
 
     def phase(name: str) -> None:
-        line.call("@phase", {"name": name})
+        line.call("@phase", {"name": str(name)})
 
     def merge(run: Any) -> str:
         named = getattr(run, "run_id", None) or run
@@ -392,7 +411,7 @@ def module_of(line: Line, names: dict[str, Any], agents: list[tuple[str, list[st
     def now() -> Any:
         import datetime
 
-        return datetime.datetime.fromisoformat(line.call("@now", {}))
+        return datetime.datetime.fromisoformat(line.call("@now", {}).replace("Z", "+00:00"))
 
     def random() -> float:
         number: float = line.call("@random", {})
@@ -402,7 +421,7 @@ def module_of(line: Line, names: dict[str, Any], agents: list[tuple[str, list[st
     vars(module).update(names)
     own = (ask, log, phase, merge, now, random, gather, RunFailed, ToolError, Text)
     vars(module).update({each.__name__: each for each in own})
-    module.agents = Namespace("agents")
+    module.agents = Agents("agents")
     for name, parameters in agents:
         vars(module.agents)[name] = Agent(line, name, parameters)
     return module
@@ -517,14 +536,8 @@ def _run(source: str, names: dict[str, Any], flow: dict[str, Any] | None) -> tup
 
 def _returned(run: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the record of the end of a flow. Raises TypeError, ValueError: no JSON, or too much of it."""
-    end = {"end": 0, "value": _finish(run(**arguments))}
-    try:
-        size = len(json.dumps(end, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"run() has to return a value of JSON ({error})") from None
-    if size > _MOST_RESULT:
-        raise ValueError(f"run() returned more than {_MOST_RESULT:,} bytes of JSON: write it to a file")
-    return end
+    value = _finish(run(**arguments))
+    return {"end": 0, "value": json.loads(_as_json(value, "run(): its results", _MOST_RESULT))}
 
 
 def _execute(code: Any, names: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from subagent_server.toolbox.mcp.input_schemas import (
     repaired,
     without_dead_references,
 )
-from subagent_server.toolbox.mcp.mcp_tools import McpTool
 
 MAX_SCHEMA_CHARACTERS = 200_000
 MAX_STUB_CHARACTERS = 60_000
@@ -67,11 +66,6 @@ class Stub:
     parameters: Sequence[Parameter] = ()
     takes_more: bool = False
     unwraps: bool = False
-
-    @property
-    def objects(self) -> list[str]:
-        """The names of the types of objects that it defines."""
-        return _OBJECT.findall(self.text)
 
 
 class StubWriter:
@@ -222,6 +216,25 @@ class Catalogue:
     functions: Sequence[ToolFunction]
     flat: Mapping[str, ToolFunction]
 
+    @property
+    def table(self) -> list[Any]:
+        """What a program needs to make its functions (`inside.names_of`)."""
+        return [
+            [
+                each.namespace,
+                each.name,
+                self.flat.get(each.name) is each,
+                [[parameter.name, parameter.key, parameter.required] for parameter in each.stub.parameters],
+                each.stub.takes_more,
+            ]
+            for each in self.functions
+        ]
+
+    @property
+    def types(self) -> list[str]:
+        """The names of the types of objects in the stubs."""
+        return sorted({name for each in self.functions for name in _OBJECT.findall(each.stub.text)})
+
     def text(self, budget: int) -> str:
         """Return what the model reads: all stubs, or an index if they have more than `budget` characters."""
         if not self.functions:
@@ -366,44 +379,4 @@ def _clash(tool: ServerTool, what: str) -> RunRefused:
         f"In code mode {what} (server {shorten(tool.server)}).",
         f"Keep {shorten(tool.name)} an ordinary tool with codeMode.excludedTools, "
         f"or leave it out with disabledTools of the server.",
-    )
-
-
-# -- which MCP tools become functions
-
-
-@dataclass(frozen=True)
-class DividedTools:
-    """The MCP tools of an agent in code mode. `functions` stand in the catalogue, in its order."""
-
-    catalogue: Catalogue
-    functions: Sequence[McpTool]
-    ordinary: Sequence[McpTool]
-    warnings: Sequence[str]
-
-
-def divided(tools: Sequence[McpTool], excluded: Sequence[str]) -> DividedTools:
-    """Return the tools with those ordinary that `excludedTools` of the agent names.
-
-    Raises:
-        RunRefused: `config`; names clash.
-    """
-    ordinary = [tool for tool in tools if any(map(tool.answers_to, excluded))]
-    functions = [tool for tool in tools if tool not in ordinary]
-    warnings = [
-        f"codeMode.excludedTools names {shorten(name)}, which no server offers."
-        for name in excluded
-        if not any(tool.answers_to(name) for tool in tools)
-    ]
-    return DividedTools(catalogue_of(list(map(_server_tool, functions))), functions, ordinary, warnings)
-
-
-def _server_tool(tool: McpTool) -> ServerTool:
-    listed = tool.offered.tool
-    return ServerTool(
-        server=tool.offered.server,
-        name=listed.name,
-        description=listed.description or listed.title or "",
-        input_schema=listed.input_schema,
-        output_schema=listed.output_schema,
     )

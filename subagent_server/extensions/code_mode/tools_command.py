@@ -20,8 +20,9 @@ from subagent_server.cli.console.output import (
 )
 from subagent_server.cli.console.terminal import one_line
 from subagent_server.cli.mcp import ReadyServers, agent_with_servers, pass_on
+from subagent_server.extensions.code_mode.mcp_functions import McpFunctions
 from subagent_server.extensions.code_mode.module_stub import module_stub
-from subagent_server.extensions.code_mode.stubs import DividedTools, ToolFunction, divided
+from subagent_server.extensions.code_mode.stubs import ToolFunction
 from subagent_server.run.agent_definition import AgentDefinition, CodeMode
 from subagent_server.run.errors import RunRefused, choices, shorten
 from subagent_server.run.secrets import Masker
@@ -54,8 +55,8 @@ def tools(session: Session, agent: str, name: str | None, whole: bool, stub: boo
         out(module_stub([registry.get(each.name) for each in registry.agents() if each.name in named]))
         return ExitCode.OK
     definition, ready = agent_with_servers(session, agent)
-    division = asyncio.run(_divided(definition, ready))
-    catalogue, code_mode = division.catalogue, definition.code_mode or CodeMode()
+    functions = asyncio.run(_functions(definition, ready))
+    catalogue, code_mode = functions.catalogue, definition.code_mode or CodeMode()
     if name is not None and name not in {*catalogue.names, *catalogue.flat}:
         known = choices("functions and servers", name, catalogue.names)
         raise EarlyExit(ExitCode.USAGE, f"{definition.name} has no function {shorten(name)}: {known}.")
@@ -68,20 +69,20 @@ def tools(session: Session, agent: str, name: str | None, whole: bool, stub: boo
                 "codeMode": code_mode.enabled,
                 "text": text,
                 "functions": list(map(_wire, catalogue.functions)),
-                "ordinaryTools": [tool.name for tool in division.ordinary],
-                "warnings": list(division.warnings),
+                "ordinaryTools": [tool.name for tool in functions.ordinary],
+                "warnings": list(functions.warnings),
             }
         )
         return ExitCode.OK
     if text:
         out(text)
-    for remark in _remarks(definition.name, code_mode, division):
+    for remark in _remarks(definition.name, code_mode, functions):
         err(one_line(remark))
     return ExitCode.OK
 
 
-async def _divided(agent: AgentDefinition, ready: ReadyServers) -> DividedTools:
-    """Connect, divide the tools as a run does, and disconnect.
+async def _functions(agent: AgentDefinition, ready: ReadyServers) -> McpFunctions:
+    """Connect, take the tools as a run does, and disconnect.
 
     Raises:
         EarlyExit: a server could not be connected (6), or names clash (2).
@@ -98,7 +99,7 @@ async def _divided(agent: AgentDefinition, ready: ReadyServers) -> DividedTools:
         tools, warnings = servers.tools(wanted, (), KeptOutputs())
         for warning in warnings:
             pass_on("warning", message=warning)
-        return divided(tools, excluded)
+        return McpFunctions(tools, excluded, KeptOutputs())
     except RunRefused as refusal:
         raise EarlyExit(ExitCode.USAGE, _sentence(refusal)) from refusal
     finally:
@@ -109,12 +110,12 @@ def _sentence(refusal: RunRefused) -> str:
     return f"{refusal.sentence} {refusal.hint or ''}".rstrip()
 
 
-def _remarks(agent: str, code_mode: CodeMode, division: DividedTools) -> Iterator[str]:
-    yield from (f"Warning: {warning}" for warning in division.warnings)
-    if not division.catalogue.functions:
+def _remarks(agent: str, code_mode: CodeMode, functions: McpFunctions) -> Iterator[str]:
+    yield from (f"Warning: {warning}" for warning in functions.warnings)
+    if not functions.catalogue.functions:
         yield f"{agent} has no MCP tools that a program could call: add a server to mcpServers."
-    if division.ordinary:
-        yield f"Ordinary tools: {', '.join(tool.name for tool in division.ordinary)}"
+    if functions.ordinary:
+        yield f"Ordinary tools: {', '.join(tool.name for tool in functions.ordinary)}"
     if not code_mode.enabled:
         yield f"Code mode is off: `codeMode: true` in the file of {agent} switches it on."
 

@@ -36,6 +36,7 @@ from subagent_server.extensions.simulator import Simulator, load_script
 from subagent_server.run.durable import read_from
 from subagent_server.run.errors import BadArgument
 from subagent_server.run.journal import usage_line
+from subagent_server.verbs.flow_calls import call_lines, calls_of_flow
 from subagent_server.verbs.service import Service
 
 _OWN_AGENTS = Path(__file__).with_name("demo_agents")
@@ -48,19 +49,20 @@ _SAMPLE = """def price(cents: int, discount: float) -> int:
 _MAX_VALUE = 60
 """Characters of an argument or of a part of the result that are shown."""
 _RESULT_LINES = 8
+_MOST_CALLS = 20
 _SAID_TWICE = re.compile(r"\S+ (?:[─·←?✔✘]|→ ask_parent|→ final_answer)")
 """Lines of a log that say again what other lines of the demo say, or are book-keeping."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One demonstration: an agent, its task, and the words of the scripted model.
+    """One demonstration: an agent, the arguments of its tool, and the words of the scripted model.
 
     `has_program` says that the point of it is a program, whose lines are shown too.
     """
 
     agent: str
-    prompt: str
+    arguments: dict[str, str]
     script: Path
     agents: Path
     has_program: bool = False
@@ -68,18 +70,21 @@ class Scene:
 
 _REVIEW = Scene(
     "reviewer",
-    "Review the last commit of this repository (git show HEAD). Ask me once whether to look at correctness "
-    "only or at style too, before you judge.",
+    {
+        "prompt": "Review the last commit of this repository (git show HEAD). Ask me once whether to look at "
+        "correctness only or at style too, before you judge."
+    },
     Path(__file__).with_name("demo_review.yaml"),
     EXAMPLE_AGENTS,
 )
 _SURVEY = Scene(
     "surveyor",
-    "Which issues of the tracker wait longest for an answer? Ask me which area comes first.",
+    {"prompt": "Which issues of the tracker wait longest for an answer? Ask me which area comes first."},
     Path(__file__).with_name("demo_survey.yaml"),
     _OWN_AGENTS,
     has_program=True,
 )
+_COUNCIL = Scene("council", {}, Path(__file__).with_name("demo_council.yaml"), _OWN_AGENTS)
 
 
 class DemoParent:
@@ -136,13 +141,16 @@ class DemoParent:
 @click.option(
     "--code", is_flag=True, help="Show an agent in code mode instead: one program, many tool calls."
 )
+@click.option("--flow", is_flag=True, help="Show a program of agents instead: several side by side.")
 @pass_session
-def demo(session: Session, repo: Path | None, code: bool) -> int:
+def demo(session: Session, repo: Path | None, code: bool, flow: bool) -> int:
     """Watch a parent hand a review to a subagent, answer its question, and get the result.
 
     The model is scripted unless ANTHROPIC_API_KEY is set; everything else is real.
     """
-    scene = _SURVEY if code else _REVIEW
+    if code and flow:
+        raise click.UsageError("--code and --flow are two demonstrations: give one of them.")
+    scene = _SURVEY if code else _COUNCIL if flow else _REVIEW
     key = session.settings.environment.get("ANTHROPIC_API_KEY")
     places = ["--agents", str(scene.agents), "--agent", scene.agent]
     places += ["--runs", str(session.settings.runs_root)]
@@ -243,7 +251,7 @@ async def _delegate(
         tools = await client.list_tools()
         _tell(f"parent sees the tools {', '.join(tool.name for tool in tools.tools)}", "grey")
         parent = DemoParent(client, service, scene)
-        view = await parent.call(f"run_{scene.agent}", prompt=scene.prompt, cwd=str(repository))
+        view = await parent.call(f"run_{scene.agent}", **scene.arguments, cwd=str(repository))
         if "runId" not in view:
             return view
         parent.run_id = run_id = str(view["runId"])
@@ -293,6 +301,8 @@ def _conclude(session: Session, view: dict[str, Any]) -> None:
     if "runId" not in view:
         return
     run_id = str(view["runId"])
+    for line in call_lines(calls_of_flow(session.service.store, run_id), _MOST_CALLS):
+        _tell(line, "grey")
     directory = session.service.store.paths.run(run_id).directory
     out(f"\nEverything is in {session.shown(directory)}: {session.command('logs', run_id)} has the log.")
     out("Now yours: `subagent new NAME` writes an agent, `subagent init CLIENT` gives it to yours.")

@@ -25,6 +25,7 @@ from subagent_server.verbs.access import Caller
 from subagent_server.verbs.access_tokens import PageAccess
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run, order_of
 from subagent_server.verbs.end_run import stop
+from subagent_server.verbs.flow_calls import call_lines, calls_of_flow
 from subagent_server.verbs.get_logs import get_logs
 from subagent_server.verbs.list_runs import stats
 from subagent_server.verbs.merge_run import run_diff
@@ -68,6 +69,8 @@ MAX_BLOCK_CHARACTERS = 20_000
 MAX_PROGRAMS = 100
 MAX_PROGRAM_CHARACTERS = 100_000
 MAX_FILES = 500
+MAX_CALLS = 500
+"""Of a phase of a flow."""
 MAX_DIFF_CHARACTERS = 400_000
 DIFF_SECONDS = 10.0
 """How long git may compare for the page."""
@@ -295,6 +298,7 @@ class RunPage:
             "children": store.children_of(run_id),
             "questions": [message_view(each).model_dump(mode="json") for each in meta.messages],
             "sandbox": sandbox_mark(run),
+            "calls": "\n".join(call_lines(calls_of_flow(store, run_id), MAX_CALLS)),
             "request": self._request(meta),
             "programs": run.code.exists(),
             "files": output_names(self._service, run_id)[:MAX_FILES],

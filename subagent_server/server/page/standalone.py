@@ -41,6 +41,7 @@ class StandalonePage:
             *self._head(facts),
             *self._questions(facts["questions"]),
             *self._section("Result", self._result(facts)),
+            *self._section("Calls", [self._block(facts["calls"])] if facts["calls"] else []),
             *self._section("Changes", self._changes(facts)),
             *self._section("Task", self._task(facts["request"])),
             *self._section("Log", [self._block(self._log())]),

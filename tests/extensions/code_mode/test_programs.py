@@ -33,25 +33,19 @@ def test_a_program_calls_the_tools_of_a_server_and_its_output_is_the_result(
     assert outcomes(world, *codes, sandbox=sandbox, env={"OWN": "mine"}) == list(codes.values())
 
 
-def test_code_that_does_not_compile_makes_no_call(world: World) -> None:
-    codes = {"shop.price(n=1)\ndef f(:": "line 2", "x = 1\0": "null byte"}
-    results = outcomes(world, *codes)
-    for result, expected in zip(results, codes.values(), strict=True):
-        assert expected in result and "Nothing was run.\n[exit code 1]" in result, result
-    (run_id,) = world.store.run_ids()
-    assert world.events(run_id, "program_call") == []
-
-
-def test_a_call_that_no_tool_takes_raises_before_it_is_made(world: World) -> None:
+def test_code_that_no_interpreter_and_a_call_that_no_tool_takes_make_no_call(world: World) -> None:
     codes = {
+        "shop.price(n=1)\ndef f(:": "line 2",
+        "x = 1\0": "null byte",
         "shop.prise(n=1)": "AttributeError: shop has no tool 'prise'; it has price",
         "shop.price(m=1)": "TypeError: shop.price() has no argument 'm'; it takes n",
         "shop.price()": "TypeError: shop.price() needs the argument 'n'",
         "shop.price(1)": "TypeError: shop.price() takes its arguments by name",
     }
     results = outcomes(world, *codes)
-    for result, expected in zip(results, codes.values(), strict=True):
+    for number, (result, expected) in enumerate(zip(results, codes.values(), strict=True)):
         assert expected in result and "[exit code 1]" in result, result
+        assert ("Nothing was run.\n[exit code 1]" in result) == (number < 2), result
     (run_id,) = world.store.run_ids()
     assert world.events(run_id, "program_call") == []
 

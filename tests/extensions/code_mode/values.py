@@ -1,22 +1,21 @@
-"""Values that a JSON Schema accepts, and stubs with calls that give such values, for a type checker."""
+"""Values that a JSON Schema accepts, and whether the types of a stub take them."""
 
-import ast
-import json
 import random
-import typing
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
-from mypy import api
+from pydantic import ConfigDict, TypeAdapter
+from typing_extensions import get_type_hints, is_typeddict
 
-from subagent_server.extensions.code_mode.stubs import Catalogue, ToolFunction
+from subagent_server.extensions.code_mode.stubs import ToolFunction
 from subagent_server.toolbox.mcp.input_schemas import repaired, resolved
 
-PREAMBLE = "from typing import Any, Literal, NotRequired, TypedDict\nclass Text(str): ...\n"
+PREAMBLE = "from typing_extensions import Any, Literal, NotRequired, TypedDict\nclass Text(str): ...\n"
 """The names that stubs use."""
 _DEEPEST = 6
 _TRIES = 6
@@ -104,59 +103,23 @@ def _plain(schema: dict[str, Any], root: Any, dice: random.Random, depth: int, s
     return dice.choice([True, False]) if kind == "boolean" else None
 
 
-def call(function: ToolFunction, arguments: dict[str, Any]) -> str:
-    """Return a call of a function with these arguments, as a program writes it."""
-    names = {parameter.key: parameter.name for parameter in function.stub.parameters}
-    named = [f"{names.pop(key)}={value!r}" for key, value in arguments.items() if key in names]
-    others = {
-        key: value for key, value in arguments.items() if key not in {p.key for p in function.stub.parameters}
-    }
-    more = [f"**{others!r}"] if others else []
-    return f"{function.qualified}({', '.join([*named, *more])})"
-
-
-def check_hints(function: ToolFunction) -> None:
-    """Raise if a stub does not compile, or if a type in it leads nowhere."""
-    module = ModuleType("stub")
-    exec(compile(PREAMBLE + function.stub.text, function.qualified, "exec"), module.__dict__)
-    hints = typing.get_type_hints(getattr(module, function.name), include_extras=True)
-    assert hints.keys() - {"return"} >= {parameter.name for parameter in function.stub.parameters} - {
-        "return"
-    }
-    for each in vars(module).values():
-        if typing.is_typeddict(each):
-            typing.get_type_hints(each, vars(module))
-
-
-def complaints(catalogues: Sequence[Catalogue], calls: Sequence[str], place: Path) -> list[str]:
-    """Return what a type checker says of these calls, with the line that it means."""
-    namespaces: dict[str, list[str]] = {}
-    for catalogue in catalogues:
-        for function in catalogue.functions:
-            texts = namespaces.setdefault(function.namespace, [PREAMBLE])
-            texts += [function.stub.text, _taker(function)]
-    for namespace, texts in namespaces.items():
-        (place / f"{namespace}.pyi").write_text("\n".join(texts), encoding="utf-8")
-    lines = [*(f"import {namespace}" for namespace in namespaces), *calls]
-    (place / "program.py").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    options = [
-        "--strict",
-        "--no-error-summary",
-        "--hide-error-context",
-        "--no-color-output",
-        "--cache-dir=/dev/null",
-    ]
-    said, trouble, _ = api.run([*options, str(place / "program.py"), *map(str, place.glob("*.pyi"))])
-    return [*trouble.splitlines(), *said.splitlines()]
-
-
-def _taker(function: ToolFunction) -> str:
-    """Return the stub of a function `take_<name>` that takes what this one returns."""
-    defined = ast.parse(function.stub.text).body[-1]
-    assert isinstance(defined, ast.FunctionDef) and defined.returns is not None
-    return f"def take_{function.name}(value: {ast.unparse(defined.returns)}) -> None: ..."
-
-
-def as_json(value: Any) -> str:
-    """Return a definition in the form in which the model would otherwise read it."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def check_hints(function: ToolFunction, arguments: Iterable[Any] = (), results: Iterable[Any] = ()) -> None:
+    """Raise if a stub does not compile, if a type in it leads nowhere, or does not take one of the values."""
+    module = ModuleType(function.qualified)
+    with patch.dict(sys.modules, {function.qualified: module}):  # where types look for names that come later
+        exec(compile(PREAMBLE + function.stub.text, function.qualified, "exec"), module.__dict__)
+        for each in vars(module).values():
+            if is_typeddict(each):
+                each.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+                get_type_hints(each, vars(module))
+        defined = getattr(module, function.name)
+        hints, names = get_type_hints(defined, include_extras=True), {"": "return"}
+        for parameter in function.stub.parameters:
+            names[parameter.key] = parameter.name
+        others = next((name for name in hints if name not in names.values()), None)
+        for values in [*arguments, *({"": result} for result in results)]:
+            for key, value in values.items():
+                hint = hints[names.get(key, others or key)]
+                adapter = TypeAdapter[Any](hint)
+                adapter.rebuild(force=True, raise_errors=False, _types_namespace=vars(module))
+                adapter.validate_python(value, strict=True)

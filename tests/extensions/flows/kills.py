@@ -12,15 +12,15 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from subagent_server.extensions.simulator import Simulator
 from subagent_server.process import marks
-from subagent_server.run import processes
 from subagent_server.run.errors import SubagentError
 from subagent_server.run.processes import Identity
+from subagent_server.run.records import RunMeta
 from subagent_server.run.states import Status
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from tests.extensions.flows.place import asked, flow
+from tests.helpers.raw_server import HELLO, READY, tool_call
 from tests.helpers.turns import says
 from tests.helpers.world import World, kill
 
@@ -28,40 +28,53 @@ from tests.helpers.world import World, kill
 def campaign(world: World, kills: int, calls: int, dice: random.Random) -> Counter[str]:
     """Kill processes of a fan-out, and continue it until it completes; return what was counted.
 
+    The fan-out is started by a server, which is killed too. It begins anew while kills are left.
+
     Raises:
         AssertionError: a call was repeated or lost, or a result differs.
     """
     flow(world)
-    latency = 0.05
-    simulator = world.play(says("done ${n}", capture={"n": r"task (\w+)"}, latency=latency))
+    simulator = world.play(says("done ${n}", capture={"n": r"task (\w+)"}, latency=0.05))
     counted: Counter[str] = Counter()
-    run_id = world.start("", "fan", arguments={"many": calls, "limit": 8})
+    while counted["kills"] < kills:
+        before = asked(simulator)
+        with world.raw_server("--role", "parent") as server:
+            server.say(HELLO)
+            server.answer_to("hello")
+            server.say(READY)
+            call = tool_call(1, "run_fan", many=calls, limit=8)
+            run_id = str(server.result_of(call)["structuredContent"]["runId"])
+            time.sleep(dice.uniform(0.0, 1.0))  # noqa: TID251 - the moment of the kill is by chance
+        counted["server"] += 1
+        counted["kills"] += 1
+        while (meta := _after_a_while(world, run_id, dice)).status is not Status.COMPLETED:
+            if not meta.status.is_terminal:
+                victim = _victim(world, run_id, dice) if counted["kills"] < kills else None
+                if victim is not None:
+                    counted[victim[0]] += 1
+                    counted["kills"] += 1
+                    kill(victim[1])
+                if victim is None or victim[0].startswith("child"):
+                    continue  # the flow ends by itself, with the error of that child, or has not noticed yet
+            world.ended(run_id)
+            run_id = continue_run(world.service, ContinueOrder(run_id), USER).run_id
+            counted["continued"] += 1
+        assert world.result(run_id).output == [f"done {number}" for number in range(calls)]
+        counted["completed"] += 1
+        tasks = asked(simulator) - before
+        assert len(tasks) == calls, "a call was lost"
+        counted["cut and asked again"] += tasks.total() - calls
+    return counted
+
+
+def _after_a_while(world: World, run_id: str, dice: random.Random) -> RunMeta:
+    """Return how a run stands at a random moment, or at its end."""
+    until = time.monotonic() + dice.uniform(0.2, 3.0)
     while True:
-        seconds = dice.uniform(0.2, 3.0) if counted["kills"] < kills else 600.0
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not world.look(run_id).meta.status.is_terminal:
-            time.sleep(0.05)  # noqa: TID251 - the moment of the kill is by chance
         meta = world.look(run_id).meta
-        if meta.status is Status.COMPLETED:
-            assert world.result(run_id).output == [f"done {number}" for number in range(calls)]
-            counted["completed"] += 1
-            _check(simulator, calls, counted)
-            if counted["kills"] >= kills:
-                return counted
-            run_id = world.start("", "fan", arguments={"many": calls, "limit": 8})  # from the beginning
-            simulator.requests.clear()
-            continue
-        if not meta.status.is_terminal:
-            victim = _victim(world, run_id, dice)
-            if victim is not None:
-                counted[victim[0]] += 1
-                counted["kills"] += 1
-                kill(victim[1])
-            if victim is None or victim[0] in ("child's shim", "child's worker"):
-                continue  # the flow ends by itself, with the error of that child, or has not noticed yet
-        world.ended(run_id)
-        run_id = continue_run(world.service, ContinueOrder(run_id), USER).run_id
-        counted["continued"] += 1
+        if meta.status.is_terminal or time.monotonic() > until:
+            return meta
+        time.sleep(0.05)  # noqa: TID251 - the moment of the kill is by chance
 
 
 def _victim(world: World, run_id: str, dice: random.Random) -> tuple[str, Identity] | None:
@@ -71,23 +84,12 @@ def _victim(world: World, run_id: str, dice: random.Random) -> tuple[str, Identi
     who = dice.choice(["flow's shim", "flow's worker", "child's shim", "child's worker"])
     for target in [run_id] if who.startswith("flow") else children:
         with suppress(SubagentError):
-            meta = world.store.read(target)
-            if meta.status.is_terminal:
+            if world.store.read(target).status.is_terminal:
                 continue
-            found = marks.recorded_shim(world.paths(target))
-            if who.endswith("worker") and meta.worker is not None:
-                found = Identity(**meta.worker.model_dump())
-            if found is not None and processes.is_alive(found):
+            recorded = marks.recorded_worker if who.endswith("worker") else marks.recorded_shim
+            if (found := recorded(world.paths(target))) is not None:
                 return who, found
     return None
-
-
-def _check(simulator: Simulator, calls: int, counted: Counter[str]) -> None:
-    """Hold what the model was asked against the records. Raises AssertionError."""
-    counted["requests"] += len(simulator.requests)
-    tasks = asked(simulator)
-    assert len(tasks) == calls, "a call was lost"
-    counted["cut and asked again"] += sum(tasks.values()) - calls
 
 
 def repeated(world: World) -> int:

@@ -1,7 +1,10 @@
 """Flows on disk, and a model that answers by what it is asked."""
 
 import re
+import subprocess
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from subagent_server.extensions.simulator import Simulator
@@ -37,6 +40,22 @@ def body(lines: str, returns: str = "str", keys: str = "") -> str:
         f"'''A flow.'''\nfrom subagent import {names}\n\nAGENTS = ['worker']\nSANDBOX = 'none'\n{keys}\n\n"
         f"def run() -> {returns}:\n{indented}"
     )
+
+
+def repository(place: Path) -> Callable[..., str]:
+    """Make a repository with one commit of `a.txt`, and return git in it."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(place), *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q", "-b", "main")
+    for name in ("user.name", "user.email"):
+        git("config", name, "a@example.org")
+    (place / "a.txt").write_text("first\n", encoding="utf-8")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    return git
 
 
 def asked(simulator: Simulator) -> Counter[str]:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from mypy import api
 from subagent_server.agents.discover import discover
 from subagent_server.agents.formats import load_agent_file
 from subagent_server.extensions.code_mode.module_stub import module_stub
+from tests.extensions.flows.place import repository
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.world import World
 
@@ -75,17 +75,8 @@ def test_a_table_is_extracted_from_files(world: World) -> None:
 
 
 def test_problems_are_fixed_and_merged_in_turns(world: World) -> None:
-    def git(*words: str) -> str:
-        identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
-        command = ["git", *identity, *words]
-        return subprocess.run(command, cwd=world.work, check=True, capture_output=True, text=True).stdout
-
-    git("init", "-q", "-b", "main")
     (world.work / "notes.txt").write_text("first\n", encoding="utf-8")
-    git("add", ".")
-    git("commit", "-qm", "first")
-    for name in ("user.name", "user.email"):
-        git("config", name, "a@example.org")
+    repository(world.work)
     result = played(world, "repair", problems=["Mend one.", "Mend two."])
     assert len(result) == 2
     assert (world.work / "notes.txt").read_text(encoding="utf-8") == "first\nmended\nmended\n"

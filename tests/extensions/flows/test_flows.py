@@ -1,17 +1,22 @@
 """Flows from their start to their end, with runs as they are."""
 
+import json
 import random
 import signal
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from subagent_server.run import processes
+from subagent_server.run.errors import BadArgument
 from subagent_server.run.records import FlowOptions
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
+from subagent_server.verbs.remove import Age, prune
 from tests.extensions.flows.kills import campaign, repeated
-from tests.extensions.flows.place import DONE, FAN, asked, body, flow
+from tests.extensions.flows.place import DONE, FAN, asked, body, flow, repository
+from tests.helpers.mcp_servers import scripted
 from tests.helpers.turns import asks, call, says, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -51,6 +56,38 @@ def test_a_flow_starts_runs_and_returns_their_results_in_order(world: World) -> 
     assert {world.meta(child).parent_run_id for child in children} == {run_id} and len(children) == 12
 
 
+def test_a_flow_is_a_tool_with_its_own_arguments(world: World) -> None:
+    flow(world)
+    world.play(DONE)
+    with world.serve("--tools-budget", "1") as few, world.serve() as parent:
+        (tool,) = [each for each in parent.tools() if each.name == "run_fan"]
+        assert tool.input_schema["properties"]["many"] == {"type": "integer", "default": 3}
+        assert not {"prompt"} & tool.input_schema["properties"].keys()
+        view = parent.call("run_fan", many=2, label="two", waitSeconds=40)
+        assert view["output"] == ["done 0", "done 1"] and len(json.dumps(view)) < 1_000
+        assert "many: 'x' is not of type 'integer'" in parent.refused("run_fan", many="x")
+        view = few.call("run_agent", agent="fan", arguments={"many": 1}, waitSeconds=40)
+        assert view["output"] == ["done 0"]
+
+
+def test_runs_of_a_flow_are_pruned_once_it_has_completed(world: World) -> None:
+    flow(world, body("agents.worker(prompt='task a')\nreturn 1 / 0", "float"))
+    world.play(DONE)
+    first = started(world)
+    world.failed(first)
+    world.gone(first)
+    (child,) = world.store.children_of(first)
+    assert {each.run_id: each.why is None for each in prune(world.store, Age(), dry_run=True)} == {
+        first: True,
+        child: False,
+    }
+    flow(world, body("agents.worker(prompt='task a')\nreturn 1 / 1", "float"))
+    second = again(world, first)
+    assert output(world, second) == 1.0
+    world.gone(second)
+    assert all(each.why is None for each in prune(world.store, Age(), dry_run=True))
+
+
 def test_a_program_of_code_mode_calls_agents(world: World) -> None:
     world.agent()
     world.agent("boss", codeMode=True, agents=["worker"])
@@ -62,7 +99,7 @@ def test_a_program_of_code_mode_calls_agents(world: World) -> None:
     assert ["DONE ONE"] in [tool_results(request.body) for request in simulator.requests]
 
 
-def test_an_edited_prompt_asks_one_agent_and_moved_lines_none(world: World) -> None:
+def test_an_edited_prompt_asks_one_agent_and_moved_lines_and_limits_none(world: World) -> None:
     flow(world)
     simulator = world.play(DONE)
     first = started(world, many=6)
@@ -72,6 +109,16 @@ def test_an_edited_prompt_asks_one_agent_and_moved_lines_none(world: World) -> N
     assert output(world, second) == [f"done {'new' if n == 3 else n}" for n in range(6)]
     assert sorted(states(world, second)) == ["new"] + ["recorded"] * 5
     assert asked(simulator)["new"] == 1 and asked(simulator).total() == 7
+    world.agent(description="Another.", limits={"maxTurns": 7}, env={"A": "b"})
+    third = again(world, second)
+    output(world, third)
+    assert states(world, third) == ["recorded"] * 6
+    world.agent(prompt="You do it otherwise.")
+    fourth = again(world, third)
+    output(world, fourth)
+    assert states(world, fourth) == ["new"] * 6
+    with pytest.raises(BadArgument, match="does not call nobody"):
+        again(world, fourth, fresh=["nobody"])
 
 
 def test_a_killed_flow_repeats_nothing_that_has_ended(world: World) -> None:
@@ -138,27 +185,154 @@ def test_questions_of_children_go_to_the_program_or_to_the_parent(world: World) 
     assert output(world, second).endswith("z") and not world.meta(second).messages
 
 
+ATTEMPTS = {
+    "__import__('not_here')": "No module named 'not_here'",
+    "agents.nobody(prompt='x')": "agents has no agent 'nobody'; it has worker",
+    "line.call('@plan', {'agent': 'outsider', 'prompt': 'x'})": "This run may not start outsider",
+    "agents.worker(prompt='x', size=3)": "agents.worker() has no argument 'size'",
+    "agents.worker('x')": "agents.worker() takes its arguments by name",
+    "agents.worker(prompt=' ')": "agents.worker() needs a prompt",
+    "agents.worker(prompt=3)": "prompt: Input should be a valid string",
+    "agents.worker(prompt={1})": "plan(): the arguments have to be values of JSON",
+    "agents.worker(prompt='x' * 5_000_000)": "plan(): the arguments have more than 4,194,304 bytes",
+    "agents.worker(prompt='x', cwd='/etc')": "outside",
+    "agents.worker(prompt='x', inputs=['nothing'])": "'nothing'",
+    "gather(agents.worker.call(prompt='x'), limit=0)": "limit is how many calls may be under way",
+    "merge(3)": "merge() takes a call that was started",
+    "merge('20260101-000000-000-aaaaaa')": "20260101-000000-000-aaaaaa",
+    "line.call('@start', {'call': 7})": "There is no such call.",
+    "line.call('@start', {'call': '0'})": "Input should be a valid integer",
+    "line.call('@result', {'call': agents.worker.call(prompt='x').plan() or 0, 'asks': 1})": "asks: ",
+    "line.call('@stop', {'call': 0})": "The call was not started.",
+    "line.call('@aclose', {})": "There is no function 'aclose' here.",
+    "gather() + gather([]) + gather(x for x in ())": "[]",
+    "phase(3)": "None",
+    "now().year > 2000, 0 <= random() < 1": "(True, True)",
+}
+"""What a flow may try, and the words of what comes of it; no run starts for any."""
+
+
+def test_each_thing_that_a_flow_may_not_do_is_one_sentence(world: World) -> None:
+    lines = f"""\
+line, found = agents.worker._line, []
+for attempt in {[*ATTEMPTS]!r}:
+    try:
+        found.append(str(eval(attempt)))
+    except Exception as error:
+        found.append(str(error))
+return found"""
+    flow(world, body(lines, "list[str]"))
+    world.agent("outsider")
+    run_id = started(world)
+    found = output(world, run_id)
+    for attempt, words, said in zip(ATTEMPTS, ATTEMPTS.values(), found, strict=True):
+        assert words in said, f"{attempt}: {said}"
+    assert not world.store.children_of(run_id)
+
+
 @pytest.mark.parametrize(
-    ("lines", "code", "words"),
+    ("lines", "returns", "code", "words"),
     [
-        ("import not_here", "agent_error", "not_here"),
-        ("return 3", "invalid_output", "returned int"),
-        ("return agents.nobody(prompt='x')", "agent_error", "nobody"),
-        ("import os; os._exit(3)", "agent_error", "exit code 3"),
-        ("raise SystemExit(1)", "agent_error", "exit code 1"),
-        ("return object()", "agent_error", "JSON"),
-        ("return agents.worker(prompt='x', size=3)", "agent_error", "has no argument 'size'"),
-        ("return agents.worker(prompt='x', cwd='/etc')", "agent_error", "outside"),
-        ("return agents.worker(prompt='x', inputs=['nothing'])", "agent_error", "nothing"),
+        ("return 3", "str", "invalid_output", "returned int"),
+        ("return {}", "list[int]", "invalid_output", "not of type 'array'"),
+        ("import os; os._exit(3)", "str", "agent_error", "exit code 3"),
+        ("raise SystemExit(1)", "str", "agent_error", "exit code 1"),
+        ("return object()", "Any", "agent_error", "JSON"),
+        ("x = []\nfor _ in range(400): x = [x]\nreturn x", "Any", "agent_error", "more than 200 deep"),
+        (
+            'import os\nfor n in range(3, 30):\n    try: os.write(n, b\'{"end": 0, "value": 1e400}\\n\')\n'
+            "    except OSError: pass\nos._exit(0)",
+            "float",
+            "agent_error",
+            "not the JSON of a call",
+        ),
     ],
 )
-def test_a_flow_that_cannot_go_on_says_why(world: World, lines: str, code: str, words: str) -> None:
+def test_a_flow_that_ends_badly_has_one_clear_end(
+    world: World, lines: str, returns: str, code: str, words: str
+) -> None:
+    flow(world, body(lines, returns, "from typing import Any"))
+    found, message = world.failed(started(world))
+    assert found == code and words in message, message
+
+
+SHOP = scripted(
+    {"name": "look", "annotations": {"readOnlyHint": True}, "does": {"keep": "~/.cache/looks"}},
+    {"name": "book", "does": {"keep": "~/.cache/books"}},
+    {"name": "hangs", "does": {"hang": True}},
+)
+
+
+def test_tools_that_only_read_are_called_again_and_others_are_replayed(world: World) -> None:
+    (world.home / ".cache").mkdir()
+    lines = "return [shop.look(), shop.book(), shop.book(), shop.book(to=2**60)]"
+    flow(
+        world,
+        body(lines, "list[str]", f"MCP_SERVERS = {{'shop': {SHOP!r}}}").replace("agents,", "agents, shop,"),
+    )
+    first = started(world)
+    looked, *booked = output(world, first)
+    second = again(world, first)
+    looked_again, *replayed = output(world, second)
+    assert int(looked_again) == int(looked) + 1 and replayed == booked and len({*booked}) == 3
+    assert len(world.events(second, "program_call")) == 4, "each is in the journal all the same"
+
+
+def test_a_tool_call_that_was_cut_is_told_and_made_again_on_request_alone(world: World) -> None:
+    lines = (
+        "try:\n    return agents.worker(prompt='task a') + shop.hangs()\n"
+        "except ToolError as error:\n    return str(error)"
+    )
+    flow(world, body(lines, keys=f"MCP_SERVERS = {{'shop': {SHOP!r}}}").replace("agents,", "agents, shop,"))
+    simulator = world.play(DONE)
+    first = started(world)
+    wait_for(lambda: world.events(first, "program_call"), BOUND, "the call that hangs")
+    processes.send_signal(world.worker(first), signal.SIGKILL)
+    world.ended(first)
+    second = again(world, first)
+    assert "not known what this call did" in output(world, second) and asked(simulator)["a"] == 1
+    third = again(world, second)
+    assert "--retry-failed" in output(world, third), "told as before"
+    fourth = again(world, third, retry_failed=True)
+    wait_for(lambda: world.events(fourth, "program_call"), BOUND, "the call that is made again")
+    world.stop(fourth)
+
+
+def test_a_merge_and_its_base_are_replayed_whatever_has_been_committed_since(world: World) -> None:
+    git = repository(world.work)
+    world.agent(isolation="worktree")
+    lines = "call = agents.worker.start(prompt='task a')\ncall.result()\nreturn merge(call)"
     flow(world, body(lines))
+    simulator = world.play(call("bash", command="echo more >> a.txt && git commit -qam more"), says("done"))
+    first = started(world)
+    merged = output(world, first)
+    assert "more" in (world.work / "a.txt").read_text(encoding="utf-8")
+    git("commit", "-q", "--allow-empty", "-m", "later")
+    second = again(world, first)
+    assert output(world, second) == merged and states(world, second) == ["recorded"]
+    assert asked(simulator)["a"] == 2, "two turns of one run"
+
+
+def test_equal_prefixes_wait_until_the_first_has_had_its_answer(world: World) -> None:
+    flow(world)
+    world.play(says("done ${n}", capture={"n": r"task (\w+)"}, latency=1.0))
+    run_id = started(world, many=3)
+    output(world, run_id)
+    first, *others = sorted(world.store.children_of(run_id))
+    (usage,) = world.events(first, "usage")
+    answered = datetime.fromisoformat(usage["at"])
+    assert all(world.meta(each).created_at >= answered for each in others)
+
+
+def test_a_budget_ends_starts_and_no_call_waits_for_one_that_never_started(world: World) -> None:
+    lines = (
+        "calls = [agents.worker.call(prompt=f'task {n}') for n in range(5)]\n"
+        "return [error.code for error in gather(*calls, return_exceptions=True)]"
+    )
+    flow(world, body(lines, "list[str]", "LIMITS = {'budgetUsd': '0'}"))
     world.play(DONE)
     run_id = started(world)
-    found, message = world.failed(run_id)
-    assert found == code and words in message, message
-    assert not world.store.children_of(run_id)
+    assert output(world, run_id) == ["budget"] * 5 and not world.store.children_of(run_id)
 
 
 def test_moments_and_numbers_are_the_same_when_a_flow_is_continued(world: World) -> None:
@@ -176,7 +350,8 @@ def test_a_dry_run_starts_nothing_and_lists_what_would_be(world: World) -> None:
     output(world, first)
     flow(world, FAN.replace("range(many)", "range(many + 2)"))
     dry = again(world, first, dry_run=True)
-    output(world, dry) if world.ended(dry).error is None else None
+    said = output(world, dry)
+    assert "2 recorded" in said and "2 new" in said and "The rest is likely to cost" in said
     assert sorted(states(world, dry)) == ["new", "new", "recorded", "recorded"]
     assert asked(simulator).total() == 2 and not world.store.children_of(dry)
 

@@ -8,7 +8,6 @@ import pytest
 
 from subagent_server.extensions.code_mode.identity import Fate, Identities, call_digest, fate_of
 from subagent_server.run.agent_definition import AgentDefinition, Limits
-from subagent_server.run.records import FlowOptions
 from subagent_server.run.states import Status
 
 AGENT = AgentDefinition(name="worker", system_prompt="You work.")
@@ -59,31 +58,18 @@ def test_limits_description_and_environment_make_no_other_call(change: dict[str,
     assert call_digest(**{**USUAL, "agent": agent}) == call_digest(**USUAL)
 
 
-def test_lone_surrogates_have_an_identity() -> None:
-    assert call_digest(AGENT, "\ud800", [], None, None) != call_digest(AGENT, "\udfff", [], None, None)
+def test_integers_of_64_bits_have_an_identity() -> None:
+    int64 = AGENT.model_copy(update={"output_schema": {"type": "integer", "maximum": 2**63 - 1}})
+    assert call_digest(int64, "Count.", [], None, None) != call_digest(AGENT, "Count.", [], None, None)
 
 
 def test_in_any_order_of_completion_no_call_is_repeated() -> None:
-    dice = random.Random(39)
     prompts = [f"task {number % 60}" for number in range(100)]  # 40 of them twice
-    again = identities(prompts)
-    for _ in range(1_000):
-        record: dict[str, str] = {}
-        starts = 0
-        while True:  # the flow is killed after some of its calls have completed, in an order by chance
-            planned = list(zip(again, prompts, strict=True))
-            new = [(identity, prompt) for identity, prompt in planned if identity not in record]
-            if not new:
-                break
-            dice.shuffle(new)
-            for identity, prompt in new[: dice.randint(1, 60)]:
-                assert identity not in record
-                record[identity] = f"{prompt} {identity}"
-                starts += 1
-        assert starts == len(prompts)
-        assert [record[each].split(" ", 2)[:2] for each in identities(prompts)] == [
-            p.split() for p in prompts
-        ]
+    record, dice = set(identities(prompts)), random.Random(39)
+    assert len(record) == len(prompts)
+    for _ in range(1_000):  # what follows a call is planned when that has completed
+        dice.shuffle(prompts)
+        assert set(identities(prompts)) == record
 
 
 def test_an_edit_is_one_new_call_and_moved_lines_none() -> None:
@@ -116,6 +102,6 @@ def test_what_becomes_of_a_call(
     status: Status, code: str | None, has_begun: bool, options: dict[str, Any], fate: Fate
 ) -> None:
     found = fate_of(
-        status, code, has_begun=has_begun, is_ours=False, options=FlowOptions(**options), fresh=False
+        status, code, has_begun=has_begun, is_ours=False, retry_failed=options.get("retry_failed", False)
     )
     assert found is fate

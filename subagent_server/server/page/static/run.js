@@ -10,7 +10,7 @@ import { Questions } from "./questions.js";
 import { about, lookOf } from "./runs.js";
 import { open, read, runPath, send } from "./session.js";
 
-export const TABS = ["log", "result", "changes", "conversation", "programs", "files", "task"];
+export const TABS = ["log", "result", "calls", "changes", "conversation", "programs", "files", "task"];
 const SETTLE_MS = 200;
 /** How much of a file is shown. */
 const MOST_CHARACTERS = 200_000;
@@ -196,7 +196,7 @@ export class RunView {
   }
 
   #showTabs() {
-    const has = { changes: this.#facts?.view.worktree, programs: this.#facts?.programs, files: this.#facts?.files?.length };
+    const has = { calls: this.#facts?.calls, changes: this.#facts?.view.worktree, programs: this.#facts?.programs, files: this.#facts?.files?.length };
     const shown = TABS.filter((name) => has[name] !== undefined ? has[name] || name === this.tabName : !(name in has));
     fill(
       this.#tabs,
@@ -205,10 +205,10 @@ export class RunView {
   }
 
   #showPart() {
-    const key = this.tabName === "log" ? "log" : `${this.tabName}:${this.#facts?.view.revision}:${this.#facts?.view.status}`;
+    const key = this.tabName === "log" ? "log" : this.tabName === "calls" ? `calls:${this.#facts?.calls}` : `${this.tabName}:${this.#facts?.view.revision}:${this.#facts?.view.status}`;
     if (this.#shown === key || (!this.#facts && this.tabName !== "log")) return;
     this.#shown = key;
-    const parts = { log: () => this.#log.element, result: () => this.#result(), task: () => this.#task(), files: () => this.#files() };
+    const parts = { log: () => this.#log.element, calls: () => code(this.#facts.calls), result: () => this.#result(), task: () => this.#task(), files: () => this.#files() };
     if (this.tabName in parts) fill(this.#part, parts[this.tabName]());
     else this.#fetched(key);
   }
