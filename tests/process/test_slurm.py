@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 from subagent_server.process import slurm
+from subagent_server.process.launcher import LocalLauncher
+from subagent_server.run.agent_definition import Placement
 from subagent_server.run.states import Status
+from subagent_server.settings import read_settings
+from subagent_server.verbs.placement import BadSlurmSettings, launcher_for
 from tests.helpers.fake_slurm import FakeSlurm, fake_slurm
 from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
@@ -128,3 +132,35 @@ def test_what_an_agent_file_asks_of_slurm_is_a_closed_table(
     code, message = world.failed(run_id)
     assert code == "config" and f"placement.{key}" in message
     assert not (engine.home / "jobs" / run_id).exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "said"),
+    [
+        ('{"account": "lab", "qos": "high", "options": ["--reservation=night"]}', 0o600, None),
+        ('{"options": ["--job-name=x"]}', 0o600, "--job-name=x is set by the launcher itself"),
+        ('{"options": ["--comment=a b"]}', 0o600, "options.0"),
+        ('{"python": "python3"}', 0o600, "python"),
+        ("[]", 0o600, "all"),
+        ("{}", 0o622, "others may write it"),
+        ("{}" + " " * (65 << 10), 0o600, "larger than 64 KiB"),
+    ],
+)
+def test_free_options_are_those_of_the_user_alone(
+    tmp_path: Path, content: str, mode: int, said: str | None
+) -> None:
+    file = tmp_path / ".config" / "subagent" / "slurm.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(content, encoding="utf-8")
+    file.chmod(mode)
+    settings = read_settings(environment={"HOME": str(tmp_path), "SUBAGENT_LAUNCHER": "slurm"}, cwd=tmp_path)
+    asked = Placement(partition="long", memory="4G")
+    if said is not None:
+        with pytest.raises(BadSlurmSettings, match=said):
+            launcher_for(settings, asked, LocalLauncher())
+        return
+    launcher = launcher_for(settings, asked, LocalLauncher())
+    assert isinstance(launcher, slurm.SlurmLauncher)
+    assert list(launcher.options) == [
+        *("--partition=long", "--mem=4G", "--account=lab", "--qos=high", "--reservation=night")
+    ]
