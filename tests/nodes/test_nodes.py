@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from subagent_server.run.states import Status
-from tests.helpers.turns import asks, says, shell
+from tests.helpers.repositories import make_repository
+from tests.helpers.turns import asks, call, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import API_KEY, BOUND, World
 from tests.nodes.conftest import holds, lost, over
@@ -52,6 +53,17 @@ def test_the_doctor_hears_of_every_node(world: World) -> None:
     assert {line.partition(":")[0] for line in lines} in ({"n1", "n2", "n3"}, {"h1"})
     assert all("Python 3." in line and "clock " in line and "sandbox " in line for line in lines)
     assert not list(world.runs.glob(".check-*"))
+
+
+def test_code_mode_works_in_a_worktree_on_a_node(world: World) -> None:
+    make_repository(world.work)
+    world.play(call("execute_python_code", code="print(6 * 7)", executionTimeout=60), says("Done."))
+    world.agent(isolation="worktree", codeMode={"enabled": True})
+    run_id = world.start()
+    assert world.completed(run_id) == "Done."
+    assert "42" in str(world.events(run_id, "tool_result"))
+    assert world.meta(run_id).worktree is not None
+    over(world, run_id)
 
 
 def test_a_stop_ends_the_tree_on_its_node(world: World) -> None:

@@ -47,9 +47,13 @@ def test_a_host_without_the_runs_is_named(on_host: World, hosts: SshHosts) -> No
     hosts.up("h3", without=world.work)
     done = world.cli("--launcher", "ssh:h3", "doctor", "--nodes")
     assert done.returncode == 1 and f"h3: {world.work} is not there" in done.stdout, done.stdout + done.stderr
+    world.environment["SUBAGENT_LAUNCHER"] = "ssh:h3"
+    sub = world.work / "sub"
+    sub.mkdir()
+    code, message = world.failed(world.start(cwd=str(sub)))
+    assert (code, message) == ("config", f"On h3: cwd {sub} cannot be entered: No such file or directory.")
     hosts.power_off("h3")
     hosts.up("h3", without=world.home)
-    world.environment["SUBAGENT_LAUNCHER"] = "ssh:h3"
     code, message = world.failed(world.start())
     assert code == "launch_failed" and "h3" in message
     world.environment["SUBAGENT_LAUNCHER"] = "ssh:nowhere.invalid"
