@@ -325,20 +325,27 @@ class _Contradictions:
         if id(schema) in self._open:
             return f"at {at} it needs itself, without an end"
         self._open.add(id(schema))
-        reason = self._reason(schema, at)
+        reason = next(filter(None, self._reasons(schema, at)), None)
         self._open.discard(id(schema))
         if reason is None:
             self._fine.add(id(schema))
         return reason
 
-    def _reason(self, schema: dict[str, Any], at: str) -> str | None:
+    def _reasons(self, schema: dict[str, Any], at: str) -> Iterator[str | None]:
         if id(schema) in self._targets:
-            reason = self.of(self._targets[id(schema)], _step(at, "$ref"))
-            if reason is not None or self._reference_alone:
-                return reason
+            yield self.of(self._targets[id(schema)], _step(at, "$ref"))
+            if self._reference_alone:
+                return
         if "not" in schema and schema["not"] in ({}, True):
-            return f"at {at} not forbids everything"
-        return self._of_value(schema, at) or self._of_parts(schema, at) or self._of_choice(schema, at)
+            yield f"at {at} not forbids everything"
+        yield self._of_value(schema, at)
+        yield from self._of_parts(schema, at)
+        for number, part in enumerate(schema.get("allOf", [])):
+            yield self.of(part, _step(at, f"allOf/{number}"))
+        for key in ("anyOf", "oneOf"):
+            reasons = [self.of(part, _step(at, f"{key}/{n}")) for n, part in enumerate(schema.get(key, []))]
+            if None not in reasons:
+                yield from reasons[:1]
 
     def _of_value(self, schema: dict[str, Any], at: str) -> str | None:
         """Judge types, values and bounds."""
@@ -356,36 +363,20 @@ class _Contradictions:
                 return f"at {at} {least} is greater than {most}"
         return None
 
-    def _of_parts(self, schema: dict[str, Any], at: str) -> str | None:
+    def _of_parts(self, schema: dict[str, Any], at: str) -> Iterator[str | None]:
         """Judge what a value has to contain."""
         types, properties = _types(schema), schema.get("properties", {})
         is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
         for name in schema.get("required", []) if types == {"object"} else ():
             if name in properties:
-                if reason := self.of(properties[name], _step(at, f"properties/{name}")):
-                    return reason
+                yield self.of(properties[name], _step(at, f"properties/{name}"))
             elif is_closed:
                 near = get_close_matches(name[:_MOST_COMPARED], list(properties)[:_MOST_COMPARED], 1)
-                message = f"at {at} required names {shorten(name)}, which properties lacks and "
                 meant = f" (nearest: {shorten(near[0])})" if near else ""
-                return f"{message}additionalProperties forbids{meant}: name it in both"
+                lacks = f"at {at} required names {shorten(name)}, which properties lacks and"
+                yield f"{lacks} additionalProperties forbids{meant}: name it in both"
         if types == {"array"} and schema.get("minItems", 0) > 0 and "prefixItems" not in schema:
-            return self.of(schema.get("items"), _step(at, "items"))
-        return None
-
-    def _of_choice(self, schema: dict[str, Any], at: str) -> str | None:
-        for number, part in enumerate(schema.get("allOf", [])):
-            if reason := self.of(part, _step(at, f"allOf/{number}")):
-                return reason
-        for key in ("anyOf", "oneOf"):
-            reasons = []
-            for number, part in enumerate(schema.get(key, [])):
-                reasons.append(self.of(part, _step(at, f"{key}/{number}")))
-                if reasons[-1] is None:
-                    break
-            if reasons and reasons[-1] is not None:
-                return reasons[0]
-        return None
+            yield self.of(schema.get("items"), _step(at, "items"))
 
 
 def _step(at: str, step: str) -> str:

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -573,6 +573,7 @@ def why(error: OSError) -> str:
 MAX_BYTES = 4 << 20
 """An agent file, a prompt or a schema larger than this is refused."""
 
+_TOO_LARGE = f"it is larger than {MAX_BYTES >> 20} MiB, so make it smaller"
 _BLOCK = 64 << 10
 _BOM = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -608,32 +609,23 @@ def _read_bytes(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         _check_kind(os.fstat(descriptor))
-        return b"".join(_blocks(descriptor))
+        data = b""
+        while len(data) <= MAX_BYTES and (block := os.read(descriptor, _BLOCK)):
+            data += block
     except BlockingIOError as error:  # a file of the kernel that waits for what is to come
         raise Unreadable("it has nothing to read now, so it is not a file of text") from error
     finally:
         os.close(descriptor)
-
-
-def _blocks(descriptor: int) -> Iterator[bytes]:
-    """Yield the content, in blocks: room for the largest file would cost more than reading a usual one."""
-    length = 0
-    while block := os.read(descriptor, _BLOCK):
-        length += len(block)
-        if length > MAX_BYTES:
-            raise _too_large()
-        yield block
+    if len(data) > MAX_BYTES:  # it has grown, or the kernel does not say how long it is
+        raise Unreadable(_TOO_LARGE)
+    return data
 
 
 def _check_kind(status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise Unreadable("it is not a regular file")
     if status.st_size > MAX_BYTES:
-        raise _too_large()
-
-
-def _too_large() -> Unreadable:
-    return Unreadable(f"it is larger than {MAX_BYTES >> 20} MiB, so make it smaller")
+        raise Unreadable(_TOO_LARGE)
 
 
 def _decode(data: bytes) -> str:

@@ -1,6 +1,7 @@
 """The records of runs, as they are stored or shown: first their base and their types of times and money."""
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -124,15 +125,13 @@ class Usage(Record):
         """Return the larger of each figure: totals only grow. Of equal ones `other` knows what is missing."""
         if other is None:
             return self
-        figures, least = {}, set()
-        for name in _FIGURES:
+
+        def larger(name: str) -> tuple[Any, bool]:
             one, another = getattr(self, name), getattr(other, name)
-            is_ours = another is None if one is not None else False
-            chosen = self if is_ours or (one is not None and another is not None and one > another) else other
-            figures[name] = getattr(chosen, name)
-            if to_camel(name) in chosen.at_least:
-                least.add(to_camel(name))
-        return Usage(**figures, at_least=_in_order(least))
+            is_ours = one is not None and (another is None or one > another)
+            return (one, self._lacks(name)) if is_ours else (another, other._lacks(name))
+
+        return _figure_by_figure(larger)
 
     def caught_up(self, fresh: "Usage | None") -> "Usage":
         """Return a sum over runs, caught up with a newer one: a run that came since may tell nothing."""
@@ -146,27 +145,30 @@ class Usage(Record):
         nothing = Usage()
         if nothing in (self, other):
             return other if self == nothing else self
-        figures, least = {}, {*self.at_least, *other.at_least}
-        for name in _FIGURES:
-            figures[name], lacks = added(getattr(self, name), getattr(other, name))
-            if lacks and (name in _COUNTS or figures[name] is not None):
-                least.add(to_camel(name))
-        return Usage(**figures, at_least=_in_order(least))
+
+        def total(name: str) -> tuple[Any, bool]:
+            value, lacks = added(getattr(self, name), getattr(other, name))
+            is_told = name in _COUNTS or value is not None  # a cost need not be known
+            return value, (lacks and is_told) or self._lacks(name) or other._lacks(name)
+
+        return _figure_by_figure(total)
 
     def less(self, own: "Usage") -> "Usage":
         """Return what is left of the sum of a tree without its first run; never less than nothing."""
-        figures: dict[str, Any] = {}
-        least: set[str] = set()
-        for name in _COUNTS:
-            is_least = to_camel(name) in self.at_least
-            figures[name], lacks = left_of(getattr(self, name), getattr(own, name), is_least=is_least)
-            if lacks:
-                least.add(to_camel(name))
-        cost = None
-        if self.cost_usd is not None:
-            cost = max(Decimal(0), self.cost_usd - (own.cost_usd or 0))
-            least |= {"costUsd"} & set(self.at_least)
-        return Usage(**figures, cost_usd=cost, at_least=_in_order(least))
+
+        def rest(name: str) -> tuple[Any, bool]:
+            total, part = getattr(self, name), getattr(own, name)
+            if name in _COUNTS:
+                return left_of(total, part, is_least=self._lacks(name))
+            return (
+                (None, False) if total is None else (max(Decimal(0), total - (part or 0)), self._lacks(name))
+            )
+
+        return _figure_by_figure(rest)
+
+    def _lacks(self, name: str) -> bool:
+        """Whether a part of a figure is not known."""
+        return to_camel(name) in self.at_least
 
 
 _FIGURES = tuple(name for name in Usage.model_fields if name != "at_least")
@@ -175,9 +177,11 @@ UNTOLD = Usage().model_copy(update=dict.fromkeys(_COUNTS))
 """The usage of a run without known figures: its program has given none yet."""
 
 
-def _in_order(names: set[str]) -> tuple[str, ...]:
-    """Return names of figures as a file has them."""
-    return tuple(to_camel(name) for name in _FIGURES if to_camel(name) in names)
+def _figure_by_figure(rule: Callable[[str], tuple[Any, bool]]) -> Usage:
+    """Return the usage whose figures `rule` gives by name, each with whether a part of it is missing."""
+    found = {name: rule(name) for name in _FIGURES}
+    least = tuple(to_camel(name) for name, (_, lacks) in found.items() if lacks)
+    return Usage(**{name: value for name, (value, _) in found.items()}, at_least=least)
 
 
 # -- The records of a run: its state in the meta file, its request, its result, and their parts.
