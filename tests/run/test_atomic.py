@@ -1,5 +1,6 @@
 """A file is the old or the new one for every reader, and a refused write leaves nothing behind."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,13 @@ def test_a_disk_that_refuses_leaves_the_old_content_and_no_other_file(tmp_path: 
         durable.write_durably(Entry.at(path), b"x" * 5000)
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["file"]
+
+
+def test_the_content_is_durable_before_its_name_and_the_name_before_it_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
+    durable.write_durably(Entry.at(tmp_path / "file"), b"x")
+    content, directory = synced
+    assert content.startswith(".file.") and directory == tmp_path.name
