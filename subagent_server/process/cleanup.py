@@ -105,7 +105,7 @@ def _settle_orphans(run: RunPaths, program: WorkerProgram) -> None:
         for name in filter(is_run_id, run.children.names()):
             child = run.root.run(name)
             if child.meta.exists() and _never_gets_shim(child):
-                run_verb(child, program, "--observe")
+                _status_of(child, program, "--observe")
 
 
 def _never_gets_shim(run: RunPaths) -> bool:
@@ -172,16 +172,11 @@ def _reconcile(run: RunPaths, facts: dict[str, Any], program: WorkerProgram) -> 
     return False
 
 
-def run_verb(run: RunPaths, program: WorkerProgram, verb: str, *more: str) -> bool:
-    """Run `--reconcile` or `--observe` of the worker's program in a process, with a bound.
-
-    Returns False if the process failed; like every process, this process may be killed.
-    """
-    return _status_of(run, program, verb, *more) == 0
-
-
 def _status_of(run: RunPaths, program: WorkerProgram, verb: str, *more: str) -> int:
-    """Return the wait status of the process that does `verb`."""
+    """Return the wait status of a process of the worker's program that does `--reconcile` or `--observe`.
+
+    It has a bound; like every process, this one may be killed meanwhile.
+    """
     try:
         pid = program.spawn([verb, str(run.directory), *more])
     except OSError as error:
@@ -255,7 +250,7 @@ def wait_until_gone(run: RunPaths, nap: Callable[[float], bool], program: Worker
     while not is_gone(run):
         was_held, held = held, locks.is_held(run.live_lock)
         if (was_held and not held) or time.monotonic() >= due:
-            run_verb(run, program, "--observe")
+            _status_of(run, program, "--observe")
             due = time.monotonic() + pause
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         elif not nap(max(0.05, due - time.monotonic())):

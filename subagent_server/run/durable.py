@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -21,8 +21,8 @@ from subagent_server.run.files import Directory, Entry
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
-def prepare(file: Entry, data: bytes | Iterable[bytes]) -> Entry:
-    """Write `data`, or its pieces, durably under a temporary name beside `file` and return that name.
+def prepare(file: Entry, data: bytes) -> Entry:
+    """Write `data` durably under a temporary name beside `file` and return that name.
 
     Raises:
         StorageFailed: the disk refused; nothing is left behind.
@@ -78,10 +78,15 @@ def write_new(file: Entry, data: bytes) -> None:
     _make(file, data, file)
 
 
-def _make(made: Entry, data: bytes | Iterable[bytes], file: Entry) -> None:
+def _make(made: Entry, data: bytes, file: Entry) -> None:
     """Make a file, durably, which is or will be `file`; an existing file stays. Raises StorageFailed."""
     try:
-        _write(made, data)
+        descriptor = made.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            _write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         if not isinstance(error, FileExistsError):
             discard(made)
@@ -152,16 +157,6 @@ def remove_leftovers(directory: Directory) -> None:
             writer = processes.stat_of(int(parts[2]))
             if writer is None or writer.is_dead:  # a killed shim is a zombie until its starter collects it
                 discard(directory.entry(name))
-
-
-def _write(file: Entry, data: bytes | Iterable[bytes]) -> None:
-    descriptor = file.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        for piece in [data] if isinstance(data, bytes) else data:
-            _write_all(descriptor, piece)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -4,12 +4,12 @@ import gzip
 import heapq
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -61,45 +61,8 @@ def upgraded(data: Any) -> Any:
     return new
 
 
-# -- Payloads on their way to the disk and back, piece by piece: none is ever in memory as a whole.
-
-
-PIECE_BYTES = 1 << 20
-_GZIP = zlib.MAX_WBITS | 16
-
-
-class Packed:
-    """Pieces of a payload, gzip-compressed. `size` counts the bytes before, as far as they were taken."""
-
-    def __init__(self, payload: bytes | Iterable[bytes]) -> None:
-        self.size = 0
-        self._pieces = [payload] if isinstance(payload, bytes) else payload
-
-    def __iter__(self) -> Iterator[bytes]:
-        packer = zlib.compressobj(wbits=_GZIP)
-        for piece in self._pieces:
-            self.size += len(piece)
-            yield packer.compress(piece)
-        yield packer.flush()
-
-
-def unpacked_size(file: BinaryIO, limit: int) -> int:
-    """Return how many bytes a file has when it is unpacked; of more than `limit`, some number above it.
-
-    Raises:
-        OSError, EOFError, zlib.error: it is no whole gzip file.
-    """
-    size = 0
-    with gzip.GzipFile(fileobj=file) as unpacked:
-        while size <= limit and (piece := unpacked.read(PIECE_BYTES)):
-            size += len(piece)
-    return size
-
-
 # -- The JSON files and the payload of a run, read and checked. Nothing here takes a lock.
 
-
-T = TypeVar("T")
 
 RESULT_BYTES = PAYLOAD_BYTES = 64 << 20
 """How much of a result, and of an unpacked payload, is read."""
@@ -171,34 +134,17 @@ def write_worktree(run: RunPaths, state: WorktreeState) -> None:
 
 def read_payload(run: RunPaths) -> bytes | None:
     """Return the payload of a run, uncompressed, or None if it has no payload. Raises UnreadableMeta."""
-    payload = _of_payload(run, lambda file: gzip.GzipFile(fileobj=file).read(PAYLOAD_BYTES + 1))
-    if payload is not None:
-        _check_size(run, len(payload))
-    return payload
-
-
-def payload_size(run: RunPaths) -> int | None:
-    """Return the uncompressed size of the payload of a run; None and UnreadableMeta as `read_payload`."""
-    size = _of_payload(run, lambda file: unpacked_size(file, PAYLOAD_BYTES))
-    if size is not None:
-        _check_size(run, size)
-    return size
-
-
-def _of_payload(run: RunPaths, take: Callable[[BinaryIO], T]) -> T | None:
     try:
         with run.payload.reader() as file:
-            return take(file)
+            payload = gzip.GzipFile(fileobj=file).read(PAYLOAD_BYTES + 1)
     except FileNotFoundError:
         return None
     except (OSError, EOFError, zlib.error) as error:
         raise UnreadableMeta(run.run_id, run.payload.path, _reason(error)) from error
-
-
-def _check_size(run: RunPaths, size: int) -> None:
-    if size > PAYLOAD_BYTES:
+    if len(payload) > PAYLOAD_BYTES:
         why = f"unpacked it has more than the {PAYLOAD_BYTES:,} bytes that are read of it"
         raise UnreadableMeta(run.run_id, run.payload.path, why)
+    return payload
 
 
 def _reason(error: Exception) -> str:
@@ -361,7 +307,7 @@ class RunStore:
         now: datetime,
         *,
         result: RunResult | None = None,
-        payload: bytes | Iterable[bytes] | None = None,
+        payload: bytes | None = None,
     ) -> RunMeta:
         """Apply `event` to a run: the only function that writes `run.meta.json` after its first state.
 
@@ -376,15 +322,13 @@ class RunStore:
             LockTimeout, StorageFailed, UnreadableMeta: the machine refused; the old state is whole.
         """
         run = self._existing(run_id)
-        packed = None if payload is None else Packed(payload)
         prepared: list[tuple[Entry, Entry]] = []
         below = self.usage_below(run_id)
         try:
-            if packed is not None:
-                prepared.append((durable.prepare(run.payload, packed), run.payload))
+            if payload is not None:
+                prepared.append((durable.prepare(run.payload, gzip.compress(payload)), run.payload))
                 if isinstance(event, transitions.Finished | transitions.RunFailed):
-                    stored = PayloadInfo(size=packed.size, path=run.payload.name)
-                    event = replace(event, payload=stored)
+                    event = replace(event, payload=PayloadInfo(size=len(payload), path=run.payload.name))
             if result is not None:
                 prepared.append((durable.prepare(run.result, result.to_json()), run.result))
             with exclusive(run.meta_lock):
@@ -491,8 +435,8 @@ class RunStore:
         usage = recorded_usage(run)
         if result.outcome is Status.STOPPED:
             return transitions.StopRequested(usage=usage)
-        size = payload_size(run)
-        stored = None if size is None else PayloadInfo(size=size, path=run.payload.name)
+        payload = read_payload(run)
+        stored = None if payload is None else PayloadInfo(size=len(payload), path=run.payload.name)
         if result.outcome is Status.COMPLETED:
             return transitions.Finished(summary=result.summary, payload=stored, usage=usage)
         silent = Failure(code="agent_error", message="The run failed without saying why.")

@@ -34,6 +34,7 @@ def test_a_variable_holds_a_secret_by_its_name_or_its_look_and_a_path_is_none() 
         "TRACEPARENT": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         "PATH": "/usr/local/bin:/usr/bin",
         "HOMEPAGE": "https://example.com/a/b",
+        "TRACE_ID": "aB3dE5fG7hI9jK1lM3nO5p",
     }
     assert secret_values(secrets) == secrets
     assert secret_values(harmless) == {}
