@@ -1,13 +1,25 @@
 """How many questions and how many steps the state of a run takes, and that larger ones of before are read."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 from subagent_server.run import transitions
-from subagent_server.run.errors import IllegalTransition, TooManyQuestions
+from subagent_server.run.errors import BadArgument, IllegalTransition, TooManyQuestions
 from subagent_server.run.records import RunMeta
-from subagent_server.run.states import MAX_OPEN_QUESTIONS, MAX_QUESTIONS, MessageStatus, Status, cut
+from subagent_server.run.states import (
+    MAX_OPEN_QUESTIONS,
+    MAX_QUESTIONS,
+    MessageStatus,
+    Status,
+    check_answer,
+    check_payload_size,
+    check_question,
+    check_reason,
+    check_summary,
+    cut,
+)
 from subagent_server.run.transitions import apply
 from tests.helpers.runs import ASKED, LATER, make_message, make_meta
 
@@ -60,3 +72,21 @@ def test_a_text_that_is_cut_says_so() -> None:
 
 
 TENTH = timedelta(milliseconds=100)
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        (lambda: check_question("x" * 20_001, []), "The question has 20,001 of at most 20,000 characters"),
+        (lambda: check_question(" ", []), "The question is empty"),
+        (lambda: check_question("Which?", ["a"] * 21), "has 21 of at most 20 options"),
+        (lambda: check_question("Which?", ["a", "b" * 201]), "Option 2 has 201 of at most 200 characters"),
+        (lambda: check_answer("x" * 200_001), "The answer has 200,001"),
+        (lambda: check_summary("x" * 200_001), "The summary has 200,001"),
+        (lambda: check_reason("x" * 4_001), "The reason has 4,001"),
+        (lambda: check_payload_size((64 << 20) + 1), "The payload has 67,108,865"),
+    ],
+)
+def test_words_that_are_too_many_are_refused_with_their_number(check: Callable[[], None], words: str) -> None:
+    with pytest.raises(BadArgument, match=words):
+        check()

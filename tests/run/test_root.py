@@ -153,3 +153,13 @@ def test_two_processes_that_make_a_root_at_once_both_have_it(place: Path) -> Non
     store.create(make_request())
     store.publish(make_meta())
     assert store.read(RUN_ID).run_id == RUN_ID
+
+
+def test_a_root_of_ours_stays_open_until_its_path_leads_elsewhere(tmp_path: Path) -> None:
+    make_root(tmp_path / "runs")
+    paths = RootPaths(tmp_path / "runs")
+    opened = paths.open()
+    assert opened.exists() and paths.open() is opened
+    (tmp_path / "runs").rename(tmp_path / "away")
+    make_root(tmp_path / "runs")
+    assert paths.open() is not opened and paths.is_ours
