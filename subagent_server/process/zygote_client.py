@@ -10,15 +10,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 from subagent_server.process import zygote_protocol
 from subagent_server.process.peer import can_answer, credentials
 from subagent_server.process.zygote_protocol import Order, OrderRefused, interpreter_variables, zygote_name
 from subagent_server.run import locks, processes, stderr
-from subagent_server.run.files import Entry, beneath, is_mine, open_private, read_secret
+from subagent_server.run.files import PrivateDirectory, is_mine
 
 ANSWER_SECONDS = 20.0
 """How long an answer may take on a machine that has much else to do."""
@@ -31,6 +31,8 @@ MOST_ZYGOTES = 3
 FAILURES = (OSError, ValueError, OrderRefused)
 """The exceptions of a zygote that cannot start a program. The plain start follows."""
 ZYGOTE_MODULE = "subagent_server.worker.zygote_main"
+_LONGEST_SECRET, _LONGEST_PID = 64, 20
+"""In bytes."""
 _NOT_YET = "the next start is plain; it has the zygote started"
 _PASSED_ON = ("PATH", "HOME", "TMPDIR", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", stderr.VARIABLE)
 # A fork shows its own command line and environment in the memory of the zygote's: these make room for them.
@@ -73,18 +75,15 @@ class ForkConnection:
         """Whether the child may have descriptors of an order, and has not begun."""
         self._socket = zygote_protocol.new_socket()
         try:
-            folder = open_private(str(directory))
+            folder = PrivateDirectory(directory)
+            secret = folder.entry(f"{name}.secret").read(_LONGEST_SECRET)
+            self._socket.settimeout(SILENT_SECONDS)
             try:
-                secret = read_secret(folder, f"{name}.secret")
-                self._socket.settimeout(SILENT_SECONDS)
-                try:
-                    self._socket.connect(beneath(folder, f"{name}.{'loading' if while_loading else 'sock'}"))
-                except FileNotFoundError:
-                    if not while_loading:
-                        raise
-                    self._socket.connect(beneath(folder, f"{name}.sock"))  # it has loaded
-            finally:
-                os.close(folder)
+                self._socket.connect(folder.address(f"{name}.{'loading' if while_loading else 'sock'}"))
+            except FileNotFoundError:
+                if not while_loading:
+                    raise
+                self._socket.connect(folder.address(f"{name}.sock"))  # it has loaded
             self._socket.send(secret)
         except BaseException:
             self._socket.close()
@@ -224,25 +223,26 @@ class WarmStart:
             return None
         try:
             name = zygote_name()
-            with _opened(self.directory) as folder:
-                held = [lock.stem for lock in folder.glob("*.lock") if locks.is_held(Entry.at(lock))]
-                of_this_installation = [each for each in held if each.split("-")[0] == name.split("-")[0]]
-                if name in held or len(of_this_installation) >= MOST_ZYGOTES:
-                    return None
-                arguments = [str(self.directory.absolute()), name, str(self._idle), _COMMAND_ROOM]
-                passed_on = {each: os.environ[each] for each in _PASSED_ON if each in os.environ}
-                with (folder / f"{name}.log").open("ab") as output:
-                    process = subprocess.Popen(
-                        [sys.executable, "-E", "-P", "-m", ZYGOTE_MODULE, *arguments],
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=output,
-                        env={**passed_on, **interpreter_variables(os.environ), **_ENVIRONMENT_ROOM},
-                        cwd="/",
-                        start_new_session=True,
-                    )
-                self._has_spawned = True
-                return process
+            folder = PrivateDirectory(self.directory)
+            locked = (each for each in folder.names() if each.endswith(".lock"))
+            held = [each.removesuffix(".lock") for each in locked if locks.is_held(folder.entry(each))]
+            of_this_installation = [each for each in held if each.split("-")[0] == name.split("-")[0]]
+            if name in held or len(of_this_installation) >= MOST_ZYGOTES:
+                return None
+            arguments = [str(self.directory.absolute()), name, str(self._idle), _COMMAND_ROOM]
+            passed_on = {each: os.environ[each] for each in _PASSED_ON if each in os.environ}
+            with folder.entry(f"{name}.log").appender() as output:
+                process = subprocess.Popen(
+                    [sys.executable, "-E", "-P", "-m", ZYGOTE_MODULE, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env={**passed_on, **interpreter_variables(os.environ), **_ENVIRONMENT_ROOM},
+                    cwd="/",
+                    start_new_session=True,
+                )
+            self._has_spawned = True
+            return process
         except (OSError, ValueError):
             return None
 
@@ -263,7 +263,7 @@ class WarmStart:
         if sys.platform != "linux":
             return "starts are plain: warm ones are for Linux"
         try:
-            os.close(open_private(str(self.directory), make=False))
+            PrivateDirectory(self.directory, make=False).names()
         except FileNotFoundError:
             return _NOT_YET
         except OSError as error:
@@ -283,19 +283,8 @@ class WarmStart:
     def zygote(self) -> processes.Identity | None:
         """Return the zygote for this process, or None."""
         try:
-            with _opened(self.directory) as folder:
-                lock = folder / f"{zygote_name()}.lock"
-                pid = int(lock.read_text(encoding="ascii") or "0") if locks.is_held(Entry.at(lock)) else 0
+            lock = PrivateDirectory(self.directory).entry(f"{zygote_name()}.lock")
+            pid = int(lock.read(_LONGEST_PID) or b"0") if locks.is_held(lock) else 0
         except (OSError, ValueError):
             return None
         return processes.identify(pid) if pid else None
-
-
-@contextmanager
-def _opened(directory: Path) -> Iterator[Path]:
-    """Open the private directory, and give a path to it that no other directory can take."""
-    descriptor = open_private(str(directory))
-    try:
-        yield Path(beneath(descriptor, ""))
-    finally:
-        os.close(descriptor)

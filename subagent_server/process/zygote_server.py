@@ -9,7 +9,6 @@ import fcntl
 import hmac
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -26,7 +25,7 @@ from subagent_server.process import zygote_protocol
 from subagent_server.process.peer import Peer, credentials
 from subagent_server.process.zygote_protocol import Order, OrderRefused
 from subagent_server.run import locks, processes, stderr
-from subagent_server.run.files import Entry, beneath, open_private, write_secret
+from subagent_server.run.files import PrivateDirectory, remove_tree
 from subagent_server.run.stderr import failpoint, log
 
 TICK_SECONDS = 2.0
@@ -110,11 +109,11 @@ class Zygote:
     """The fork server of one name: the process that holds the lock of this name in `directory`."""
 
     def __init__(self, directory: Path, name: str, idle_seconds: float) -> None:
-        self._folder = open_private(str(directory), make=False)
+        self._folder = PrivateDirectory(directory, make=False)
         self._name = name
         self._key = name.partition("-")[0]
         self._idle = idle_seconds
-        self._path = beneath(self._folder, f"{name}.loading")
+        self._path = self._folder.address(f"{name}.loading")
         self._secret = os.urandom(SECRET_BYTES)
         self._listener = zygote_protocol.new_socket()
         self._inode = 0
@@ -124,14 +123,14 @@ class Zygote:
 
     def take_place(self) -> bool:
         """Become the zygote of this name, and let shims wait. Returns False if there is one."""
-        lock = locks.take(Entry.at(Path(beneath(self._folder, f"{self._name}.lock"))))
+        lock = locks.take(self._folder.entry(f"{self._name}.lock"))
         if lock is None or not os.fstat(lock).st_nlink:  # held, or just removed as a dead one's
             return False
         os.ftruncate(lock, 0)
         os.write(lock, f"{os.getpid()}\n".encode())
         self._remove_leftovers()
         # The secret comes first: who finds the socket finds it.
-        write_secret(self._folder, f"{self._name}.secret", self._secret)
+        self._folder.entry(f"{self._name}.secret").write(self._secret)
         before = os.umask(0o177)
         self._listener.bind(self._path)
         os.umask(before)
@@ -143,21 +142,21 @@ class Zygote:
 
     def _remove_leftovers(self) -> None:
         """Remove the files of dead zygotes: all those of other names, and what this one makes anew."""
-        folder = Path(beneath(self._folder, ""))
-        for lock in folder.glob("*.lock"):
-            is_own = lock.stem == self._name
-            held = None if is_own else locks.take(Entry.at(lock))
-            for path in folder.glob(f"{lock.stem}.*") if is_own or held is not None else ():
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                elif not is_own or path.suffix in (".sock", ".loading"):
-                    path.unlink(missing_ok=True)
+        names = self._folder.names()
+        for lock in (name for name in names if name.endswith(".lock")):
+            stem = lock.removesuffix(".lock")
+            is_own = stem == self._name
+            held = None if is_own else locks.take(self._folder.entry(lock))
+            for name in names if is_own or held is not None else ():
+                is_kept = is_own and name.endswith((".lock", ".secret", ".log"))
+                if name.startswith(f"{stem}.") and not is_kept:
+                    remove_tree(self._folder.entry(name))
             if held is not None:
                 os.close(held)
 
     def listen(self) -> None:
         """Let starters come."""
-        loading, self._path = self._path, beneath(self._folder, f"{self._name}.sock")
+        loading, self._path = self._path, self._folder.address(f"{self._name}.sock")
         os.rename(loading, self._path)  # noqa: PTH104
 
     def serve(self, programs: Mapping[str, ForkedProgram]) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from subagent_server.run import durable, locks, processes
 from subagent_server.run.errors import HostError, StorageFailed, shorten
-from subagent_server.run.files import Entry, beneath, open_private, write_secret
+from subagent_server.run.files import PrivateDirectory
 from subagent_server.run.processes import Identity
 from subagent_server.verbs.access import new_token
 
@@ -74,7 +74,7 @@ class PageAccess:
         code = new_token()
         with self._open() as directory:
             _forget_old_codes(directory)
-            write_secret(directory, _code_file(code, server.process), b"")
+            directory.entry(_code_file(code, server.process)).touch()
         return code
 
     def redeem(self, code: str) -> PageSession | None:
@@ -87,7 +87,7 @@ class PageAccess:
             _forget_old_codes(directory)
             try:
                 # of two that use it, one has it
-                os.unlink(_code_file(code, processes.this_process()), dir_fd=directory)
+                os.unlink(_code_file(code, processes.this_process()), dir_fd=directory.descriptor)
             except FileNotFoundError:
                 return None
         session = PageSession(new_token(), new_token(), new_token())
@@ -112,9 +112,8 @@ class PageAccess:
         with self._open() as directory:
             for name in _records(directory):
                 if _server(directory, name) is None:
-                    with suppress(FileNotFoundError):
-                        os.unlink(name, dir_fd=directory)
-            write_secret(directory, f"{_SERVER}{process.pid}", json.dumps(facts).encode())
+                    directory.entry(name).unlink()
+            directory.entry(f"{_SERVER}{process.pid}").write(json.dumps(facts).encode())
 
     def servers(self) -> list[PageServer]:
         """Return the servers that live. Raises PageNotUsable."""
@@ -123,14 +122,10 @@ class PageAccess:
         return [server for server in found if server is not None]
 
     @contextmanager
-    def _open(self) -> Iterator[int]:
+    def _open(self) -> Iterator[PrivateDirectory]:
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            directory = open_private(str(self._path))
-            try:
-                yield directory
-            finally:
-                os.close(directory)
+            yield PrivateDirectory(self._path)
         except OSError as error:
             place, why = shorten(str(self._path), 200), error.strerror or error
             raise PageNotUsable(f"{place} cannot be used ({why}): fix that, then try again.") from error
@@ -142,23 +137,23 @@ def _code_file(code: str, process: Identity) -> str:
     return _CODE + sha256(of.encode("utf-8", "replace")).hexdigest()
 
 
-def _forget_old_codes(directory: int) -> None:
-    for name in os.listdir(directory):
+def _forget_old_codes(directory: PrivateDirectory) -> None:
+    for name in directory.names():
         with suppress(FileNotFoundError, IsADirectoryError):
             if not name.startswith(_SERVER):
-                made = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime
+                made = directory.stat(name).st_mtime
                 if time.time() - made > CODE_SECONDS:
-                    os.unlink(name, dir_fd=directory)
+                    directory.entry(name).unlink()
 
 
-def _records(directory: int) -> list[str]:
-    return [name for name in os.listdir(directory) if name.startswith(_SERVER)][:MAX_SERVERS]
+def _records(directory: PrivateDirectory) -> list[str]:
+    return [name for name in directory.names() if name.startswith(_SERVER)][:MAX_SERVERS]
 
 
-def _server(directory: int, name: str) -> PageServer | None:
+def _server(directory: PrivateDirectory, name: str) -> PageServer | None:
     """Return the server of a record, or None if it has gone."""
     try:
-        facts = json.loads(Entry.at(Path(beneath(directory, name))).read(_RECORD_BYTES))
+        facts = json.loads(directory.entry(name).read(_RECORD_BYTES))
         process = Identity.from_json(facts)
         if process is None or not processes.is_alive(process):
             return None
@@ -242,25 +237,22 @@ def token_of(file: Path | None, parent: str) -> str:
         raise TokensNotUsable("No token can be kept, because HOME names no directory: set it.")
     try:
         file.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory = open_private(str(file.parent))
+        directory = PrivateDirectory(file.parent)
+        lock = locks.open_lock(directory.entry(_LOCK))
         try:
-            lock = locks.open_lock(Entry.at(Path(beneath(directory, _LOCK))))
-            try:
-                locks.lock(lock)
-                return _kept_or_made(Path(beneath(directory, file.name)), file, parent)
-            finally:
-                os.close(lock)
+            locks.lock(lock)
+            return _kept_or_made(directory, file, parent)
         finally:
-            os.close(directory)
+            os.close(lock)
     except OSError as error:
         raise _not_usable(file, error.strerror or str(error)) from error
     except StorageFailed as error:
         raise _not_usable(file, str(error.__cause__ or error)) from error
 
 
-def _kept_or_made(path: Path, file: Path, parent: str) -> str:
+def _kept_or_made(directory: PrivateDirectory, file: Path, parent: str) -> str:
     try:
-        text = _content(path)
+        text = _content(Path(directory.address(file.name)))
     except FileNotFoundError:
         text = _HEAD
     known = _parsed(text, file)
@@ -268,7 +260,7 @@ def _kept_or_made(path: Path, file: Path, parent: str) -> str:
         return known[parent]
     token = new_token()
     line = "" if text.endswith("\n") else "\n"
-    durable.write_durably(Entry.at(path), f"{text}{line}{parent} {token}\n".encode())
+    durable.write_durably(directory.entry(file.name), f"{text}{line}{parent} {token}\n".encode())
     return token
 
 
