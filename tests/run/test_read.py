@@ -173,3 +173,14 @@ def test_a_lock_file_that_cannot_be_opened_refuses_the_change(store: RunStore) -
     with pytest.raises(StorageFailed):
         store.update(RUN_ID, transitions.StopRequested(), LATER)
     assert store.read(RUN_ID) == before
+
+
+def test_a_payload_is_read_up_to_its_bound(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subagent_server.run.store.PAYLOAD_BYTES", 8)
+    start_run(store)
+    file = store.paths.run(RUN_ID).payload.path
+    file.write_bytes(gzip.compress(b"x" * 8))
+    assert store.read_payload(RUN_ID) == b"x" * 8
+    file.write_bytes(gzip.compress(b"x" * 9))
+    with pytest.raises(UnreadableMeta, match="more than the 8 bytes"):
+        store.read_payload(RUN_ID)
