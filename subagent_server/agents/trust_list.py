@@ -21,7 +21,7 @@ from subagent_server.agents.yaml_reader import shown, why
 from subagent_server.run import durable, locks
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.run.errors import HostError, StorageFailed
-from subagent_server.run.files import Entry, PrivateDirectory
+from subagent_server.run.files import PrivateDirectory
 from subagent_server.run.records import Moment, Record
 
 # -- Pins: the programs that an agent or a server would start, and the places it would send a key to.
@@ -239,29 +239,19 @@ def _changing(path: Path | None) -> Iterator[dict[str, Project]]:
     directory = PrivateDirectory(path.parent)
     try:
         path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = locks.open_lock(directory.entry(_LOCK))
-        try:
-            locks.lock(lock)
+        with locks.exclusive(directory.entry(_LOCK)):
             trusted = read_trust_file(path)
             if trusted.trouble is not None:
                 raise TrustNotKept(trusted.trouble)
             projects = dict(trusted.projects)
             yield projects
-            _write(directory.entry(path.name), projects, path)
-        finally:
-            os.close(lock)
+            data = TrustFile(projects=projects).to_json()
+            if len(data) > MAX_BYTES:
+                most = f"{MAX_BYTES >> 20} MiB"
+                raise TrustNotKept(f"{shown(path)} would be larger than {most}: trust smaller directories.")
+            durable.write_durably(directory.entry(path.name), data)
     except OSError as error:
         raise _not_kept(path, error) from error
-
-
-def _write(file: Entry, projects: dict[str, Project], path: Path) -> None:
-    data = TrustFile(projects=projects).to_json()
-    if len(data) > MAX_BYTES:
-        raise TrustNotKept(
-            f"{shown(path)} would be larger than {MAX_BYTES >> 20} MiB: trust smaller directories."
-        )
-    try:
-        durable.write_durably(file, data)
     except StorageFailed as error:
         cause = error.__cause__
         raise (_not_kept(path, cause) if isinstance(cause, OSError) else error) from error

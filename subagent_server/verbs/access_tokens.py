@@ -238,12 +238,8 @@ def token_of(file: Path | None, parent: str) -> str:
     try:
         file.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory = PrivateDirectory(file.parent)
-        lock = locks.open_lock(directory.entry(_LOCK))
-        try:
-            locks.lock(lock)
+        with locks.exclusive(directory.entry(_LOCK)):
             return _kept_or_made(directory, file, parent)
-        finally:
-            os.close(lock)
     except OSError as error:
         raise _not_usable(file, error.strerror or str(error)) from error
     except StorageFailed as error:
