@@ -6,7 +6,6 @@ order, because the child does: no part of one is ever in the memory of the zygot
 
 import ctypes
 import fcntl
-import hmac
 import os
 import select
 import signal
@@ -250,6 +249,8 @@ def _serve_starter(
 def _prepared(connection: socket.socket, title: Title, secret: bytes) -> Order:
     """Take over everything from the starter; nothing is done yet."""
     # 1. Only a starter that can read the secret goes on.
+    import hmac  # here, because it loads libcrypto, and a plain shim has this module in its memory too
+
     if not hmac.compare_digest(connection.recv(SECRET_BYTES + 1), secret):
         raise OrderRefused("a starter that does not know the secret")
     # 2. It has to be as this process, whatever name it has come by: nothing of this is taken over.

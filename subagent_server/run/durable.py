@@ -6,7 +6,6 @@ Standard library only: the shim imports this module.
 import errno
 import json
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ def prepare(file: Entry, data: bytes) -> Entry:
         StorageFailed: the disk refused; nothing is left behind.
     """
     writer = f"{processes.host_tag()}.{os.getpid()}"
-    temporary = file.directory.entry(f".{file.name}.{writer}.{secrets.token_hex(4)}.tmp")
+    temporary = file.directory.entry(f".{file.name}.{writer}.{os.urandom(4).hex()}.tmp")
     _make(temporary, data, file)
     return temporary
 

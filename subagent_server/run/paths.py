@@ -7,7 +7,6 @@ only: the shim imports this module.
 import errno
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -218,7 +217,7 @@ def _mark_in_file(descriptor: int) -> bytes:
 
 def _mark(descriptor: int) -> None:
     """Mark a directory by its inode, which some file systems give anew at the first change: so, twice."""
-    name = secrets.token_hex(8)
+    name = os.urandom(8).hex()
     try:
         for _ in range(2):
             os.setxattr(descriptor, ATTRIBUTE, f"{name} {os.fstat(descriptor).st_ino}".encode())
