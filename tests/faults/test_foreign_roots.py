@@ -79,34 +79,26 @@ def test_the_tools_and_resources_show_a_foreign_root_and_change_nothing_in_it(sc
     unchanged(scene.root, before)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+def test_a_verb_that_changes_is_refused_in_a_foreign_root_and_names_what_adopts_it(scene: Scene) -> None:
+    kinds = (("worker.out", "running"), (FIFO, "waiting"))
+    running, waiting = (
+        scene.plant([next(k for k in NAMED if (k.file, k.base, k.shape) == (file, base, "fifo"))])[0].run_id
+        for file, base in kinds
+    )
+    before = tree(scene.root)
+    scene.seen()
+    for words in (
         ["run", AGENT, "Do it.", "--detach"],
-        ["stop", "RUNNING"],
-        ["reply", "WAITING", "blue"],
+        ["stop", running],
+        ["reply", waiting, "blue"],
         ["continue", HEALTHY, "Go on."],
         ["rm", HEALTHY],
         ["prune"],
-        ["prune", "--dry-run"],
-        ["wait", "RUNNING", "--timeout", "1"],
-    ],
-    ids=lambda words: "-".join(words[:1]),
-)
-def test_a_verb_that_changes_is_refused_in_a_foreign_root_and_names_what_adopts_it(
-    scene: Scene, words: list[str]
-) -> None:
-    kinds = {"RUNNING": ("worker.out", "running"), "WAITING": (FIFO, "waiting")}
-    runs = {
-        name: each.run_id
-        for name, (file, base) in kinds.items()
-        for each in scene.plant([next(k for k in NAMED if (k.file, k.base, k.shape) == (file, base, "fifo"))])
-    }
-    before = tree(scene.root)
-    scene.seen()
-    refused = scene.judged(*(runs.get(word, word) for word in words))
-    if "--dry-run" not in words:
+        ["wait", running, "--timeout", "1"],
+    ):
+        refused = scene.judged(*words)
         assert refused.code not in (0, 124) and TRUST in refused.err, str(refused)
+    scene.judged("prune", "--dry-run")
     unchanged(scene.root, before)
 
 
