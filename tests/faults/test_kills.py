@@ -64,10 +64,11 @@ def test_a_run_without_a_shim_is_judged_dead_only_after_its_worker_is(world: Wor
     run_id = world.start()
     world.asking(run_id)
     worker = world.worker(run_id)
-    processes.send_signal(worker, signal.SIGSTOP)  # it cannot see its end, and cannot end by itself
-    kill(world.shim(run_id))
     with ThreadPoolExecutor(1) as reader:
-        with exclusive(world.paths(run_id).meta_lock):  # nobody can write what became of the run
+        # Nobody can write what became of the run, and the worker is not stopped in the middle of a write.
+        with exclusive(world.paths(run_id).meta_lock):
+            processes.send_signal(worker, signal.SIGSTOP)  # it cannot see its end, and cannot end by itself
+            kill(world.shim(run_id))
             judged = reader.submit(world.look, run_id)
             wait_for(lambda: not processes.is_alive(worker), TIMEOUT_SECONDS, "the end of the worker")
             assert not world.meta(run_id).status.is_terminal
