@@ -181,9 +181,9 @@ _ALL = (
             ),
         },
         next_step="Start Claude Code anew.",
-        asks="It asks once if it may use the servers of a project (the default answer is no), and before "
+        asks="It asks once if it may use the servers of a project, and before "
         "the first call of each tool; `claude -p` refuses tools that nobody has allowed.",
-        still_asks="In a folder that is new to it, it asks whether you trust it (the default answer is no).",
+        still_asks="In a folder that is new to it, it asks whether you trust it.",
     ),
     Client(
         name="codex",

@@ -23,7 +23,7 @@ def test_claude_code_may_use_the_server_without_asking_unless_that_is_not_wanted
 ) -> None:
     settings = cli.home / ".claude" / "settings.local.json"
     done = written(cli, "claude", "--no-approve")
-    assert not settings.exists() and "the default answer is no" in done.stderr
+    assert not settings.exists() and "It asks once if it may use the servers" in done.stderr
     settings.parent.mkdir()
     settings.write_text('{"permissions": {"deny": ["Bash(rm:*)"], "allow": [ "Read" ]}}', encoding="utf-8")
     shown = written(cli, "claude").stdout
