@@ -109,11 +109,13 @@ def main(directory: str, number: str) -> None:
     clock = time.time() - probe.stat().st_mtime
     words = f"{processes.host_name()}: Python {platform.python_version()}, clock {clock:+.1f} s, "
     words += f"sandbox {outlook(os.environ)}"
-    answer = {"version": __version__, "words": words, "faults": list(_faults(place))}
+    answer = {"version": __version__, "words": words, "faults": list(_faults(place, clock))}
     durable.write_durably(place.entry(number), json.dumps(answer).encode())
 
 
-def _faults(place: Directory) -> Iterator[str]:
+def _faults(place: Directory, clock: float) -> Iterator[str]:
+    if abs(clock) > 1.0:
+        yield f"its clock is {clock:+.1f} s off, and questions expire by it"
     if not locks.is_held(place.entry("lock")):
         yield "it does not see locks of other hosts (`local_lock` of NFS keeps them back)"
     for path, inode in durable.read_object(place.entry("shared"), RECORD_BYTES).items():
@@ -122,10 +124,7 @@ def _faults(place: Directory) -> Iterator[str]:
 
 
 def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None
+    return path.stat().st_ino if path.is_dir() else None
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`doctor --nodes`: what nodes answer is data, and what they do not answer is a finding."""
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.process.remote import NoAnswer, RemoteLauncher
+from subagent_server.run import locks
 from subagent_server.run.errors import BadArgument
 from subagent_server.settings import read_settings
 from subagent_server.verbs import check_nodes
@@ -41,6 +43,16 @@ def test_a_node_that_has_everything_has_no_fault(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(check_nodes, "outlook", lambda _: "none")
     (report,) = reports(tmp_path, monkeypatch, main)
     assert report.faults == [] and "Python 3." in report.words and "clock +0.0 s" in report.words
+
+
+def test_a_clock_and_a_lock_that_a_node_does_not_share_are_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_nodes, "outlook", lambda _: "none")
+    monkeypatch.setattr(locks, "is_held", lambda _: False)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    (report,) = reports(tmp_path, monkeypatch, main)
+    assert ["clock" in each or "locks" in each for each in report.faults] == [True, True]
 
 
 def refuse(*_: str) -> None:
