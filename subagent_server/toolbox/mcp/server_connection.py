@@ -142,7 +142,7 @@ def _why_not_started(error: OSError, command: str) -> str:
 # The SDK refuses a page whole if one tool of it is at fault. So its answer is looked at on the way in: a
 # loose input schema is made an object, and a tool that is at fault all the same is left out, with a warning.
 
-_MOST_PAGES = 1_000
+_MOST_PAGES, _MOST_TOOLS = 1_000, 10_000
 _LIST = "tools/list"
 _OLDEST_JUDGED = "2025-11-25"
 """The version by which the SDK judges a session that has agreed on none."""
@@ -152,7 +152,7 @@ async def all_tools(session: ClientSession) -> list[Tool]:
     """Return the tools of all pages; a server without tools has none.
 
     Raises:
-        ServerTrouble: the pages do not end.
+        ServerTrouble: the pages do not end, or hold more than a worker has room for.
     """
     tools: list[Tool] = []
     cursors: set[str] = set()
@@ -165,6 +165,8 @@ async def all_tools(session: ClientSession) -> list[Tool]:
                 return []
             raise
         tools += page.tools
+        if len(tools) > _MOST_TOOLS:
+            raise ServerTrouble(f"lists more than {_MOST_TOOLS:,} tools")
         cursor = page.next_cursor
         if cursor is None:
             return tools

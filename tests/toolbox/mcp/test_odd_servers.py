@@ -7,14 +7,17 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from mcp import ClientSession
+from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
 
 from subagent_server.run import processes
 from subagent_server.run.errors import RunRefused
 from subagent_server.sandbox.box import Rules, build_box
 from subagent_server.toolbox.agent_process import AgentProcess, ProcessOrder
+from subagent_server.toolbox.mcp.server_connection import ServerTrouble, all_tools
 from tests.helpers.bubblewrap import settings as bubblewrap_settings
 from tests.helpers.mcp_servers import scripted
 from tests.helpers.wait import wait_for
@@ -66,6 +69,21 @@ def test_all_pages_of_a_list_are_read(tmp_path: Path) -> None:
             assert list(field.tools) == many
 
     run(work())
+
+
+def test_more_tools_than_a_worker_has_room_for_are_not_taken() -> None:
+    class Session:
+        pages = 0
+
+        async def list_tools(self, params: PaginatedRequestParams) -> ListToolsResult:
+            self.pages += 1
+            tools = [Tool(name=f"{self.pages}-{n}", input_schema={"type": "object"}) for n in range(1_000)]
+            return ListToolsResult(tools=tools, next_cursor=str(self.pages))
+
+    session = Session()
+    with pytest.raises(ServerTrouble, match="more than 10,000 tools"):
+        asyncio.run(all_tools(cast(ClientSession, session)))
+    assert session.pages == 11
 
 
 @pytest.mark.parametrize(
