@@ -359,7 +359,8 @@ _HARMLESS: dict[tuple[str, bool], dict[str, str]] = {
 }
 """By section, and whether it has a name in quotes: the keys, in lower case, and the form of the values."""
 _SECTION = re.compile(r'\[([A-Za-z0-9-]+)(?:[ \t]+"([^"\\\x00-\x1f]+)")?\][ \t]*')
-_KEY = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*=[ \t]*([^\"\\;#\x00-\x1f]*?)[ \t]*")
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+_ODD = re.compile(r"[\"\\;#\x00-\x1f]")
 _NOTHING = re.compile(r"[ \t]*([#;].*)?")
 
 
@@ -374,11 +375,17 @@ def harmless(config: str) -> str | None:
             allowed, changed = found or {}, changed or found is None
             if found is not None:
                 kept.append(line)
-        elif (key := _KEY.fullmatch(line)) and _fits(allowed.get(key[1].lower()), key[2]):
-            kept.append(f"\t{key[1]} = {key[2]}")
+        elif (setting := _setting(line)) and _fits(allowed.get(setting[0].lower()), setting[1]):
+            kept.append(f"\t{setting[0]} = {setting[1]}")
         else:
             changed = changed or _NOTHING.fullmatch(line) is None
     return "\n".join([*kept, ""]) if changed else None
+
+
+def _setting(line: str) -> tuple[str, str] | None:
+    """Return key and value. One pattern for both took the cube of the spaces in a hostile line: hours."""
+    key, sign, value = (part.strip(" \t") for part in line.partition("="))
+    return (key, value) if sign and _KEY.fullmatch(key) and not _ODD.search(value) else None
 
 
 def _fits(form: str | None, value: str) -> bool:

@@ -68,6 +68,16 @@ def test_what_has_git_start_programs_is_dropped(text: str, tmp_path: Path) -> No
     assert not any(word in listed.lower() for word in ("hookspath", "worktree=", "fsmonitor"))
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "line", ['a ={}"', "a{}b", "[core{}x", "{}1", "url = {}@", '[remote "x"]\n\turl ={}-']
+)
+def test_a_line_of_any_length_is_judged_at_once(line: str) -> None:
+    for filler in (" ", "a", ":", ".", "::", "a "):
+        kept = harmless("[core]\n" + line.format(filler * 50_000))
+        assert kept is not None and len(kept) < 100
+
+
 def take(cwd: Path, path: str = "sub/.git") -> Taken:
     """Disarm one repository."""
     return disarmed(cwd, [path], Quarantine(Directory(cwd.parent / "quarantine")))
