@@ -561,7 +561,9 @@ def changes(before: Seen | None, after: Seen, since: float) -> list[str]:
             is_new = known != print_ or print_.changed >= since * 1e9
         else:
             is_new = (before is not None and before.whole) or print_.changed >= since * 1e9
-        if is_new and not any(path.startswith(above) for above in found if above.endswith("/")):
+        above = found[-1] if found and found[-1].endswith("/") else None
+        # in this order, what lies in a directory comes right behind it
+        if is_new and not (above is not None and path.startswith(above)):
             found.append(path)
     return found
 

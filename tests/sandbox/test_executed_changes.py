@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.sandbox import file_watch
-from subagent_server.sandbox.file_watch import changes, look, own_hooks
+from subagent_server.sandbox.file_watch import Fingerprint, Seen, changes, look, own_hooks
 from tests.helpers.ordinary_user import user
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.world import World
@@ -135,6 +135,14 @@ def test_a_look_into_very_deep_directories_does_not_recurse(cwd: Path) -> None:
     finally:
         sys.setrecursionlimit(limit)
     assert changes(before, after, time.time()) == [".vscode/"]
+
+
+@pytest.mark.timeout(30)
+def test_very_many_changes_are_compared_at_once() -> None:
+    paths = [f"{number}/.vscode/{name}" for number in range(30_000) for name in ("", "tasks.json")]
+    after = Seen(dict.fromkeys(paths, Fingerprint(1, 1)), frozenset(), (), whole=True, cut=False)
+    before = Seen({}, frozenset(), (), whole=True, cut=False)
+    assert len(changes(before, after, time.time())) == 30_000
 
 
 def test_a_flood_of_names_that_hides_a_repository_is_seen_as_one(
