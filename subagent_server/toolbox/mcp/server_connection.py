@@ -142,7 +142,7 @@ def _why_not_started(error: OSError, command: str) -> str:
 # The SDK refuses a page whole if one tool of it is at fault. So its answer is looked at on the way in: a
 # loose input schema is made an object, and a tool that is at fault all the same is left out, with a warning.
 
-_MOST_PAGES, _MOST_TOOLS = 1_000, 10_000
+_MOST_PAGES, _MOST_TOOLS = 1_000, 5_000
 _LIST = "tools/list"
 _OLDEST_JUDGED = "2025-11-25"
 """The version by which the SDK judges a session that has agreed on none."""

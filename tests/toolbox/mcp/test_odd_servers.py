@@ -81,9 +81,9 @@ def test_more_tools_than_a_worker_has_room_for_are_not_taken() -> None:
             return ListToolsResult(tools=tools, next_cursor=str(self.pages))
 
     session = Session()
-    with pytest.raises(ServerTrouble, match="more than 10,000 tools"):
+    with pytest.raises(ServerTrouble, match="more than 5,000 tools"):
         asyncio.run(all_tools(cast(ClientSession, session)))
-    assert session.pages == 11
+    assert session.pages == 6
 
 
 @pytest.mark.parametrize(
