@@ -196,6 +196,8 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         self._at_end = at_end
         self._answering: set[asyncio.Task[None]] = set()
         self._takes_batches = False
+        self._more_is_read = False
+        """Whether a whole line lies behind the last one that was yielded."""
         self._messages = self._read_messages()  # one for all loops: the SDK looks at the first message alone
 
     async def receive(self) -> SessionMessage:
@@ -209,17 +211,36 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         """Leave the descriptor open: other processes may share it."""
 
     async def _read_messages(self) -> AsyncIterator[SessionMessage]:
+        """Yield the messages, without a first discovery that a handshake follows.
+
+        A client may give its discovery up while the server starts (the AI SDK after 1 s). Both lie in the
+        pipe then, and the SDK would serve the era of the first alone.
+        """
+        is_first, discovery = True, None
+        async for message in self._every_message():
+            if is_first and self._more_is_read and _method(message) == "server/discover":
+                is_first, discovery = False, message
+                continue
+            if discovery is not None and _method(message) != "initialize":
+                yield SessionMessage(discovery)
+            elif isinstance(discovery, types.JSONRPCRequest):
+                self._outgoing.unanswered.pop(discovery.id, None)
+            is_first, discovery = False, None
+            if message is not None:
+                yield SessionMessage(message)
+        await self._at_end()
+
+    async def _every_message(self) -> AsyncIterator[types.JSONRPCMessage | None]:
+        """Yield the message of each line, None for a line that is none."""
         async for line, size in self._lines():
             if not await self._has_room():
                 break
             batch = batch_of(line) if self._takes_batches and size <= MAX_LINE_BYTES else None
             if batch is not None and batch_fault(batch) is None:
                 for each in batch:  # each is answered alone, as the protocol allows
-                    if (message := self._taken(json.dumps(each).encode(), size)) is not None:
-                        yield SessionMessage(message)
-            elif (message := self._taken(line, size)) is not None:
-                yield SessionMessage(message)
-        await self._at_end()
+                    yield self._taken(json.dumps(each).encode(), size)
+            else:
+                yield self._taken(line, size)
 
     def _taken(self, line: bytes, size: int) -> types.JSONRPCMessage | None:
         """Return the message of a line; None if it is none, which is answered here, or empty."""
@@ -237,7 +258,8 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         size = 0
         while data := await self._read():
             *whole, rest = data.split(b"\n")
-            for part in whole:
+            for number, part in enumerate(whole, 1):
+                self._more_is_read = number < len(whole)
                 yield b"".join([*parts, part]), size + len(part)
                 parts, size = [], 0
             parts.append(rest)
@@ -342,6 +364,10 @@ class _Outgoing(ObjectSendStream[SessionMessage]):
     def _write(self, data: memoryview) -> None:
         while data:
             data = data[os.write(self._descriptor, data) :]
+
+
+def _method(message: types.JSONRPCMessage | None) -> str | None:
+    return getattr(message, "method", None)
 
 
 @dataclass(frozen=True)

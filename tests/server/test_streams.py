@@ -6,7 +6,7 @@ import subprocess
 
 from subagent_server.server.connection import MAX_AT_WORK
 from tests.helpers.forked import PROGRAM
-from tests.helpers.raw_server import HELLO, READY, request, tool_call
+from tests.helpers.raw_server import HELLO, MODERN, READY, request, tool_call
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -28,6 +28,17 @@ def test_messages_may_come_in_pieces_with_any_line_end_and_the_last_without_one(
         (answer,) = server.rest()
         assert server.leaves(LEAVES_WITHIN) == 0
     assert answer["id"] == 1 and "ünïcode, 日本" in answer["result"]["content"][0]["text"]
+
+
+def test_a_discovery_that_its_client_gave_up_does_not_refuse_the_handshake(world: World) -> None:
+    discovery = request(1, "server/discover", **MODERN)
+    with world.raw_server() as server:
+        server.say_pieces(b"".join(json.dumps(each).encode() + b"\n" for each in (discovery, HELLO)))
+        assert server.answer_to("hello")["result"]["protocolVersion"] == "2025-11-25"
+    with world.raw_server() as server:
+        other = request(2, "tools/list", **MODERN)
+        server.say_pieces(b"".join(json.dumps(each).encode() + b"\n" for each in (discovery, other)))
+        assert "result" in server.answer_to(1) and "result" in server.answer_to(2)
 
 
 def test_input_and_output_may_be_files(world: World) -> None:
