@@ -83,12 +83,22 @@ class AcpDialect:
         events.counts("tool_calls")  # of turns the protocol does not tell
 
     def launch(self) -> Launch:
-        """Return its command line. `{mcpConfig}` is for agents that take no server with a session."""
-        args = self._task.agent.args
+        """Return its command line. `{mcpConfig}` is for agents that take no stdio server with a session.
+
+        Raises:
+            RunRefused: `config`, if such an agent has a stdio server of its own, which would not reach it.
+        """
+        agent, args = self._task.agent, self._task.agent.args
         if any(MCP_CONFIG in word for word in args):
+            if lost := [name for name, server in agent.mcp_servers.items() if server.type == "stdio"]:
+                raise RunRefused(
+                    "config",
+                    f"mcpServers.{lost[0]} does not reach {agent.command}: it takes no stdio server.",
+                    "Offer the server as `http`, or leave it out.",
+                )
             place = str(self._task.write_mcp_config())
             args = [word.replace(MCP_CONFIG, place) for word in args]
-        return Launch([self._task.agent.command or "", *args])
+        return Launch([agent.command or "", *args])
 
     def first_words(self) -> str:
         """Return the words that begin the conversation: the protocol has no place for a system prompt."""

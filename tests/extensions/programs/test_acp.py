@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from acp import schema
 
+from subagent_server.extensions.programs.acp import AcpDialect
 from tests.extensions.programs.direct import Worked
 from tests.extensions.programs.test_codex import told
 from tests.helpers.wait import wait_for
@@ -105,6 +107,34 @@ def test_a_run_over_the_protocol_that_ends_so_has_failed_and_says_why(tmp_path: 
     task, keys, code, words = BAD_ENDS[name]
     found = direct(tmp_path, task, **keys).failure
     assert found.code == code and words in f"{found.message} {found.hint}", found
+
+
+@pytest.mark.parametrize(
+    ("facts", "tool"),
+    [
+        ({"kind": "execute", "title": "echo hi"}, "execute"),
+        ({"kind": "other", "title": "mcp__subagent__ask_parent"}, "mcp__subagent__ask_parent"),
+        ({"kind": "execute", "title": "mcp__subagent__ask_parent; rm -r x"}, "execute"),
+        ({"kind": "other", "title": "{}", "_meta": {"toolName": "mcp__subagent__ask_parent"}},
+         "mcp__subagent__ask_parent"),
+        ({"kind": "execute", "_meta": {"claudeCode": {"toolName": "Bash"}}}, "Bash"),
+    ],
+)  # fmt: skip
+def test_a_tool_has_the_name_that_the_agent_gives_beside_its_kind(facts: dict[str, Any], tool: str) -> None:
+    call = schema.ToolCallUpdate.model_validate({"toolCallId": "1", **facts})
+    assert object.__new__(AcpDialect).tool_of(call) == tool
+
+
+def test_an_agent_that_takes_no_stdio_server_gets_a_file_and_no_server_of_the_agent_file(
+    tmp_path: Path,
+) -> None:
+    words = {"runner": "acp", "command": sys.executable, "args": [str(FAKE), "@{mcpConfig}"]}
+    assert Worked(tmp_path, "say:Done.", {}, **words).outcome.text == "Done."
+    written = json.loads((tmp_path / "mcp.json").read_text(encoding="utf-8"))
+    assert written["mcpServers"]["subagent"]["command"] == "false"
+    servers = {"paint": {"command": "paint"}, "web": {"type": "http", "url": "http://127.0.0.1:9"}}
+    refused = Worked(tmp_path, "say:Done.", {}, **words, mcpServers=servers).failure
+    assert refused.code == "config" and "mcpServers.paint" in refused.message
 
 
 def test_whatever_an_agent_says_the_run_goes_on(tmp_path: Path) -> None:
