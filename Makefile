@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 6
 CLIENTS ?= .cache/clients
 SERVERS ?= .cache/servers
+HOSTS ?= .cache/hosts
 INSTALLERS ?= .cache/installers
 RELEASE ?= .cache/release
 FAST := $(addprefix tests/,agents cli extensions loop run server toolbox tools verbs worker)
@@ -22,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE =
 # A lock is whole, so nothing is resolved: pip 23 takes the newest `coverage[toml]` beside a pinned `coverage`, and refuses it.
 LOCKED := --quiet --disable-pip-version-check --require-hashes --no-deps
 
-.PHONY: help docs demo lint typecheck check test test-fast mutants test-whole test-races test-clients test-browser test-nodes soak-nodes bench-nodes test-install nightly \
+.PHONY: help docs demo lint typecheck check test test-fast mutants test-whole test-races test-clients test-hosts test-browser test-nodes soak-nodes bench-nodes test-install nightly \
 	picture fuzz soak soak-continue soak-flows bench format lock release release-check clean
 
 help:  ## what can be made
@@ -50,6 +51,10 @@ test-races: $(VENV)/.installed-dev  ## the tests of races, TIMES times, beside t
 test-clients: $(VENV)/.installed-dev $(CLIENTS)/.installed $(SERVERS)/.installed  ## what npm has: real clients as parents, MCP servers that others wrote
 	CLIENTS=$(CLIENTS) $(BIN)/pytest -n 2 --timeout 300 tests/clients
 	$(BIN)/pytest -n 2 --timeout 300 -m npm
+
+test-hosts: $(VENV)/.installed-dev $(INSTALLERS)/.installed  ## hosts of PyPI and npm as parents; HOST=NAME is one of them
+	$(BIN)/python -m tests.hosts.install $(HOSTS) $(abspath $(INSTALLERS))/bin/uv $(HOST)
+	HOSTS=$(HOSTS) $(BIN)/pytest -n 2 --timeout 600 tests/hosts $(if $(HOST),-k "[$(HOST)]")
 
 test-browser: $(VENV)/.installed-browser  ## the page in Debian's Chromium (`apt-get install chromium`); PICTURES=1 takes the pictures of docs/
 	$(BIN)/pytest -n 0 --timeout 300 tests/browser
@@ -132,7 +137,7 @@ release-check: $(VENV)/.installed-dev $(INSTALLERS)/.installed $(RELEASE)/.insta
 	WHEEL=$$(echo dist/*.whl) INSTALLERS=$(abspath $(INSTALLERS)) $(BIN)/pytest -n 2 --timeout 1200 tests/test_installed.py
 
 clean:  ## remove the environment and the caches
-	rm -rf $(VENV) $(CLIENTS) $(SERVERS) $(INSTALLERS) $(RELEASE) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(CLIENTS) $(HOSTS) $(SERVERS) $(INSTALLERS) $(RELEASE) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)

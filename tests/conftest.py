@@ -17,7 +17,7 @@ from tests.helpers.world import World
 _WARM = pytest.StashKey[Path]()
 _TESTS = Path(__file__).parent
 _PROCESS_FOLDERS = frozenset(
-    ("browser", "clients", "end_to_end", "faults", "http", "process", "sandbox", "soak", "worktrees")
+    ("browser", "clients", "end_to_end", "faults", "hosts", "http", "process", "sandbox", "soak", "worktrees")
 )
 _PROCESS_FIXTURES = frozenset(("cli", "world"))
 _is_refused = False

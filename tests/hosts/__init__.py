@@ -1,0 +1,1 @@
+"""MCP hosts of others as parents: `make test-hosts`."""
