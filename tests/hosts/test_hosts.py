@@ -138,7 +138,7 @@ def test_a_run_is_started_asks_is_answered_and_gives_its_result_and_one_is_stopp
         (run_id,) = set(RUN_ID.findall(parent.call("run_asker", prompt="Paint it.")))
         world.asking(run_id)
         assert "Which colour?" in parent.call("check_status", runId=run_id)
-        assert "blue" in parent.call("reply_subagent", runId=run_id, answer="blue")
+        parent.call("reply_subagent", runId=run_id, answer="blue")
         world.until(run_id, lambda meta: meta.status is Status.COMPLETED)
         assert "It is blue." in parent.call("check_status", runId=run_id)
         started = parent.call("run_sleeper", prompt="Sleep.")
