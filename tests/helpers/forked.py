@@ -59,9 +59,8 @@ def popen(
         _become(words[3:], asked, options.get("pass_fds", ()))
 
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # 3.12 on says that no other thread is in the fork
+        # Python 3.12 and later say that the other threads are not in the fork.
+        warnings.simplefilter("ignore", DeprecationWarning)
         return subprocess.Popen(words, preexec_fn=instead_of_executing, **options)
 
 
