@@ -60,12 +60,12 @@ class Cli:
             "PYTHONUTF8": "1",
             "ANTHROPIC_API_KEY": "no-model-is-called-with-this",
             "XDG_CONFIG_HOME": str(configuration),
+            "XDG_STATE_HOME": str(home.with_name(f"{home.name}.state")),
         }
 
     def have_boxes(self) -> None:
-        """Let MCP servers work in boxes from here on, and keep what they download beside the home."""
+        """Let MCP servers work in boxes from here on."""
         self.environment |= bubblewrap.settings()
-        self.environment["XDG_STATE_HOME"] = str(self.home.with_name(f"{self.home.name}.state"))
 
     def __call__(
         self,

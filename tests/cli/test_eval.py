@@ -47,7 +47,6 @@ def at_work(cli: Cli) -> int:
 
 def test_each_kind_of_expectation_passes_and_fails(cli: Cli) -> None:
     cli.agent("worker")
-    cli.environment["XDG_STATE_HOME"] = str(cli.home.with_name("state"))
     schema = {"type": "object", "required": ["cause"]}
     found = cli.json(
         "eval",

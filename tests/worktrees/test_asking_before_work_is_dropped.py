@@ -1,6 +1,5 @@
 """`subagent rm` asks a person before changes that nobody has merged go."""
 
-from pathlib import Path
 
 from tests.cli.command import BOUND, Cli, Model
 from tests.cli.conftest import cli, model
@@ -12,9 +11,8 @@ from tests.helpers.wait import wait_for
 __all__ = ["cli", "model"]
 
 
-def test_a_person_is_asked_and_a_no_keeps_the_run(cli: Cli, model: Model, tmp_path: Path) -> None:
+def test_a_person_is_asked_and_a_no_keeps_the_run(cli: Cli, model: Model) -> None:
     make_repository(cli.home)
-    cli.environment["XDG_STATE_HOME"] = str(tmp_path.with_name(f"{tmp_path.name}.state"))
     model(shell("echo new > new.txt"), says("Done."))
     cli.agent("worker", isolation="worktree", sandbox="none")
     done = cli("run", "worker", "Go.")
