@@ -1,6 +1,5 @@
 """`subagent rm` asks a person before changes that nobody has merged go."""
 
-
 from tests.cli.command import BOUND, Cli, Model
 from tests.cli.conftest import cli, model
 from tests.cli.terminal import person
