@@ -36,7 +36,7 @@ def test_over_http_each_client_gets_a_token_of_its_own_which_is_shown_nowhere(
     cli: Cli, home: Path, client: str
 ) -> None:
     done = written(cli, client, "--http")
-    tokens = home / ".local" / "state" / "subagent" / "http-tokens"
+    tokens = Path(cli.environment["XDG_STATE_HOME"]) / "subagent" / "http-tokens"
     assert stat.S_IMODE(tokens.stat().st_mode) == 0o600
     (token,) = [line.split()[1] for line in tokens.read_text().splitlines() if line.startswith(client)]
     assert token not in done.stdout + done.stderr and "TOKEN" in done.stdout
@@ -66,4 +66,4 @@ def test_what_cannot_be_registered_over_http_is_refused(
 ) -> None:
     done = cli("init", *words, "--yes")
     assert done.returncode == 2 and sentence in done.stderr
-    assert not (home / ".local").exists()
+    assert not Path(cli.environment["XDG_STATE_HOME"], "subagent", "http-tokens").exists()

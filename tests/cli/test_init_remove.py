@@ -16,9 +16,8 @@ ALLOWED = '{\n  "permissions": {\n    "allow": ["Read"],\n    "deny": []\n  }\n}
 
 
 def of_clients(cli: Cli) -> dict[str, bytes]:
-    """Return all files but those in which this program keeps its trust, and what it wrote."""
-    ours = ("trust.", ".local/state/subagent/")
-    return {path: text for path, text in everything(cli.home).items() if not any(map(path.count, ours))}
+    """Return all files but those in which this program keeps its trust."""
+    return {path: text for path, text in everything(cli.home).items() if "trust." not in path}
 
 
 def said(text: bytes) -> object:

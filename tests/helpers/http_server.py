@@ -68,7 +68,8 @@ class HttpServer:
         self.port = port
         self._as_fork = as_fork
         self._command, self._environment, self._cwd, self._errors = command, environment, cwd, errors
-        self._tokens = Path(environment["HOME"]) / ".local" / "state" / "subagent" / "http-tokens"
+        state = environment.get("XDG_STATE_HOME", f"{environment['HOME']}/.local/state")
+        self._tokens = Path(state) / "subagent" / "http-tokens"
         self._said_before = errors.stat().st_size if errors.exists() else 0
 
     def __enter__(self) -> Self:

@@ -20,9 +20,9 @@ WAITS = "import threading\nthreading.Event().wait()"
 CALL = '{"call": 1, "function": "shop.price", "arguments": {}}\n'
 CHECKS = "".join(
     f'{{"call": {number}, "function": "check", "arguments": {{"calls": {calls}}}}}\n'
-    for number, calls in enumerate(("5", '[["shop.price", {"n": ' + "[" * 500 + "]" * 500 + "}]]", "[]"), 90)
+    for number, calls in enumerate(("5", '[["shop.price", {"n": ' + "[" * 150 + "]" * 150 + "}]]", "[]"), 90)
 )
-"""Questions about arguments that no program asks: no list, a value that is too deep, and one too many."""
+"""Questions about arguments that no program asks: no list, a deep value, and one too many."""
 FORKS = "import os\nif os.fork() == 0:\n    os.setsid()\n    os.execvp('sleep', ['sleep', '600'])\n'left'"
 KILLS = "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(1, signal.SIGKILL)\n'alive'"
 DELETES = "import shutil\nshutil.rmtree('/tmp', True)\nshutil.rmtree('.', True)"
@@ -46,6 +46,7 @@ def test_records_that_a_program_fakes_end_that_program_and_nothing_else(world: W
         "b'nonsense\\n'": "not the JSON of a call",
         "b'{}\\n'": "neither a call nor an end",
         "b'[' * 200_000 + b'\\n'": "not the JSON of a call",
+        "b'[' * 300 + b']' * 300 + b'\\n'": "nested more than 200 deep",
         f"{CALL!r}.encode() * 2": "two calls have the number 1",
         "b'{\"ready\": true}\\n' * 3_000": "neither a call nor an end",
         "b'{\"end\": 0}\\n' * 300_000": "more than 200,000 records",
