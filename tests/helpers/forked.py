@@ -42,9 +42,7 @@ def import_everything() -> None:
             import_module(name)
 
 
-def popen(
-    command: Sequence[str], env: Environment, *, as_fork: bool = True, **options: Any
-) -> "subprocess.Popen[bytes]":
+def popen(command: Sequence[str], env: Environment, **options: Any) -> "subprocess.Popen[bytes]":
     """Start a command: `subagent` as a fork wherever that is the same, all else as it is."""
     words, asked = list(command), dict(env)
     odd = [
@@ -52,7 +50,8 @@ def popen(
         for name, value in asked.items()
         if name.startswith(_OF_AN_INTERPRETER) and _AS_HERE.get(name) != value
     ]
-    if tuple(words[:3]) != PROGRAM or odd or not as_fork:
+    serves_http = "--http" in words or words[3:4] == ["page"]  # executed, as HttpServer says why
+    if tuple(words[:3]) != PROGRAM or odd or serves_http:
         return subprocess.Popen(words, env=asked, **options)
 
     def instead_of_executing() -> NoReturn:

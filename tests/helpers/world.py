@@ -165,11 +165,11 @@ class World:
         """Start the server without a client."""
         return RawServer([*PROGRAM, "serve", *flags], self.environment, self.work, self.errors)
 
-    def http_server(self, *flags: str, port: int | None = None, as_fork: bool = True) -> HttpServer:
+    def http_server(self, *flags: str, port: int | None = None) -> HttpServer:
         """Start the server over HTTP, on a port of its own if none is named."""
         port = port or free_port()
         command = [*PROGRAM, "serve", "--http", f"127.0.0.1:{port}", *flags]
-        return HttpServer(command, self.environment, self.work, self.errors, port, as_fork=as_fork)
+        return HttpServer(command, self.environment, self.work, self.errors, port)
 
     def cli(self, *words: str, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
         """Run the command to its end."""

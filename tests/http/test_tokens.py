@@ -41,7 +41,7 @@ def test_a_line_that_is_removed_and_a_file_that_is_opened_to_others_count_at_onc
 
 def test_without_tokens_the_log_and_the_doctor_say_what_is_open(world: World) -> None:
     world.agent()
-    with world.http_server("--no-token", as_fork=False) as server:  # the doctor knows it by its command line
+    with world.http_server("--no-token") as server:
         answer = server.ask("GET", "/nothing", token=None)
         assert answer.status == 404
         assert server.ask("GET", "/nothing", token=None, Host="evil.example").status == 421
