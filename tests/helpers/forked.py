@@ -1,7 +1,7 @@
 """`subagent` as a fork of the process of the tests, which has imported everything: 20 ms in place of 400.
 
 All but the imports is as in a process of its own: arguments, directory, environment, descriptors, signals and
-exit code. Where its environment asks for another interpreter, the command is executed.
+exit code. A server over HTTP is executed, and so is a command whose environment asks for another interpreter.
 """
 
 import gc
@@ -50,7 +50,8 @@ def popen(command: Sequence[str], env: Environment, **options: Any) -> "subproce
         for name, value in asked.items()
         if name.startswith(_OF_AN_INTERPRETER) and _AS_HERE.get(name) != value
     ]
-    serves_http = "--http" in words or words[3:4] == ["page"]  # executed, as HttpServer says why
+    # One fork in some hundred that served HTTP never answered, for a reason that was not found.
+    serves_http = "--http" in words or words[3:4] == ["page"]
     if tuple(words[:3]) != PROGRAM or odd or serves_http:
         return subprocess.Popen(words, env=asked, **options)
 

@@ -19,6 +19,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from subagent_server.run import processes
+from tests.helpers.forked import popen
 from tests.helpers.mcp_client import Mode, Parent
 from tests.helpers.wait import wait_for
 
@@ -70,10 +71,9 @@ class HttpServer:
 
     def __enter__(self) -> Self:
         with self._errors.open("ab") as log:
-            # Executed: one fork in some hundred never answered, for a reason that was not found.
-            self._process = subprocess.Popen(
+            self._process = popen(
                 self._command,
-                env=self._environment,
+                self._environment,
                 cwd=self._cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
