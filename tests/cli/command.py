@@ -25,6 +25,7 @@ from subagent_server.settings import read_settings
 from subagent_server.verbs.trust_check import coverage, trust
 from tests.helpers import bubblewrap, warm
 from tests.helpers.forked import PROGRAM, popen, run
+from tests.helpers.processes import open_files
 from tests.helpers.runs import STARTED, make_meta, make_request
 from tests.helpers.wait import wait_for
 
@@ -213,11 +214,7 @@ class Running:
 
     def is_watching(self) -> bool:
         """Whether the process listens to changes of files by now."""
-        for link in Path(f"/proc/{self.process.pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # it has just been closed
-                if "inotify" in str(link.readlink()):
-                    return True
-        return False
+        return any("inotify" in name for name in open_files(self.process.pid))
 
     def interrupt(self) -> None:
         """Send what Ctrl-C sends."""

@@ -7,13 +7,21 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 120.0
 """How long a process may take for its next word, on a machine that has much else to do."""
+
+
+def open_files(pid: int) -> Iterator[str]:
+    """Yield what the descriptors of a process are; one that it closes meanwhile is left out."""
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            yield str(entry.readlink())
 
 
 class Child:

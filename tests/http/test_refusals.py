@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.helpers.http_server import ACCEPT, BOUND, HttpServer
+from tests.helpers.processes import open_files
 from tests.helpers.raw_server import HELLO
 from tests.helpers.scale import WHOLE
 from tests.helpers.turns import says
@@ -186,7 +186,7 @@ def test_no_body_is_read_without_a_token(server: HttpServer, method: str, path: 
                 peer.sendall(piece)
                 sent += 1
     assert sent < 20, "more than the buffers of the system hold"
-    assert not [name for name in _open_files(server) if name.endswith("(deleted)")]
+    assert not [name for name in open_files(server.pid) if name.endswith("(deleted)")]
 
 
 def test_a_code_has_a_small_body_that_comes_soon(server: HttpServer) -> None:
@@ -222,7 +222,7 @@ def test_a_server_without_descriptors_says_so_once_and_goes_on_when_it_has_some(
     with world.http_server() as server, ExitStack() as opened:
         assert server.ask("GET", "/nothing").status == 404
         before = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
-        used = len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
+        used = len(list(open_files(server.pid)))
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (used, before[1]))
         for _ in range(100):
             opened.enter_context(socket.create_connection(("127.0.0.1", server.port)))
@@ -234,13 +234,7 @@ def test_a_server_without_descriptors_says_so_once_and_goes_on_when_it_has_some(
 
 
 def _sockets(server: HttpServer) -> int:
-    return sum(name.startswith("socket:") for name in _open_files(server))
-
-
-def _open_files(server: HttpServer) -> Iterator[str]:
-    for each in Path(f"/proc/{server.pid}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            yield str(each.readlink())
+    return sum(name.startswith("socket:") for name in open_files(server.pid))
 
 
 def test_more_connections_than_there_may_be_are_closed_and_the_first_go_on(server: HttpServer) -> None:

@@ -7,11 +7,12 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from subagent_server.run import locks, stderr
 from subagent_server.run.states import Status
+from tests.helpers.processes import open_files
 from tests.helpers.truth import processes_of
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.wait import wait_for
@@ -41,11 +42,10 @@ def held_by(pid: int, run_id: str) -> list[str]:
     Without numbers, what it is writing now, and slots, which it gives back as soon as it only waits.
     """
     found = []
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            name = re.sub(r"[\[.]\d+\]?$", "", str(entry.readlink()))
-            if "/.slots/" not in name and (run_id not in name or name.endswith(("worker.out", "wake"))):
-                found.append(name.replace(run_id, "RUN"))
+    for held in open_files(pid):
+        name = re.sub(r"[\[.]\d+\]?$", "", held)
+        if "/.slots/" not in name and (run_id not in name or name.endswith(("worker.out", "wake"))):
+            found.append(name.replace(run_id, "RUN"))
     pokes = [name for name in found if name.endswith("wake")][1:]  # who changes a run pokes its own FIFO too
     return sorted((Counter(found) - Counter(pokes)).elements())
 
@@ -107,7 +107,7 @@ def test_a_fork_shows_its_own_command_and_environment_and_holds_nothing_of_anoth
             command = Path(f"/proc/{identity.pid}/cmdline").read_bytes()
             assert program in command and run_id.encode() in command
             assert is_fork(identity)
-            held = [str(entry.readlink()) for entry in Path(f"/proc/{identity.pid}/fd").iterdir()]
+            held = list(open_files(identity.pid))
             assert not [name for name in held if foreign in name or str(place.directory) in name], held
     assert API_KEY.encode() not in Path(f"/proc/{zygote.pid}/environ").read_bytes()
     kill(zygote)
