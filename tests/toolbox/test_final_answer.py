@@ -3,6 +3,7 @@
 import asyncio
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from subagent_server.toolbox.basic import FinalAnswer
 from subagent_server.toolbox.tool import ToolResult
+from tests.helpers.wait import wait_for
 
 pytestmark = pytest.mark.process
 
@@ -61,8 +63,13 @@ def test_an_answer_that_cannot_be_checked_in_time_is_an_error_and_the_event_loop
         result, turns = asyncio.run(answered(final, bomb))
         assert result.is_error and "within 0.4 s" in result.text and "\n" not in result.text, result.text
         assert turns > 5 and not final.given
-        assert not asyncio.run(final.call({})).is_error and final.answer == {}, "it may try again"
+        wait_for(partial(_accepts, final), 60, "an answer in time, even on a machine that is busy")
+        assert final.answer == {}
         assert children() == before, "nothing is left of either"
+
+
+def _accepts(final: FinalAnswer) -> bool:
+    return not asyncio.run(final.call({})).is_error
 
 
 def test_a_cancelled_check_leaves_no_process() -> None:
