@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO, TypeVar
 
 T = TypeVar("T")
@@ -68,6 +69,7 @@ class Directory:
         """Raised instead of a change; None if changes are allowed."""
         self._parent = parent
         self._opened: _Descriptor | None = None
+        self._first_use = Lock()  # of two threads: the later opening would close what the earlier one uses
 
     @property
     def path(self) -> Path:
@@ -82,7 +84,9 @@ class Directory:
             OSError: the directory is missing, or (NotPlain) is not a directory of an accepted owner.
         """
         if self._opened is None:
-            self._opened = _Descriptor(self._open())
+            with self._first_use:
+                if self._opened is None:
+                    self._opened = _Descriptor(self._open())
         return self._opened.number
 
     def _open(self) -> int:

@@ -4,6 +4,7 @@ import gc
 import os
 import socket
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from subagent_server.run.files import Directory, Entry, NotPlain
 
 SECRET = "outside\n"
+BOUND = 60.0
 
 
 @pytest.fixture
@@ -157,6 +159,26 @@ def test_a_file_that_is_larger_than_what_is_read_of_it_is_refused_at_once(place:
 
 
 @pytest.mark.process
+def test_two_threads_that_use_a_directory_first_have_one_descriptor(place: Path) -> None:
+    used: list[int] = []
+
+    class Overtaken(Directory):
+        """While one thread opens it, another wants it too."""
+
+        def _open(self) -> int:
+            if not used and not other.is_alive():
+                other.start()
+                other.join(0.5)  # it waits for this thread, or is done sooner and wrong
+            return super()._open()
+
+    directory = Overtaken("below", Directory(place))
+    directory.path.mkdir()
+    other = threading.Thread(target=lambda: used.append(directory.descriptor))
+    mine = directory.descriptor
+    other.join(BOUND)
+    assert used == [mine] and Path(f"/proc/self/fd/{mine}").readlink() == directory.path
+
+
 def test_a_directory_is_closed_with_its_last_user_and_not_by_a_fork_of_its_process(place: Path) -> None:
     directory = Directory(place)
     number = directory.descriptor
