@@ -153,7 +153,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
             ("sandbox", prose(one_line(sandbox_mark(run) or ""))),
             ("worktree", "\n".join(map(one_line, _worktree(view.worktree or {})))),
             ("warnings", "\n".join(prose(one_line(warning)) for warning in view.warnings or [])),
-            ("quarantine", "\n".join(quarantine)),
+            ("moved", "\n".join(quarantine)),
             ("parent", one_line(meta.parent_run_id or "")),
             ("client", one_line(OtherParents(session.caller).name(meta.started_by) or "")),
             ("continues", one_line(meta.continues_run_id or "")),

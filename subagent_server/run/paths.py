@@ -330,8 +330,8 @@ class RunPaths:
     """What came in its working directory during a command and is executed by other programs."""
     before = _File("before.json")
     """The names of that kind that were there before the command that just runs; else empty."""
-    git_config = _File("git-config")
-    """The configuration of the repository as programs in a box see it: without credentials."""
+    git_config = _Folder("git-config")
+    """Files of configuration of the repository as programs in a box see them: without credentials."""
     program = _Folder("program")
     """The directory of the program that carries out the run: its state, its result file."""
 

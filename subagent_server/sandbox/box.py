@@ -10,7 +10,6 @@ order of the mounts matters: a later one lies over an earlier one.
 """
 
 import os
-import pwd
 import stat
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.run.agent_definition import SandboxLimits
-from subagent_server.run.confined_path import printable
+from subagent_server.run.confined_path import open_real, printable
 from subagent_server.run.control_groups import GROUPS
 from subagent_server.run.executed_files import executed_by, is_lifted, literal_names
 from subagent_server.run.host_programs import NoHostProgram, user_program
@@ -35,10 +34,12 @@ from subagent_server.sandbox.readable import (
     PlaceRefused,
     box_environment,
     filter_of_calls,
+    homes,
     program_mounts,
     shows_too_much,
     system_mounts,
     tool_chains,
+    working_copies,
 )
 
 # -- Find the bubblewrap to use: the one that the user names, else that of the system.
@@ -49,8 +50,10 @@ VARIABLE = "SUBAGENT_BWRAP"
 ADVICE = "install bubblewrap (`apt install bubblewrap`, `dnf install bubblewrap`)"
 
 
-def find_program(environment: Mapping[str, str], cwd: Path) -> Path:
+def find_program(environment: Mapping[str, str], *written: Path) -> Path:
     """Return the path of bubblewrap: what `SUBAGENT_BWRAP` names, else `/usr/bin/bwrap` if root owns it.
+
+    `written` are the places where runs write.
 
     PATH and Python's packages are not searched. A wall is worth as much as its builder: an environment of
     Python packages is often below the working directory, where a run could replace the program that is to
@@ -64,7 +67,7 @@ def find_program(environment: Mapping[str, str], cwd: Path) -> Path:
             return SYSTEM_PROGRAM
         raise BoxRefused(f"there is no {SYSTEM_PROGRAM} that root owns: {ADVICE}")
     try:
-        return user_program(str(Path(named).absolute()), None, [cwd])
+        return user_program(str(Path(named).absolute()), None, written)
     except NoHostProgram as error:
         raise BoxRefused(f"{VARIABLE} names {named}, which cannot be used: {error.why}") from error
 
@@ -207,6 +210,7 @@ class Rules:
     one. `over` are mounts that lie over parts of these (`--bind` or `--ro-bind`). `placed` are directories
     that are written under another path, by that path; `shown_as` names the file that is read in the place of
     another. `own` is the environment of the agent, which is kept whole. `group` is the control group of all.
+    `written` is where other runs write.
     """
 
     cwd: Path
@@ -222,6 +226,7 @@ class Rules:
     shown_as: Mapping[Path, Path] = field(default_factory=dict)
     cwd_read_only: bool = False
     group: str = ""
+    written: Sequence[Path] = ()
 
 
 @dataclass(frozen=True)
@@ -229,8 +234,8 @@ class Box:
     """The build of a box: each program that is started by it gets a box of its own.
 
     `writable` are the writable mounts of the host's directories, `memory` the writable mounts in memory;
-    `closed` have to be read-only. `identities` are the directories that have to lie at their places, because
-    a path may lead elsewhere by now. A `walled` box has Landlock as a second wall.
+    `closed` have to be read-only. `identities` are what has to lie at their places: bubblewrap goes by names,
+    and where runs write, a name may be a link to anything by now. A `walled` box has Landlock as second wall.
     """
 
     program: Path
@@ -296,7 +301,7 @@ def find_box_program(rules: Rules) -> Path:
         BoxRefused: bubblewrap is missing, or the working directory is too much to be shown.
         PlaceRefused: a place is too much to be written.
     """
-    program = find_program(rules.environment, rules.cwd)
+    program = find_program(rules.environment, rules.cwd, *rules.written)
     filter_of_calls(network=rules.network)
     own = homes(rules.environment)
     if shows_too_much(rules.cwd, own):
@@ -329,7 +334,8 @@ def build_box(rules: Rules) -> Box:
     """
     program = find_box_program(rules)
     home = homes(rules.environment)[0]
-    shown = [*tool_chains(home, rules.cwd, rules.environment), *rules.read]
+    written = [*working_copies(rules.cwd, rules.environment), *rules.write, *rules.written]
+    shown = [*tool_chains(home, rules.cwd, written, rules.environment), *rules.read]
     if landlock_version() and not any(map(interpreter().is_relative_to, (Path("/usr"), *shown))):
         shown.append(Path(os.path.realpath(sys.base_prefix)))
     over = {how: [path for given, path in rules.over if given == how] for how in ("--bind", "--ro-bind")}
@@ -361,7 +367,11 @@ def build_box(rules: Rules) -> Box:
         start_directory=rules.cwd,
         arguments=arguments,
         environment=box_environment(rules.environment, rules.own, home, network=rules.network),
-        identities={str(path): _identity(path) for path in (rules.cwd, *write)}
+        identities={
+            str(path): _identity(path)
+            for path in (rules.cwd, *write, *shown, *read_only)
+            if path in write or any(map(path.is_relative_to, written))
+        }
         | {str(place): _identity(path) for place, path in rules.placed.items()},
         writable=frozenset(map(str, (*write, *rules.placed))),
         memory=_OWN_MOUNTS | {str(home)},
@@ -413,17 +423,6 @@ def _ignore_files(cwd: Path) -> Iterator[str]:
             yield from ("--dir", str(above / ".git"))
 
 
-def homes(environment: Mapping[str, str]) -> list[Path]:
-    """Return the home directory of the environment, and that of the user if it is another one."""
-    named = environment.get("HOME", "")
-    try:
-        own = pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        own = ""
-    homes = [Path(os.path.realpath(home)) for home in (named, own) if home.startswith("/")]
-    return [home for home in homes if home != Path("/")] or [Path("/tmp")]
-
-
 def _in_order(mounts: Iterable[_Mount]) -> Iterator[str]:
     """Yield the arguments of mounts, each directory before those that lie over a part of it.
 
@@ -451,8 +450,16 @@ def _setting(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _identity(path: Path) -> Identity:
+    """Return the identity of a real path. Raises BoxRefused: it is gone, or a link has come into it."""
     try:
-        status = path.stat()
+        directory = open_real(path.parent)
+        try:
+            status = os.stat(path.name or ".", dir_fd=directory, follow_symlinks=False)
+        finally:
+            os.close(directory)
     except OSError as error:
-        raise BoxRefused(f"{path} cannot be shown in it ({error.strerror})") from error
+        gone = isinstance(error, FileNotFoundError)
+        raise BoxRefused(f"{path} cannot be shown in it ({error.strerror})", passes=gone) from error
+    if stat.S_ISLNK(status.st_mode):
+        raise BoxRefused(f"{path} cannot be shown in it (a link has come in its place)")
     return status.st_dev, status.st_ino

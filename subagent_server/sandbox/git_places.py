@@ -11,6 +11,7 @@ from pathlib import Path
 
 from subagent_server.run.host_programs import NoHostProgram, steps_to, system_program
 from subagent_server.run.secrets import is_secret_name, without_shapes
+from subagent_server.sandbox.readable import working_copies
 
 COMMONDIR = "commondir"
 OF_A_REPOSITORY = ("HEAD", "objects", "refs", COMMONDIR)
@@ -73,7 +74,7 @@ def git_settings(environment: Mapping[str, str], cwd: Path) -> GitSettings:
     """
     given = {name: environment[name] for name in _variables() if name in environment}
     try:
-        program = system_program("git", environment.get("PATH"), [cwd])
+        program = system_program("git", environment.get("PATH"), working_copies(cwd, environment))
     except NoHostProgram:
         return GitSettings(given)
     identity, executed, top = dict[str, str](), list[Path](), _top(cwd)
@@ -168,6 +169,22 @@ def plain_content(file: Path | str, most: int, directory: int | None = None) -> 
 _LARGEST = 1 << 20
 _SETTING = re.compile(r"(\s*(?:\[[^\]\n]*\]\s*)?)([A-Za-z][\w-]*)(\s*=\s*)(.*)", re.DOTALL)
 _ALWAYS = frozenset({"extraheader", "smtppass", "sslkeypassword"})
+
+
+def configurations(repository: Path) -> Iterator[Path]:
+    """Yield the files of configuration of a repository, of its worktrees and of its submodules.
+
+    No link is followed: by one, any file called `config` would come to a run, such as ~/.kube/config.
+    """
+    waiting = [] if repository.is_symlink() else [repository]
+    while waiting:
+        place = waiting.pop()
+        yield from (place / "config", place / "config.worktree")
+        is_one = os.path.lexists(place / "HEAD") or os.path.lexists(place / COMMONDIR)
+        for above in (place / "modules", place / "worktrees") if is_one else (place,):  # `libs/one` is a name
+            with suppress(OSError):
+                inner = [] if above.is_symlink() else list(above.iterdir())
+                waiting += [each for each in inner if each.is_dir() and not each.is_symlink()]
 
 
 def config_without_credentials(path: Path) -> bytes | None:

@@ -8,6 +8,7 @@ the certificates that the environment names. Never a directory that keeps tokens
 import errno
 import os
 import platform
+import pwd
 import socket
 import stat
 import struct
@@ -125,11 +126,11 @@ def _settings_in_proc() -> Iterator[Path]:
                 yield Path(entry.path)
 
 
-def tool_chains(home: Path, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
+def tool_chains(home: Path, cwd: Path, written: Sequence[Path], environment: Mapping[str, str]) -> list[Path]:
     """Return the directories and files for reading that belong to the user's own tools.
 
     A path in a variable that would show the home directory, the working directory or a part of the system
-    is left out, and so is one that leads through a link in the working directory, which a run can have made.
+    is left out, and so is one that leads through a link in a `written` place, which a run can have made.
     """
     wanted = [home / name for name in _HOME]
     wanted += [Path(value) for name in TOOL_CHAINS if (value := environment.get(name))]
@@ -142,16 +143,59 @@ def tool_chains(home: Path, cwd: Path, environment: Mapping[str, str]) -> list[P
         real = Path(os.path.realpath(path))
         if not path.is_absolute() or any(map(path.is_relative_to, (*known, *found))):
             continue
-        if any(step.is_symlink() and step.is_relative_to(cwd) for step in steps_to(path)):
+        if any(step.is_symlink() and any(map(step.is_relative_to, written)) for step in steps_to(path)):
             continue
         if _exists(real) and not _is_closed(real, (home, cwd)):
             found.append(path)
     return found
 
 
+def showing(
+    programs: Sequence[Path], environment: Mapping[str, str], written: Sequence[Path]
+) -> Mapping[str, str]:
+    """Return the environment with the directories of programs in PATH, which a box shows.
+
+    A link in a `written` place may be that of a run, and is followed to directories of programs alone.
+    """
+    programs = [path for path in programs if path.is_absolute()]
+    directories = [path.parent for path in programs]
+    for path in programs:
+        led = any(step.is_symlink() and any(map(step.is_relative_to, written)) for step in steps_to(path))
+        real = Path(os.path.realpath(path))
+        if not led or real.parent.name == "bin":
+            directories.append(real.parent)
+    if not directories:
+        return environment
+    return {
+        **environment,
+        "PATH": os.pathsep.join([environment.get("PATH", os.defpath), *map(str, directories)]),
+    }
+
+
 def shows_too_much(path: Path, homes: Sequence[Path]) -> bool:
     """Whether a directory, by its real path, is a home directory, a part of the system, or above one."""
     return any(Path(other).is_relative_to(path) for other in (*map(str, homes), *_SYSTEM, *_NEVER))
+
+
+def homes(environment: Mapping[str, str]) -> list[Path]:
+    """Return the home directory of the environment, and that of the user if it is another one."""
+    named = environment.get("HOME", "")
+    try:
+        own = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        own = ""
+    homes = [Path(os.path.realpath(home)) for home in (named, own) if home.startswith("/")]
+    return [home for home in homes if home != Path("/")] or [Path("/tmp")]
+
+
+def working_copies(directory: Path, environment: Mapping[str, str]) -> list[Path]:
+    """Return a directory and the working copies of git around it, where earlier runs may have written.
+
+    No box can write a home directory, so one that is a working copy is none of them.
+    """
+    around = (place for place in directory.parents if os.path.lexists(place / ".git"))
+    own = homes(environment)
+    return [place for place in (directory, *around) if not shows_too_much(place, own)]
 
 
 def _beside(entry: Path, home: Path) -> list[Path]:

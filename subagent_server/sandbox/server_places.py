@@ -20,7 +20,7 @@ from subagent_server.run.host_programs import NoHostProgram, lies_in, user_progr
 from subagent_server.sandbox.box import Box, Rules, hold
 from subagent_server.sandbox.box_limits import limits_as_shell
 from subagent_server.sandbox.git_places import git_settings
-from subagent_server.sandbox.readable import named_places, shows_too_much
+from subagent_server.sandbox.readable import named_places, showing, shows_too_much
 
 Builder = Callable[[Callable[[Rules], Rules]], Box]
 """Builds a box by the rules of the run, changed. Raises BoxRefused, PlaceRefused, OSError; blocking."""
@@ -194,21 +194,13 @@ def _rules_for(server: ServerDefinition, rules: Rules, cache: Path | None, writt
     lasting = {} if cache is None else {home / f".{part}": cache / part for part in _LASTING}
     return replace(
         rules,
-        environment=_with_directories_of(Path(server.command or ""), rules.environment),
+        environment=showing([Path(server.command or "")], rules.environment, written),
         own=server.env,
         network=rules.network if server.network is None else server.network,
         read=named_places("sandboxRead", server.sandbox_read, written),
         write=named_places("sandboxWrite", server.sandbox_write, written),
         placed=lasting,
     )
-
-
-def _with_directories_of(program: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment with the directories of a program in PATH, which a box shows."""
-    if not program.is_absolute():
-        return environment
-    directories = (environment.get("PATH", os.defpath), str(program.parent), str(program.resolve().parent))
-    return {**environment, "PATH": os.pathsep.join(directories)}
 
 
 _LASTING = ("cache", "npm")

@@ -43,11 +43,16 @@ def _child_of_closed_box(leader: int, box: Box) -> int | None:
 
     A bubblewrap that holds its program back drops its last rights when everything else is done. So a box that
     is once found closed stays so.
+
+    Raises:
+        BoxRefused: it will not be closed.
     """
     try:
         child = _only_child(leader)
         return child if _fault(child, box) is None else None
-    except BoxRefused:
+    except BoxRefused as refusal:
+        if refusal.passes:  # all else is done, and another thing lies at a place
+            raise
         return None
 
 
@@ -103,7 +108,8 @@ def _faults_of_mounts(pid: int, box: Box) -> Iterator[str]:
     for place, wanted in box.identities.items():
         found = Path(f"/proc/{pid}/root{place}").stat()
         if (found.st_dev, found.st_ino) != wanted:
-            yield f"{place} is another directory in it than at the start"
+            what = f"{place} is another one in it than at the start"
+            raise BoxRefused(f"the started box is not closed: {what}", passes=True)  # as after a save
 
 
 def _is_writable(place: str, box: Box) -> bool:

@@ -18,6 +18,7 @@ from subagent_server.run import locks
 from subagent_server.run.files import PrivateDirectory
 from subagent_server.run.host_programs import user_program
 from subagent_server.run.processes import Identity, host_name, is_alive
+from subagent_server.sandbox.readable import working_copies
 from subagent_server.settings import Settings
 
 _FILE, _LOCK, _NEW = "live-runs.json", "live-runs.lock", "live-runs.new"
@@ -104,14 +105,9 @@ def host_program(settings: Settings, name: str) -> Path:
 
 
 def written_directories(settings: Settings) -> list[Path]:
-    """Return the directories where programs in boxes write: the working directory, and those of live runs.
-
-    A home directory is none of them: no box may write it (`sandbox/readable.py`).
-    """
-    cwd = Path(os.path.realpath(settings.cwd))
+    """Return where programs in boxes write, here, in the working copies around it, and of live runs."""
     live = [place for run in live_runs(settings.state_directory) for place in run.writes]
-    is_above_home = settings.home is not None and Path(os.path.realpath(settings.home)).is_relative_to(cwd)
-    return live if is_above_home else [cwd, *live]
+    return [*working_copies(Path(os.path.realpath(settings.cwd)), settings.environment), *live]
 
 
 def _noted(directory: PrivateDirectory) -> list[LiveRun]:

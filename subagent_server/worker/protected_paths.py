@@ -19,7 +19,6 @@ from subagent_server.run.executed_files import is_lifted
 from subagent_server.run.host_programs import steps_to
 from subagent_server.run.processes import this_process
 from subagent_server.run.stderr import lack_of_room
-from subagent_server.sandbox.box import homes
 from subagent_server.sandbox.file_watch import (
     CommandWatch,
     NameWatch,
@@ -31,7 +30,7 @@ from subagent_server.sandbox.file_watch import (
     own_hooks,
 )
 from subagent_server.sandbox.quarantine import Quarantine
-from subagent_server.sandbox.readable import shows_too_much
+from subagent_server.sandbox.readable import homes, shows_too_much, working_copies
 from subagent_server.settings import configuration_directory_of, state_directory_of
 from subagent_server.verbs.left_behind import (
     left_facts,
@@ -47,7 +46,8 @@ _PACKAGE = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class ProtectedPaths:
-    """`roots` are runs roots, which no program of a run sees; `read_only` are directories that it may read.
+    """`roots` are runs roots and our state, which no program of a run sees: with a file there it could hold a
+    lock that every start waits for. `read_only` are directories that it may read.
 
     `links` lie in the working directory and lead to agents: a mount does not keep them from being replaced.
     """
@@ -56,7 +56,10 @@ class ProtectedPaths:
     read_only: list[Path]
     links: list[Path]
     written: list[Path]
-    """Where programs in boxes write, of this run and of the others: nothing there is executed by the host."""
+    """Where programs in boxes write, and the working copies around `cwd`, where earlier ones may have.
+
+    Nothing there is executed by the host.
+    """
 
     @property
     def all(self) -> list[Path]:
@@ -75,13 +78,14 @@ def protected_paths(
     Raises:
         RunRefused: `config`, if the working directory lies in such a path.
     """
-    named = [Path(name) for name in environment.get("SUBAGENT_AGENTS", "").split(os.pathsep) if name]
+    named = _named_agents(environment)
     agents, installation = [_real(str(path)) for path in named], _installation()
     own = [agent, *(each.agent for each in agent.served.values())]
     files = [_real(str(each.source)) for each in own if each.source is not None]
     inside = next((place for place in installation if cwd.is_relative_to(place)), None)
     inside = inside or next((place for place in agents if place in cwd.parents), None)
-    ours = _own_directories(environment, cwd)
+    configuration, state = _own_directories(environment, cwd)
+    ours = [*configuration, *state]
     inside = inside or next((place for place in ours if cwd.is_relative_to(place)), None)
     if inside is not None and agent.sandbox != "none":
         raise RunRefused(
@@ -109,18 +113,21 @@ def protected_paths(
             f"The live runs cannot be noted: {error.strerror or error}.",
             "Make the state directory yours alone (mode 0700), with room on its disk.",
         ) from error
-    places = dict.fromkeys(
-        [*agents, *files, *installation, *ours, *(place for other in others for place in other.agents)]
-    )
+    of_others = (place for other in others for place in other.agents)
+    places = dict.fromkeys([*agents, *files, *installation, *configuration, *of_others])
     return ProtectedPaths(
-        list(dict.fromkeys([root, *(other.root for other in others)])),
+        list(dict.fromkeys([root, *state, *(other.root for other in others)])),
         [
             path
             for path in places
             if not (path.is_relative_to(cwd) and is_lifted(path.relative_to(cwd).parts, agent.lifted))
         ],
         [step for path in named for step in steps_to(path) if step.is_relative_to(cwd) and step.is_symlink()],
-        [*written, *(place for other in others for place in other.writes)],
+        [
+            *written,
+            *working_copies(cwd, environment)[1:],
+            *(place for other in others for place in other.writes),
+        ],
     )
 
 
@@ -129,8 +136,12 @@ def _holds_git(agent: AgentDefinition, cwd: Path) -> bool:
     return os.path.lexists(cwd / ".git") and not is_lifted((".git",), agent.lifted)
 
 
-def _own_directories(environment: Mapping[str, str], cwd: Path) -> list[Path]:
-    """Return where this package keeps what it reads again: trust, live runs, the stores of worktrees.
+def _named_agents(environment: Mapping[str, str]) -> list[Path]:
+    return [Path(name) for name in environment.get("SUBAGENT_AGENTS", "").split(os.pathsep) if name]
+
+
+def _own_directories(environment: Mapping[str, str], cwd: Path) -> tuple[list[Path], list[Path]]:
+    """Return where this package keeps what it reads again: trust; and live runs, the stores of worktrees.
 
     The state directory is left out for a run that works in a worktree, which lies there.
     """
@@ -139,8 +150,8 @@ def _own_directories(environment: Mapping[str, str], cwd: Path) -> list[Path]:
         configuration_directory_of(environment, Path(home) if home else None),
         state_directory_of(environment),
     )
-    found = [_real(str(place)) for place in named if place is not None]
-    return [place for place in found if place / "worktrees" not in cwd.parents]
+    configuration, state = ([_real(str(place))] if place is not None else [] for place in named)
+    return configuration, [place for place in state if place / "worktrees" not in cwd.parents]
 
 
 def _installation() -> list[Path]:
@@ -172,6 +183,7 @@ class ExecutedWatch:
         """The first look."""
         self._quarantine = Quarantine(run.paths.quarantine)
         self._cwd = Path.cwd()
+        self._agents = [_real(str(path)) for path in _named_agents(environment)]
         own = OwnWrites(state_directory_of(environment))
         names = NameWatch(self._cwd, self._quarantine, own, agent.lifted, lambda: self._hooks)
         self.commands = CommandWatch(names, run.paths.before, self._tell, run.masker.text)
@@ -192,8 +204,13 @@ class ExecutedWatch:
 
     @cached_property
     def _hooks(self) -> tuple[str, ...]:
-        """Git of the host reads no repository that this run writes, which has no hooks of the user."""
-        return () if self._run.meta().worktree is not None else own_hooks(self._cwd)
+        """What else is executed: hooks that git is told of, and agents in directories that are not there yet.
+
+        Git of the host reads no repository that this run writes, which has no hooks of the user.
+        """
+        hooks = () if self._run.meta().worktree is not None else own_hooks(self._cwd)
+        agents = [place for place in self._agents if place.is_relative_to(self._cwd) and not place.exists()]
+        return (*hooks, *(str(place.relative_to(self._cwd)) for place in agents))
 
     async def found(self) -> list[str]:
         """Return what can run code since then, for people, and record it in the journal.

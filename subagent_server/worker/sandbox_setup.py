@@ -11,7 +11,7 @@ directory that programs of the host execute cannot be protected.
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,9 +27,10 @@ from subagent_server.sandbox.git_places import (
     GitSettings,
     common_directory,
     config_without_credentials,
+    configurations,
     git_settings,
 )
-from subagent_server.sandbox.readable import BoxRefused, PlaceRefused, named_places, tried_twice
+from subagent_server.sandbox.readable import BoxRefused, PlaceRefused, named_places, showing, tried_twice
 from subagent_server.sandbox.server_places import ServerPlace, asked_by_servers, asked_of_box, place_of
 from subagent_server.sandbox.verify import is_proven, try_box
 from subagent_server.toolbox.bash import BashTool
@@ -124,15 +125,16 @@ class RunBox:
         )
 
     def _config_as_shown(self) -> dict[Path, Path]:
-        """Return the configuration of the repository, if it has secrets, and the file in its place."""
-        cwd, copy = self._rules.cwd, self._setup.run.paths.git_config
-        repository = common_directory(cwd) or cwd / ".git"
-        config = repository / "config"
-        # by a link, any file called `config` would come to the run, such as ~/.kube/config
-        if repository.is_symlink() or (shown := config_without_credentials(config)) is None:
-            return {}
-        durable.write_durably(copy, shown)
-        return {config: _directory(self._setup) / copy.path.name}
+        """Return the files of configuration of the repository that have secrets, and what is shown."""
+        cwd, copies = self._rules.cwd, self._setup.run.paths.git_config
+        repository, found = common_directory(cwd) or cwd / ".git", dict[Path, Path]()
+        for config in configurations(repository):
+            if (shown := config_without_credentials(config)) is not None:
+                copies.make()
+                copy = copies.entry(str(len(found)))
+                durable.write_durably(copy, shown)
+                found[config] = _directory(self._setup) / copies.path.name / copy.path.name
+        return found
 
     def _held(self) -> Held:
         return hold(self._rules.cwd, self._settings().executed, self._setup.agent.lifted)
@@ -158,7 +160,7 @@ def _unprotected(setup: RunnerSetup) -> Rules:
     write = named_places("sandboxWrite", agent.write_elsewhere, written)
     return Rules(
         cwd=cwd,
-        environment=showing(interpreters, setup.environment),
+        environment=showing(interpreters, setup.environment, written),
         own=agent.env,
         network=agent.network,
         limits=agent.sandbox_limits or SandboxLimits(),
@@ -168,6 +170,7 @@ def _unprotected(setup: RunnerSetup) -> Rules:
         hidden=[*setup.protected.roots, *runtime_directory],
         cwd_read_only=True,
         group=group_of_run(setup.run.run_id),
+        written=setup.protected.written,
     )
 
 
@@ -175,18 +178,6 @@ def _read_only(setup: RunnerSetup, written: Sequence[Path]) -> list[tuple[str, P
     """Return the mounts for the protected paths that lie where the programs of a box write."""
     present = (path for path in setup.protected.read_only if path.is_dir())
     return [("--ro-bind", path) for path in present if any(map(path.is_relative_to, written))]
-
-
-def showing(programs: Sequence[Path], environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment with the directories of programs in PATH, which a box shows."""
-    directories = [path.parent for path in programs if path.is_absolute()]
-    directories += [Path(os.path.realpath(path)).parent for path in programs if path.is_absolute()]
-    if not directories:
-        return environment
-    return {
-        **environment,
-        "PATH": os.pathsep.join([environment.get("PATH", os.defpath), *map(str, directories)]),
-    }
 
 
 def _directory(setup: RunnerSetup) -> Path:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from subagent_server.run.errors import HostError
 from subagent_server.run.host_programs import NoHostProgram, system_program, user_program
+from subagent_server.sandbox.readable import working_copies
 
 GIT_SECONDS = 600.0
 MOST_OUTPUT_BYTES = 64 << 20
@@ -179,14 +180,9 @@ def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: fl
 def _program(environment: Mapping[str, str], directory: Path) -> str:
     """Return the path of git, which lies where no run writes."""
     try:
-        return str(system_program("git", environment.get("PATH"), _written(directory)))
+        return str(system_program("git", environment.get("PATH"), working_copies(directory, environment)))
     except NoHostProgram as error:
         raise GitFailed("be started", error.why) from error
-
-
-def _written(directory: Path) -> list[Path]:
-    """Return where runs of a directory may write: there, and in the working copies around it."""
-    return [directory, *(place for place in directory.parents if os.path.lexists(place / ".git"))]
 
 
 def _of_drivers(settings: Mapping[str, str]) -> dict[str, str]:
@@ -234,15 +230,16 @@ def signing(git: Git, environment: Mapping[str, str]) -> Git | None:
     if form not in _SIGNERS:
         raise GitFailed("sign a commit", f"it does not know gpg.format {form[:40]}")
     key = f"gpg.{form}.program"
+    written = working_copies(git.directory, environment)
     named = git.of_user.get(key) or (git.of_user.get("gpg.program") if form == "openpgp" else None)
     try:
         if named is None:
-            program = system_program(_SIGNERS[form], environment.get("PATH"), _written(git.directory))
+            program = system_program(_SIGNERS[form], environment.get("PATH"), written)
         else:
             program = user_program(
                 os.path.expanduser(named),  # noqa: PTH111 - a name without a directory stays one
                 environment.get("PATH"),
-                _written(git.directory),
+                written,
             )
     except NoHostProgram as error:
         raise GitFailed("sign a commit", error.why) from error

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from subagent_server.sandbox.git_places import config_without_credentials
+from subagent_server.sandbox.git_places import config_without_credentials, configurations
 
 CONFIG = """[core]
 \tbare = false
@@ -34,3 +34,16 @@ def test_a_box_sees_the_settings_of_a_repository_without_its_credentials(tmp_pat
     ).stdout.splitlines()
     assert "remote.origin.url=https://x-access-token:***@github.com/o/r" in listed and "user.name=A" in listed
     assert config_without_credentials(config) is None
+
+
+def test_files_of_configuration_of_worktrees_and_submodules_are_found_and_no_link_is_followed(
+    tmp_path: Path,
+) -> None:
+    places = (".", "worktrees/one", "modules/libs/two", "modules/libs/two/modules/deep")
+    for place in places:
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "HEAD").touch()
+    (tmp_path / "modules/linked").symlink_to("/etc")
+    found = set(configurations(tmp_path))
+    assert {tmp_path / place / name for place in places for name in ("config", "config.worktree")} <= found
+    assert not [path for path in found if "linked" in path.parts or "objects" in path.parts]

@@ -4,13 +4,16 @@ import json
 import os
 import subprocess
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from subagent_server.run.host_programs import NoHostProgram
 from subagent_server.run.processes import Identity, this_process
-from subagent_server.verbs.live_runs import LiveRun, enter, live_runs
+from subagent_server.settings import read_settings
+from subagent_server.verbs.live_runs import LiveRun, enter, host_program, live_runs
 from tests.helpers.installation import Installation
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import call, says, shell, tool_results
@@ -76,6 +79,21 @@ def test_a_hook_of_the_user_is_not_taken_from_the_working_directory(world: World
     assert not evidence.exists()
 
 
+def test_a_program_of_the_user_is_not_taken_from_the_working_copy_around_the_directory(
+    tmp_path: Path,
+) -> None:
+    programs, work = tmp_path / "shop/.venv/bin", tmp_path / "shop/src"
+    for directory in (programs, work, tmp_path / "shop/.git"):
+        directory.mkdir(parents=True)
+    (programs / "tell-me").write_text("#!/bin/sh\n", encoding="utf-8")
+    (programs / "tell-me").chmod(0o755)
+    for home, is_used in ((tmp_path / "home", False), (tmp_path / "shop", True)):  # which no run can write
+        environment = {"PATH": str(programs), "HOME": str(home)}
+        settings = read_settings(environment=environment, cwd=work)
+        with nullcontext() if is_used else pytest.raises(NoHostProgram):
+            assert host_program(settings, "tell-me") == programs / "tell-me"
+
+
 def test_agents_and_installation_are_not_written_nor_a_directory_above_them_renamed(world: World) -> None:
     agents = world.work / "conf/agents"
     agents.mkdir(parents=True)
@@ -118,10 +136,22 @@ def test_agents_that_are_reached_by_a_link_of_the_directory_are_not_trusted_to_a
     assert code == "config" and "agents" in message
 
 
+def test_an_agent_in_a_named_directory_that_a_run_makes_is_moved_away(world: World) -> None:
+    agents, evidence = world.work / "conf/agents", world.home / "executed"
+    world.environment["SUBAGENT_AGENTS"] = os.pathsep.join([str(world.agents), str(agents)])
+    text = "---\\nname: evil\\ndescription: x\\nsandbox: none\\n---\\nx\\n"
+    planted = f"mkdir -p conf/agents; printf '%b' '{text}' > conf/agents/evil.md; echo planted"
+    (result,) = boxed(world, planted)
+    assert "planted" in result and "moved out of the working directory" in result
+    world.play(shell(f"touch {evidence}"), says("Done."))
+    assert "no agent 'evil'" in world.cli("run", "evil", "Do it.").stderr and not evidence.exists()
+
+
 def test_configuration_and_state_of_ours_and_of_git_are_not_written_below_the_home(world: World) -> None:
     world.agent(sandbox="bwrap", tools="Bash")
     (world.home / ".config/git").mkdir(parents=True)
     writes = "for d in git subagent state/subagent; do echo x > $d/planted; rm -rf $d; done"
+    writes += "; flock --nonblock state/subagent/live-runs.lock touch planted"  # every start waits for it
     for place in (".config", ".local"):
         (world.home / place).mkdir(exist_ok=True)
         world.play(shell(writes), says("Done."))
@@ -179,10 +209,13 @@ def test_git_of_the_directory_is_read_only_and_shown_without_its_credentials(wor
     make_repository(world.work)
     address = "https://x-access-token:gho-0a1b2c3d4e5f@github.com/o/r"
     git("-C", world.work, "remote", "add", "origin", address)
+    submodule = world.work / ".git/modules/libs/one"
+    git("init", "--quiet", "--bare", submodule)
+    git("-C", submodule, "remote", "add", "origin", address)
     told, shown = boxed(
         world,
         "git branch x; ln -sf ~/.bashrc .git/logs/HEAD; echo x > .git/COMMIT_EDITMSG",
-        "cat .git/config; git remote -v; echo x >> .git/config; git status -sb",
+        "cat .git/config .git/modules/libs/one/config; git remote -v; echo x >> .git/config; git status -sb",
     )
     assert told.count("Read-only file system") == 3 and "`isolation: worktree`" in told
     assert "0a1b2c3d4e5f" not in shown and "github.com/o/r" in shown

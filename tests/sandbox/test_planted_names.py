@@ -8,6 +8,7 @@ import pytest
 
 from subagent_server.sandbox.box import MAX_HELD, Box, Rules, build_box, hold
 from subagent_server.sandbox.git_places import config_without_credentials
+from subagent_server.sandbox.readable import showing
 from subagent_server.sandbox.verify import try_box
 from tests.helpers import bubblewrap
 
@@ -22,7 +23,7 @@ def cwd(tmp_path: Path) -> Path:
 
 def box_of(cwd: Path, path: str = os.defpath) -> Box:
     """Return the box of a run in a directory."""
-    environment = {"HOME": str(cwd.parent), "PATH": path, **bubblewrap.settings()}
+    environment = {"HOME": "/root/nobody", "PATH": path, **bubblewrap.settings()}
     return build_box(Rules(cwd=cwd, environment=environment, over=hold(cwd, []).mounts))
 
 
@@ -46,13 +47,17 @@ def test_thousands_of_names_are_held_as_far_as_a_box_can_and_the_rest_is_said(cw
     assert len(held.mounts) == MAX_HELD and "5 names like" in held.open[0]
 
 
+@pytest.mark.parametrize("work", [".", "part"], ids=["all of it", "a part of it"])
 @pytest.mark.parametrize("target", ["{}", "../../../private"])
-def test_a_link_beside_programs_of_the_project_shows_nothing_and_stops_no_box(cwd: Path, target: str) -> None:
+def test_a_link_beside_programs_of_the_project_shows_nothing_and_stops_no_box(
+    cwd: Path, target: str, work: str
+) -> None:
     private = cwd.parent / "private"
     private.mkdir()
-    (cwd / "tools/bin").mkdir(parents=True)
+    for name in ("tools/bin", "part", ".git"):
+        (cwd / name).mkdir(parents=True)
     (cwd / "tools/lib").symlink_to(target.format(private))
-    box = box_of(cwd, f"{cwd}/tools/bin:{os.defpath}")
+    box = box_of(cwd / work, f"{cwd}/tools/bin:{os.defpath}")
     assert str(cwd / "tools/bin") in box.arguments and str(cwd / "tools/lib") not in box.arguments
     try_box(box)
 
@@ -64,3 +69,13 @@ def test_a_configuration_is_read_through_no_link_and_never_waited_for(tmp_path: 
     assert config_without_credentials(tmp_path / "config") is None
     os.mkfifo(tmp_path / "fifo")
     assert config_without_credentials(tmp_path / "fifo") is None
+
+
+@pytest.mark.parametrize(("target", "is_shown"), [(".ssh/id", False), (".pyenv/bin/python", True)])
+def test_an_interpreter_of_the_project_that_is_a_link_shows_directories_of_programs_alone(
+    cwd: Path, target: str, is_shown: bool
+) -> None:
+    real, python = cwd.parent / target, cwd / "python"
+    real.parent.mkdir(parents=True)
+    python.symlink_to(real)
+    assert (str(real.parent) in showing([python], {}, [cwd])["PATH"]) == is_shown

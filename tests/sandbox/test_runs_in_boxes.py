@@ -1,5 +1,6 @@
 """What the programs of a run reach in their box, as its model and a person see it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,18 @@ def test_a_bubblewrap_that_makes_no_box_is_found_out(tmp_path: Path, fake: str) 
     with pytest.raises(BoxRefused) as refused:
         try_box(build_box(Rules(cwd=tmp_path / "work", environment=environment)))
     assert ("No permissions" in refused.value.reason) == (fake == "refuses")
+
+
+def test_a_bubblewrap_that_another_run_can_write_makes_no_box(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    program = tmp_path / "tools" / "bwrap"
+    program.write_text(FAKES["ends at once"], encoding="utf-8")
+    program.chmod(0o755)
+    environment = {"HOME": str(tmp_path / "home"), "SUBAGENT_BWRAP": str(program)}
+    rules = Rules(cwd=tmp_path / "work", environment=environment)
+    assert find_box_program(rules) == program
+    with pytest.raises(BoxRefused, match="a run can write it"):
+        find_box_program(replace(rules, written=[program.parent]))
 
 
 def test_without_a_box_no_command_runs_if_the_agent_insists_else_each_view_says_so(world: World) -> None:

@@ -1,7 +1,15 @@
-"""A program that swaps a directory for a link all the time leads no tool out of the working directory."""
+"""A program that swaps a directory for a link leads no tool out of the working directory, and no box."""
+
+import os
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from subagent_server.sandbox.box import Rules, build_box
+from subagent_server.sandbox.readable import BoxRefused
+from subagent_server.sandbox.verify import start_gated
+from tests.helpers.bubblewrap import settings
 from tests.helpers.turns import Turn, calls, says, shell, tool_results, use
 from tests.helpers.world import BOUND, World
 
@@ -43,3 +51,32 @@ def test_no_tool_reads_or_writes_through_a_directory_that_becomes_a_link(world: 
     assert any("inside" in text or "written" in text for text in seen), "the tools were never inside"
     assert canary.read_text(encoding="utf-8") == CANARY
     assert [path.name for path in outside.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("moment", ["before", "meanwhile"], ids="a box is built {}".format)
+@pytest.mark.parametrize("named", ["cwd", "read", "write"])
+def test_no_box_shows_what_a_link_of_another_run_leads_to(tmp_path: Path, named: str, moment: str) -> None:
+    project, place, other = tmp_path / "project", tmp_path / "project" / "part", tmp_path / "other"
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "secret").write_text(CANARY, encoding="utf-8")
+    for directory in (place, other):
+        directory.mkdir(parents=True)
+    swap = f"mv {place} {project}/old; ln -s {tmp_path}/private {place}"
+    found = settings().get("SUBAGENT_BWRAP", "/usr/bin/bwrap")
+    swapping = tmp_path / "bwrap"
+    swapping.write_text(
+        f'#!/bin/sh\n{swap if moment == "meanwhile" else ""}\nexec {found} "$@"\n', encoding="utf-8"
+    )
+    swapping.chmod(0o755)
+    environment = {"HOME": str(tmp_path / "home"), "PATH": os.defpath, "SUBAGENT_BWRAP": str(swapping)}
+    rules = Rules(
+        cwd=place if named == "cwd" else other,
+        environment=environment,
+        written=[project],
+        read=[place] if named == "read" else [],
+        write=[place] if named == "write" else [],
+    )
+    if moment == "before":
+        subprocess.run(["sh", "-c", swap], check=True)
+    with pytest.raises(BoxRefused):
+        start_gated(build_box(rules), ["ls", str(place)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -1,6 +1,7 @@
-"""Runs of one repository at once, which all change the same file, and of which some are killed."""
+"""Runs of one repository at once: some are killed, or a person works in it meanwhile."""
 
 import json
+import shutil
 
 from subagent_server.run.stderr import VARIABLE
 from tests.helpers.turns import asks, says, shell
@@ -61,4 +62,36 @@ def _merge_and_prune(world: World, repository: Repository, started: list[str]) -
     assert repository.git("worktree", "prune", "--dry-run", "--verbose") == ""
     assert repository.git("fsck", "--no-dangling") == ""
     assert world.cli("rm", "--drop-unmerged", *others).returncode == 0
+    assert repository.worktrees() == [] == repository.branches()
+
+
+def runs_side_by_side(world: World, repository: Repository, worktrees: int, plain: int) -> None:
+    """Run so many at once in boxes, with worktrees and without, and set up a client meanwhile."""
+    top = repository.top
+    before = repository.git("status", "--porcelain"), sorted(path.name for path in top.iterdir())
+    world.agent("fixer", isolation="worktree", sandbox="bwrap")
+    world.agent("worker", sandbox="bwrap")
+    world.play(
+        shell("cat shared.txt; git log --oneline; ls -A; sleep 1"), shell("ls -A; sleep 1"), says("Done.")
+    )
+    agents = [*["fixer", "worker", "worker"] * worktrees, *["worker"] * plain]
+    started = [world.start(agent=agent) for agent in agents[: worktrees + plain]]
+    done = world.cli("init", "claude", "--yes")
+    assert done.returncode == 0, done.stderr
+    settings = top / ".claude" / "settings.local.json"
+    settings.write_text("x\n", encoding="utf-8")
+    for run_id in started:
+        assert world.completed(run_id) == "Done."
+    for run_id in started:
+        repository.gone(run_id)
+        named = {path for event in world.events(run_id, "warning") for path in event.get("canRunCode", ["?"])}
+        mine = all(path.startswith((".mcp.json", ".claude/")) for path in named)
+        assert mine, world.events(run_id, "warning")
+    assert settings.read_text(encoding="utf-8") == "x\n" and (top / ".mcp.json").exists()
+    (top / ".mcp.json").unlink()
+    shutil.rmtree(settings.parent)
+    assert before == (
+        repository.git("status", "--porcelain"),
+        sorted(path.name for path in top.iterdir()),
+    )
     assert repository.worktrees() == [] == repository.branches()

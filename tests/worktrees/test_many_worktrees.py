@@ -1,9 +1,12 @@
-"""Many runs of one repository at once (the whole campaign is for `make test-whole`)."""
+"""Many runs of one repository at once (the whole campaigns are for `make test-whole`)."""
+
+from contextlib import ExitStack
 
 import pytest
 
+from tests.busy import busy
 from tests.helpers.world import World
-from tests.worktrees.campaign import runs_and_kills
+from tests.worktrees.campaign import runs_and_kills, runs_side_by_side
 from tests.worktrees.repository import Repository
 
 
@@ -15,3 +18,19 @@ def test_whoever_is_killed_the_working_copy_is_untouched_and_every_change_is_mer
     world: World, repository: Repository, runs: int, killed: int
 ) -> None:
     runs_and_kills(world, repository, runs, killed)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("rounds", "worktrees", "plain"),
+    [(1, 2, 4), pytest.param(10, 12, 24, marks=pytest.mark.soak)],
+    ids=["few", "whole"],
+)
+def test_runs_of_one_repository_disturb_neither_each_other_nor_the_person(
+    world: World, repository: Repository, rounds: int, worktrees: int, plain: int
+) -> None:
+    with ExitStack() as load:
+        if rounds > 1:
+            load.enter_context(busy())
+        for _ in range(rounds):
+            runs_side_by_side(world, repository, worktrees, plain)

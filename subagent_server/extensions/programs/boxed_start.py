@@ -21,9 +21,9 @@ from subagent_server.run.errors import RunRefused
 from subagent_server.run.files import Directory
 from subagent_server.run.host_programs import lies_in, user_program
 from subagent_server.sandbox.box import Box, Rules
-from subagent_server.sandbox.readable import BoxRefused, PlaceRefused
+from subagent_server.sandbox.readable import BoxRefused, PlaceRefused, showing
 from subagent_server.worker.runners import RunnerSetup
-from subagent_server.worker.sandbox_setup import RunBox, place_refused, refused, showing, unprotected
+from subagent_server.worker.sandbox_setup import RunBox, place_refused, refused, unprotected
 
 ASKED = "sandbox: bwrap"
 MOST_STATE_BYTES = 1 << 30
@@ -146,7 +146,7 @@ def _with_program(setup: RunnerSetup, rules: Rules) -> Rules:
     programs = [Path(sys.executable), *([program] if program is not None else [])]
     return replace(
         rules,
-        environment=showing(programs, rules.environment),
+        environment=showing(programs, rules.environment, setup.protected.written),
         read=[*rules.read, Path(relay.__file__).resolve(), *(_installation(program) if program else [])],
         over=[*rules.over, ("--bind", state)],
         placed=placed,
