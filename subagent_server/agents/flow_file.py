@@ -11,6 +11,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,29 +110,27 @@ def read_flow(path: Path, text: str, notes: Notes) -> AgentDefinition:
 def _constants(tree: ast.Module, notes: Notes) -> Block:
     """Return the keys of the agent. One that is set in another way than by a literal, once, is a fault."""
     block = Block()
-    read: set[int] = set()
+    values: dict[ast.Name, ast.expr] = {}
     for node in tree.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-        if not isinstance(target, ast.Name) or not isinstance(node, ast.Assign | ast.AnnAssign):
-            continue
-        name = target.id
-        if not name.isupper() or node.value is None:
-            continue
-        if not is_ours(name):
-            if (near := nearest_key(name)) is not None:
-                notes.warn(f"{name} is a constant of the program (nearest key: {near})", node.lineno)
-        elif canonical(name) not in _KEYS:
-            notes.fault(f"{name} cannot be kept: it is no key of a flow, which has no model", node.lineno)
-            read.add(id(target))
-        else:
-            with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError, NotYaml):
-                value = json.dumps(ast.literal_eval(node.value), allow_nan=False)
-                block.put(name.lower(), parse(value, node.lineno), node.lineno)
-                read.add(id(target))
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if len(targets) == 1 and isinstance(targets[0], ast.Name):
+                values[targets[0]] = node.value
     for target in _names_set(tree):
-        if target.id.isupper() and canonical(target.id) in _KEYS and id(target) not in read:
-            rule = "must be set once, on the first level, to a literal: the file is read, and not executed"
-            notes.fault(f"{target.id} {rule}", target.lineno)
+        name, line = target.id, target.lineno
+        if not name.isupper():
+            continue
+        if canonical(name) in _KEYS:
+            try:
+                literal = json.dumps(ast.literal_eval(values[target]), allow_nan=False)
+                block.put(name.lower(), parse(literal, line), line)
+            except (KeyError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError, NotYaml):
+                rule = "set once, on the first level, to a literal: the file is read, and not executed"
+                notes.fault(f"{name} must be {rule}", line)
+        elif target in values and is_ours(name):
+            notes.fault(f"{name} cannot be kept: it is no key of a flow, which has no model", line)
+        elif target in values and (near := nearest_key(name)) is not None:
+            notes.warn(f"{name} is a constant of the program (nearest key: {near})", line)
     return block
 
 
@@ -151,11 +150,8 @@ def _names_set(tree: ast.Module) -> Iterator[ast.Name]:
 
 def _signature(tree: ast.Module) -> tuple[JsonSchema, JsonSchema | None]:
     """Return the schema of the arguments of `run`, and that of what it returns: None for a text."""
-    found = [
-        node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == "run"
-    ]
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    found = [node for node in tree.body if isinstance(node, kinds) and node.name == "run"]
     if len(found) != 1:
         raise _Wrong("a flow defines one function run(), on the first level", found[-1] if found else tree)
     run = found[0]
@@ -179,16 +175,16 @@ def _signature(tree: ast.Module) -> tuple[JsonSchema, JsonSchema | None]:
             required.append(name)
         else:
             properties[name] = _with_default(schema, name, default)
-    arguments: JsonSchema = {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
     if run.returns is None:
         raise _Wrong("run() does not say what type it returns", run)
     output = types.schema(run.returns)
-    return arguments, None if output in (_TYPES["str"], _TYPES["None"]) else output
+    is_text = output in (_TYPES["str"], _TYPES["None"])
+    return _object(properties, required), None if is_text else output
+
+
+def _object(properties: dict[str, object], required: list[str]) -> dict[str, object]:
+    closed = {"additionalProperties": False}
+    return {"type": "object", "properties": properties, "required": required, **closed}
 
 
 def _with_default(schema: JsonSchema, name: str, node: ast.expr) -> JsonSchema:
@@ -210,61 +206,53 @@ class _Types:
     def schema(self, node: ast.expr, depth: int = 0) -> JsonSchema:
         """Return the schema of a type. Raises _Wrong."""
         if depth > MAX_DEPTH:
-            raise _too_deep(node)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):  # in quotes
-            try:
-                quoted = ast.parse(node.value, mode="eval").body
-            except (SyntaxError, ValueError, MemoryError):
-                raise _no_type(node) from None
-            return self.schema(ast.increment_lineno(quoted, node.lineno - 1), depth + 1)
-        if isinstance(node, ast.Constant) and node.value is None:
-            return _TYPES["None"]
-        if isinstance(node, ast.Name | ast.Attribute):
-            name = _name(node)
-            if name in self._classes:
+            raise _Wrong("its types are nested too deeply, or contain themselves", node)
+        inner = partial(self.schema, depth=depth + 1)
+        match node:
+            case ast.Constant(value=str(quoted)):
+                with suppress(SyntaxError, ValueError, MemoryError):
+                    return inner(ast.increment_lineno(ast.parse(quoted, mode="eval").body, node.lineno - 1))
+            case ast.Constant(value=None):
+                return _TYPES["None"]
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name in self._classes:
                 return self._typed_dict(self._classes[name], depth)
-            if name in _TYPES:
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name in _TYPES:
                 return _TYPES[name]
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            return {"anyOf": [self.schema(each, depth + 1) for each in _united(node)]}
-        elif isinstance(node, ast.Subscript):
-            return self._generic(node, depth)
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                united: Any = inner(left)
+                parts = united["anyOf"] if isinstance(left, ast.BinOp) else [united]
+                return {"anyOf": [*parts, inner(right)]}
+            case ast.Subscript(value=generic, slice=inside):
+                return self._generic(node, _name(generic), inside, depth)
         raise _no_type(node)
 
-    def _generic(self, node: ast.Subscript, depth: int) -> JsonSchema:
-        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        match _name(node.value), inner:
+    def _generic(self, node: ast.expr, name: str, inside: ast.expr, depth: int) -> JsonSchema:
+        match name, inside:
             case "Literal", _:
-                values = _literals(inner)
-                if all(value is None or isinstance(value, str | int) for value in values):
-                    return {"enum": values}
-            case "list" | "List", [item]:
-                return {"type": "array", "items": self.schema(item, depth + 1)}
-            case "dict" | "Dict", [key, value] if _name(key) == "str":
+                with suppress(ValueError):
+                    found = ast.literal_eval(inside)
+                    values = found if isinstance(inside, ast.Tuple) else [found]
+                    if all(value is None or isinstance(value, str | int) for value in values):
+                        return {"enum": [*values]}
+            case "list", _:
+                return {"type": "array", "items": self.schema(inside, depth + 1)}
+            case "dict", ast.Tuple(elts=[ast.Name(id="str"), value]):
                 return {"type": "object", "additionalProperties": self.schema(value, depth + 1)}
-            case "Optional", [item]:
-                return {"anyOf": [self.schema(item, depth + 1), _TYPES["None"]]}
-            case "Union", _:
-                return {"anyOf": [self.schema(each, depth + 1) for each in inner]}
         raise _no_type(node)
 
     def _typed_dict(self, node: ast.ClassDef, depth: int) -> JsonSchema:
-        bases = [_name(base) for base in node.bases]
-        parents = [self._classes[name] for name in bases if name in self._classes]
-        if node.decorator_list or len(parents) + bases.count("TypedDict") != len(bases) or not bases:
-            raise _Wrong(f"{node.name} is no TypedDict, and a flow may use no other class as a type", node)
-        if depth > MAX_DEPTH:
-            raise _too_deep(node)
-        is_total = not any(
-            word.arg == "total" and isinstance(word.value, ast.Constant) and word.value.value is False
-            for word in node.keywords
-        )
         properties: dict[str, object] = {}
         required: list[str] = []
+        parents = [base for base in node.bases if _name(base) != "TypedDict"]
+        if node.decorator_list or not node.bases or {*map(_name, parents)} - self._classes.keys():
+            raise _Wrong(f"{node.name} is no TypedDict, and a flow may use no other class as a type", node)
         for parent in parents:
-            inherited: Any = self._typed_dict(parent, depth + 1)
+            inherited: Any = self.schema(parent, depth + 1)
             properties |= inherited["properties"]
             required += inherited["required"]
+        is_total = not any(
+            each.arg == "total" and ast.unparse(each.value) == "False" for each in node.keywords
+        )
         for field in node.body:
             if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
                 continue
@@ -274,12 +262,7 @@ class _Types:
                 annotation = annotation.slice
             properties[field.target.id] = self.schema(annotation, depth + 1)
             required += [field.target.id] if is_required else []
-        return {
-            "type": "object",
-            "properties": properties,
-            "required": required,
-            "additionalProperties": False,
-        }
+        return _object(properties, required)
 
 
 _MARKS = ("Required", "NotRequired")
@@ -287,30 +270,6 @@ _MARKS = ("Required", "NotRequired")
 
 def _no_type(node: ast.expr) -> _Wrong:
     return _Wrong(f"{shorten(ast.unparse(node))} is no type that a flow may use: {_CLOSED}", node)
-
-
-def _too_deep(node: ast.AST) -> _Wrong:
-    return _Wrong("its types are nested too deeply, or contain themselves", node)
-
-
-def _literals(nodes: list[ast.expr]) -> list[object]:
-    """Return the values in `Literal[...]`; what is none becomes bytes, which no JSON has."""
-    values: list[object] = []
-    for node in nodes:
-        try:
-            values.append(ast.literal_eval(node))
-        except ValueError:
-            values.append(b"")
-    return values
-
-
-def _united(node: ast.expr) -> list[ast.expr]:
-    """Return the parts of `A | B | C`, in order."""
-    parts: list[ast.expr] = []
-    while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        parts.append(node.right)
-        node = node.left
-    return [node, *reversed(parts)]
 
 
 def _name(node: ast.expr) -> str:

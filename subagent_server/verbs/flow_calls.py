@@ -120,8 +120,7 @@ def dry_run_text(store: RunStore, run_id: str) -> str:
     known = [sum(paid[call.agent]) / len(paid[call.agent]) for call in rest if paid[call.agent]]
     lines = [f"A dry run, which has started nothing: {_summary(calls) or 'no calls'}."]
     if rest:
-        more = f", and {len(rest) - len(known)} whose cost is not known" if len(known) < len(rest) else ""
-        likely = f"The rest is likely to cost {dollars(sum(known, Decimal(0)))}{more}"
-        told = likely if known else "What the rest will cost is not known"
-        lines.append(f"{told}; calls that need their results follow.")
+        likely = dollars(sum(known, Decimal(0))) if known else "an unknown sum"
+        more = f", and {len(rest) - len(known)} whose cost is not known" if 0 < len(known) < len(rest) else ""
+        lines.append(f"The rest is likely to cost {likely}{more}; calls that need their results follow.")
     return "\n".join([*lines, *map(_line, calls)])

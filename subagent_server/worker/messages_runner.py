@@ -41,7 +41,6 @@ from subagent_server.run.paths import is_marked
 from subagent_server.run.processes import boot_id
 from subagent_server.run.records import Failure, RunRequest, Usage, worktree_text
 from subagent_server.run.stderr import log
-from subagent_server.sandbox.readable import BoxRefused, end_of_run
 from subagent_server.toolbox.bash import BashTool
 from subagent_server.toolbox.basic import AgentComplete, AskParent, FinalAnswer, nested_tools
 from subagent_server.toolbox.editor import EditorTool
@@ -63,7 +62,6 @@ from subagent_server.worker.sandbox_setup import (
     entered,
     get_ready,
     planned_sandbox,
-    without_box,
 )
 from subagent_server.worker.worker_run import WorkerRun
 
@@ -180,8 +178,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
             from subagent_server.worker.connected_servers import connect_servers
 
             own_names = [*(tool.name for tool in own_tools), *verdict.web.names]
-            build = None if sandbox.servers is None else sandbox.servers.built_for
-            servers = await connect_servers(setup, own_names, build)
+            servers = await connect_servers(setup, own_names, sandbox.build_for_servers)
             cleanup.push_async_callback(servers.aclose)
         listed = await _listed_tools(setup, servers, own_tools, sandbox)
         tools = [*own_tools, *listed]
@@ -231,16 +228,11 @@ async def _entered_workspace(setup: RunnerSetup, selection: Selection) -> tuple[
     sandbox = await off_loop(lambda: planned_sandbox(setup, selection))
     tools = _workspace(setup, selection, sandbox)
     try:
-        await entered(sandbox, tools)
-    except BoxRefused as refusal:
-        if refusal.passes:
-            raise end_of_run("The programs of the run", refusal) from refusal
-        sandbox = without_box(setup.agent, refusal.reason)
-        tools = _workspace(setup, selection, sandbox)
+        works_in = await entered(setup.agent, sandbox, tools)
     except BaseException:
         await _close(tools)
         raise
-    return tools, sandbox
+    return tools if works_in is sandbox else _workspace(setup, selection, works_in), works_in
 
 
 async def _close(tools: Sequence[Tool]) -> None:
@@ -266,7 +258,7 @@ def _workspace(setup: RunnerSetup, selection: Selection, sandbox: Sandbox) -> li
                 output_dir=setup.run.paths.outputs,
                 masker=setup.run.masker,
                 spare=marks.shims_on_record(setup.run.store.paths),  # no run ends the shim of another
-                box=None if box is None else box.built,
+                box=sandbox.build,
                 watch=setup.watch,
             )
         )
@@ -335,27 +327,12 @@ async def _listed_tools(
     Raises:
         RunRefused: `config`; an extension cannot keep what the agent asks for.
     """
-    run, listed = setup.run, servers.tools if servers is not None else []
+    listed = servers.tools if servers is not None else []
     where = extensions.tools_for("codeMode")
     if setup.agent.enabled_code_mode is None or where is None:  # without the extension, the start refuses it
         return listed
     with_programs: Callable[[RunTools], Awaitable[Sequence[Tool]]] = extensions.imported(where)
-    return await with_programs(
-        RunTools(
-            agent=setup.agent,
-            run=run,
-            environment=setup.environment,
-            own=own,
-            listed=listed,
-            code=run.paths.code,
-            outputs=run.paths.outputs,
-            masker=run.masker,
-            box=None if sandbox.box is None else sandbox.box.built,
-            spare=marks.shims_on_record(run.store.paths),
-            watch=setup.watch,
-            delegation=setup.delegation,
-        )
-    )
+    return await with_programs(setup.tools(own, listed, sandbox.build))
 
 
 def _warn(

@@ -1,14 +1,17 @@
 """The runners: a row each, under the name used in agent files."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from subagent_server import extensions
 from subagent_server.loop.runner import Runner
+from subagent_server.process import marks
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.records import RunRequest
+from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.file_watch import CommandWatch
+from subagent_server.toolbox.tool import RunTools, Tool
 from subagent_server.worker.protected_paths import ProtectedPaths
 from subagent_server.worker.worker_run import WorkerRun
 
@@ -48,6 +51,23 @@ class RunnerSetup:
         )
         for warning in request.warnings:
             self.run.record("warning", message=warning)
+
+    def tools(self, own: Sequence[Tool], listed: Sequence[Tool], box: Callable[[], Box] | None) -> RunTools:
+        """Return what an extension gets to make tools of: the run's `own`, and those of its MCP servers."""
+        return RunTools(
+            agent=self.agent,
+            run=self.run,
+            environment=self.environment,
+            own=own,
+            listed=listed,
+            code=self.run.paths.code,
+            outputs=self.run.paths.outputs,
+            masker=self.run.masker,
+            box=box,
+            spare=marks.shims_on_record(self.run.store.paths),
+            watch=self.watch,
+            delegation=self.delegation,
+        )
 
 
 OpenRunner = Callable[[RunnerSetup], Awaitable[Runner]]

@@ -30,7 +30,14 @@ from subagent_server.sandbox.git_places import (
     configurations,
     git_settings,
 )
-from subagent_server.sandbox.readable import BoxRefused, PlaceRefused, named_places, showing, tried_twice
+from subagent_server.sandbox.readable import (
+    BoxRefused,
+    PlaceRefused,
+    end_of_run,
+    named_places,
+    showing,
+    tried_twice,
+)
 from subagent_server.sandbox.server_places import ServerPlace, asked_by_servers, asked_of_box, place_of
 from subagent_server.sandbox.verify import is_proven, try_box
 from subagent_server.toolbox.bash import BashTool
@@ -206,6 +213,16 @@ class Sandbox:
     words: str = ""
     servers: RunBox | None = None
 
+    @property
+    def build(self) -> Callable[[], Box] | None:
+        """Builds boxes for programs; None if they work without one."""
+        return None if self.box is None else self.box.built
+
+    @property
+    def build_for_servers(self) -> Callable[[Callable[[Rules], Rules]], Box] | None:
+        """Builds boxes for MCP servers; None if none works in one."""
+        return None if self.servers is None else self.servers.built_for
+
     def open(self) -> Sequence[str]:
         """Return what programs of the host execute and a box leaves open, each with the reason. Blocking."""
         held = self.box or self.servers
@@ -246,20 +263,28 @@ def _tools_without_box(agent: AgentDefinition) -> Sandbox:
     return Sandbox(None, f"{NO_PROGRAMS}{_mark_of_servers(agent)}")
 
 
-async def entered(sandbox: Sandbox, tools: Sequence[Tool]) -> None:
+async def entered(agent: AgentDefinition, sandbox: Sandbox, tools: Sequence[Tool]) -> Sandbox:
     """Start the shell in the box, or try the box if there is no shell, unless such boxes are known to work.
 
+    Return where the programs work: without a box if there is no such box here, and the agent allows that.
+
     Raises:
-        BoxRefused: there is no such box here. Nothing is left running.
+        RunRefused: there is no such box, or not now. Nothing is left running.
     """
     wanted = sandbox.box or sandbox.servers
     if wanted is None or is_proven(wanted.program):
-        return
+        return sandbox
     shell = _shell_of(tools)
-    if sandbox.box is not None and shell is not None:
-        await shell.begin(wait=True)
-    else:
-        await off_loop(lambda: tried_twice(lambda: try_box(wanted.built())))
+    try:
+        if sandbox.box is not None and shell is not None:
+            await shell.begin(wait=True)
+        else:
+            await off_loop(lambda: tried_twice(lambda: try_box(wanted.built())))
+    except BoxRefused as refusal:
+        if refusal.passes:
+            raise end_of_run("The programs of the run", refusal) from refusal
+        return without_box(agent, refusal.reason)
+    return sandbox
 
 
 async def get_ready(sandbox: Sandbox, tools: Sequence[Tool]) -> None:

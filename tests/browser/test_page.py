@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import FloatRect, Page, expect
 
 from tests.browser.conftest import OpenPage
+from tests.extensions.flows.place import DONE, body, flow
 from tests.helpers.mcp_servers import scripted
 from tests.helpers.planted import planted
 from tests.helpers.processes import REPOSITORY
@@ -333,6 +334,30 @@ def test_a_log_line_is_there_soon(world: World, open_page: OpenPage) -> None:
         began = time.monotonic()
         expect(page.locator(".log")).to_contain_text("a new line")
         print(f"a log line took {1000 * (time.monotonic() - began):.0f} ms")
+
+
+def test_the_calls_of_a_flow_are_listed_by_phase_while_it_works(world: World, open_page: OpenPage) -> None:
+    lines = (
+        "phase('look')\ngather(*[agents.worker.call(prompt=f'task {n}') for n in range(3)])\n"
+        "phase('decide')\nagents.worker(prompt='task last', label='<b>last</b>')\nreturn 'Decided.'"
+    )
+    flow(world, body(lines), "council")
+    world.play(
+        asks("Yes?", "yes"), says("Yes."), conversations=[{"when": {"prompt": r"task \d"}, "turns": [DONE]}]
+    )
+    with world.http_server(), open_page(link(world)) as page:
+        run_id = world.start("", "council")
+        page.locator("a.run").filter(has_text="council").click()
+        page.get_by_role("link", name="Calls").click()
+        tab = page.locator(".part")
+        expect(tab).to_contain_text("look: 3 new")
+        expect(tab).to_contain_text("decide: 1 running")
+        expect(tab).to_contain_text("worker (<b>last</b>)")
+        picture(page, "page-calls", height=420)
+        world.asking(run_id)
+        world.reply(run_id, "yes")
+        expect(tab).to_contain_text("decide: 1 new")
+        assert page.locator(".part b").count() == 0
 
 
 def test_the_changes_of_a_worktree_are_shown_file_by_file_as_text(world: World, open_page: OpenPage) -> None:

@@ -6,11 +6,10 @@ makes the same call again, in the same run or in one that continues it, gets the
 
 import asyncio
 import random
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, validate_call
 
@@ -18,7 +17,6 @@ from subagent_server.extensions.code_mode.flow_record import FlowRecord
 from subagent_server.extensions.code_mode.identity import (
     Fate,
     Identities,
-    NoIdentity,
     call_digest,
     digest,
     fate_of,
@@ -47,11 +45,14 @@ from subagent_server.verbs.views import AS_TOOLS, run_view
 from subagent_server.verbs.wait_for_runs import Changes, Wait, wait_until
 
 Answer = dict[str, Any]
+_Value = TypeVar("_Value")
+_PROGRAM = "001"
+"""The number of the one program that a run of a flow has."""
 WARM_SECONDS = 5.0
 """The longest wait of equal prefixes for the first, which fills the prompt cache of the API."""
-CACHE_SECONDS = 300.0
-"""How long the API keeps a prompt that nobody uses."""
 _LOOK_SECONDS = 0.2
+_ROOM_SECONDS = 1.0
+"""How often a call looks whether its tree has room for another run."""
 _LONGEST_WAIT = 86_400.0
 _MOST_PHASE = 200
 _MOST_LOGGED = 4_000
@@ -90,18 +91,13 @@ class _Order(BaseModel):
 class _Call:
     """A call with its identity; `run_id` is its run when that is known, `forwarded` are its questions."""
 
-    order: _Order
+    order: StartOrder
     agent: AgentDefinition
     identity: str
-    base: str | None
+    fresh: bool
     phase: str | None
     run_id: str | None = None
     forwarded: set[str] = field(default_factory=set)
-
-    @property
-    def title(self) -> str:
-        """The agent, with the label of the call."""
-        return f"{self.agent.name} ({self.order.label})" if self.order.label else self.agent.name
 
 
 class AgentCalls:
@@ -123,15 +119,14 @@ class AgentCalls:
             if agent.name in allowed
         }
         chain = [*sorted(self._caller.carries_on), run.run_id]
-        before = [self._store.paths.run(each) for each in chain] if self._is_flow else []
-        self._record = FlowRecord(record, masker, before)
+        before = [self._store.paths.run(each).code.below(_PROGRAM) for each in chain]
+        self._record = FlowRecord(record, masker, before if self._is_flow else ())
         self._known = self._runs_on_record(chain)
         self._calls: list[_Call] = []
         self._identities = Identities()
         self._phase: str | None = None
         self._changes = Changes(self._store)
-        self._ended = asyncio.Event()
-        self._warm: dict[str, tuple[asyncio.Event, float]] = {}
+        self._warm: dict[str, asyncio.Event] = {}
         self._asking = asyncio.Lock()
         self._planning = asyncio.Lock()
         self._starting: dict[str, asyncio.Lock] = {}
@@ -170,8 +165,6 @@ class AgentCalls:
             raise
         except SubagentError as error:
             return {"error": error.sentence}
-        except NoIdentity as error:
-            return {"error": str(error)}
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             return {"error": f"{'.'.join(map(str, first['loc']))}: {first['msg']}"}
@@ -197,8 +190,9 @@ class AgentCalls:
             known = choices("agents", order.agent, sorted(self._by_function))
             raise BadArgument(f"This run may not start {order.agent[:80]}: {known}.")
         agent = self._service.registry.get(self._by_function[order.agent].name)  # lists have no prompts
-        asked = with_arguments(agent, StartOrder(agent.name, order.prompt, arguments=order.arguments))
-        if not asked.prompt.strip():
+        wanted = StartOrder(**order.model_dump(exclude={"agent", "key", "fresh"}), agent=agent.name)
+        prompt = with_arguments(agent, wanted).prompt
+        if not prompt.strip():
             raise BadArgument(f"agents.{order.agent}() needs a prompt: say what the agent shall do.")
         directories = directories_of(self._service, self._store.read(self._run.run_id))
         cwd = cwd_of_agent(self._service, agent) or cwd_of_child(self._service, order.cwd, directories)
@@ -206,13 +200,15 @@ class AgentCalls:
         base = None
         if agent.isolation == "worktree":
             # today's HEAD is the base of a new call alone: a call on record has the base that it had
-            plain = digest("base", call_digest(agent, asked.prompt, inputs, order.cwd, None))
+            plain = digest("base", call_digest(agent, prompt, inputs, order.cwd, None))
             name = f"base {self._identities.of(plain, order.key)}"
-            if name not in self._record:
-                self._record.keep(name, base_of_worktree(self._service, agent, cwd))
-            base = self._record[name]
-        hashed = call_digest(agent, asked.prompt, inputs, order.cwd, base)
-        return _Call(order, agent, self._identities.of(hashed, order.key), base, self._phase)
+            if self._record.line(name) is None:
+                self._record.write(name, value=base_of_worktree(self._service, agent, cwd))
+            base = (self._record.line(name) or {}).get("value")
+        identity = self._identities.of(call_digest(agent, prompt, inputs, order.cwd, base), order.key)
+        flow = self._options if agent.runner == "flow" else None
+        wanted = replace(wanted, call_id=identity, base=base, flow=flow)
+        return _Call(wanted, agent, identity, order.fresh, self._phase)
 
     def _call(self, number: int) -> _Call:
         if not 0 <= number < len(self._calls):
@@ -236,7 +232,6 @@ class AgentCalls:
                     self._journal(planned, fate, None if previous is None else previous.run_id)
                     raise _Failed(_WOULD_BE_NEW)
                 else:
-                    await asyncio.to_thread(self._record.sync)
                     run_id = await self._begun(planned, previous if fate is Fate.RESUMED else None)
                 planned.run_id = self._known[planned.identity] = run_id
                 self._journal(planned, fate, run_id)
@@ -245,7 +240,7 @@ class AgentCalls:
     async def _fate(self, planned: _Call) -> tuple[Fate, RunMeta | None]:
         """Return what becomes of a call, and the run that is on record for it."""
         known = self._known.get(planned.identity)
-        if known is None or planned.order.fresh or planned.agent.name in self._options.fresh:
+        if known is None or planned.fresh or planned.agent.name in self._options.fresh:
             return Fate.NEW, None
         meta = (await self._look(known)).meta
         is_ours = meta.parent_run_id == self._run.run_id
@@ -265,51 +260,41 @@ class AgentCalls:
         if planned.agent.runner != "messages":
             return await self._started(planned, previous)
         prefix = call_digest(planned.agent, "", (), None, None)
-        filled, used = self._warm.get(prefix, (asyncio.Event(), 0.0))
-        is_first = prefix not in self._warm or (filled.is_set() and time.monotonic() - used > CACHE_SECONDS)
-        if is_first:
-            filled = asyncio.Event()
-        else:
+        if (filled := self._warm.get(prefix)) is not None:
             with self._run.waiting():
                 await filled.wait()
-        self._warm[prefix] = filled, time.monotonic()
+            return await self._started(planned, previous)
+        filled = self._warm[prefix] = asyncio.Event()
         try:
             run_id = await self._started(planned, previous)
         except BaseException:
             filled.set()
             raise
-        if is_first:
-            self._in_background(self._fill(filled, run_id))
+        self._in_background(self._fill(filled, run_id))
         return run_id
 
     async def _fill(self, filled: asyncio.Event, run_id: str) -> None:
         """Let the others start when the first run has had its first answer, or enough time for it."""
-        run, until = self._store.paths.run(run_id), time.monotonic() + WARM_SECONDS
+        run = self._store.paths.run(run_id)
+
+        def has_answered() -> bool | None:
+            return recorded_usage(run) is not None or self._store.read(run_id).status.is_terminal or None
+
+        wait = Wait(WARM_SECONDS, frozenset({run_id}), poll_seconds=_LOOK_SECONDS)
         try:
-            while time.monotonic() < until and await asyncio.to_thread(lambda: recorded_usage(run)) is None:
-                if self._store.read(run_id).status.is_terminal:
-                    break
-                await asyncio.sleep(_LOOK_SECONDS)
+            await wait_until(self._changes, has_answered, wait)
         finally:
             filled.set()
 
     async def _started(self, planned: _Call, previous: RunMeta | None) -> str:
         """Start a run, or continue one, as soon as the tree has room for it."""
-        order, service = planned.order, self._service
-        flow = self._options if planned.agent.runner == "flow" else None
+        new = planned.order
 
         def started() -> str:
-            if previous is not None:
-                again = ContinueOrder(previous.run_id, label=order.label, call_id=planned.identity, flow=flow)
-                return continue_run(service, again, self._caller).run_id
-            new = StartOrder(
-                agent=planned.agent.name,
-                call_id=planned.identity,
-                base=planned.base,
-                flow=flow,
-                **order.model_dump(include={"prompt", "arguments", "inputs", "cwd", "label"}),
-            )
-            return start(service, new, self._caller).run_id
+            if previous is None:
+                return start(self._service, new, self._caller).run_id
+            again = ContinueOrder(previous.run_id, label=new.label, call_id=new.call_id, flow=new.flow)
+            return continue_run(self._service, again, self._caller).run_id
 
         with self._run.waiting():
             while True:
@@ -317,9 +302,7 @@ class AgentCalls:
                 try:
                     return await asyncio.to_thread(started)
                 except TreeFull:
-                    self._ended.clear()
-                    with suppress(TimeoutError):  # runs elsewhere in the tree end unheard
-                        await asyncio.wait_for(self._ended.wait(), 1.0)
+                    await asyncio.sleep(_ROOM_SECONDS)
 
     async def result(self, call: int, asks: bool) -> Answer:
         """Return the result of a run when it has ended, or, if the program `asks` for it, its question."""
@@ -335,7 +318,6 @@ class AgentCalls:
                 )
                 message = question(observed)
                 if observed.meta.status.is_terminal or message is None:
-                    self._ended.set()
                     return await asyncio.to_thread(self._outcome, observed, planned)
                 if asks:
                     asked = {"messageId": message.message_id, "question": message.question_content}
@@ -378,7 +360,8 @@ class AgentCalls:
         planned.forwarded.add(message.message_id)
 
         async def forwarded() -> None:
-            question = f"{planned.title} asks: {message.question_content}"
+            label = f" ({planned.order.label})" if planned.order.label else ""
+            question = f"{planned.agent.name}{label} asks: {message.question_content}"
             answer = await self._asked(question, message.options)
             if answer is not None and planned.run_id is not None:
                 await asyncio.to_thread(self._answered, planned.run_id, message.message_id, answer)
@@ -407,10 +390,10 @@ class AgentCalls:
             observed = observe(self._store, run_id)
             return observed if is_enough(observed) else None
 
-        while True:
-            found = await wait_until(self._changes, look, Wait(_LONGEST_WAIT, frozenset({run_id})))
-            if found is not None:
-                return found
+        wait = Wait(_LONGEST_WAIT, frozenset({run_id}))
+        while (found := await wait_until(self._changes, look, wait)) is None:
+            pass
+        return found
 
     # -- what is recorded besides
 
@@ -419,36 +402,34 @@ class AgentCalls:
     ) -> Answer:
         """Return the reply of a tool that changes something: that on record, else what `call` brings."""
         try:
-            reply: Answer = await self._recorded("tool", [function, arguments], call)
+            return await self._recorded("tool", [function, arguments], call)
         except _Failed as failed:
             return failed.answer
-        return reply
 
-    async def _recorded(self, kind: str, about: Sequence[Any], make: Callable[[], Awaitable[Any]]) -> Any:
+    async def _recorded(
+        self, kind: str, about: Sequence[Any], make: Callable[[], Awaitable[_Value]]
+    ) -> _Value:
         """Return a value on record, or make and record it; a call of a `tool` is never made a second time."""
         if not self._is_flow:
             return await make()
         name = f"{kind} {self._identities.of(digest(kind, *about))}"
-        retry = self._options.retry_failed
-        if name in self._record and not (retry and _is_failure(self._record[name])):
-            return self._record[name]
+        line, retry = self._record.line(name), self._options.retry_failed
+        if line is not None and not (retry and _is_failure(line)):
+            if "value" not in line:
+                raise _Failed({"error": _CUT_TOOL})
+            recorded: _Value = line["value"]
+            return recorded
         if self._options.dry_run and kind in ("ask", "tool", "merge"):
             raise _Failed(_WOULD_BE_NEW)
         if kind == "tool":
-            if self._record.was_begun(name) and not retry:
-                return {"error": _CUT_TOOL}
-            await asyncio.to_thread(self._record.begin, name)
-        self._record.keep(name, made := await make())
-        if kind in ("ask", "tool", "merge"):  # moments and numbers last from the next start on
-            await asyncio.to_thread(self._record.sync)
+            await asyncio.to_thread(self._record.write, name)
+        made = await make()
+        await asyncio.to_thread(self._record.write, name, value=made)
         return made
 
     async def ask(self, question: str, options: list[str] | None = None) -> str | None:
         """Ask whoever answers this run."""
-        answer: str | None = await self._recorded(
-            "ask", [question, options], lambda: self._asked(question, options)
-        )
-        return answer
+        return await self._recorded("ask", [question, options], lambda: self._asked(question, options))
 
     async def _asked(self, question: str, options: list[str] | None) -> str | None:
         async with self._asking:
@@ -460,18 +441,15 @@ class AgentCalls:
         def merged() -> str:
             return merge_run(self._service, runId, caller=self._caller).sentence
 
-        sentence: str = await self._recorded("merge", [runId], lambda: asyncio.to_thread(merged))
-        return sentence
+        return await self._recorded("merge", [runId], lambda: asyncio.to_thread(merged))
 
     async def now(self) -> str:
         """Return the moment of the first time."""
-        moment: str = await self._recorded("now", [], lambda: asyncio.to_thread(lambda: timestamp(now())))
-        return moment
+        return await self._recorded("now", [], lambda: asyncio.to_thread(lambda: timestamp(now())))
 
     async def random(self) -> float:
         """Return the number of the first time."""
-        number: float = await self._recorded("random", [], lambda: asyncio.to_thread(random.random))
-        return number
+        return await self._recorded("random", [], lambda: asyncio.to_thread(random.random))
 
     async def log(self, text: str) -> None:
         """Write a line of the log."""
@@ -503,6 +481,7 @@ class AgentCalls:
         )
 
 
-def _is_failure(value: Any) -> bool:
-    """Whether a value on record is a question without an answer, or a tool that has failed."""
+def _is_failure(line: dict[str, Any]) -> bool:
+    """Whether it is of a question without an answer, of a tool that failed, or of one that was cut."""
+    value = line.get("value")
     return value is None or (isinstance(value, dict) and "error" in value)

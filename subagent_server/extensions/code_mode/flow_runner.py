@@ -3,11 +3,11 @@
 import json
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 from subagent_server.extensions.code_mode.code_tool import Programs, programs_of
 from subagent_server.extensions.code_mode.execution import ProgramEnd, ProgramOutcome
 from subagent_server.loop.runner import Outcome, Runner
-from subagent_server.process import marks
 from subagent_server.run.agent_definition import CODE_TOOL_NAME, END_FILE, OUTPUT_FILE, Selection
 from subagent_server.run.commands import misfit
 from subagent_server.run.errors import RunRefused
@@ -15,28 +15,25 @@ from subagent_server.run.records import Failure, RunRequest, Usage
 from subagent_server.run.states import cut
 from subagent_server.run.store import RunStore
 from subagent_server.sandbox.readable import BoxRefused, end_of_run
-from subagent_server.toolbox.tool import RunTools, Tool
+from subagent_server.toolbox.tool import Tool
 from subagent_server.toolbox.workspace import off_loop
 from subagent_server.verbs.flow_calls import dry_run_text
 from subagent_server.worker.runners import RunnerSetup
-from subagent_server.worker.sandbox_setup import entered, planned_sandbox, without_box
+from subagent_server.worker.sandbox_setup import entered, planned_sandbox
 
 NO_CLOCK = 1e9
 """Seconds: the limit of a flow is `timeoutSeconds` of working time, which the worker watches."""
 _HINT = "code/001/ of its run has the program and its output; continue the run when that is fixed."
 
 
+@dataclass
 class FlowRunner:
-    """Implements `loop.runner.Runner` with a program."""
+    """Implements `loop.runner.Runner` with a program; `held` closes its MCP servers."""
 
-    def __init__(
-        self, programs: Programs, request: RunRequest, store: RunStore, held: AsyncExitStack
-    ) -> None:
-        self._programs = programs
-        self._arguments = json.loads(request.prompt)
-        self._is_dry = request.flow is not None and request.flow.dry_run
-        self._store = store
-        self._held = held
+    programs: Programs
+    request: RunRequest
+    store: RunStore
+    held: AsyncExitStack
 
     @property
     def usage(self) -> Usage:
@@ -45,13 +42,12 @@ class FlowRunner:
 
     async def work(self) -> Outcome:
         """Run the program to its end."""
-        setup = self._programs.setup
-        record = await off_loop(lambda: self._programs.records.begin(setup.agent.system_prompt))
+        setup, arguments = self.programs.setup, json.loads(self.request.prompt)
+        code = setup.agent.system_prompt
+        record = await off_loop(lambda: self.programs.records.begin(code))
         try:
             with setup.run.working():
-                end, _, remark = await self._programs.executed(
-                    setup.agent.system_prompt, record, NO_CLOCK, self._arguments
-                )
+                end, _, remark = await self.programs.executed(code, record, NO_CLOCK, arguments)
         except BoxRefused as refusal:
             raise end_of_run("The flow", refusal) from refusal
         except OSError as error:
@@ -63,9 +59,10 @@ class FlowRunner:
         return await self._outcome(end)
 
     async def _outcome(self, end: ProgramEnd) -> Outcome:
-        agent, output = self._programs.setup.agent, end.output.strip()
-        if end.failed == "dry_run" or (self._is_dry and end.outcome is ProgramOutcome.DONE):
-            return Outcome(dry_run_text(self._store, self._programs.setup.run.run_id))
+        agent, output = self.programs.setup.agent, end.output.strip()
+        is_dry = self.request.flow is not None and self.request.flow.dry_run
+        if end.failed == "dry_run" or (is_dry and end.outcome is ProgramOutcome.DONE):
+            return Outcome(dry_run_text(self.store, self.request.run_id))
         if end.outcome is not ProgramOutcome.DONE:
             words = output.rpartition("\n")[2] if end.outcome is ProgramOutcome.RAISED else ""
             message = cut(words or end.remark.strip("[]"))
@@ -91,7 +88,7 @@ class FlowRunner:
 
     async def aclose(self) -> None:
         """Close the MCP servers."""
-        await self._held.aclose()
+        await self.held.aclose()
 
 
 async def open_runner(setup: RunnerSetup) -> Runner:
@@ -102,13 +99,7 @@ async def open_runner(setup: RunnerSetup) -> Runner:
     """
     agent, run = setup.agent, setup.run
     request = run.request()
-    sandbox = await off_loop(lambda: planned_sandbox(setup, Selection()))
-    try:
-        await entered(sandbox, [])
-    except BoxRefused as refusal:
-        if refusal.passes:
-            raise end_of_run("The flow", refusal) from refusal
-        sandbox = without_box(agent, refusal.reason)
+    sandbox = await entered(agent, await off_loop(lambda: planned_sandbox(setup, Selection())), [])
     setup.record_start(request, sandbox.mark)
     async with AsyncExitStack() as cleanup:
         listed: Sequence[Tool] = ()
@@ -116,25 +107,9 @@ async def open_runner(setup: RunnerSetup) -> Runner:
             # Not at the top: this imports the SDK of the protocol.
             from subagent_server.worker.connected_servers import connect_servers
 
-            build = None if sandbox.servers is None else sandbox.servers.built_for
-            servers = await connect_servers(setup, [CODE_TOOL_NAME], build)
+            servers = await connect_servers(setup, [CODE_TOOL_NAME], sandbox.build_for_servers)
             cleanup.push_async_callback(servers.aclose)
             listed = servers.tools
-        programs = await programs_of(
-            RunTools(
-                agent=agent,
-                run=run,
-                environment=setup.environment,
-                own=[],
-                listed=listed,
-                code=run.paths.code,
-                outputs=run.paths.outputs,
-                masker=run.masker,
-                box=None if sandbox.box is None else sandbox.box.built,
-                spare=marks.shims_on_record(run.store.paths),
-                watch=setup.watch,
-                delegation=setup.delegation,
-            )
-        )
+        programs = await programs_of(setup.tools([], listed, sandbox.build))
         held = cleanup.pop_all()
     return FlowRunner(programs, request, run.store, held)

@@ -6,6 +6,7 @@ the `key` that the program gives.
 """
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
@@ -15,6 +16,7 @@ import rfc8785
 
 from subagent_server.agents.model_names import resolve_model
 from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.errors import BadArgument
 from subagent_server.run.states import Status
 
 CUT = frozenset({"crashed", "lost", "timeout", "budget", "storage"})
@@ -28,16 +30,18 @@ _LARGEST = 2**53 - 1
 _OF_SERVERS = ("command", "args", "url", "enabled_tools", "disabled_tools", "prefix")
 
 
-class NoIdentity(Exception):
-    """What is asked cannot be written as canonical JSON; the text says why."""
+def _integer(digits: str) -> Any:
+    """Return an integer; one that RFC 8785 does not have, such as those of 64 bits, as a text."""
+    return int(digits) if abs(int(digits)) <= _LARGEST else {"integer": digits}
 
 
 def digest(*values: Any) -> str:
-    """Return the hash of values of JSON in their canonical form (RFC 8785). Raises NoIdentity."""
+    """Return the hash of values of JSON in their canonical form (RFC 8785). Raises BadArgument."""
     try:
-        return hashlib.sha256(rfc8785.dumps(_in_domain(list(values)))).hexdigest()
+        in_domain = json.loads(json.dumps(values), parse_int=_integer)
+        return hashlib.sha256(rfc8785.dumps(in_domain)).hexdigest()
     except (ValueError, RecursionError) as error:
-        raise NoIdentity(str(error)) from error
+        raise BadArgument(f"A call has no identity: {error}.") from error
 
 
 def call_digest(
@@ -46,7 +50,7 @@ def call_digest(
     """Return the hash of a call. `cwd` is as the program gives it, `base` the commit of its worktree.
 
     Raises:
-        NoIdentity.
+        BadArgument.
     """
     definition = agent.model_dump(mode="json", by_alias=False, include={*_ASKED})
     servers = {
@@ -101,14 +105,3 @@ def fate_of(status: Status, code: str | None, *, has_begun: bool, is_ours: bool,
     if status is Status.STOPPED or code in CUT:
         return Fate.RESUMED if has_begun else Fate.NEW
     return Fate.NEW if retry_failed or not has_begun else Fate.RECORDED
-
-
-def _in_domain(value: Any) -> Any:
-    """Return a value in which integers that RFC 8785 does not have, such as those of 64 bits, are texts."""
-    if isinstance(value, int) and abs(value) > _LARGEST:
-        return {"integer": str(value)}
-    if isinstance(value, list):
-        return [_in_domain(each) for each in value]
-    if isinstance(value, dict):
-        return {key: _in_domain(each) for key, each in value.items()}
-    return value

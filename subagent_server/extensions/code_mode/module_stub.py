@@ -16,6 +16,7 @@ _COMMON: dict[str, Any] = {
     "cwd": {"type": "string"},
     "key": {"type": "string"},
     "fresh": {"type": "boolean"},
+    "on_question": True,
 }
 _PROMPT: dict[str, Any] = {"properties": {"prompt": {"type": "string"}}, "required": ["prompt"]}
 
@@ -27,20 +28,11 @@ def module_stub(agents: Sequence[AgentDefinition]) -> str:
     parts = [_HEAD.read_text("utf-8")]
     for name, agent in names.items():
         own: Any = agent.input_schema if isinstance(agent.input_schema, dict) else _PROMPT
-        schema = {
-            "type": "object",
-            "properties": {**own["properties"], **_COMMON},
-            "required": own["required"],
-            "additionalProperties": False,
-        }
+        schema = {**own, "properties": {**own["properties"], **_COMMON}, "additionalProperties": False}
         tool = ServerTool("agents", type_name("_", name), "", schema, agent.output_schema)
-        text = writer.stub(f"_{name}", tool).text
-        head, define, function = text.rpartition(f"def _{name}(")
-        end = function.index(") -> ")
-        parameter, first = "on_question: _Answer | None = ...", function[:end]
-        whole = f"{first}    {parameter},\n" if first.endswith("\n") else f"{first}, {parameter}"
-        rest = f"{whole}{function[end:]}"
-        parts.append(f"{head}@_agent\n{define}{rest}".rstrip() + "\n")
+        text = writer.stub(f"_{name}", tool).text.rstrip()
+        text = text.replace("on_question: Any", "on_question: _Answer | None")
+        parts.append(text.replace(f"def _{name}(", f"@_agent\ndef _{name}(") + "\n")
     attributes = "".join(f"    {name} = _{name}\n" for name in names) or "    pass\n"
     parts.append(f"class _Agents:\n{attributes}\nagents: _Agents\n")
     return "\n".join(parts)
