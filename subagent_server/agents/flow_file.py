@@ -178,8 +178,7 @@ def _signature(tree: ast.Module) -> tuple[JsonSchema, JsonSchema | None]:
     if run.returns is None:
         raise _Wrong("run() does not say what type it returns", run)
     output = types.schema(run.returns)
-    is_text = output in (_TYPES["str"], _TYPES["None"])
-    return _object(properties, required), None if is_text else output
+    return _object(properties, required), None if output == _TYPES["str"] else output
 
 
 def _object(properties: dict[str, object], required: list[str]) -> dict[str, object]:

@@ -314,6 +314,8 @@ class RunPaths:
     """Held while the worktree is settled, merged, handed over or removed."""
     children = _Folder("children")
     """A mark for each run started by this run."""
+    continued_by = _File("continued-by")
+    """The id of the one run that continues this flow."""
     tree_lock = _File("tree.lock")
     """Of a run without a parent: held while another run of its tree is counted and published."""
     calls_lock = _File("calls.lock")

@@ -14,7 +14,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from subagent_server.run import durable, locks, transitions, wake
-from subagent_server.run.errors import ForeignRoot, NewerSchema, StorageFailed, UnknownRun, UnreadableMeta
+from subagent_server.run.errors import (
+    ForeignRoot,
+    NewerSchema,
+    StorageFailed,
+    SubagentError,
+    UnknownRun,
+    UnreadableMeta,
+)
 from subagent_server.run.files import Entry, remove_tree
 from subagent_server.run.journal import recorded_usage
 from subagent_server.run.locks import exclusive
@@ -287,6 +294,13 @@ class RunStore:
     def read_state(self, run: RunPaths) -> RunMeta:
         """Return the state of a run whose directory is at hand. Raises UnknownRun, UnreadableMeta."""
         return decode_state(run, read_raw_state(run))
+
+    def continuation_of(self, flow: str) -> RunMeta | None:
+        """Return the run that continues a run of a flow; None if there is none any more."""
+        with suppress(OSError, SubagentError):
+            found = self.read(self.paths.run(flow).continued_by.read(64).decode("utf-8", "replace"))
+            return found if found.continues_run_id == flow else None
+        return None
 
     def read_request(self, run_id: str) -> RunRequest:
         """Return the task of a run. Raises InvalidRunId, UnreadableMeta."""

@@ -40,14 +40,14 @@ class NotAllowed(CallerError):
 class Caller:
     """The caller of a verb: the user's side (`run_id` None), or the child that is run `run_id`.
 
-    `carries_on` are the earlier runs whose conversation this run continues: the runs they had started are
-    open to the child too. `process` is the process through which the user's side calls: the runs that it
-    starts are that parent's as long as it lives. `parent` tells the parents of one process apart: the name
-    of a token.
+    `carries_on` are the earlier runs whose conversation this run continues, the first of them first: the
+    runs they had started are open to the child too. `process` is the process through which the user's side
+    calls: the runs that it starts are that parent's as long as it lives. `parent` tells the parents of one
+    process apart: the name of a token.
     """
 
     run_id: str | None = None
-    carries_on: frozenset[str] = frozenset()
+    carries_on: tuple[str, ...] = ()
     process: Identity | None = None
     parent: str | None = None
 
@@ -95,7 +95,7 @@ def run_as_caller(store: RunStore, run_id: str) -> Caller:
             older = store.read(older).continues_run_id
         except SubagentError:
             break  # it was removed, or is damaged: what it had started is not opened by it
-    return Caller(run_id, frozenset(before))
+    return Caller(run_id, tuple(reversed(before)))
 
 
 def caller_of(settings: Settings, store: RunStore) -> Caller:

@@ -4,15 +4,17 @@ Tested in `tests/verbs/test_continued.py` and `tests/end_to_end/test_continuing.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from subagent_server.agents.expand import MissingVariable, expand_definition
 from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.durable import write_durably
 from subagent_server.run.errors import (
     BadArgument,
     CallerError,
@@ -21,10 +23,11 @@ from subagent_server.run.errors import (
     choices,
     shorten,
 )
+from subagent_server.run.locks import exclusive
 from subagent_server.run.records import FlowOptions, RunMeta, RunRequest
 from subagent_server.run.secrets import MASK
 from subagent_server.run.states import SCHEMA_VERSION, Status
-from subagent_server.run.store import read_worktree
+from subagent_server.run.store import RunStore, read_worktree
 from subagent_server.verbs.access import USER, Caller, NotAllowed
 from subagent_server.verbs.contract_agent import contract_agent
 from subagent_server.verbs.inputs import cwd_of_agent
@@ -98,26 +101,21 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
     """
     service.store.paths.check_ours()
+    request = service.store.read_request(order.run_id)
+    if request.flow is not None and request.flow.dry_run and request.continues_run_id is not None:
+        order = replace(order, run_id=request.continues_run_id)  # the run that the dry run has looked at
+        request = service.store.read_request(order.run_id)
     observed = open_run(service, order.run_id, caller)
     prompt = order.prompt if order.prompt and order.prompt.strip() else ""
-    request = service.store.read_request(order.run_id)
     is_flow = request.agent.get("runner") == "flow"
     _check_can_be_continued(service, observed, prompt or ("{}" if is_flow else ""), order.inputs)
     if order.script is None and not is_scripted(service.settings.environment):
         check_not_scripted(service, order.run_id)
     agent, stored = _agent_now(service, request, order, caller)
+    if caller.run_id is None:
+        _check_options(order, agent, is_flow=is_flow)
     if is_flow:
         prompt = _arguments_again(agent, request, prompt)
-        for name in order.flow.fresh if order.flow is not None and caller.run_id is None else ():
-            if name not in agent.agents:
-                known = choices("agents", name, sorted(agent.agents))
-                raise BadArgument(
-                    f"Flow {agent.name} does not call {name}, so it cannot be asked anew: {known}."
-                )
-    elif order.flow is not None and caller.run_id is None:
-        raise BadArgument(
-            f"Run {order.run_id} is no flow: --dry-run, --fresh and --retry-failed are for flows."
-        )
     before = request.agent.get("runner", agent.runner)
     if before != agent.runner:
         raise BadArgument(
@@ -144,10 +142,44 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         call_id=order.call_id,
         flow=order.flow,
     )
+    if is_flow:
+        start = partial(start_agent, service, agent, wanted, caller, observed.meta, stored)
+        return _flow_continued(service.store, order, start)
     meta = start_agent(service, agent, wanted, caller, observed.meta, stored)
     if meta.worktree is not None and meta.worktree.taken_from is not None and not meta.status.is_terminal:
         hand_over(service.store, order.run_id, meta.run_id)
     return meta
+
+
+def _check_options(order: ContinueOrder, agent: AgentDefinition, *, is_flow: bool) -> None:
+    """Refuse options that this run cannot have. Raises BadArgument."""
+    if order.flow is not None and not is_flow:
+        raise BadArgument(
+            f"Run {order.run_id} is no flow: --dry-run, --fresh and --retry-failed are for flows."
+        )
+    for name in order.flow.fresh if order.flow is not None else ():
+        if name not in agent.agents:
+            known = choices("agents", name, sorted(agent.agents))
+            raise BadArgument(f"Flow {agent.name} does not call {name}, so it cannot be asked anew: {known}.")
+
+
+def _flow_continued(store: RunStore, order: ContinueOrder, start: Callable[[], RunMeta]) -> RunMeta:
+    """Start the one run that continues a flow: two would both pay for what neither finds on its record.
+
+    Raises:
+        BadArgument: there is one.
+    """
+    run = store.paths.run(order.run_id)
+    with exclusive(run.tree_lock):
+        if (other := store.continuation_of(order.run_id)) is not None:
+            raise BadArgument(
+                f"Run {order.run_id} was continued by run {other.run_id}, which has all its calls on record: "
+                "continue that one."
+            )
+        meta = start()
+        if order.flow is None or not order.flow.dry_run:
+            write_durably(run.continued_by, meta.run_id.encode())
+        return meta
 
 
 def _arguments_again(agent: AgentDefinition, request: RunRequest, prompt: str) -> str:

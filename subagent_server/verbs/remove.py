@@ -141,44 +141,40 @@ class _Unfinished:
     def __init__(self, store: RunStore) -> None:
         self._store = store
         self._needs: dict[str, bool] = {}
-        self._finished: set[str] | None = None
 
     def check(self, run_id: str, parent: str | None) -> None:
-        """Refuse a run whose result an unfinished flow would use. Raises StillNeeded."""
-        if parent is None:
-            return
-        if parent not in self._needs:
-            self._needs[parent] = self._is_unfinished(parent)
-        if self._needs[parent]:
-            raise StillNeeded(
-                f"Run {run_id} stays, because flow {parent}, which started it, has not completed: remove "
-                "that first."
-            )
+        """Refuse a run that an unfinished flow would use: one that it started, or that it continues.
+
+        Raises:
+            StillNeeded.
+        """
+        after = self._store.continuation_of(run_id)
+        needs = {"started": parent, "continues": None if after is None else after.run_id}
+        for how, flow in needs.items():
+            if flow is not None and self._is_unfinished(flow):
+                raise StillNeeded(
+                    f"Run {run_id} stays, because flow {flow}, which {how} it, has not completed: remove "
+                    "that first."
+                )
 
     def _is_unfinished(self, flow: str) -> bool:
-        try:
-            if self._store.read_request(flow).agent.get("runner") != "flow":
-                return False
-            if self._store.read(flow).status is Status.COMPLETED:
-                return False
-        except SubagentError:
-            return False  # it was removed: nothing can be continued
-        if self._finished is None:
-            self._finished = self._continued_to_the_end()
-        return flow not in self._finished
+        """Whether a run is of a flow, and neither it nor a run that continues it has completed."""
+        if flow not in self._needs:
+            self._needs[flow] = all(self._may_be_continued(run_id) for run_id in self._continuations(flow))
+        return self._needs[flow]
 
-    def _continued_to_the_end(self) -> set[str]:
-        """Return the flows that a later run has continued, and completed."""
-        found: set[str] = set()
-        for run_id in self._store.newest_first():
-            with suppress(SubagentError):
-                meta = self._store.read(run_id)
-                is_done = meta.status is Status.COMPLETED or run_id in found
-                if meta.continues_run_id is None or not is_done:
-                    continue
-                options = self._store.read_request(run_id).flow
-                if options is None or not options.dry_run:
-                    found.add(meta.continues_run_id)
+    def _may_be_continued(self, run_id: str) -> bool:
+        try:
+            is_flow = self._store.read_request(run_id).agent.get("runner") == "flow"
+            return is_flow and self._store.read(run_id).status is not Status.COMPLETED
+        except SubagentError:
+            return False  # it was removed
+
+    def _continuations(self, flow: str) -> list[str]:
+        """Return the run and those that continue it, in turn."""
+        found = [flow]
+        while (after := self._store.continuation_of(found[-1])) is not None and after.run_id not in found:
+            found.append(after.run_id)
         return found
 
 

@@ -118,7 +118,7 @@ class AgentCalls:
             for agent in service.registry.agents()
             if agent.name in allowed
         }
-        chain = [*sorted(self._caller.carries_on), run.run_id]
+        chain = [*self._caller.carries_on, run.run_id]
         before = [self._store.paths.run(each).code.below(_PROGRAM) for each in chain]
         self._record = FlowRecord(record, masker, before if self._is_flow else ())
         self._known = self._runs_on_record(chain)

@@ -73,10 +73,11 @@ class FlowRunner:
             if wrong is None:
                 return Outcome(output, output=end.value, has_output=True)
             wrong = f"what run() returned {wrong}"
-        elif end.value is None or isinstance(end.value, str):
-            return Outcome(end.value or "")
+        elif isinstance(end.value, str):
+            return Outcome(end.value)
         else:
-            wrong = f"run() returned {type(end.value).__name__}, and says that it returns a text"
+            returned = "nothing" if end.value is None else type(end.value).__name__
+            wrong = f"run() returned {returned}, and says that it returns a text"
         return Outcome(output, failure=Failure(code="invalid_output", message=cut(wrong)))
 
     def cut_short(self, failure: Failure) -> Outcome:

@@ -82,10 +82,27 @@ def test_runs_of_a_flow_are_pruned_once_it_has_completed(world: World) -> None:
         child: False,
     }
     flow(world, body("agents.worker(prompt='task a')\nreturn 1 / 1", "float"))
-    second = again(world, first)
+    second = again(world, again(world, first, dry_run=True))
+    assert world.meta(second).continues_run_id == first, "a dry run stands for what it has looked at"
     assert output(world, second) == 1.0
     world.gone(second)
     assert all(each.why is None for each in prune(world.store, Age(), dry_run=True))
+
+
+def test_a_flow_is_continued_by_one_run_whose_record_is_kept_with_its_own(world: World) -> None:
+    flow(world, body("agents.worker(prompt='task a')\nraise SystemExit(1)"))
+    simulator = world.play(DONE)
+    first = started(world)
+    world.failed(first)
+    second = again(world, first)
+    world.failed(second)
+    for options in ({}, {"dry_run": True}):
+        with pytest.raises(BadArgument, match=f"was continued by run {second}"):
+            again(world, first, **options)
+    world.gone(second)
+    why = {each.run_id: each.why for each in prune(world.store, Age(), dry_run=True)}
+    assert why[second] is None and "which continues it, has not completed" in (why[first] or "")
+    assert asked(simulator)["a"] == 1
 
 
 def test_a_program_of_code_mode_calls_agents(world: World) -> None:
@@ -234,6 +251,7 @@ return found"""
     ("lines", "returns", "code", "words"),
     [
         ("return 3", "str", "invalid_output", "returned int"),
+        ("import sys; sys.exit(0)", "str", "invalid_output", "returned nothing"),
         ("return {}", "list[int]", "invalid_output", "not of type 'array'"),
         ("import os; os._exit(3)", "str", "agent_error", "exit code 3"),
         ("raise SystemExit(1)", "str", "agent_error", "exit code 1"),
@@ -336,11 +354,14 @@ def test_a_budget_ends_starts_and_no_call_waits_for_one_that_never_started(world
 
 
 def test_moments_and_numbers_are_the_same_when_a_flow_is_continued(world: World) -> None:
-    flow(world, body("return str((now(), random(), random()))"))
+    flow(world, body("log(now(), random(), random())", "None"))
     world.play(DONE)
     first = started(world)
-    said = output(world, first)
-    assert output(world, again(world, first)) == said
+    assert output(world, first) is None
+    second = again(world, first)
+    output(world, second)
+    (said,), (said_again,) = (world.events(run_id, "text") for run_id in (first, second))
+    assert said["text"] == said_again["text"]
 
 
 def test_a_dry_run_starts_nothing_and_lists_what_would_be(world: World) -> None:
