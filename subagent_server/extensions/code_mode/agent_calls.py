@@ -21,6 +21,7 @@ from subagent_server.extensions.code_mode.identity import (
     digest,
     fate_of,
 )
+from subagent_server.extensions.code_mode.python_text import function_name
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, RunRefused, SubagentError, choices
 from subagent_server.run.files import Directory
@@ -39,7 +40,7 @@ from subagent_server.verbs.questions import reply
 from subagent_server.verbs.reconcile import Observed, observe
 from subagent_server.verbs.run_worktree import base_of_worktree
 from subagent_server.verbs.service import Service
-from subagent_server.verbs.start import StartOrder, start, with_arguments
+from subagent_server.verbs.start import StartOrder, start_agent, with_arguments
 from subagent_server.verbs.tree_limits import BudgetSpent, TreeFull, agents_of
 from subagent_server.verbs.views import AS_TOOLS, run_view
 from subagent_server.verbs.wait_for_runs import Changes, Wait, wait_until
@@ -114,9 +115,7 @@ class AgentCalls:
         self._options = request.flow or FlowOptions()
         allowed = agents_of(service, run.run_id)
         self._by_function = {
-            agent.tool_name.removeprefix("run_"): agent
-            for agent in service.registry.agents()
-            if agent.name in allowed
+            function_name(agent): agent for agent in service.registry.agents() if agent.name in allowed
         }
         chain = [*self._caller.carries_on, run.run_id]
         before = [self._store.paths.run(each).code.below(_PROGRAM) for each in chain]
@@ -191,8 +190,8 @@ class AgentCalls:
             raise BadArgument(f"This run may not start {order.agent[:80]}: {known}.")
         agent = self._service.registry.get(self._by_function[order.agent].name)  # lists have no prompts
         wanted = StartOrder(**order.model_dump(exclude={"agent", "key", "fresh"}), agent=agent.name)
-        prompt = with_arguments(agent, wanted).prompt
-        if not prompt.strip():
+        wanted = with_arguments(agent, wanted)
+        if not (prompt := wanted.prompt).strip():
             raise BadArgument(f"agents.{order.agent}() needs a prompt: say what the agent shall do.")
         directories = directories_of(self._service, self._store.read(self._run.run_id))
         cwd = cwd_of_agent(self._service, agent) or cwd_of_child(self._service, order.cwd, directories)
@@ -292,7 +291,7 @@ class AgentCalls:
 
         def started() -> str:
             if previous is None:
-                return start(self._service, new, self._caller).run_id
+                return start_agent(self._service, planned.agent, new, self._caller).run_id
             again = ContinueOrder(previous.run_id, label=new.label, call_id=new.call_id, flow=new.flow)
             return continue_run(self._service, again, self._caller).run_id
 

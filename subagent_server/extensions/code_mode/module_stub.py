@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from subagent_server.extensions.code_mode.python_text import type_name
+from subagent_server.extensions.code_mode.python_text import function_name, type_name
 from subagent_server.extensions.code_mode.stubs import ServerTool, StubWriter
 from subagent_server.run.agent_definition import AgentDefinition
 
@@ -23,7 +23,7 @@ _PROMPT: dict[str, Any] = {"properties": {"prompt": {"type": "string"}}, "requir
 
 def module_stub(agents: Sequence[AgentDefinition]) -> str:
     """Return the text of `subagent.pyi` for a program that may start these agents."""
-    names = {agent.tool_name.removeprefix("run_"): agent for agent in agents}
+    names = {function_name(agent): agent for agent in agents}
     writer = StubWriter([f"_{name}" for name in names])
     parts = [_HEAD.read_text("utf-8")]
     for name, agent in names.items():

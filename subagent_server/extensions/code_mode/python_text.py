@@ -15,7 +15,7 @@ from hashlib import sha256
 from textwrap import indent
 from typing import Any
 
-from subagent_server.run.agent_definition import CODE_TOOL_NAME
+from subagent_server.run.agent_definition import CODE_TOOL_NAME, AgentDefinition
 from subagent_server.run.errors import visible
 
 PROGRAM_NAMES = frozenset({"Text", "ToolError", "ask_parent", "gather", "help", "run", "search_tools"})
@@ -55,6 +55,11 @@ def python_name(name: str, otherwise: str, taken: Collection[str] = ()) -> str:
         free = f"{plain}_{_digest(name) if tries else ''}{'_' * (tries - 1)}"
         tries += 1
     return free
+
+
+def function_name(agent: AgentDefinition) -> str:
+    """Return the name of an agent as a function of programs."""
+    return python_name(agent.tool_name.removeprefix("run_"), "agent")
 
 
 def type_name(*words: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from subagent_server.extensions.code_mode.module_stub import module_stub
 from subagent_server.run import processes
 from subagent_server.run.errors import BadArgument
 from subagent_server.run.records import FlowOptions
@@ -116,6 +117,17 @@ def test_a_program_of_code_mode_calls_agents(world: World) -> None:
     assert ["DONE ONE"] in [tool_results(request.body) for request in simulator.requests]
 
 
+def test_an_agent_with_a_name_of_python_is_called_by_a_name_that_can_be_written(world: World) -> None:
+    for name in ("class", "1st"):
+        world.agent(name)
+    lines = "return agents.class_(prompt='task a') + agents._1st(prompt='task b')"
+    flow(world, body(lines).replace("['worker']", "['class', '1st']"))
+    world.play(DONE)
+    assert output(world, started(world)) == "done adone b"
+    stub = module_stub([world.service.registry.get(name) for name in ("class", "1st")])
+    compile(stub, "subagent.pyi", "exec")
+
+
 def test_an_edited_prompt_asks_one_agent_and_moved_lines_and_limits_none(world: World) -> None:
     flow(world)
     simulator = world.play(DONE)
@@ -151,6 +163,17 @@ def test_a_killed_flow_repeats_nothing_that_has_ended(world: World) -> None:
     assert output(world, second) == "done adone b"
     assert asked(simulator)["a"] == 1 and states(world, second)[0] == "recorded"
     assert len(world.store.children_of(second)) == 1
+
+
+def test_a_call_asks_what_it_is_known_by_though_its_agent_is_edited_meanwhile(world: World) -> None:
+    edit = "import pathlib; file = pathlib.Path('../agents/worker.md')\nfile.open('a').write('More.')"
+    lines = f"call = agents.worker.call(prompt='task a')\ncall.plan()\n{edit}\nreturn call()"
+    flow(world, body(lines))
+    world.play(DONE)
+    first = started(world)
+    output(world, first)
+    (child,) = world.store.children_of(first)
+    assert "More." not in world.store.read_request(child).agent["systemPrompt"]
 
 
 def test_a_failed_call_raises_again_unless_it_shall_be_tried_anew(world: World) -> None:
