@@ -353,7 +353,6 @@ def test_the_calls_of_a_flow_are_listed_by_phase_while_it_works(world: World, op
         expect(tab).to_contain_text("look: 3 new")
         expect(tab).to_contain_text("decide: 1 running")
         expect(tab).to_contain_text("worker (<b>last</b>)")
-        picture(page, "page-calls", height=420)
         world.asking(run_id)
         world.reply(run_id, "yes")
         expect(tab).to_contain_text("decide: 1 new")
