@@ -327,7 +327,8 @@ def test_a_tool_call_that_was_cut_is_told_and_made_again_on_request_alone(world:
     flow(world, body(lines, keys=f"MCP_SERVERS = {{'shop': {SHOP!r}}}").replace("agents,", "agents, shop,"))
     simulator = world.play(DONE)
     first = started(world)
-    wait_for(lambda: world.events(first, "program_call"), BOUND, "the call that hangs")
+    record = world.paths(first).code.below("001").entry("record.jsonl")  # written before the call is made
+    wait_for(lambda: record.exists() and record.read(10_000), BOUND, "the call that hangs")
     processes.send_signal(world.worker(first), signal.SIGKILL)
     world.ended(first)
     second = again(world, first)
