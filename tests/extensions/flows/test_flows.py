@@ -173,7 +173,7 @@ def test_a_call_asks_what_it_is_known_by_though_its_agent_is_edited_meanwhile(wo
     first = started(world)
     output(world, first)
     (child,) = world.store.children_of(first)
-    assert "More." not in world.store.read_request(child).agent["systemPrompt"]
+    assert not str(world.store.read_request(child).agent["systemPrompt"]).endswith("More.")
 
 
 def test_a_failed_call_raises_again_unless_it_shall_be_tried_anew(world: World) -> None:
