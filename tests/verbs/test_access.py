@@ -15,8 +15,8 @@ def test_a_run_opens_the_runs_that_it_started_and_those_of_the_runs_that_it_cont
     facts = {
         "first": {},
         "child-of-first": {"parent_run_id": "first"},
-        "second": {"continues_run_id": "first"},
-        "third": {"continues_run_id": "second"},
+        "another": {"continues_run_id": "first"},
+        "third": {"continues_run_id": "another"},
         "child-of-third": {"parent_run_id": "third"},
         "stranger": {"continues_run_id": "gone"},
     }
@@ -24,9 +24,10 @@ def test_a_run_opens_the_runs_that_it_started_and_those_of_the_runs_that_it_cont
         store.create(make_request(run_id))
         store.publish(make_meta(run_id, **more))
     third = run_as_caller(store, "third")
+    assert third.carries_on == ("first", "another"), "in their order, whatever the clock said"
     for run_id in ("third", "child-of-third", "child-of-first"):
         check_open(third, store.read(run_id))
-    for caller, run_id in ((third, "first"), (third, "second"), (third, "stranger")):
+    for caller, run_id in ((third, "first"), (third, "another"), (third, "stranger")):
         with pytest.raises(NotAllowed):
             check_open(caller, store.read(run_id))
     for caller in (run_as_caller(store, "first"), run_as_caller(store, "stranger")):
