@@ -101,11 +101,12 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
     """
     service.store.paths.check_ours()
+    observed = open_run(service, order.run_id, caller)
     request = service.store.read_request(order.run_id)
     if request.flow is not None and request.flow.dry_run and request.continues_run_id is not None:
         order = replace(order, run_id=request.continues_run_id)  # the run that the dry run has looked at
+        observed = open_run(service, order.run_id, caller)
         request = service.store.read_request(order.run_id)
-    observed = open_run(service, order.run_id, caller)
     prompt = order.prompt if order.prompt and order.prompt.strip() else ""
     is_flow = request.agent.get("runner") == "flow"
     _check_can_be_continued(service, observed, prompt or ("{}" if is_flow else ""), order.inputs)
