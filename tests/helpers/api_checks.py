@@ -34,7 +34,6 @@ SERVER_INPUT = {"web_search": "query", "web_fetch": "url"}
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _MOST_CACHE_MARKS = 4
-_LEAST_THINKING = 1024
 _TYPED_NAMES = {
     "bash": "bash",
     "text_editor_2025012": "str_replace_editor",
@@ -54,7 +53,7 @@ class StrictApi(model_server.MessagesApi):
     edits = True
 
     def check(self, body: Json, *, counting: bool, allow_prefill: bool) -> None:
-        check_request(body, counting=counting, allow_prefill=allow_prefill)
+        check_request(body, allow_prefill=allow_prefill)
 
     def seen(self, body: Json, betas: str) -> Context:
         context = _edited(body, betas, self.edits)
@@ -69,70 +68,22 @@ def check_strictly() -> None:
     model_server.api_class = StrictApi
 
 
-def check_request(body: dict[str, Any], *, counting: bool = False, allow_prefill: bool = False) -> None:
-    """Raise unless the API would take `body`; `counting` is for the endpoint that only counts tokens.
+def check_request(body: dict[str, Any], *, allow_prefill: bool = False) -> None:
+    """Raise unless the API would take `body`.
 
     Raises:
         ApiError: 400, with the path into the body and what is wrong there.
     """
-    _check_settings(body, counting)
-    _check_system(body.get("system"))
-    _check_tools(body.get("tools"))
-    _check_tool_choice(body)
+    for place, block in enumerate(blocks_of(body.get("system"))):
+        _check_any_text(block, f"system.{place}")
+    _check_tools(body.get("tools") or [])
     check_messages(body.get("messages"), allow_prefill, body)
     _check_cache_marks(body)
 
 
-def _check_settings(body: dict[str, Any], counting: bool) -> None:
-    if not isinstance(body["model"], str) or not body["model"]:
-        raise refuse("model", "must be the name of a model")
-    limit = body.get("max_tokens", 1)
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-        raise refuse("max_tokens", "must be an integer of at least 0")
-    if not isinstance(body.get("stream", False), bool):
-        raise refuse("stream", "must be true or false")
-    _check_thinking_setting(body.get("thinking"), None if counting else limit)
-
-
-def _check_thinking_setting(thinking: Any, limit: int | None) -> None:
-    if thinking is None:
-        return
-    if not isinstance(thinking, dict) or not isinstance(thinking.get("type"), str):
-        raise refuse("thinking.type", "Field required")
-    if thinking["type"] != "enabled":
-        return
-    budget = thinking.get("budget_tokens")
-    if not isinstance(budget, int) or budget < _LEAST_THINKING:
-        raise refuse("thinking.enabled.budget_tokens", f"must be an integer of at least {_LEAST_THINKING}")
-    if limit is not None and limit <= budget:
-        raise refuse("max_tokens", "must be greater than `thinking.budget_tokens`")
-
-
-def _check_system(system: Any) -> None:
-    if system is None or isinstance(system, str):
-        return
-    if not isinstance(system, list):
-        raise refuse("system", "must be a string or a list of text blocks")
-    for number, block in enumerate(system):
-        if (
-            not isinstance(block, dict)
-            or block.get("type") != "text"
-            or not isinstance(block.get("text"), str)
-        ):
-            raise refuse(f"system.{number}", "must be a text block")
-        if not block["text"]:
-            raise refuse("system", "text content blocks must be non-empty")
-
-
 def _check_tools(tools: Any) -> None:
-    if tools is None:
-        return
-    if not isinstance(tools, list):
-        raise refuse("tools", "must be a list")
     names: set[str] = set()
     for number, tool in enumerate(tools):
-        if not isinstance(tool, dict):
-            raise refuse(f"tools.{number}", "must be an object")
         kind = tool.get("type") or "custom"
         if not check_web_tool(tool, kind, f"tools.{number}.{kind}"):
             _check_tool(tool, kind, f"tools.{number}.{kind}")
@@ -148,8 +99,6 @@ def _check_tool(tool: dict[str, Any], kind: str, place: str) -> None:
             raise refuse(f"{place}.name", f"must be {expected!r}")
         return
     name = tool.get("name")
-    if name is None:
-        raise refuse(f"{place}.name", "Field required")
     if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
         raise refuse(f"{place}.name", f"must match '^{_TOOL_NAME.pattern}$'")
     if not isinstance(tool.get("description", ""), str):
@@ -158,8 +107,6 @@ def _check_tool(tool: dict[str, Any], kind: str, place: str) -> None:
 
 
 def _check_schema(schema: Any, place: str) -> None:
-    if schema is None:
-        raise refuse(place, "Field required")
     if not isinstance(schema, dict) or schema.get("type") != "object":
         raise refuse(f"{place}.type", "must be 'object'")
     if not schema.keys().isdisjoint({"oneOf", "allOf", "anyOf"}):
@@ -179,19 +126,6 @@ def _is_schema(text: str) -> bool:
     except SchemaError:
         return False
     return True
-
-
-def _check_tool_choice(body: dict[str, Any]) -> None:
-    choice = body.get("tool_choice")
-    if choice is None:
-        return
-    if not isinstance(choice, dict) or choice.get("type") not in ("auto", "any", "tool", "none"):
-        raise refuse("tool_choice.type", "must be 'auto', 'any', 'tool' or 'none'")
-    tools = body.get("tools") or []
-    if not tools:
-        raise refuse("tool_choice", "may only be given with tools")
-    if choice["type"] == "tool" and choice.get("name") not in {tool.get("name") for tool in tools}:
-        raise refuse("tool_choice.name", f"{choice.get('name')!r} is not among the tools")
 
 
 def _check_cache_marks(body: dict[str, Any]) -> None:
@@ -246,10 +180,6 @@ def check_messages(messages: Any, allow_prefill: bool, body: Mapping[str, Any] |
     Raises:
         ApiError: 400, with the path to the message or block and what is wrong there.
     """
-    if not isinstance(messages, list):
-        raise refuse("messages", "must be a list")
-    if not messages:
-        raise refuse("messages", "at least one message is required")
     for number, message in enumerate(messages):
         _check_message(message, number, is_last=number == len(messages) - 1)
     spoken = [message["role"] for message in messages if message["role"] != "system"]
@@ -265,14 +195,9 @@ def check_messages(messages: Any, allow_prefill: bool, body: Mapping[str, Any] |
 
 def _check_message(message: Any, number: int, is_last: bool) -> None:
     place = f"messages.{number}"
-    if not isinstance(message, dict):
-        raise refuse(place, "must be an object")
-    role = message.get("role")
+    role, content = message.get("role"), message.get("content")
     if role not in _ROLES:
         raise refuse(f"{place}.role", "must be 'user' or 'assistant'")
-    content = message.get("content")
-    if content is None:
-        raise refuse(f"{place}.content", "Field required")
     if not isinstance(content, str | list):
         raise refuse(f"{place}.content", "must be a string or a list of blocks")
     if not content and not (role == "assistant" and is_last):
@@ -308,12 +233,9 @@ def _check_any_text(block: dict[str, Any], place: str) -> None:
 
 
 def _check_thinking(block: dict[str, Any], place: str) -> None:
-    for key in ("thinking", "signature"):
-        if not isinstance(block.get(key), str):
-            raise refuse(f"{place}.thinking.{key}", "Field required")
     if "cache_control" in block:
         raise refuse(f"{place}.thinking.cache_control", "Extra inputs are not permitted")
-    if block["signature"] != signature_of(block["thinking"]):
+    if block.get("signature") != signature_of(block.get("thinking", "")):
         raise refuse(place, "Invalid `signature` in `thinking` block: pass it back as it came")
 
 
@@ -329,12 +251,6 @@ def _check_tool_use(block: dict[str, Any], place: str) -> None:
 
 def _check_tool_result(block: dict[str, Any], place: str) -> None:
     content, is_error = block.get("content"), block.get("is_error", False)
-    if not isinstance(block.get("tool_use_id"), str):
-        raise refuse(f"{place}.tool_result.tool_use_id", "Field required")
-    if not isinstance(is_error, bool):
-        raise refuse(f"{place}.tool_result.is_error", "must be true or false")
-    if content is not None and not isinstance(content, str | list):
-        raise refuse(f"{place}.tool_result.content", "must be a string or a list of blocks")
     if is_error and not content:
         raise refuse(f"{place}.tool_result", "content cannot be empty if `is_error` is true")
     for position, inner in enumerate(content if isinstance(content, list) else []):
@@ -342,8 +258,6 @@ def _check_tool_result(block: dict[str, Any], place: str) -> None:
 
 
 def _check_result_part(inner: Any, is_error: bool, place: str) -> None:
-    if not isinstance(inner, dict) or not isinstance(inner.get("type"), str):
-        raise refuse(f"{place}.type", "Field required")
     if is_error and inner["type"] != "text":
         raise refuse(place, "all content must be of type 'text' if `is_error` is true")
     if inner["type"] == "text":
@@ -353,9 +267,7 @@ def _check_result_part(inner: Any, is_error: bool, place: str) -> None:
 
 
 def _check_attachment(block: dict[str, Any], place: str) -> None:
-    kind, source = block["type"], block.get("source")
-    if not isinstance(source, dict) or not isinstance(source.get("type"), str):
-        raise refuse(f"{place}.{kind}.source", "Field required")
+    kind, source = block["type"], block["source"]
     if source["type"] != "base64":
         return
     allowed = _IMAGES if kind == "image" else ("application/pdf",)
@@ -491,10 +403,8 @@ def check_web_tool(tool: Json, kind: str, place: str) -> bool:
     unknown = next((key for key in tool if key not in _KEYS[name]), None)
     if unknown is not None:
         raise refuse(f"{place}.{unknown}", "Extra inputs are not permitted")
-    for key in ("max_uses", "max_content_tokens"):
-        number = tool.get(key)
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-            raise refuse(f"{place}.{key}", "must be an integer of at least 1")
+    if tool.get("max_uses", 1) < 1:
+        raise refuse(f"{place}.max_uses", "must be an integer of at least 1")
     if tool.get("allowed_domains") is not None and tool.get("blocked_domains") is not None:
         raise refuse(place, "only one of allowed_domains and blocked_domains may be given")
     for key in ("allowed_domains", "blocked_domains"):
@@ -503,12 +413,10 @@ def check_web_tool(tool: Json, kind: str, place: str) -> bool:
 
 
 def _check_domains(domains: Any, place: str) -> None:
-    if domains is None:
-        return
-    if not isinstance(domains, list) or not domains:
+    if domains == []:
         raise refuse(place, "must be a list of at least one domain")
-    for number, domain in enumerate(domains):
-        if not isinstance(domain, str) or not domain or "://" in domain or " " in domain:
+    for number, domain in enumerate(domains or []):
+        if not domain or "://" in domain or " " in domain:
             raise refuse(f"{place}.{number}", "must be a domain without a scheme, such as example.com")
 
 
@@ -525,15 +433,10 @@ def check_server_block(block: Json, place: str) -> None:
         if not isinstance(block.get("id"), str) or not block["id"].startswith("srvtoolu_"):
             raise refuse(f"{place}.{SERVER_CALL}.id", "must match '^srvtoolu_[a-zA-Z0-9_]+$'")
         given, needed = block.get("input"), SERVER_INPUT.get(str(block.get("name")))
-        if not isinstance(given, dict):
-            raise refuse(f"{place}.{SERVER_CALL}.input", "must be an object")
-        if needed is not None and not isinstance(given.get(needed), str):
+        if not isinstance(given, dict) or (needed is not None and not isinstance(given.get(needed), str)):
             raise refuse(f"{place}.{SERVER_CALL}.input.{needed}", "Field required")
         return
-    if not isinstance(block.get("tool_use_id"), str):
-        raise refuse(f"{place}.{block['type']}.tool_use_id", "Field required")
-    content = block.get("content")
-    for result in dicts_in(content):
+    for result in dicts_in(block.get("content")):
         if result.get("encrypted_content") != secret_of(result.get("url"), result.get("title")):
             raise refuse(place, "Invalid `encrypted_content` in `web_search_result`: pass it back as it came")
 
@@ -624,12 +527,9 @@ def _edited(body: dict[str, Any], betas: str, able: bool) -> Context:
         raise refuse("context_management", "Extra inputs are not permitted")
     if not able:
         raise refuse("context_management", f"{body['model']} does not support context management")
-    edits = wanted.get("edits", []) if isinstance(wanted, dict) else None
-    if not isinstance(edits, list):
-        raise refuse("context_management.edits", "must be a list")
     seen, applied = body, []
-    for number, edit in enumerate(edits):
-        kind = edit.get("type") if isinstance(edit, dict) else None
+    for number, edit in enumerate(wanted["edits"]):
+        kind = edit["type"]
         if kind not in (_CLEAR_TOOL_USES, _CLEAR_THINKING):
             raise refuse(f"context_management.edits.{number}.type", f"{kind!r} is not known")
         if kind == _CLEAR_TOOL_USES:

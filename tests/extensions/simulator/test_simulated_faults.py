@@ -23,13 +23,8 @@ def said(message: Message) -> str:
     [
         (400, "invalid_request_error", anthropic.BadRequestError),
         (401, "authentication_error", anthropic.AuthenticationError),
-        (402, "billing_error", anthropic.APIStatusError),
-        (403, "permission_error", anthropic.PermissionDeniedError),
-        (404, "not_found_error", anthropic.NotFoundError),
-        (413, "request_too_large", anthropic.APIStatusError),
         (418, "invalid_request_error", anthropic.APIStatusError),
         (429, "rate_limit_error", anthropic.RateLimitError),
-        (500, "api_error", anthropic.InternalServerError),
         (503, "api_error", anthropic.InternalServerError),
         (529, "overloaded_error", anthropic.InternalServerError),
     ],
@@ -54,13 +49,6 @@ def test_a_status_carries_its_message_type_and_retry_after() -> None:
     assert (response.status_code, response.headers["retry-after"]) == (429, "2.5")
     assert response.json()["error"] == {"type": "quota_error", "message": "Slow down."}
     assert response.json()["request_id"] == response.headers["request-id"]
-
-
-def test_a_client_that_retries_gets_through() -> None:
-    fault = {"status": 529, "times": 2, "retry_after": 0.01}
-    with Simulator({"turns": [{"text": "ok", "fault": fault}]}) as simulator:
-        assert said(ask(simulator, "go", retries=2)) == "ok"
-        assert len(simulator.requests) == 3
 
 
 @pytest.mark.parametrize("events", [1, 2, 4, 1000])
@@ -141,12 +129,6 @@ def test_malformed_tool_input_does_not_parse(fault: object, arguments: dict[str,
         assert ask(simulator, "hi").content[0].to_dict()["input"] == arguments
 
 
-def test_garbled_tool_input_fails_in_the_real_client() -> None:
-    turn = {"tool_use": {"name": "bash", "input": {"a": 1}}, "fault": {"malformed_tool_json": "garbled"}}
-    with Simulator({"turns": [turn]}) as simulator, pytest.raises(ValueError, match="Unable to parse tool"):
-        ask(simulator, "go")
-
-
 def test_a_hanging_request_is_never_answered_and_does_not_hold_up_others() -> None:
     with Simulator({"turns": [{"text": "ok", "fault": {"hang": True}}]}) as simulator:
         for streaming in (True, False):
@@ -161,6 +143,8 @@ def test_faults_in_a_list_come_one_after_the_other() -> None:
     with Simulator({"turns": [{"text": "ok", "fault": faults}]}) as simulator:
         assert [post(simulator).status_code for _ in range(6)] == [429, 429, 500, 500, 200, 200]
         assert simulator.requests[3].answer == "turns[0] stream_error"
+    with Simulator({"turns": [{"fault": {"status": 500, "times": "always"}}]}) as simulator:
+        assert {post(simulator).status_code for _ in range(5)} == {500}
 
 
 def test_faults_are_counted_for_each_conversation_and_each_turn() -> None:
@@ -178,11 +162,6 @@ def test_a_moved_cache_mark_is_the_same_conversation() -> None:
     with Simulator({"turns": [{"text": "ok", "fault": {"status": 529}}]}) as simulator:
         assert post(simulator).status_code == 529
         assert post(simulator, messages=[{"role": "user", "content": marked}]).status_code == 200
-
-
-def test_a_fault_with_times_always_never_ends() -> None:
-    with Simulator({"turns": [{"fault": {"status": 500, "times": "always"}}]}) as simulator:
-        assert {post(simulator).status_code for _ in range(5)} == {500}
 
 
 def test_a_refused_request_uses_up_no_fault() -> None:

@@ -11,7 +11,6 @@ from tests.helpers.turns import cites, search, used
 Json = dict[str, Any]
 
 SEARCH: Json = {"type": "web_search_20250305", "name": "web_search"}
-FETCH: Json = {"type": "web_fetch_20250910", "name": "web_fetch"}
 GO: Json = {"role": "user", "content": "go"}
 CATS = "https://cats.org"
 FOUND: Json = {
@@ -35,34 +34,11 @@ def test_a_search_comes_with_its_input_its_results_its_citations_and_its_count()
 
 
 @pytest.mark.parametrize(
-    ("tool", "words"),
-    [
-        (SEARCH | {"name": "search"}, "must be 'web_search'"),
-        (SEARCH | {"type": "web_search_20200101"}, "not a known tool type"),
-        (SEARCH | {"allowed_domains": ["a.org"], "blocked_domains": ["b.org"]}, "only one of"),
-        (SEARCH | {"allowed_domains": ["https://a.org"]}, "without a scheme"),
-        (SEARCH | {"max_uses": 0}, "at least 1"),
-        (FETCH | {"user_location": {}}, "Extra inputs"),
-    ],
-)
-def test_a_web_tool_that_the_api_would_not_take_is_refused(tool: Json, words: str) -> None:
-    with Simulator({"turns": [FOUND]}) as simulator:
-        response = post(simulator, tools=[tool])
-    assert response.status_code == 400 and words in response.json()["error"]["message"]
-
-
-@pytest.mark.parametrize(
     ("spoil", "words"),
     [
         (lambda blocks: blocks[1].update(input={}), "input.query: Field required"),
-        (
-            lambda blocks: blocks[2]["content"][0].update(encrypted_content="AAAA"),
-            "Invalid `encrypted_content`",
-        ),
-        (
-            lambda blocks: blocks[3]["citations"][0].update(encrypted_index="AAAA"),
-            "Invalid `encrypted_index`",
-        ),
+        (lambda blocks: blocks[2]["content"][0].update(encrypted_content="A"), "`encrypted_content`"),
+        (lambda blocks: blocks[3]["citations"][0].update(encrypted_index="A"), "`encrypted_index`"),
         (lambda blocks: blocks.pop(2), "without their result"),
         (lambda blocks: blocks.pop(1), "unexpected `tool_use_id`"),
     ],
@@ -70,10 +46,8 @@ def test_a_web_tool_that_the_api_would_not_take_is_refused(tool: Json, words: st
 def test_blocks_of_a_search_that_come_back_changed_are_refused(spoil: Any, words: str) -> None:
     again = {"role": "user", "content": "and?"}
     with Simulator({"turns": [FOUND], "after": "repeat_last"}) as simulator:
-        said = {
-            "role": "assistant",
-            "content": post(simulator, messages=[GO], tools=[SEARCH]).json()["content"],
-        }
+        content = post(simulator, messages=[GO], tools=[SEARCH]).json()["content"]
+        said = {"role": "assistant", "content": content}
         assert post(simulator, messages=[GO, said, again], tools=[SEARCH]).status_code == 200
         spoil(said["content"])
         response = post(simulator, messages=[GO, said, again], tools=[SEARCH])

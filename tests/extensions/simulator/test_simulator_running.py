@@ -72,12 +72,8 @@ def test_fifty_slow_streams_run_at_once_without_a_thread_for_each() -> None:
 def test_requests_are_recorded_with_body_headers_arrival_and_answer() -> None:
     with Simulator(SCRIPT) as simulator:
         before = time.monotonic()
-        post(
-            simulator,
-            path="/v1/messages?beta=true",
-            model="mine",
-            headers={"x-api-key": "secret", "x-run": "7"},
-        )
+        headers = {"x-api-key": "secret", "x-run": "7"}
+        post(simulator, path="/v1/messages?beta=true", model="mine", headers=headers)
         post(simulator, path="/v1/messages/count_tokens")
         post(simulator, raw=b"{oops")
         first, counted, refused = simulator.requests

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.extensions.simulator import ScriptError, Simulator, load_script, model_script
+from subagent_server.extensions.simulator import ScriptError, Simulator, load_script
 from tests.extensions.simulator.clients import post
 
 WRONG: list[tuple[str, str]] = [
@@ -105,12 +105,6 @@ def test_a_date_in_yaml_is_the_text_that_was_written(tmp_path: Path) -> None:
         assert post(simulator).json()["content"][0]["input"] == {"day": "2026-11-22"}
 
 
-def test_anchors_and_merges_work_in_yaml(tmp_path: Path) -> None:
-    file = tmp_path / "script.yaml"
-    file.write_text("turns: [&a {text: x}, {<<: *a, text: y}, *a]", encoding="utf-8")
-    assert [turn.text for turn in load_script(file).turns] == ["x", "y", "x"]
-
-
 def test_the_example_of_the_documentation_plays_as_it_says(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text(encoding="utf-8")
     file = tmp_path / "example.yaml"
@@ -132,10 +126,3 @@ def test_the_example_of_the_documentation_plays_as_it_says(tmp_path: Path) -> No
         answer = post(simulator, messages=messages, tools=[bash]).json()
         assert answer["content"][0]["text"] == "A command failed, so I stop here."
         assert post(simulator).json()["content"][0]["text"] == "I only review."
-
-
-def test_the_example_of_the_module_loads(tmp_path: Path) -> None:
-    file = tmp_path / "example.yaml"
-    lines = (model_script.__doc__ or "").splitlines()
-    file.write_text("\n".join(line[4:] for line in lines if line.startswith("    ")), encoding="utf-8")
-    assert load_script(file).conversations[0].turns[0].text == "Looks good."
