@@ -135,7 +135,7 @@ def screen(home: Path) -> str:
         question = asked("Is the discount meant to be public yet?", "yes", "no")
         notes = {"agent_name": "changelog", "label": "notes for 1.4", "created_at": ago(4)}
         stack.enter_context(cli.living("95j2gs", question, **notes))
-        return cli.on_screen("ls", columns=COLUMNS, keeps_colours=True)
+        return cli.raw_screen("ls", COLUMNS=str(COLUMNS)).replace("\r\n", "\n")
 
 
 def main(words: list[str]) -> None:

@@ -33,10 +33,6 @@ def test_line_ends_byte_order_marks_and_blanks_do_not_matter(write: WriteFile, e
     assert (agent.name, agent.description, agent.system_prompt) == ("a", "d", "First\n\nSecond")
 
 
-def test_blank_lines_may_come_before_the_front_matter(write: WriteFile) -> None:
-    assert load_agent_file(write("x.md", "\n\n" + front("name: a"))).name == "a"
-
-
 @pytest.mark.parametrize(
     "text", ["", "# Notes\n\nname: x\n", "\n\ntext\n---\nname: a\n---\n", "----\nname: a\n----\n"]
 )

@@ -134,11 +134,6 @@ def test_a_missing_or_wrong_piece_is_a_fault_in_a_directory_and_refused_as_a_con
     assert "\n" not in caught.value.sentence
 
 
-def test_a_whole_configuration_is_served_with_its_variables_unexpanded(config: WriteConfig) -> None:
-    agent = load_config(config(CONFIG))
-    assert agent.mcp_servers["files"].env == {"ROOT": "${ROOT_DIR}"}
-
-
 def test_the_names_of_limits_in_real_configurations_are_understood(config: WriteConfig) -> None:
     text = CONFIG.replace("maxTimeoutSeconds: 20", "maxTimeout: 20")
     text = text.replace("    api_key_env: MY_KEY", "    api_key_env: MY_KEY\n    max_output: 64000")

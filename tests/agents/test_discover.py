@@ -137,15 +137,6 @@ def test_two_names_with_one_tool_both_load_and_the_second_tool_has_a_suffix(
     assert catalog.require(others[1]).name == "code_review"
 
 
-def test_names_that_differ_only_past_their_48th_character_have_tools_that_differ(
-    write: WriteFile, tmp_path: Path
-) -> None:
-    write("a.md", agent("x" * 48 + "a"))
-    write("b.md", agent("x" * 48 + "b"))
-    tools = {found.tool_name for found in discover([tmp_path]).agents.values()}
-    assert len(tools) == 2 and all(len(tool) <= 52 for tool in tools)
-
-
 def test_a_file_at_which_reading_itself_fails_takes_no_other_file_down(
     write: WriteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,13 +178,6 @@ def test_loops_of_links_end(write: WriteFile, tmp_path: Path) -> None:
     catalog = discover([tmp_path / "tree"])
     assert list(catalog.agents) == ["a"]
     assert listed(catalog) == [("error", "gone.md"), ("skipped", "loop"), ("error", "self.md")]
-
-
-def test_a_link_to_a_directory_elsewhere_is_followed(write: WriteFile, tmp_path: Path) -> None:
-    write("elsewhere/a.md", agent())
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "tree" / "link").symlink_to(tmp_path / "elsewhere")
-    assert list(discover([tmp_path / "tree"]).agents) == ["a"]
 
 
 def test_behind_a_link_that_leads_out_only_the_files_are_read_and_the_listing_says_so(

@@ -89,12 +89,18 @@ class Cli:
         assert done.returncode == code, done.stderr
         return json.loads(done.stdout)
 
-    def on_screen(self, *words: str, columns: int = 80, keeps_colours: bool = False) -> str:
-        """Run the command with its stdout on a terminal, and return what that shows."""
+    def on_screen(self, *words: str, columns: int = 80) -> str:
+        """Run the command with its stdout on a terminal, and return what that shows, without colours."""
+        shown = self.raw_screen(*words, COLUMNS=str(columns)).replace("\r\n", "\n")
+        return re.sub(r"\x1b\[[0-9;]*m", "", shown)
+
+    def raw_screen(self, *words: str, **environment: str) -> str:
+        """Return all that the command writes to a terminal."""
         outer, inner = pty.openpty()
         shown = b""
+        env = {"TERM": "xterm", "COLORTERM": "", **environment}
         try:
-            with self.start(*words, stdout=inner, env={"COLUMNS": str(columns)}) as command:
+            with self.start(*words, stdout=inner, env=env) as command:
                 os.close(inner)
                 with suppress(OSError):  # the terminal has no other end any more
                     while part := os.read(outer, 1 << 16):
@@ -102,8 +108,7 @@ class Cli:
                 command.end()
         finally:
             os.close(outer)
-        text = shown.decode().replace("\r\n", "\n")
-        return text if keeps_colours else re.sub(r"\x1b\[[0-9;]*m", "", text)
+        return shown.decode()
 
     def start(self, *words: str, **options: Any) -> "Running":
         """Start the command and return while it runs."""

@@ -3,7 +3,7 @@
 import os
 import pty
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from tests.cli.command import Cli, Running, hear
 
@@ -34,21 +34,3 @@ def person(cli: Cli, *words: str) -> Iterator[Terminal]:
     finally:
         os.close(outer)
         os.close(inner)
-
-
-def raw_screen(cli: Cli, *words: str, **environment: str) -> str:
-    """Return all that the command writes to a terminal."""
-    outer, inner = pty.openpty()
-    shown = b""
-    try:
-        with cli.start(
-            *words, stdout=inner, env={"TERM": "xterm", "COLORTERM": "", **environment}
-        ) as command:
-            os.close(inner)
-            with suppress(OSError):  # the terminal has no other end any more
-                while part := os.read(outer, 1 << 16):
-                    shown += part
-            command.end()
-    finally:
-        os.close(outer)
-    return shown.decode()

@@ -15,14 +15,6 @@ def test_the_new_run_is_followed_and_names_the_run_that_it_continues(cli: Cli, m
     assert cli.store.read_request(second.run_id).prompt == "Go on."
 
 
-def test_a_detached_continuation_prints_the_id_of_the_new_run(cli: Cli, model: Model) -> None:
-    model(FIRST, SECOND)
-    first = cli.json("run", "worker", "Go.")["runId"]
-    done = cli("continue", "@last", "Go on.", "--detach")
-    assert done.returncode == 0 and done.stdout.strip() in set(cli.store.run_ids()) - {first}
-    assert cli("wait", done.stdout.strip()).returncode == 0
-
-
 def test_a_run_that_has_not_ended_is_refused_and_nothing_is_started(cli: Cli) -> None:
     cli.agent("worker")
     with cli.living("aaaaaa", agent_name="worker") as run_id:

@@ -50,13 +50,6 @@ def test_each_unusable_file_is_listed_with_its_line_and_reason(cli: Cli) -> None
     assert done.stdout.count("\n") == 1
 
 
-def test_a_request_that_this_version_refuses_is_a_finding(cli: Cli) -> None:
-    cli.agent("bounded", tools="Bash(git diff:*)")
-    done = cli("doctor")
-    assert done.returncode == 1
-    assert "agents/bounded.md:4: fault: tools: Bash(git diff:*) asks for a restriction" in done.stdout
-
-
 def test_remarks_are_listed_and_exit_with_0(cli: Cli) -> None:
     cli.agent("reviewer", favouriteColour="blue")
     (cli.home / "agents" / "README.md").write_text("# About these agents\n", encoding="utf-8")

@@ -100,16 +100,6 @@ def test_a_file_of_another_scope_is_named_and_left(cli: Cli, home: Path) -> None
     assert (home / ".claude.json").exists()
 
 
-@pytest.mark.parametrize("odd", ["{", '{"mcpServers": []}', "[]", "\xff"])
-def test_a_file_that_cannot_be_understood_is_left(cli: Cli, home: Path, odd: str) -> None:
-    config = cli.home / ".mcp.json"
-    config.write_text(odd, encoding="latin-1")
-    before = everything(cli.home)
-    done = cli("init", "claude", "--remove", "--yes")
-    assert done.returncode == 2 and "was left as it is, because " in done.stderr
-    assert done.stderr.count("\n") == 1 and everything(cli.home) == before
-
-
 def test_a_link_keeps_its_file(cli: Cli, home: Path) -> None:
     real, config = cli.home / "codex.toml", home / ".codex" / "config.toml"
     real.touch()

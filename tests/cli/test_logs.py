@@ -14,7 +14,6 @@ from subagent_server.run.journal import RunJournal, render
 from subagent_server.run.processes import now
 from tests.cli.command import Cli, until_watching
 from tests.cli.families import family
-from tests.cli.terminal import raw_screen
 from tests.helpers.wait import wait_for
 
 
@@ -143,8 +142,8 @@ def test_a_log_has_colours_on_a_terminal_that_wants_them(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa")
     journal(cli, run_id, "Looks \x1b[31mfine.")
     RunJournal(cli.store.paths.run(run_id)).append("warning", now(), {"message": "careful"})
-    assert "\x1b[33m⚠ careful\x1b[0m" in raw_screen(cli, "logs", run_id)
-    assert "\x1b" not in raw_screen(cli, "logs", run_id, NO_COLOR="1")
+    assert "\x1b[33m⚠ careful\x1b[0m" in cli.raw_screen("logs", run_id)
+    assert "\x1b" not in cli.raw_screen("logs", run_id, NO_COLOR="1")
     assert "\x1b" not in cli("logs", run_id).stdout
 
 
@@ -188,7 +187,7 @@ def test_each_piece_of_a_long_line_of_several_runs_begins_with_its_run_on_a_term
     for run_id in (one, other):
         journal(cli, run_id, "漢字 words " * 30)
         RunJournal(cli.store.paths.run(run_id)).append("warning", now(), {"message": "careful " * 30})
-    lines = raw_screen(cli, "logs", one, other, COLUMNS="60").splitlines()
+    lines = cli.raw_screen("logs", one, other, COLUMNS="60").splitlines()
     assert len(lines) > 20 and all("│" in line for line in lines)
     assert max(width_of(without_colours(line)) for line in lines) <= 60
     assert all(line.count("\x1b[0m") == line.count("\x1b[") / 2 for line in lines), "no colour runs on"

@@ -7,8 +7,6 @@ import pytest
 
 from subagent_server.cli.console.terminal import width_of
 from subagent_server.run import transitions
-from subagent_server.run.journal import RunJournal
-from subagent_server.run.processes import now
 from subagent_server.run.records import Failure, LaunchInfo
 from subagent_server.verbs import list_runs
 from tests.cli.command import Cli, asked, run_name
@@ -102,18 +100,6 @@ def test_the_table_fits_80_columns_and_has_a_mark_and_a_word(cli: Cli) -> None:
     assert "漢字" * 40 in whole and run_name("aaaaaa") in whole, "a program that reads it gets all of it"
 
 
-def test_what_a_run_is_about_is_never_empty(cli: Cli) -> None:
-    agent_works = {"text": "Reading the change."}
-    with cli.living("222222") as works, cli.living("333333") as begins:
-        for run_id, kind, facts in (
-            (begins, "run_started", {"prompt": "Look."}),
-            (works, "text", agent_works),
-        ):
-            RunJournal(cli.store.paths.run(run_id)).append(kind, now(), facts)
-        rows = {row.split()[2]: row for row in cli("ls").stdout.splitlines()[1:]}
-    assert rows[works].endswith("Reading the change.") and rows[begins].endswith("Look.")
-
-
 def test_a_run_that_cannot_be_read_is_listed_as_such(cli: Cli) -> None:
     broken, fine = cli.completed("bbbbbb"), cli.completed("aaaaaa")
     cli.store.paths.run(broken).meta.path.write_bytes(b"\x00\xff{")
@@ -128,12 +114,6 @@ def test_a_run_of_another_host_is_unknown_and_left_alone(cli: Cli) -> None:
     assert cli("ls").stdout.splitlines()[1].startswith("~ unknown")
     assert cli.meta(run_id).status == "running"
     assert "live" not in cli.json("ls")[0]
-
-
-def test_a_start_that_never_was_is_not_listed(cli: Cli) -> None:
-    cli.store.paths.run(run_name("aaaaaa")).directory.mkdir()
-    (cli.home / "runs" / "not a run").mkdir()
-    assert listed(cli, "-a") == []
 
 
 def test_the_mark_of_a_run_that_was_deleted_by_hand_goes_with_the_next_list(cli: Cli) -> None:

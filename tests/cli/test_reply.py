@@ -69,23 +69,6 @@ def test_an_empty_answer_is_refused(cli: Cli, words: str) -> None:
         assert answers(cli, run_id) == [None]
 
 
-def test_the_same_answer_twice_succeeds_and_another_is_refused(cli: Cli) -> None:
-    with cli.living("aaaaaa", asked()) as run_id:
-        assert cli("reply", run_id, "q1", "blue").returncode == 0
-        assert cli("reply", run_id, "q1", "blue").returncode == 0
-        refused = cli("reply", run_id, "q1", "red")
-        assert refused.returncode == 2 and "answered by the person" in refused.stderr
-        assert answers(cli, run_id) == ["blue"]
-
-
-@pytest.mark.parametrize("words", [["blue"], ["q1", "blue"], ["q9", "blue"]])
-def test_a_run_without_that_question_is_refused(cli: Cli, words: list[str]) -> None:
-    run_id = cli.completed("aaaaaa")
-    before = cli.store.paths.run(run_id).meta.path.read_bytes()
-    assert cli("reply", run_id, *words).returncode == 2
-    assert cli.store.paths.run(run_id).meta.path.read_bytes() == before
-
-
 def test_programs_get_the_view_after_the_answer(cli: Cli) -> None:
     with cli.living("aaaaaa", asked()) as run_id:
         view = cli.json("reply", run_id, "blue")
@@ -106,15 +89,6 @@ def test_alone_it_asks_the_open_questions_of_all_runs_and_says_when_each_expires
         terminal.type("\x04")
         assert terminal.command.end()[0] == 0
         assert (answers(cli, one), answers(cli, other)) == (["red"], [None])
-
-
-def test_ctrl_c_at_a_question_leaves_it_open_and_says_how_to_answer_later(cli: Cli) -> None:
-    with cli.living("aaaaaa", asked()) as run_id, person(cli, "reply", "aaaaaa") as terminal:
-        terminal.hear("Your answer")
-        terminal.command.interrupt()
-        assert f"`subagent reply {run_id}` answers its question" in terminal.hear("stops.")
-        assert terminal.command.end()[0] == 130
-        assert answers(cli, run_id) == [None]
 
 
 def test_alone_it_needs_a_terminal(cli: Cli) -> None:

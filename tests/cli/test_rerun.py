@@ -46,13 +46,6 @@ def test_an_option_is_checked_as_the_key_of_the_file_is(cli: Cli, option: str, v
     assert stored(cli) == []
 
 
-def test_a_budget_without_a_known_price_is_refused_as_in_a_file(cli: Cli) -> None:
-    cli.agent("worker")
-    done = cli("run", "worker", "Do it.", "--model", "no-such-model-1", "--budget", "1", "--wait", "9")
-    assert done.returncode == 1
-    assert "budgetUsd cannot be kept, because no price is known" in done.stderr
-
-
 def test_a_prompt_that_was_not_kept_whole_is_not_started_again(cli: Cli) -> None:
     cli.agent("worker")
     run_id = cli.completed("aaaaaa", agent_name="worker", prompt="Use *** to log in.")

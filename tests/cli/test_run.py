@@ -1,13 +1,11 @@
 """`subagent run`: starts, then follows, waits or detaches; real processes, a scripted model."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from tests.cli.command import Cli, Completed, Model, Turn
 from tests.helpers.turns import shell
-from tests.helpers.wait import wait_for
 
 ASK: Turn = {
     "text": "I ask.",
@@ -149,19 +147,3 @@ def test_inputs_are_found_from_here_and_else_from_the_agents_directory(cli: Cli)
     cli("run", "worker", "Do it.", "--cwd", "there", "--input", "here.txt", "--input", "there.txt")
     copies = cli.store.paths.run(the_run(cli)).inputs
     assert sorted(path.name for path in copies.path.iterdir()) == ["01-here.txt", "02-there.txt"]
-
-
-def test_runs_beyond_the_limit_wait_for_a_slot(cli: Cli, model: Model) -> None:
-    model(SLOW)
-    first = cli("run", "worker", "Do it.", "--detach", "--max-runs", "1").stdout.strip()
-    wait_for(lambda: cli.meta(first).status == "running", 60, "the first run")
-    second = cli("run", "worker", "Do it.", "--detach", "--max-runs", "1").stdout.strip()
-    wait_for(lambda: cli.json("show", second).get("waitingForSlot"), 60, "the queue")
-    assert "ready (waits for a slot)" in cli("show", second).stdout
-    assert cli("stop", first, second).returncode == 0
-
-
-def test_the_runs_root_is_made_on_first_use(cli: Cli, tmp_path: Path) -> None:
-    cli.agent("worker", tools="Bash(git diff:*)")
-    assert cli("run", "worker", "Do it.", "--runs", "new/runs").returncode == 1
-    assert (tmp_path / "new" / "runs" / ".gitignore").exists()

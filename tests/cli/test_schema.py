@@ -70,10 +70,3 @@ def test_the_schema_of_a_state_is_as_strict_as_its_writer(
 def test_the_schemas_in_the_documents_are_those_that_are_printed(cli: Cli, what: str) -> None:
     document = REPOSITORY / "docs" / "schemas" / f"{what}.schema.json"
     assert json.loads(document.read_text(encoding="utf-8")) == schema(cli, what), "run `make docs`"
-
-
-def test_it_is_json_with_and_without_json(cli: Cli) -> None:
-    assert cli("schema", "meta").stdout == cli("schema", "meta", "--json").stdout
-    printed = schema(cli, "meta")
-    assert printed["title"] == "run.meta.json"
-    assert {"runId", "status", "pendingQuestions", "withDescendants"} <= printed["properties"].keys()

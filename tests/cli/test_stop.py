@@ -8,10 +8,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from subagent_server.process.marks import SHIM_FLAGS
-from subagent_server.run import processes, transitions
+from subagent_server.run import processes
 from tests.cli.command import BOUND, Cli, until_watching
 from tests.cli.terminal import person
 from tests.helpers.wait import wait_for
@@ -76,14 +74,6 @@ def suspended_shim(cli: Cli, run_id: str) -> Iterator[int]:
             process.kill()
 
 
-@pytest.mark.parametrize("ending", [transitions.Finished(), transitions.StopRequested(reason="before")])
-def test_stopping_a_run_that_has_ended_changes_nothing(cli: Cli, ending: transitions.RunEvent) -> None:
-    run_id = cli.made("aaaaaa", ending)
-    before = cli.store.paths.run(run_id).meta.path.read_bytes()
-    assert cli("stop", run_id, "--reason", "late").returncode == 0
-    assert cli.store.paths.run(run_id).meta.path.read_bytes() == before
-
-
 def test_one_that_cannot_be_stopped_does_not_keep_the_others_alive(cli: Cli) -> None:
     broken, fine = cli.made("aaaaaa"), cli.made("bbbbbb")
     cli.store.paths.run(broken).meta.path.write_text("{", encoding="utf-8")
@@ -92,9 +82,3 @@ def test_one_that_cannot_be_stopped_does_not_keep_the_others_alive(cli: Cli) -> 
     assert broken in done.stderr and "There is no run 'nobody'" in done.stderr and fine in done.stdout
     assert cli("stop", broken).returncode == 6
     assert cli.meta(fine).status.is_terminal
-
-
-def test_programs_get_a_list_of_views(cli: Cli) -> None:
-    one, other = cli.completed("aaaaaa"), cli.completed("bbbbbb")
-    views = cli.json("stop", other, one)
-    assert [(view["runId"], view["live"]) for view in views] == [(other, False), (one, False)]

@@ -12,7 +12,6 @@ from subagent_server.run.processes import now
 from subagent_server.run.records import Usage
 from tests.cli.command import Cli, asked, run_name, until_watching
 from tests.cli.families import family, pay
-from tests.cli.terminal import raw_screen
 from tests.helpers.runs import make_meta, make_request
 
 
@@ -41,7 +40,7 @@ def test_a_tree_in_a_pipe_is_whole_and_a_dumb_terminal_gets_no_escapes(cli: Cli)
     label = "a very long label " * 8
     cli.completed("aaaaaa", label=label.strip())
     assert label.strip() in cli("ls", "--tree").stdout
-    shown = raw_screen(cli, "ls", "--tree", TERM="dumb")
+    shown = cli.raw_screen("ls", "--tree", TERM="dumb")
     assert "reviewer" in shown and "\x1b" not in shown and max(map(len, shown.splitlines())) <= 80
 
 
@@ -63,7 +62,7 @@ def test_watching_shows_each_change_in_its_group_and_ctrl_c_ends_only_the_watchi
     cli.completed("aaaaaa")
     with family(cli) as runs:
         pay(cli, runs.tester, Usage(input_tokens=4321))
-        with cli.start("ls", "--watch", env={"COLUMNS": "120"}) as watching:
+        with cli.start("ls", "--watch", COLUMNS="120") as watching:
             frame = watching.hear("done (1)")
             assert frame.startswith("needs you (1)\n") and "4.3k" in frame and "└ tester" in frame
             until_watching(watching)

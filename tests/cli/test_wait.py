@@ -77,14 +77,3 @@ def test_programs_get_a_list_of_views_in_the_order_of_the_names(cli: Cli) -> Non
     views = cli.json("wait", bad, good, "bbbbbb", code=1)
     assert [view["runId"] for view in views] == [bad, good]
     assert views[0]["error"]["code"] == "agent_error"
-
-
-def test_ctrl_c_stops_the_waiting_and_never_the_runs(cli: Cli) -> None:
-    with cli.living("aaaaaa") as one, cli.living("bbbbbb") as other:
-        with cli.start("wait", one, other) as command:
-            until_watching(command)
-            command.interrupt()
-            code, _, said = command.end()
-        assert code == 130
-        assert "the runs continue" in said and said.count("\n") == 1
-        assert cli.meta(one).status == cli.meta(other).status == "running"

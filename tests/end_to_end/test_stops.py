@@ -2,7 +2,6 @@
 
 import os
 from contextlib import ExitStack
-from functools import partial
 
 import pytest
 
@@ -96,22 +95,3 @@ def test_a_run_that_waits_for_its_parent_is_stopped_once_and_for_all(world: Worl
     view = check_status(world.service, run_id)
     assert view.live is False and view.messages is None and view.summary == "not needed any more"
     assert [message.message_status.value for message in world.meta(run_id).messages] == ["cancelled"]
-
-
-@pytest.mark.race
-def test_a_stop_that_races_with_the_end_gives_one_end_and_keeps_the_result_that_is_there(
-    world: World,
-) -> None:
-    world.agent()
-    simulator = world.play(says("Done.", latency=0.2))
-    for number in range(1, 5):
-        run_id = world.start(f"Number {number}.")
-        simulator.wait_for_requests(number, timeout=BOUND)
-        if number % 2:
-            wait_for(partial(world.events, run_id, "text"), BOUND, "the last word")
-        world.stop(run_id)
-        world.gone(run_id)
-        meta = world.look(run_id).meta
-        ends = [step for step in meta.transitions if step.to_status.is_terminal]
-        assert len({step.to_status for step in ends}) == 1
-        assert world.paths(run_id).result.exists() == (meta.status is Status.COMPLETED)

@@ -7,10 +7,10 @@ import pytest
 
 from subagent_server.run import transitions
 from subagent_server.run.errors import IllegalTransition
-from subagent_server.run.records import UNTOLD, Failure, PayloadInfo, RunMeta, Usage
+from subagent_server.run.records import UNTOLD, Failure, RunMeta, Usage
 from subagent_server.run.states import Event, MessageStatus, Status, derived_status
 from subagent_server.run.transitions import RunEvent, apply
-from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, WORKER, make_message, make_meta
+from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, make_message, make_meta
 
 FAILURE = Failure(code="model_error", message="The model is gone.", hint="Try again.")
 USAGE = Usage(input_tokens=10, output_tokens=2, turns=1, cost_usd=Decimal("0.01"))
@@ -128,11 +128,6 @@ def test_the_end_of_a_run_takes_its_usage_along(name: str) -> None:
     assert apply(make_meta(status="running"), ends[name], LATER).usage == USAGE
 
 
-def test_the_worker_s_start_is_recorded() -> None:
-    after = apply(make_meta(), STARTED, LATER)
-    assert (after.worker, after.started_at, after.ended_at) == (WORKER, LATER, None)
-
-
 @pytest.mark.parametrize(
     ("name", "completed_at", "stopped_at"),
     [("finished", LATER, None), ("failed", LATER, None), ("stop_requested", None, LATER)],
@@ -157,11 +152,6 @@ def test_a_summary_stays_until_a_newer_one_comes() -> None:
     assert apply(halfway, EVENTS["failed"], LATER).summary == "half way"
     assert apply(halfway, EVENTS["finished"], LATER).summary == "done"
     assert apply(halfway, EVENTS["stop_requested"], LATER).summary == "enough"
-
-
-def test_a_finished_run_names_its_payload() -> None:
-    payload = PayloadInfo(size=12, path="payload.gz")
-    assert apply(scene("running"), transitions.Finished(payload=payload), LATER).payload == payload
 
 
 @pytest.mark.parametrize("status", ["running", W, R])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.run import store as store_module
-from subagent_server.run.errors import InvalidRunId, StorageFailed, UnknownRun
+from subagent_server.run.errors import StorageFailed
 from subagent_server.run.records import Usage
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
@@ -27,34 +27,12 @@ def test_the_root_is_made_on_first_use_and_keeps_itself_out_of_the_repository(tm
     assert "*" in (store.paths.root / ".gitignore").read_text(encoding="utf-8").splitlines()
 
 
-def test_making_the_root_again_changes_nothing_that_is_there(store: RunStore) -> None:
-    (store.paths.root / ".gitignore").write_text("mine\n", encoding="utf-8")
-    start_run(store)
-    store.make_root()
-    assert (store.paths.root / ".gitignore").read_text(encoding="utf-8") == "mine\n"
-    assert store.run_ids() == [RUN_ID]
-
-
-def test_a_root_that_cannot_be_made_is_a_storage_failure(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("a file", encoding="utf-8")
-    with pytest.raises(StorageFailed, match="could not be written"):
-        RunStore(tmp_path / "runs").create(make_request())
-
-
 def test_a_new_directory_holds_the_request_and_is_its_owner_s_alone(store: RunStore) -> None:
     run = store.create(make_request(label="first"))
     assert names(run.directory) == ["request.json"]
     assert run.directory.stat().st_mode & 0o777 == 0o700
     assert json.loads(run.request.path.read_bytes())["createdAt"] == "2026-11-22T09:30:15.417Z"
     assert store.read_request(RUN_ID) == make_request(label="first")
-
-
-def test_a_directory_without_a_state_is_a_start_that_never_was(store: RunStore) -> None:
-    store.create(make_request())
-    with pytest.raises(UnknownRun):
-        store.read(RUN_ID)
-    assert list(metas(store)) == []
-    assert store.live_ids() == []
 
 
 def test_a_run_exists_for_everybody_when_its_first_state_is_written(store: RunStore) -> None:
@@ -93,35 +71,6 @@ def test_a_run_that_is_discarded_leaves_nothing_behind(store: RunStore) -> None:
         store.discard(run, RUN_ID)
         assert store.children_of(RUN_ID) == []
         assert store.run_ids() == store.live_ids() == [RUN_ID]
-
-
-@pytest.mark.parametrize("parent", [OTHER_ID, "../escape"])
-def test_a_start_that_fails_leaves_nothing_behind(store: RunStore, parent: str) -> None:
-    before = names(store.paths.root)
-    with pytest.raises((StorageFailed, InvalidRunId)):
-        store.create(make_request(parent_run_id=parent))
-    assert names(store.paths.root) == before
-
-
-def test_a_state_that_cannot_be_published_is_a_storage_failure_and_there_is_no_run(store: RunStore) -> None:
-    store.create(make_request())
-    store.paths.changes.path.rmdir()
-    store.paths.changes.path.write_text("no directory", encoding="utf-8")
-    with pytest.raises(StorageFailed):
-        store.publish(make_meta())
-    with pytest.raises(UnknownRun):
-        store.read(RUN_ID)
-
-
-@pytest.mark.parametrize("run_id", BAD_IDS, ids=ascii)
-def test_an_id_is_checked_before_a_run_is_made(store: RunStore, tmp_path: Path, run_id: str) -> None:
-    before = names(store.paths.root)
-    with pytest.raises(InvalidRunId):
-        store.create(make_request(run_id, root_run_id="r"))
-    with pytest.raises(InvalidRunId):
-        store.publish(make_meta(run_id, root_run_id="r"))
-    assert names(store.paths.root) == before
-    assert names(tmp_path) == ["runs"]
 
 
 def test_only_a_run_whose_tree_is_gone_leaves_the_list_of_the_live(store: RunStore) -> None:

@@ -14,7 +14,6 @@ from tests.helpers.files import longest_file, names
 from tests.helpers.runs import LATER, RUN_ID, STARTED, make_meta, make_request, start_run
 
 LONG = "x" * 100_000
-PAID = RunResult(outcome=Status.COMPLETED, text="paid")
 
 
 @pytest.mark.parametrize(
@@ -35,15 +34,6 @@ def test_what_cannot_be_written_changes_nothing_and_leaves_no_other_file(
     with pytest.raises(StorageFailed, match=refusal), longest_file(5000):
         store.update(RUN_ID, event, LATER, result=result, payload=payload)
     assert (run.meta.path.read_bytes(), names(run.directory)) == (before, content)
-
-
-def test_a_result_whose_state_cannot_be_written_is_applied_by_the_next_writer(store: RunStore) -> None:
-    start_run(store, RUN_ID, STARTED)
-    with pytest.raises(StorageFailed), longest_file(5000):
-        store.update(RUN_ID, transitions.Finished(summary=LONG), LATER, result=PAID)
-    assert store.read(RUN_ID).status is Status.RUNNING
-    assert store.roll_forward(RUN_ID, LATER).status is Status.COMPLETED
-    assert store.read_result(RUN_ID) == PAID
 
 
 def test_a_first_state_that_cannot_be_written_leaves_no_run(store: RunStore) -> None:

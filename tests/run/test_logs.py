@@ -48,13 +48,6 @@ def test_every_event_has_a_number_a_time_and_a_kind(run: RunPaths) -> None:
     ]
 
 
-def test_a_later_writer_goes_on_with_the_numbers(run: RunPaths) -> None:
-    for _ in range(3):
-        write(run, ("turn", {}), ("text", {"text": "x"}))
-    assert [event["seq"] for event in events_of(run)] == [1, 2, 3, 4, 5, 6]
-    assert journal.next_seq(run) == 7
-
-
 @pytest.mark.parametrize("left", ["", "{", '{"seq": 3, "at"', '{"seq": 3', "\0\0\0", '{"seq": 3}x'])
 def test_numbers_are_dense_after_a_torn_line(run: RunPaths, left: str) -> None:
     write(run, ("turn", {}), ("turn", {}))

@@ -14,12 +14,11 @@ from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import RunEvent
 from tests.helpers.files import names
-from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, T0, start_run
+from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, start_run
 
 BLUE = transitions.ReplyGiven(message_id="q1", answer="blue")
 FAILED = transitions.RunFailed(failure=Failure(code="agent_error", message="It broke."))
 DONE = RunResult(outcome=Status.COMPLETED, text="All done.", summary="done")
-BROKEN = RunResult(outcome=Status.FAILED, text="half", error=FAILED.failure)
 OF_ITS_OWN = ["request.json", "run.meta.json", "run.meta.lock"]
 
 REFUSED: list[tuple[RunEvent, type[Exception]]] = [
@@ -55,23 +54,6 @@ def test_an_event_that_has_already_happened_writes_nothing(store: RunStore, even
     written = untouched(run.meta.path)
     assert store.update(RUN_ID, event, LATER) == before
     assert untouched(run.meta.path) == written
-
-
-def test_a_result_is_not_stored_by_an_event_that_does_not_end_the_run(store: RunStore) -> None:
-    start_run(store, RUN_ID, STARTED)
-    store.update(RUN_ID, transitions.ProgressReported(summary="half way"), LATER, result=DONE, payload=b"x")
-    assert names(store.paths.run(RUN_ID).directory) == OF_ITS_OWN
-
-
-@pytest.mark.parametrize("late", [transitions.Finished(), FAILED, transitions.StopRequested()])
-def test_the_first_result_is_never_replaced(store: RunStore, late: RunEvent) -> None:
-    start_run(store, RUN_ID, STARTED)
-    ended = store.update(RUN_ID, transitions.Finished(), T0, result=DONE, payload=b"first")
-    run = store.paths.run(RUN_ID)
-    before = [untouched(path.path) for path in (run.meta, run.result, run.payload)]
-    assert store.update(RUN_ID, late, LATER, result=BROKEN, payload=b"second") == ended
-    assert [untouched(path.path) for path in (run.meta, run.result, run.payload)] == before
-    assert len(names(run.directory)) == 5
 
 
 @pytest.mark.parametrize("payload", [b"", b"x" * 100_000, bytes(range(256))], ids=len)

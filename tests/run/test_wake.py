@@ -62,11 +62,6 @@ def test_a_fifo_that_nobody_reads_any_more_is_removed(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_poke_at_nothing_does_nothing(path: Path) -> None:
-    wake.poke(Entry.at(path))
-    assert not path.exists()
-
-
 def test_an_old_fifo_is_replaced(path: Path) -> None:
     old = wake.open_fifo(Entry.at(path))
     new = wake.open_fifo(Entry.at(path))

@@ -135,14 +135,3 @@ def test_a_directory_that_vanishes_ends_its_watch_quietly(watcher: Watcher, tmp_
 def test_where_the_system_has_no_observer_left_nothing_is_raised(tmp_path: Path) -> None:
     done = run_python(NO_MORE_OBSERVERS, tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "left to the slow poll\n", "")
-
-
-def test_a_closed_watcher_can_watch_again(watcher: Watcher, tmp_path: Path) -> None:
-    ear = Ear()
-    end = watcher.watch(tmp_path, ear)
-    watcher.close()
-    watcher.close()
-    end()
-    watcher.watch(tmp_path, ear)
-    (tmp_path / "again").touch()
-    ear.hears("again")

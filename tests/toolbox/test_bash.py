@@ -18,8 +18,28 @@ def test_it_is_the_shell_tool_that_models_know(tmp_path: Path) -> None:
     assert tool.definition() == {"type": "bash_20250124", "name": "bash"}
 
 
-def test_output_of_a_command_comes_back_in_order(tmp_path: Path) -> None:
-    assert run_texts(tmp_path, "echo one; echo two >&2; echo three") == ["one\ntwo\nthree"]
+@pytest.mark.parametrize(
+    ("commands", "texts"),
+    [
+        (["echo one; echo two >&2; echo three"], ["one\ntwo\nthree"]),
+        (
+            ["true\ntrue", "true\nno_such"],
+            ["(no output)", "bash: line 2: no_such: command not found\n[exit code 127]"],
+        ),
+        (["set -eu; A=kept", "false; echo $A $NOT_SET on"], ["(no output)", "kept on"]),
+        (
+            ["exec > file 2>&1; echo in", "cat file", "exec <file; cat", "cat; echo x"],
+            ["(no output)", "in", "in", "x"],
+        ),
+        (["sleep 60 & echo started", "jobs -p | wc -l; kill %1; echo ended"], ["started", "1\nended"]),
+        ([f"a='{'x' * 300_000}'; echo ${{#a}}"], ["300000"]),
+    ],
+    ids=["order", "line", "set -e", "exec", "background", "long"],
+)
+def test_each_command_of_one_shell_gives_its_text(
+    tmp_path: Path, commands: list[str], texts: list[str]
+) -> None:
+    assert run_texts(tmp_path, *commands) == texts
 
 
 def test_directory_variables_and_functions_last(tmp_path: Path) -> None:
@@ -73,16 +93,8 @@ def test_every_kind_of_command_has_a_clear_result(tmp_path: Path, command: str, 
 @pytest.mark.parametrize(
     "command",
     [
-        "echo 'open",
-        'echo "open',
-        "echo $(",
-        "if true; then",
-        "echo `",
-        "}",
-        "a() {",
-        "case x in",
-        "echo )",
-        "&& a",
+        *("echo 'open", 'echo "open', "echo $(", "if true; then", "echo `"),
+        *("}", "a() {", "case x in", "&& a"),
     ],
 )
 def test_a_command_that_does_not_parse_is_an_error_and_desynchronises_nothing(
@@ -112,35 +124,9 @@ def test_a_command_cut_off_by_a_stray_break_says_so(tmp_path: Path, command: str
     assert second == "next\n[exit code 1]"
 
 
-def test_errors_name_the_line_of_the_command(tmp_path: Path) -> None:
-    _, text = run_texts(tmp_path, "true\ntrue\ntrue", "true\nno_such_program")
-    assert text == "bash: line 2: no_such_program: command not found\n[exit code 127]"
-
-
-def test_set_e_ends_with_its_command(tmp_path: Path) -> None:
-    assert run_texts(tmp_path, "set -eu; A=kept", "false; echo $A $NOT_SET on") == ["(no output)", "kept on"]
-
-
-def test_redirecting_by_exec_ends_with_its_command(tmp_path: Path) -> None:
-    texts = run_texts(
-        tmp_path, "exec > file 2>&1; echo into the file", "cat file", "exec <file; cat", "cat; echo x"
-    )
-    assert texts == ["(no output)", "into the file", "into the file", "x"]
-
-
 def test_a_command_sees_none_of_the_channels_of_the_tool(tmp_path: Path) -> None:
     (text,) = run_texts(tmp_path, "bash -c 'for f in /proc/self/fd/*; do echo $(basename $f); done'; true")
     assert {int(word) for word in text.split() if word.isdigit()} <= {0, 1, 2, 3, 255}
-
-
-def test_a_long_command_arrives_whole(tmp_path: Path) -> None:
-    literal = "x" * 300_000
-    assert run_texts(tmp_path, f"a='{literal}'; echo ${{#a}}") == ["300000"]
-
-
-def test_background_jobs_hold_nothing_up_and_last(tmp_path: Path) -> None:
-    texts = run_texts(tmp_path, "sleep 60 & echo started", "jobs -p | wc -l; kill %1; echo ended")
-    assert texts == ["started", "1\nended"]
 
 
 def test_output_between_two_commands_is_marked_as_such(tmp_path: Path) -> None:
@@ -154,15 +140,6 @@ def test_output_between_two_commands_is_marked_as_such(tmp_path: Path) -> None:
         return (await tool.call({"command": "echo now"})).text
 
     assert with_shell(tmp_path, body) == "[background processes had printed:]\nlate\n[this command:]\nnow"
-
-
-def test_a_background_job_may_print_more_than_a_pipe_holds(tmp_path: Path) -> None:
-    texts = run_texts(
-        tmp_path,
-        "(head -c 3000000 /dev/zero; > gone) & true",
-        "while [ ! -e gone ]; do :; done; echo it went on",
-    )
-    assert texts[1].endswith("it went on")
 
 
 @pytest.mark.parametrize(

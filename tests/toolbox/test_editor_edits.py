@@ -76,13 +76,6 @@ def test_replace_says_how_often_and_at_which_lines_a_text_occurs(editor: EditorT
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "x\ny\nx x\nz\n"
 
 
-def test_the_lines_of_very_many_places_are_not_all_named(editor: EditorTool, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("x\n" * 100_000, encoding="utf-8")
-    sentence = fault_of(editor, command="str_replace", path="a.txt", old_str="x", new_str="w")
-    assert "occurs 100000 times" in sentence
-    assert len(sentence) < 400
-
-
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -179,15 +172,6 @@ def test_a_file_that_is_not_utf_8_is_not_edited(editor: EditorTool, tmp_path: Pa
     ):
         assert "latin is not UTF-8" in fault_of(editor, path="latin", **rest)
     assert (tmp_path / "latin").read_bytes() == b"na\xefve\n"
-
-
-@pytest.mark.race
-def test_whoever_reads_meanwhile_sees_the_old_or_the_new(editor: EditorTool, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("old\n" * 1000, encoding="utf-8")
-    with (tmp_path / "a.txt").open(encoding="utf-8") as reader:
-        text_of(editor, command="create", path="a.txt", file_text="new\n")
-        assert reader.read() == "old\n" * 1000
-    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
 def test_editing_through_a_link_changes_the_file_and_keeps_the_link(

@@ -13,48 +13,17 @@ from tests.toolbox.calls import fault_of, text_of
 pytestmark = pytest.mark.process
 
 EXECUTED = [
-    ".mcp.json",
-    ".Mcp.JSON",
-    ".envrc",
-    ".bashrc",
-    ".gitmodules",
-    ".git",
-    ".git/hooks/pre-commit",
-    ".git/config",
-    ".GIT/config",
-    ".git./config",
-    ".g\u200cit/config",
-    "git~1/config",
-    ".git/commondir",
-    ".git/modules/lib/hooks/post-checkout",
-    "sub/deep/.git/hooks/pre-commit",
-    "sub/.claude/settings.json",
-    ".vscode/tasks.json",
-    "whole.code-workspace",
-    ".config/fish/config.fish",
-    ".pre-commit-config.yaml",
-    "HEAD",
-    "sub/HEAD",
-    "to_git/hooks/pre-commit",
-    "to_hook",
-    "to_up/cwd/.git/hooks/pre-commit",
-    "sub/../.git/config",
-    "bare/hooks/post-update",
-    "bare/config",
-    "common/config",
+    *(".mcp.json", ".Mcp.JSON", ".envrc", ".bashrc", ".config/fish/config.fish", ".pre-commit-config.yaml"),
+    *("sub/.claude/settings.json", ".vscode/tasks.json", "whole.code-workspace", ".gitmodules"),
+    *(".git", ".git/hooks/pre-commit", ".git/config", ".git/commondir", ".GIT/config", ".git./config"),
+    *(".g\u200cit/config", "git~1/config", "sub/../.git/config", ".git/modules/lib/hooks/post-checkout"),
+    *("sub/deep/.git/hooks/pre-commit", "to_git/hooks/pre-commit", "to_hook"),
+    *("to_up/cwd/.git/hooks/pre-commit", "HEAD", "sub/HEAD"),
+    *("bare/hooks/post-update", "bare/config", "common/config"),
 ]
 WRITABLE = [
-    "Makefile",
-    "package.json",
-    "sub/conftest.py",
-    ".gitignore",
-    ".gitattributes",
-    ".github/workflows/check.yml",
-    ".config/other/config.toml",
-    "src/head/main.py",
-    "HEAD.md",
-    "git/config",
-    ".github",
+    *("Makefile", "package.json", "sub/conftest.py", "src/head/main.py", "HEAD.md", "git/config"),
+    *(".gitignore", ".gitattributes", ".github/workflows/check.yml", ".config/other/config.toml", ".github"),
 ]
 
 
@@ -104,23 +73,14 @@ def test_files_that_a_person_runs_knowingly_are_written(cwd: Path) -> None:
     assert "is a directory" in fault_of(editor, command="create", path=WRITABLE[-1], file_text="x")
 
 
-def test_files_that_are_not_written_can_be_viewed(cwd: Path) -> None:
-    assert "[core]" in text_of(EditorTool(cwd=cwd), command="view", path=".git/config")
-
-
 def test_a_lifted_entry_is_written_and_nothing_beside_it(cwd: Path) -> None:
     editor = EditorTool(cwd=cwd, lifted=[".claude/agents", ".envrc", "sub", "bare"])
     for path in (".claude/agents/new.md", ".envrc", "bare/config", "sub/plain.txt"):
         text_of(editor, command="create", path=path, file_text="x")
+    beside = (".claude/settings.json", ".claude/agents.md", "sub/.claude/agents/new.md", "common/config")
     for path in (
-        ".claude/settings.json",
-        ".claude/agents.md",
-        ".claude/agents/../settings.json",
-        ".claude/agents/.git/config",
-        "sub/.claude/agents/new.md",
-        "sub/.envrc",
-        ".envrc2/.envrc",
-        "common/config",
+        *beside,
+        *(".claude/agents/../settings.json", ".claude/agents/.git/config", "sub/.envrc", ".envrc2/.envrc"),
     ):
         assert "read-only" in fault_of(editor, command="create", path=path, file_text="x")
 

@@ -49,24 +49,6 @@ def test_its_definition_has_its_arguments(grep: GrepTool) -> None:
     }  # fmt: skip
 
 
-def test_the_paths_of_matching_files_are_the_default(grep: GrepTool) -> None:
-    assert text_of(grep, pattern="needle") == ".hidden\na.py\nsrc/b.ts\nsrc/deep/c.py"
-
-
-def test_lines_come_with_file_and_number(grep: GrepTool) -> None:
-    text = text_of(grep, pattern="needle", outputMode="content", path="src")
-    assert text == "src/b.ts:1:needle\nsrc/b.ts:2:needle\nsrc/deep/c.py:1:no end, needle"
-
-
-def test_counts_come_per_file(grep: GrepTool) -> None:
-    assert text_of(grep, pattern="needle", outputMode="count", path="src") == "src/b.ts:2\nsrc/deep/c.py:1"
-
-
-def test_case_is_ignored_when_asked(grep: GrepTool) -> None:
-    text = text_of(grep, pattern="NEEDLE", path="a.py", outputMode="content", ignoreCase=True)
-    assert text == "a.py:2:needle one\na.py:6:Needle six"
-
-
 def test_context_lines_have_a_mark_of_their_own(grep: GrepTool) -> None:
     text = text_of(grep, pattern="[Nn]eedle", path="a.py", outputMode="content", context=1)
     assert text == "a.py-1-import os\na.py:2:needle one\na.py-3-three\n--\na.py-5-five\na.py:6:Needle six"
@@ -78,6 +60,12 @@ def test_context_lines_have_a_mark_of_their_own(grep: GrepTool) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
+        ({}, ".hidden\na.py\nsrc/b.ts\nsrc/deep/c.py"),
+        ({"outputMode": "content", "path": "src/b.ts"}, "src/b.ts:1:needle\nsrc/b.ts:2:needle"),
+        ({"outputMode": "count", "path": "src"}, "src/b.ts:2\nsrc/deep/c.py:1"),
+        ({"outputMode": "count", "path": "a.py", "ignoreCase": True}, "a.py:2"),
+        ({"glob": "*.rs"}, "No match for 'needle' in files that match '*.rs'."),
+        ({"path": "program"}, "No match for 'needle' in program."),
         ({"glob": "*.py"}, "a.py\nsrc/deep/c.py"),
         ({"glob": "*.{py,ts}"}, "a.py\nsrc/b.ts\nsrc/deep/c.py"),
         ({"glob": "src/**"}, "src/b.ts\nsrc/deep/c.py"),
@@ -93,23 +81,6 @@ def test_context_lines_have_a_mark_of_their_own(grep: GrepTool) -> None:
 )
 def test_path_and_glob_narrow_the_search(grep: GrepTool, arguments: dict[str, object], expected: str) -> None:
     assert text_of(grep, pattern="needle", **arguments).split("\n[")[0] == expected
-
-
-def test_an_absolute_path_inside_will_do(grep: GrepTool, cwd: Path) -> None:
-    assert text_of(grep, pattern="needle", path=str(cwd / "src/deep")) == "src/deep/c.py"
-
-
-def test_no_match_is_plain_text_and_no_error(grep: GrepTool) -> None:
-    assert (
-        text_of(grep, pattern="not to be found") == "No match for 'not to be found' in the working directory."
-    )
-    assert text_of(grep, pattern="needle", glob="*.rs").startswith("No match")
-
-
-def test_a_binary_file_is_not_searched_and_named_if_its_path_was_given(grep: GrepTool) -> None:
-    assert text_of(grep, pattern="needle", path="program").endswith(
-        "[program is a binary file, which is not searched]"
-    )
 
 
 @pytest.mark.parametrize(
@@ -249,15 +220,6 @@ def test_a_very_long_line_is_searched_to_its_end_under_one_number(grep: GrepTool
     lines = text_of(grep, pattern="FOUND", outputMode="content").split("\n")
     assert lines == ["long:2:[Omitted long line with 1 matches]", "long:3:FOUND"]
     assert text_of(grep, pattern="xx$|FOUND", outputMode="count") == "long:2"
-
-
-def test_a_file_is_binary_if_its_head_is(grep: GrepTool, cwd: Path) -> None:
-    with (cwd / "sparse").open("wb") as file:
-        file.write(b"hit\n" * 2000)
-        file.truncate(1 << 40)
-    said = text_of(grep, pattern="hit", outputMode="count", path="sparse")
-    assert said.endswith("[sparse is a binary file, which is not searched]")
-    assert text_of(grep, pattern="hit").startswith("No match")
 
 
 def test_a_file_that_becomes_binary_is_searched_so_far(grep: GrepTool, cwd: Path) -> None:

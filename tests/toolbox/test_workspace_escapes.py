@@ -37,26 +37,11 @@ def cwd(tmp_path: Path) -> Path:
 
 
 WAYS_OUT = [
-    "../outside/secret.txt",
-    "sub/../../outside/secret.txt",
-    "..",
-    "/",
-    "/etc/passwd",
-    "//etc/passwd",
-    "/proc/self/environ",
-    "file_out",
-    "file_out_absolute",
-    "dir_out",
-    "dir_out/secret.txt",
-    "dir_out/",
-    "up/outside/secret.txt",
-    "sub/chain/secret.txt",
-    "root/etc/passwd",
-    "process/x",
-    "sub/inner.txt/../../../outside/secret.txt",
-    "loop",
-    "loop/x",
-    "~/../outside",
+    *("..", "../outside/secret.txt", "sub/../../outside/secret.txt", "up/outside/secret.txt", "../new.txt"),
+    *("/", "/etc/passwd", "//etc/passwd", "/proc/self/environ", "root/etc/passwd", "process/x"),
+    *("file_out", "file_out_absolute", "new_out", "loop", "loop/x", "sub/chain/secret.txt"),
+    *("dir_out", "dir_out/", "dir_out/secret.txt", "dir_out/new.txt", "dir_out/made/new.txt"),
+    *("sub/inner.txt/../../../outside/secret.txt", "~/../outside"),
 ]
 COMMANDS: dict[str, dict[str, object]] = {
     "view": {},
@@ -81,14 +66,6 @@ def assert_untouched(cwd: Path) -> None:
     assert [p.name for p in outside.iterdir()] == ["secret.txt"]
     assert (outside / "secret.txt").read_text(encoding="utf-8") == "SECRET\n"
     assert sorted(p.name for p in cwd.parent.iterdir()) == ["cwd", "outside"]
-
-
-@pytest.mark.parametrize(
-    "path", ["new_out", "dir_out/new.txt", "dir_out/made/new.txt", "up/new.txt", "../new.txt"]
-)
-def test_nothing_is_made_outside(cwd: Path, path: str) -> None:
-    assert "outside" in fault_of(EditorTool(cwd=cwd), command="create", path=path, file_text="x")
-    assert_untouched(cwd)
 
 
 @pytest.mark.parametrize("path", [way for way in WAYS_OUT if way != "~/../outside"])

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from subagent_server.run import processes
 from tests.extensions.programs.direct import Worked
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -92,13 +91,6 @@ def test_an_approval_of_codex_is_a_question(world: World, answer: str, decision:
     assert json.loads(world.completed(run_id)) == {"decision": decision}
 
 
-def test_an_approval_that_nobody_answers_is_denied_and_said(world: World) -> None:
-    codex(world, limits={"askTimeoutSeconds": 0.5})
-    run_id = world.start("approve")
-    assert json.loads(world.completed(run_id)) == {"decision": "decline"}
-    assert any("denied" in event["message"] for event in world.events(run_id, "warning"))
-
-
 BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "a failed turn": (
         'end:{"status": "failed", "error": {"message": "unexpected status 401 Unauthorized"}}',
@@ -157,19 +149,6 @@ def test_a_stop_interrupts_the_turn_and_a_continuation_resumes_the_thread_with_i
     (resumed,) = told(world.work, "thread/resume")
     assert resumed["threadId"] == thread == world.meta(done.stdout.strip()).external_session_id
     assert world.meta(done.stdout.strip()).usage.turns == 2
-
-
-def test_a_killed_codex_is_an_end_that_can_be_continued(world: World) -> None:
-    codex(world)
-    run_id = world.start("sleep")
-    wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "the command")
-    for identity in processes.marked(f"CODEX_HOME={world.home / 'state'}"):
-        if FAKE.name in Path(f"/proc/{identity.pid}/cmdline").read_text(encoding="utf-8"):
-            processes.send_signal(identity, 9)
-    assert world.failed(run_id)[0] == "agent_error"
-    world.gone(run_id)
-    done = world.cli("continue", run_id, "say:Again.", "--detach")
-    assert world.completed(done.stdout.strip()) == "Again."
 
 
 def test_what_codex_cannot_be_given_is_refused_and_a_missing_codex_is_told_how_to_install(

@@ -177,42 +177,6 @@ def test_a_stop_interrupts_the_program_and_ends_all_that_it_has_started(world: W
     assert (world.work / "interrupted").exists()
 
 
-def test_a_program_asks_through_the_server_of_its_run_and_what_was_said_is_carried_on(world: World) -> None:
-    (world.home / "client.py").write_text(CLIENT, encoding="utf-8")
-    program(world, f"import runpy; runpy.run_path({str(world.home / 'client.py')!r})")
-    run_id = world.start("Paint it.")
-    world.asking(run_id)
-    world.reply(run_id, "blue")
-    assert world.completed(run_id) == "Painted blue."
-    done = world.cli("continue", run_id, "And the door?", "--detach")
-    assert done.returncode == 0, done.stderr
-    second = done.stdout.strip()
-    world.asking(second)
-    world.reply(second, "red")
-    assert world.completed(second) == "Painted red."
-    said = (world.work / "tasks").read_text(encoding="utf-8")
-    assert said.count("Paint it.") == 2 and "Painted blue." in said and said.endswith("And the door?\n")
-
-
-CLIENT = """
-import asyncio, json, os, sys
-from mcp import Client, StdioServerParameters
-from mcp.client.stdio import stdio_client
-
-async def main():
-    with open("tasks", "a") as file:
-        file.write(sys.stdin.read() + "\\n")
-    with open(os.environ["SUBAGENT_MCP_CONFIG"]) as file:
-        server = json.load(file)["mcpServers"]["subagent"]
-    words = StdioServerParameters(command=server["command"], args=server["args"], env=dict(os.environ))
-    async with Client(stdio_client(words)) as client:
-        result = await client.call_tool("ask_parent", {"question": "Which colour?"})
-        print(f"Painted {result.structured_content['answer']}.")
-
-asyncio.run(main())
-"""
-
-
 def test_a_program_starts_runs_of_its_own_by_the_server_of_its_run(world: World) -> None:
     code = f"""
         import json, os, sys
