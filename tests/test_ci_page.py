@@ -30,7 +30,6 @@ FOUND = call(
 
 
 def jobs(forge: str) -> dict[str, Any]:
-    """Return the jobs that the page has for a forge."""
     text = PAGE.read_text(encoding="utf-8").split(f"## {forge}\n")[1]
     found: dict[str, Any] = yaml.safe_load(re.findall(r"^```yaml\n(.*?)^```$", text, re.M | re.S)[0])
     inner: dict[str, Any] = found.get("jobs", found)

@@ -37,7 +37,6 @@ _FIGURE = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?(?: (?:MiB|KiB|%))?")
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a document."""
     return path.read_text(encoding="utf-8")
 
 

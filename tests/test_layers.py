@@ -122,7 +122,6 @@ def _imports_of(path: Path) -> Iterator[Import]:
 
 
 def rooms() -> list[str]:
-    """Return the rooms that are there."""
     found = {path.relative_to(ROOT).with_suffix("").parts[0] for path in ROOT.rglob("*.py")}
     return sorted(found - {"__init__"})
 

@@ -21,7 +21,6 @@ NUMBERS: dict[str, tuple[str, Callable[[Settings], int], int]] = {
 
 
 def settings(cwd: Path, environment: dict[str, str] | None = None, runs: Path | None = None) -> Settings:
-    """Return the settings of a process in `cwd` with this environment and the flag `runs`."""
     return read_settings(cwd=cwd, environment=environment or {}, runs=runs)
 
 

@@ -75,19 +75,8 @@ def test_the_page_on_agents_names_every_key() -> None:
     missing = (
         fields
         - {
-            "source",
-            "distinctTool",
-            "faults",
-            "warnings",
-            "unknown",
-            "namedServers",
-            "readFrom",
-            "lines",
-            "byContract",
-            "verdict",
-            "served",
-            "inputSchema",
-            "programHash",
+            *("source", "distinctTool", "faults", "warnings", "unknown", "namedServers", "readFrom"),
+            *("lines", "byContract", "verdict", "served", "inputSchema", "programHash"),
         }
         - set(re.findall(r"`(\w+)`", page))
     )

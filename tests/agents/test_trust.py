@@ -42,13 +42,11 @@ def test_a_directory_is_trusted_until_it_is_forgotten_and_the_file_is_its_users_
 
 
 def a_link(file: Path) -> None:
-    """Put a link to the file in its place."""
     file.rename(file.with_name("elsewhere"))
     file.symlink_to("elsewhere")
 
 
 def a_linked_directory(file: Path) -> None:
-    """Put a link to the directory in its place."""
     file.parent.rename(file.parent.with_name("elsewhere"))
     file.parent.symlink_to("elsewhere")
 

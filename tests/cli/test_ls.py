@@ -17,7 +17,6 @@ STOPPED = transitions.StopRequested(reason="enough")
 
 
 def listed(cli: Cli, *words: str) -> list[str]:
-    """Return the ids that are listed."""
     return cli("ls", "-q", *words).stdout.split()
 
 

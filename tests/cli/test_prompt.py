@@ -13,12 +13,10 @@ SERVER = [sys.executable, str(Path(__file__).parents[1] / "helpers" / "scripted_
 
 
 def without_ids(body: Any, run_id: str) -> Any:
-    """Return a request without the id of its run."""
     return json.loads(json.dumps(body).replace(run_id, "RUN"))
 
 
 def id_in(body: Any) -> str:
-    """Return the id of the run as its preamble has it."""
     preamble: str = body["system"][-1]["text"]
     return preamble.split("You are run ")[1].split(" ")[0]
 

@@ -7,7 +7,6 @@ from tests.cli.terminal import person
 
 
 def answers(cli: Cli, run_id: str) -> list[str | None]:
-    """Return what each question of a run was answered."""
     return [message.answer_content for message in cli.meta(run_id).messages]
 
 

@@ -13,13 +13,11 @@ from tests.helpers.processes import REPOSITORY
 
 
 def file_of(cli: Cli, run_id: str, what: str) -> Path:
-    """Return the file that a schema is for."""
     run = cli.store.paths.run(run_id)
     return {"meta": run.meta, "request": run.request, "result": run.result}[what].path
 
 
 def schema(cli: Cli, what: str) -> dict[str, Any]:
-    """Return a schema, checked to be one."""
     printed: dict[str, Any] = json.loads(cli("schema", what).stdout)
     Draft202012Validator.check_schema(printed)
     return printed

@@ -28,7 +28,6 @@ def clone(cli: Cli) -> Iterator[Cli]:
 
 
 def trusted(cli: Cli) -> list[str]:
-    """Return the directories that are trusted."""
     return [each["directory"] for each in cli.json("trust", "--list")["directories"]]
 
 

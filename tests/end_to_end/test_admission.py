@@ -10,7 +10,6 @@ from tests.helpers.world import BOUND, World, kill
 
 
 def waits_for_slot(world: World, run_id: str) -> bool:
-    """Whether the view of a run says that it waits for a slot."""
     return check_status(world.service, run_id).waiting_for_slot is True
 
 

@@ -34,7 +34,6 @@ def bodies(simulator: Simulator) -> list[Any]:
 
 
 def continued(world: World, run_id: str, prompt: str | None = None) -> str:
-    """Continue a run, and return the id of the new one."""
     return continue_run(world.service, ContinueOrder(run_id, prompt)).run_id
 
 
@@ -186,7 +185,6 @@ def test_where_nobody_keeps_the_old_run_any_more_the_new_one_ends_what_is_left_o
 
 
 def tool_results_of(world: World, run_id: str) -> list[str]:
-    """Return the results of the tools that a run used."""
     return [event["text"] for event in world.events(run_id, "tool_result")]
 
 

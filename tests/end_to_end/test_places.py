@@ -46,22 +46,3 @@ def test_by_every_door_a_tree_of_runs_stays_where_its_root_was_put(world: World)
     (child,) = world.store.children_of(run_id)
     assert world.completed(child) == "Made." and (world.work / "sub/made.txt").exists()
     assert "SECRET" not in json.dumps([request.body for request in simulator.requests])
-
-
-def test_an_agent_without_a_shell_leaves_nothing_that_other_programs_execute(world: World) -> None:
-    agents = world.work / ".claude/agents"
-    agents.mkdir(parents=True)
-    world.agents = agents
-    world.environment["SUBAGENT_AGENTS"] = str(agents)
-    tools = {"tools": "Read, Write, Edit"}
-    world.agent("plain", **tools)
-    world.agent("author", sandboxWrite=[".claude/agents"], **tools)
-    paths = (".mcp.json", ".git/hooks/pre-commit", ".claude/settings.json", ".claude/agents/new.md")
-    wanted = [use(EDITOR, command="create", path=path, file_text="x") for path in paths]
-    simulator = world.play(calls(*wanted), says("Done."))
-    for agent, refused in (("plain", 4), ("author", 3)):
-        assert world.completed(world.start("Write.", agent=agent)) == "Done."
-        results = tool_results(simulator.requests[-1].body)
-        assert ["is read-only here" in text for text in results] == [n < refused for n in range(4)], results
-    assert sorted(path.name for path in agents.iterdir()) == ["author.md", "new.md", "plain.md"]
-    assert not (world.work / ".mcp.json").exists() and not (world.work / ".git").exists()

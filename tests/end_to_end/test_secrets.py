@@ -15,7 +15,6 @@ HEADER = "Bearer abcdefghij-header-secret"
 
 
 def holding(directory: Path, secret: str) -> list[Path]:
-    """Return the files under a directory that hold a secret."""
     files = [path for path in directory.rglob("*") if path.is_file()]
     assert files
     return [path for path in files if secret.encode() in path.read_bytes()]

@@ -38,22 +38,9 @@ pytestmark = pytest.mark.fuzz
 MUTATED, OTHER = "20260101-mutated", "20261122-other"
 HANG_SECONDS = 20
 FILES = (
-    "request.json",
-    "run.meta.json",
-    "run.meta.lock",
-    "run.meta.spare",
-    "result.json",
-    "payload.gz",
-    "events.jsonl",
-    "run.log",
-    "transcript.jsonl",
-    "live.lock",
-    "shim.json",
-    "exit.json",
-    "children",
-    "inputs",
-    "inputs/01-note.txt",
-    f"wake.{host_tag()}.4711",
+    *("request.json", "run.meta.json", "run.meta.lock", "run.meta.spare", "result.json", "payload.gz"),
+    *("events.jsonl", "run.log", "transcript.jsonl", "live.lock", "shim.json", "exit.json", "children"),
+    *("inputs", "inputs/01-note.txt", f"wake.{host_tag()}.4711"),
 )
 JSON_FILES = tuple(name for name in FILES if name.endswith(".json"))
 

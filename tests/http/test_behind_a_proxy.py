@@ -38,7 +38,6 @@ class Client:
         return reply
 
     def call(self, tool: str, path: str = "/mcp", **arguments: Any) -> Any:
-        """Call a tool and return its structured answer."""
         meta = {
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
             "io.modelcontextprotocol/clientCapabilities": {},

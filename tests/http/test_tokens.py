@@ -11,7 +11,6 @@ from tests.helpers.world import World
 
 
 def allowed(server: HttpServer, token: str) -> bool:
-    """Whether this token lets a request in."""
     return server.ask("GET", "/nothing", token=None, Authorization=f"Bearer {token}").status == 404
 
 

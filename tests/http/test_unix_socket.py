@@ -53,7 +53,6 @@ def ask(place: Path, method: str, path: str, body: Any = None, **headers: str) -
 
 
 def answers(place: Path) -> bool:
-    """Whether a server answers there."""
     try:
         return ask(place, "GET", "/healthz")[0] == 200
     except OSError:

@@ -42,19 +42,8 @@ def faulty(*faults: Turn) -> Turn:
         ({"stream_error": "api_error", "after": 3}, "the API met a fault of its own (500)"),
     ],
     ids=[
-        "429",
-        "529",
-        "overloaded in the stream",
-        "limited in the stream",
-        "no answer",
-        "a cut stream",
-        "no JSON",
-        "408",
-        "500",
-        "502",
-        "503",
-        "504",
-        "a fault in the stream",
+        *("429", "529", "overloaded in the stream", "limited in the stream", "no answer"),
+        *("a cut stream", "no JSON", "408", "500", "502", "503", "504", "a fault in the stream"),
     ],
 )
 def test_a_busy_api_and_a_broken_connection_are_tried_again_with_a_warning(fault: Turn, reason: str) -> None:

@@ -12,7 +12,6 @@ _EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
 
 
 def called_with(arguments: str) -> ModelReply:
-    """Return the reply of a model that calls a tool with this text as its arguments."""
     builder = ReplyBuilder()
     block = {"type": "tool_use", "id": "toolu_1", "name": "echo", "input": {}}
     events: list[dict[str, Any]] = [

@@ -37,7 +37,6 @@ def said(*blocks: Any, stop: str = "tool_use") -> Message:
 
 
 def given(call_id: str, text: str) -> Message:
-    """Return a message with one result."""
     part = {"type": "text", "text": text}
     return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": [part]}]}
 

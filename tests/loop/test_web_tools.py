@@ -26,7 +26,6 @@ def web(**limits: int) -> WebTools:
 
 
 def turn(*blocks: Json, **more: Any) -> Turn:
-    """Return a turn with these blocks."""
     return {"content": list(blocks), **more}
 
 

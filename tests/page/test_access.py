@@ -43,7 +43,6 @@ def entered(world: World, server: HttpServer) -> str:
 
 
 def here() -> PageServer:
-    """Return this process as a server of the page."""
     return PageServer("http://127.0.0.1:1", "/runs", processes.this_process())
 
 

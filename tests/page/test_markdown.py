@@ -19,15 +19,9 @@ def test_what_models_write_becomes_elements() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "<script>x()</script>",
-        "<img src=x onerror=x()>",
-        "[x](javascript:x())",
-        "[x](  JaVaScRiPt:x())",
-        "[x](data:text/html,<script>)",
-        "[x](file:///etc/passwd)",
-        "[x](//evil.example)",
-        "![x](https://evil.example/pixel.png)",
-        '[x](https://a.b "\u202e")',
+        *("<script>x()</script>", "<img src=x onerror=x()>", "[x](javascript:x())"),
+        *("[x](  JaVaScRiPt:x())", "[x](data:text/html,<script>)", "[x](file:///etc/passwd)"),
+        *("[x](//evil.example)", "![x](https://evil.example/pixel.png)", '[x](https://a.b "\u202e")'),
     ],
 )
 def test_nothing_of_a_text_runs_or_fetches(text: str) -> None:

@@ -18,7 +18,6 @@ from tests.helpers.world import BOUND, World, kill
 
 @contextmanager
 def serving(world: World, installed: Installation) -> Iterator[RawServer]:
-    """A server of what is installed, which is the version that is there when it is started."""
     command = [*installed.program, "serve", "--role", "parent"]
     with RawServer(command, world.environment, world.work, world.errors) as server:
         server.say(HELLO, READY)

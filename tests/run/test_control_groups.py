@@ -20,7 +20,6 @@ exec "$@"
 
 
 def systemd(place: Path, script: str) -> ControlGroups:
-    """Return the groups of a machine with systemd, whose `systemd-run` is this script."""
     program = place / "systemd-run"
     program.write_text(script, encoding="utf-8")
     program.chmod(stat.S_IRWXU)

@@ -32,7 +32,6 @@ def place(tmp_path: Path) -> Path:
 
 
 def link(file: Path, outside: Path) -> None:
-    """Plant a link."""
     file.symlink_to(outside)
 
 

@@ -39,13 +39,11 @@ def huge(path: Path) -> Path:
 
 
 def append(path: Path, *numbers: int) -> None:
-    """Append a record for each number."""
     for number in numbers:
         durable.append_line(Entry.at(path), {"n": number})
 
 
 def numbers(lines: list[str]) -> list[int]:
-    """Return the numbers of the records in these lines."""
     return [json.loads(line)["n"] for line in lines]
 
 

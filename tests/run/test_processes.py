@@ -46,7 +46,6 @@ def child() -> Iterator[Child]:
 
 
 def identity_of(pid: int) -> Identity:
-    """Return who has this pid now."""
     identity = processes.identify(pid)
     assert identity is not None
     return identity

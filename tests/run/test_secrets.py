@@ -136,21 +136,9 @@ def test_masking_takes_time_in_proportion_to_the_text() -> None:
     """A hundredth of this takes for ever where a pattern tries again from every place."""
     began = time.process_time()
     for part in (
-        "sk-",
-        "x",
-        "eyJaaaaaaaa.",
-        "eyJaaaaaaaa.aa.",
-        "-----BEGIN ",
-        "-----BEGIN PRIVATE KEY-----a-",
-        "://",
-        "://a:b",
-        "://a:b@c@",
-        "Authorization: ",
-        "Authorization:basic ",
-        "basic YQ ",
-        "KEY=",
-        "PASSWORD='a1",
-        'password": "a1',
+        *("sk-", "x", "eyJaaaaaaaa.", "eyJaaaaaaaa.aa.", "-----BEGIN "),
+        *("-----BEGIN PRIVATE KEY-----a-", "://", "://a:b", "://a:b@c@", "Authorization: "),
+        *("Authorization:basic ", "basic YQ ", "KEY=", "PASSWORD='a1", 'password": "a1'),
     ):
         Masker().text(part * (200_000 // len(part)))
     for start in ("-----BEGIN ", "://a:", "://", "KEY=", "basic ", "Authorization: basic "):

@@ -165,7 +165,6 @@ class StoreAgreesWithModel(RuleBasedStateMachine):
         return self.model
 
     def happens(self, event: RunEvent, expected: str, result: RunResult | None = None) -> None:
-        """Let `event` happen to the run, and compare how it went."""
         before, written = (
             self.store.read(RUN_ID).revision,
             self.store.paths.run(RUN_ID).meta.path.read_bytes(),
@@ -181,14 +180,12 @@ class StoreAgreesWithModel(RuleBasedStateMachine):
 
 
 def result_of(outcome: str) -> RunResult:
-    """Return a result of this outcome."""
     return RunResult(
         outcome=Status(outcome), text="All there is.", error=FAILURE if outcome == "failed" else None
     )
 
 
 def ending(outcome: str) -> RunEvent:
-    """Return the event that ends a run so."""
     ends: dict[str, RunEvent] = {
         "completed": transitions.Finished(),
         "failed": transitions.RunFailed(failure=FAILURE),

@@ -50,7 +50,6 @@ class ByProcesses(StoreAgreesWithModel):
     nursery: Child
 
     def happens(self, event: RunEvent, expected: str, result: RunResult | None = None) -> None:
-        """Let `event` happen to the run, and compare how it went."""
         before, written = (
             self.store.read(RUN_ID).revision,
             self.store.paths.run(RUN_ID).meta.path.read_bytes(),
@@ -72,7 +71,6 @@ class ByProcesses(StoreAgreesWithModel):
     @precondition(lambda self: self.model.revision >= self.ends_not_before)
     @rule(outcome=OUTCOMES, with_result=st.booleans())
     def worker_dies_once_its_end_is_written(self, outcome: str, with_result: bool) -> None:
-        """The end counts."""
         result = result_of(outcome) if with_result else None
         expected = self.caught_up().end(outcome, with_result=with_result)
         said = self.by_another(ending(outcome), result, "store.written")

@@ -41,7 +41,6 @@ class Ear:
             pass
 
     def forget(self) -> None:
-        """Forget what was heard."""
         while not self.names.empty():
             self.names.get()
 

@@ -68,7 +68,6 @@ def test_requests_that_are_followed_by_the_end_of_input_at_once_are_answered(wor
     world.agent(tools="Bash(git diff:*)")
 
     def answered() -> dict[str | int, dict[str, Any]] | None:
-        """Return the answers, or None if one of them was not ready in time."""
         with world.raw_server() as server:
             calls = [tool_call(2, "run_worker", prompt="Go."), tool_call(3, "check_status", runId="nothing")]
             server.say(HELLO, READY, request(1, "tools/list"), *calls)
@@ -91,14 +90,8 @@ def test_garbage_is_answered_in_protocol_or_passed_over_and_the_server_stays(wor
     world.agent(tools="Bash(git diff:*)")
     with world.raw_server() as server:
         server.say(
-            b"garbage",
-            b"",
-            b"\xff\xfe\x00",
-            b"[]",
-            b"42",
-            b'{"jsonrpc": "2.0"}',
-            b'{"jsonrpc": "2.0", "id": 1}',
-            b'{"jsonrpc": "2.0", "id": {}, "method": "tools/list"}',
+            *(b"garbage", b"", b"\xff\xfe\x00", b"[]", b"42", b'{"jsonrpc": "2.0"}'),
+            *(b'{"jsonrpc": "2.0", "id": 1}', b'{"jsonrpc": "2.0", "id": {}, "method": "tools/list"}'),
             b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": []}',
             b'{"jsonrpc": "2.0", "method": "notifications/nobody", "params": {}}',
             b"[" * 50_000,

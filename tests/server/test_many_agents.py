@@ -72,13 +72,6 @@ def test_a_parent_never_reads_more_of_its_tools_than_the_budget(
     assert "agent-0000" in (tools[0].description or "") or names[0] == "run_agent_0000"
 
 
-def test_a_larger_budget_gives_every_agent_its_tool(world: World) -> None:
-    names = many(world, 30)
-    with world.serve("--role", "parent", "--tools-budget", "30000") as parent:
-        tools = parent.tools()
-    assert [tool.name for tool in tools] == [f"run_{name.replace('-', '_')}" for name in names] + GENERIC
-
-
 def test_mistakes_in_calls_of_the_two_tools_are_refused_in_the_sentences_of_the_others(world: World) -> None:
     many(world, 42)
     with world.serve("--role", "parent") as parent:

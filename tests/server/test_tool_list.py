@@ -17,14 +17,8 @@ from tests.helpers.turns import says
 from tests.helpers.world import World
 
 PARENT = [
-    "check_status",
-    "wait_for_runs",
-    "list_runs",
-    "get_logs",
-    "reply_subagent",
-    "stop_run",
-    "continue_run",
-    "merge_run",
+    *("check_status", "wait_for_runs", "list_runs", "get_logs", "reply_subagent", "stop_run"),
+    *("continue_run", "merge_run"),
 ]
 CHILD = ["ask_parent", "update_status"]
 RESULT = {
@@ -37,7 +31,6 @@ RESULT = {
 
 
 def names(tools: Sequence[types.Tool]) -> list[str]:
-    """Return the names of tools in their order."""
     return [tool.name for tool in tools]
 
 

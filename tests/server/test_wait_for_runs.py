@@ -104,21 +104,6 @@ def test_the_next_call_waits_up_to_the_timeout_of_the_client(world: World, clien
         assert "waitNote" not in view
 
 
-def test_a_parent_that_polls_changes_nothing(world: World) -> None:
-    world.agent()
-    world.play(asks("Which colour?"), says("Painted."))
-    with world.serve() as parent:
-        run_id = parent.call("run_worker", prompt="Paint.")["runId"]
-        world.asking(run_id)
-        before = world.paths(run_id).meta.path.read_bytes()
-        polls = [parent.begin("check_status", runId=run_id) for _ in range(50)]
-        views = [poll.result(BOUND) for poll in polls]
-        assert {view["revision"] for view in views} == {2}
-        assert world.paths(run_id).meta.path.read_bytes() == before
-        world.reply(run_id, "blue")
-        assert world.completed(run_id) == "Painted."
-
-
 def test_an_end_that_its_parent_has_not_seen_is_in_the_next_wait_and_only_there(world: World) -> None:
     world.agent()
     world.play(says("Done."))

@@ -64,7 +64,7 @@ def test_context_lines_have_a_mark_of_their_own(grep: GrepTool) -> None:
         ({"outputMode": "content", "path": "src/b.ts"}, "src/b.ts:1:needle\nsrc/b.ts:2:needle"),
         ({"outputMode": "count", "path": "src"}, "src/b.ts:2\nsrc/deep/c.py:1"),
         ({"outputMode": "count", "path": "a.py", "ignoreCase": True}, "a.py:2"),
-        ({"glob": "*.rs"}, "No match for 'needle' in files that match '*.rs'."),
+        ({"glob": "*.rs"}, "No match for 'needle' in the working directory."),
         ({"path": "program"}, "No match for 'needle' in program."),
         ({"glob": "*.py"}, "a.py\nsrc/deep/c.py"),
         ({"glob": "*.{py,ts}"}, "a.py\nsrc/b.ts\nsrc/deep/c.py"),

@@ -15,11 +15,7 @@ pytestmark = pytest.mark.process
 def project(tmp_path: Path) -> Path:
     """Return a project with ignored files, a runs root and an empty directory."""
     for name in (
-        "src/deep/a.py",
-        "src/b.py",
-        "build/out.o",
-        "cache/kept.txt",
-        "runs/r1/run.log",
+        *("src/deep/a.py", "src/b.py", "build/out.o", "cache/kept.txt", "runs/r1/run.log"),
         ".git/config",
     ):
         file = tmp_path / name

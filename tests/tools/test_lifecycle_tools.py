@@ -26,7 +26,6 @@ def start(parent: Parent, contract: str = "Count to three.") -> str:
 
 
 def status(parent: Parent, *agent_ids: str) -> Any:
-    """Return the status of an agent, or the statuses of several."""
     found = parent.call("agent_status", agent_ids=list(agent_ids))["result"]
     return found if len(agent_ids) > 1 else found[0]
 

@@ -18,8 +18,6 @@ from subagent_server.verbs.service import open_service
 
 
 def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: Callable[..., None]) -> list[NodeReport]:
-    """Return the reports on one node, which does what `node` does with the words of its job."""
-
     @dataclass(frozen=True)
     class Launcher(RemoteLauncher):
         def nodes(self) -> list[str]:

@@ -123,7 +123,6 @@ Says = Callable[[str], Sight | None]
 
 @pytest.fixture
 def slurm_says(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sight | None], None]:
-    """Let Slurm say something of every run."""
     return lambda sight: monkeypatch.setattr(slurm, "sight", lambda _: sight)
 
 

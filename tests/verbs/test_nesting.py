@@ -136,7 +136,6 @@ def test_the_depth_of_a_tree_is_bounded_with_a_sentence(service: Service) -> Non
 
 
 def paid(service: Service, run_id: str, cost: str, *, ends: bool = False) -> None:
-    """Let a run have cost this much; where it `ends`, with its end."""
     usage = Usage(turns=1, cost_usd=cost)  # type: ignore[arg-type]
     failure = Failure(code="agent_error", message="Over.")
     event = (

@@ -2,7 +2,6 @@
 
 import os
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -19,10 +18,9 @@ from subagent_server.run.records import RunMeta
 from subagent_server.settings import read_settings
 from subagent_server.verbs.access import USER, Caller
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
-from subagent_server.verbs.inputs import ParentDirectories, check_inputs, cwd_of_child, enter
+from subagent_server.verbs.inputs import enter
 from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.start import StartOrder, start
-from tests.helpers.wait import wait_for
 from tests.verbs.test_nesting import HoldingLauncher, Kept
 
 BOUND = 30.0
@@ -140,11 +138,7 @@ def test_the_directory_that_an_agent_file_names_holds_for_nested_runs_and_their_
 @pytest.mark.parametrize(
     "path",
     [
-        "/etc/hostname",
-        "../outside/secret.txt",
-        "out/secret.txt",
-        "file_out",
-        "root/etc/hostname",
+        *("/etc/hostname", "../outside/secret.txt", "out/secret.txt", "file_out", "root/etc/hostname"),
         "sub/../../x",
     ],
 )
@@ -213,42 +207,6 @@ def test_copies_of_inputs_are_for_their_owner_alone_whatever_the_umask(service: 
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
 
 
-@pytest.mark.race
-def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(service: Service, tmp_path: Path) -> None:
-    here = tmp_path / "cwd"
-    (here / "sub/secret.txt").write_text("inner\n", encoding="utf-8")
-    places = ParentDirectories("20260101-000000-000-aaaaaa", here)
-    done = threading.Event()
-
-    def swap() -> None:
-        while not done.is_set():
-            (here / "sub").rename(here / "aside")
-            (here / "out").rename(here / "sub")
-            (here / "sub").rename(here / "out")
-            (here / "aside").rename(here / "sub")
-
-    swapper = threading.Thread(target=swap)
-    swapper.start()
-    found = []
-
-    def attempt() -> bool:
-        with suppress(BadArgument):
-            (file,) = check_inputs(["sub/secret.txt"], here, places)
-            found.append(file.data)
-        with suppress(BadArgument):
-            assert cwd_of_child(service, "sub", places) == here / "sub"
-        return bool(found)
-
-    try:
-        for _ in range(300):
-            attempt()
-        wait_for(attempt, BOUND, "an attempt while no link is there")
-    finally:
-        done.set()
-        swapper.join()
-    assert set(found) == {b"inner\n"}
-
-
 class Swapper(HoldingLauncher):
     """A launcher that has `sub` swapped for a link as soon as everything is checked."""
 
@@ -273,7 +231,6 @@ class KeptPackage(Kept):
         self._packages = packages
 
     def start(self, package: LaunchPackage) -> None:
-        """Keep the package."""
         self._packages.append(package)
 
 

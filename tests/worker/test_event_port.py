@@ -50,20 +50,17 @@ class Port:
             return b"".join(iter(lambda: connection.recv(MEGABYTE), b""))
 
     def status(self, *pieces: bytes, ends: bool = False) -> int:
-        """Return the status of the one answer to these pieces."""
         said = self.talk(*pieces, ends=ends)
         assert said.count(b"Connection: close") == 1, said
         return status_of(said)
 
 
 def status_of(answer: bytes) -> int:
-    """Return the status of an answer."""
     assert answer.startswith(b"HTTP/1.1 "), answer
     return int(answer.split(b" ", 2)[1])
 
 
 def event(number: int) -> bytes:
-    """Return the body with the event of this number."""
     return json.dumps(EVENT | {"subagentRunId": f"run-{number}"}).encode()
 
 
@@ -93,7 +90,6 @@ def run_id(world: World) -> str:
 
 @pytest.fixture(scope="module")
 def port(world: World, run_id: str) -> Port:
-    """The port of the run."""
     return Port((world.work / "address").read_text(encoding="ascii").strip())
 
 

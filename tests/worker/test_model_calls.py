@@ -17,7 +17,6 @@ BUDGET = {"name": "reviewer", "limits": {"budgetUsd": "2"}}
 
 
 def begun(store: RunStore, **request: Any) -> ModelCalls:
-    """Make a run on disk, and return its model calls."""
     store.create(make_request(**request))
     store.publish(make_meta())
     store.update(RUN_ID, STARTED, make_request().created_at)
@@ -25,7 +24,6 @@ def begun(store: RunStore, **request: Any) -> ModelCalls:
 
 
 def spent(usd: str) -> Usage:
-    """Return the usage of a run."""
     return Usage(turns=1, cost_usd=Decimal(usd))
 
 

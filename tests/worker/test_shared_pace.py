@@ -28,13 +28,11 @@ KEY = "sk-ant-of-this-parent"
 
 
 def pace(root: Path, url: str = URL, key: str = KEY) -> SharedPace:
-    """Return the pace of one more run."""
     root.mkdir(exist_ok=True)
     return SharedPace(Directory(root / ".backoff"), url, key)
 
 
 def file_of(root: Path) -> Path:
-    """Return the file of the hold."""
     (file,) = (root / ".backoff").glob("*.json")
     return file
 
@@ -149,16 +147,6 @@ def test_a_run_that_the_api_makes_wait_holds_the_others_back_and_stop_ends_the_w
     assert world.stop(first).meta.status is Status.STOPPED
     assert len(simulator.requests) == 1, "the other never called"
     assert all(API_KEY.encode() not in file.read_bytes() for file in (world.runs / ".backoff").iterdir())
-
-
-def test_the_wait_for_a_busy_api_is_no_working_time_of_any_run(world: World) -> None:
-    world.agent(timeoutSeconds=2)
-    world.play(says("Done.", fault={"status": 429, "retry_after": 4}))
-    first = world.start()
-    wait_for(lambda: world.events(first, "warning"), BOUND, "the first run to meet a busy API")
-    second = world.start()
-    assert world.completed(first) == world.completed(second) == "Done."
-    assert world.events(second, "warning"), "it was held back"
 
 
 def test_the_shim_ends_no_worker_that_waits_for_a_busy_api_and_its_slot_stays_its_own(

@@ -97,7 +97,6 @@ BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 
 
 def direct(place: Path, task: str, env: dict[str, str] | None = None, **keys: Any) -> Worked:
-    """Return what the program has done with a task."""
     words = {"runner": "acp", "command": sys.executable, "args": [str(FAKE)]}
     return Worked(place, task, env or {}, **words, **keys)
 

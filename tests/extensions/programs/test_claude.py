@@ -59,7 +59,6 @@ def says(*content: dict[str, Any], number: int = 1) -> dict[str, Any]:
 
 
 def text(words: str) -> dict[str, Any]:
-    """Return a block of text."""
     return {"type": "text", "text": words}
 
 
@@ -98,7 +97,6 @@ def plays(world: World, *steps: dict[str, Any], **keys: Any) -> None:
 
 
 def direct(place: Path, *steps: dict[str, Any], **keys: Any) -> Worked:
-    """Return what the program has done by these steps."""
     words = fake(place, *steps) | {"systemPrompt": "You paint."}
     return Worked(place, "Paint it.", {"STEPS": str(place / "steps.json")}, **words, **keys)
 

@@ -47,7 +47,6 @@ def direct(place: Path, task: str, env: dict[str, str] | None = None, **keys: An
 
 
 def told(place: Path, method: str) -> list[dict[str, Any]]:
-    """Return the parameters of all that the program was told by a method."""
     lines = (place / "told.jsonl").read_text(encoding="utf-8").splitlines()
     return [m.get("params", {}) for m in map(json.loads, lines) if m.get("method") == method]
 

@@ -20,7 +20,6 @@ def block(name: str, mark: Turn | None = None) -> Turn:
 
 
 def request(*blocks: Turn, model: str = "m", **more: Any) -> Turn:
-    """Return a request of one message."""
     return {"model": model, "messages": [{"role": "user", "content": list(blocks)}], **more}
 
 

@@ -17,7 +17,6 @@ PNG = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"p
 
 
 def user(*content: Any) -> dict[str, Any]:
-    """Return a user message."""
     return {
         "role": "user",
         "content": list(content) if content and isinstance(content[0], dict) else content[0],
@@ -25,27 +24,22 @@ def user(*content: Any) -> dict[str, Any]:
 
 
 def assistant(*content: Any) -> dict[str, Any]:
-    """Return an assistant message."""
     return user(*content) | {"role": "assistant"}
 
 
 def text(said: str = "x", **more: Any) -> Block:
-    """Return a text block."""
     return {"type": "text", "text": said, **more}
 
 
 def call(call_id: str = "t1", **more: Any) -> Block:
-    """Return a call."""
     return {"type": "tool_use", "id": call_id, "name": "bash", "input": {}, **more}
 
 
 def result(call_id: str = "t1", **more: Any) -> Block:
-    """Return the result of a call."""
     return {"type": "tool_result", "tool_use_id": call_id, "content": "x", **more}
 
 
 def tool(**more: Any) -> Block:
-    """Return a tool."""
     return {"name": "now", "input_schema": {"type": "object"}, **more}
 
 

@@ -43,7 +43,6 @@ def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def script_file(directory: Path) -> Path:
-    """Return a script file."""
     file = directory / "script.yaml"
     file.write_text(json.dumps(SCRIPT), encoding="utf-8")
     return file

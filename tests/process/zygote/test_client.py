@@ -19,7 +19,6 @@ from tests.process.zygote.tiny import TinyPlace
 
 
 def stopped(zygote: processes.Identity, directory: Path) -> None:
-    """A zygote that hangs."""
     processes.send_signal(zygote, signal.SIGSTOP)
     wait_for(lambda: processes.is_stopped(zygote), BOUND, "the stop")
 
@@ -41,7 +40,6 @@ def replaced(zygote: processes.Identity, directory: Path) -> None:
 
 
 def without_secret(zygote: processes.Identity, directory: Path) -> None:
-    """A directory whose secret is gone."""
     next(directory.glob("*.secret")).unlink()
 
 

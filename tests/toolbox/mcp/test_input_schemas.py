@@ -186,12 +186,7 @@ def test_names_of_properties_that_the_api_refuses_are_changed_and_changed_back()
 KEYWORDS = [
     *("type", "properties", "items", "required", "anyOf", "oneOf", "allOf", "not", "enum", "const", "$ref"),
     *(
-        "$defs",
-        "definitions",
-        "additionalProperties",
-        "prefixItems",
-        "minimum",
-        "exclusiveMinimum",
+        *("$defs", "definitions", "additionalProperties", "prefixItems", "minimum", "exclusiveMinimum"),
         "pattern",
     ),
     *("format", "minItems", "uniqueItems", "dependencies", "dependentRequired", "$id", "$anchor", "default"),
@@ -199,14 +194,7 @@ KEYWORDS = [
 ]
 SCALARS = st.sampled_from(
     [
-        "object",
-        "string",
-        "any",
-        "#",
-        "#/properties/a",
-        "#/$defs/a",
-        "a",
-        "$x",
+        *("object", "string", "any", "#", "#/properties/a", "#/$defs/a", "a", "$x"),
         True,
         False,
         None,

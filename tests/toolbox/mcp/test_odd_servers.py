@@ -51,12 +51,10 @@ def has_gone(pid: int) -> bool:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run a test that is a coroutine."""
     asyncio.run(work)
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition in the loop."""
     async with asyncio.timeout(BOUND):
         while not condition():
             await asyncio.sleep(0.01)

@@ -16,7 +16,6 @@ from subagent_server.toolbox.mcp.mcp_tools import (
 
 
 def listing(server: str, *names: str, **keys: object) -> ToolListing:
-    """Return the listing of a server with these tools."""
     tools = [Tool(name=name, input_schema={"type": "object"}) for name in names]
     return ToolListing(server, ServerDefinition.model_validate({"command": "x", **keys}), tools)
 

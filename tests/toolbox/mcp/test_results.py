@@ -38,12 +38,10 @@ def shown(result: dict[str, Any], directory: Path) -> ToolResult:
 
 
 def text(value: str) -> dict[str, Any]:
-    """Return a text of a result."""
     return {"type": "text", "text": value}
 
 
 def resource(**facts: Any) -> dict[str, Any]:
-    """Return an embedded resource."""
     return {"type": "resource", "resource": {"uri": "x://1", **facts}}
 
 
