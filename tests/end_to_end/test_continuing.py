@@ -18,7 +18,7 @@ from subagent_server.verbs.reconcile import read_exit, read_shim
 from subagent_server.verbs.start import StartOrder, start_agent
 from subagent_server.verbs.views import AS_TOOLS, run_view
 from tests.helpers.truth import check_status, processes_of
-from tests.helpers.turns import Turn, asks, call, says, shell, tool_results
+from tests.helpers.turns import Turn, call, says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
 
@@ -97,28 +97,6 @@ def test_a_call_that_a_kill_or_a_stop_cut_off_is_reported_as_not_known_and_never
         assert "bash" in warning["message"] and run_id in warning["message"]
     assert mark.read_text(encoding="utf-8").count("once") == 3
     assert world.meta(lost).status is Status.FAILED
-
-
-def test_an_answer_that_came_is_given_and_a_missing_one_is_reported(world: World) -> None:
-    world.agent()
-    world.play(asks("Which colour?"), says("Done."))
-    open_one, answered = world.start(), world.start()
-    for run_id in (open_one, answered):
-        world.asking(run_id)
-        kill(world.shim(run_id))
-        kill(world.worker(run_id))
-    raw = world.paths(answered).meta
-    told = raw.path.read_text(encoding="utf-8").replace(
-        '"messageStatus": "pending_parent_reply"',
-        '"answerContent": "blue", "messageStatus": "parent_replied"',
-    )
-    raw.path.write_text(told.replace('"pendingQuestions": 1', '"pendingQuestions": 0'), encoding="utf-8")
-    simulator = world.play(asks("Which colour?"), says("Done."))
-    for run_id, words in ((open_one, "Ask again"), (answered, "blue")):
-        simulator.clear()
-        assert world.completed(continued(world, run_id)) == "Done."
-        assert words in tool_results(bodies(simulator)[0])[0]
-    world.abandoned.add(answered)
 
 
 STUBBORN = """

@@ -1,6 +1,5 @@
 """Secrets reach the run and never the disk (SPEC sections 4 and 13)."""
 
-import base64
 import json
 from pathlib import Path
 
@@ -131,34 +130,6 @@ def test_what_a_parent_gives_reaches_disk_without_secrets_and_the_run_has_the_pr
     assert "started anew" in warnings[0] and world.cli("rerun", run_id).returncode != 0
     assert world.meta(run_id).label == "*** *** ***"
     assert warnings[0] in world.cli("show", run_id).stdout
-
-
-CANARIES = {
-    "DATABASE_URL": ("postgres://app:{}@db/x", "cAnary-of-2026"),
-    "SLACKPASS": ("{}", "canary4slack"),
-    "SMTP_PASS": ("{}", "canary4mail"),
-    "CI_CREDENTIALS": ("{}", "canary words of a login"),
-    "REGISTRY_AUTH": ("{}", "Y2FuYXJ5OnJlZ2lzdHJ5MQ=="),
-    "ODD_NAME": ("{}", "cAn4ryOfAnOddName2026xYz7"),
-}
-
-
-def test_no_file_of_a_run_holds_a_credential_of_the_environment_whatever_its_name(world: World) -> None:
-    world.environment |= {name: form.format(value) for name, (form, value) in CANARIES.items()}
-    in_text = "cAn4ry-in-text"
-    pair = base64.b64encode(f"x:{in_text}".encode()).decode()
-    world.agent(prompt=f"The login is {CANARIES['SMTP_PASS'][1]}, and mail://a:{in_text}@h.")
-    prints = shell(f"env; echo NEW_PASS={in_text}; echo 'AUTHORIZATION: basic {pair}'; echo $SLACKPASS >&2")
-    world.play(prints, asks("Go on?"), says(f"https://user:{in_text}@host/ and {CANARIES['ODD_NAME'][1]}"))
-    run_id = world.start(f"Take https://x:{in_text}@h/ and {CANARIES['CI_CREDENTIALS'][1]}.")
-    world.asking(run_id)
-    world.reply(run_id, f"Use {CANARIES['SLACKPASS'][1]} at git://g:{in_text}@h.")
-    world.completed(run_id)
-    world.gone(run_id)
-    exported = world.cli("export", run_id).stdout
-    for value in (*(value for _, value in CANARIES.values()), in_text, pair):
-        assert holding(world.runs, value) == [], value
-        assert value not in exported
 
 
 def test_the_shell_of_a_run_has_no_key_of_the_model_unless_its_file_gives_it_or_it_starts_others(

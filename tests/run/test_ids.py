@@ -65,11 +65,8 @@ def test_nothing_but_1_to_32_of_the_alphabet_passes(text: str) -> None:
     [
         *["", ".", "..", "../etc", "a/b", "a\\b", "/etc/passwd", ".changes", ".slots", "a.b", "~", "-rf"],
         *["a\0", "\0", "a\0/../b", "a\n", "\na", "a\r", "a ", " a", "a\t", "A", "Run", "a_b", "a:b"],
-        *[
-            *("٣٤٥", "\uff11\uff12", "²", "é", "\uff41", "a\u200b", "\u202ea", "\ud800", "İ", "ß"),
-            "a" * 33,
-            "a" * 5000,
-        ],
+        *["٣٤٥", "\uff11\uff12", "²", "é", "\uff41", "a\u200b", "\u202ea", "\ud800", "İ", "ß"],
+        *["a" * 33, "a" * 5000],
     ],
     ids=ascii,
 )

@@ -19,20 +19,6 @@ def test_working_time_ends_with_timeout_and_the_partial_text_is_kept(world: Worl
     world.gone(run_id)
 
 
-def test_a_pattern_that_explodes_over_a_final_answer_holds_up_neither_the_run_nor_its_end(
-    world: World,
-) -> None:
-    mail = {"type": "string", "pattern": "^([a-z0-9]+)+@x$"}
-    schema = {"type": "object", "properties": {"mail": mail}, "required": ["mail"]}
-    world.agent(outputSchema=schema, timeoutSeconds=2)
-    world.play(calls(use("final_answer", mail="a" * 44 + "!"), text="I have it."))
-    run_id = world.start()
-    code, message = world.failed(run_id)
-    assert code == "timeout" and "2 s" in message
-    assert world.result(run_id).text == "I have it."
-    world.gone(run_id)
-
-
 def test_time_spent_waiting_for_the_parent_does_not_count_as_working_time(world: World) -> None:
     world.agent(timeoutSeconds=4)
     world.play(asks("Go on?"), says("Done."))

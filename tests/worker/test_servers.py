@@ -1,17 +1,14 @@
 """The MCP servers of a run, from the agent file to the model and back (SPEC section 8)."""
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
 
 from subagent_server.run import processes
-from subagent_server.run.states import Status
 from tests.helpers.mcp_servers import reference, scripted
-from tests.helpers.turns import asks, calls, says, tool_results, use
-from tests.helpers.wait import wait_for
-from tests.helpers.world import BOUND, World
+from tests.helpers.turns import calls, says, tool_results, use
+from tests.helpers.world import World
 
 SECRET = "tok-0123456789-of-the-header"
 
@@ -99,20 +96,3 @@ def test_a_server_that_does_not_start_fails_the_run_before_any_model_call_with_i
     code, message = world.failed(three)
     assert code == "config" and "b offers a tool bash, and so does the agent itself" in message
     assert simulator.requests == []
-
-
-@pytest.mark.race
-def test_servers_die_with_the_run_while_they_are_connected_and_later(world: World) -> None:
-    connecting, connected = world.home / "connecting", world.home / "connected"
-    world.agent("silent", mcpServers={"s": scripted(silent=True, mark=str(connecting))})
-    world.agent("asking", mcpServers={"s": scripted("t", mark=str(connected))})
-    world.play(asks("Go on?"), says("Never said."))
-    stopped, killed = world.start(agent="silent"), world.start(agent="asking")
-    wait_for(lambda: pids(connecting), BOUND, "the start of the server")
-    assert world.stop(stopped, "changed my mind").meta.status is Status.STOPPED
-    world.asking(killed)
-    processes.send_signal(world.worker(killed), signal.SIGKILL)
-    assert world.failed(killed)[0] == "crashed"
-    for run_id, mark in ((stopped, connecting), (killed, connected)):
-        world.gone(run_id)
-        assert all(processes.identify(pid) is None for pid in pids(mark)) and len(pids(mark)) == 1

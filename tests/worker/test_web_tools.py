@@ -60,22 +60,6 @@ def test_the_bounds_of_the_file_are_those_of_the_tools_and_stay_the_same_over_th
     assert sorted(first["web_fetch"]["allowed_domains"]) == ["docs.org", "www.example.com"]
 
 
-def test_a_conversation_with_searches_is_carried_on_by_another_run(world: World) -> None:
-    world.agent(tools="Bash, WebSearch", maxTurns=1)
-    simulator = world.play(
-        {"content": [{"text": "One."}, *CATS], "stop_reason": "pause_turn"}, says("Two."), says("Three.")
-    )
-    first = world.start()
-    assert world.failed(first)[0] == "max_turns"
-    done = world.cli("continue", first)
-    assert done.returncode == 0, done.stderr
-    second = next(run_id for run_id in world.store.run_ids() if run_id != first)
-    assert world.result(second).text == "One.\n\nTwo."
-    assert [m["role"] for m in simulator.requests[1].body["messages"]] == ["user", "assistant"]
-    done = world.cli("continue", second, "And then?")
-    assert "Three." in done.stdout, done.stderr
-
-
 def refusals(world: World, **keys: Any) -> str:
     """Return why the runs of an agent with these keys would be refused, as every door says it."""
     world.agent(**keys)
