@@ -3,13 +3,18 @@
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.cli.command import BOUND, Cli
 
 IDENTITY = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
 
 
-def repository(directory: Path) -> Path:
-    """Make a git repository with one commit."""
+@pytest.fixture
+def place(cli: Cli) -> Path:
+    """A git repository with one commit, whose demo has no key."""
+    cli.environment["ANTHROPIC_API_KEY"] = ""
+    directory = cli.home.with_name(f"{cli.home.name}.repository")
     directory.mkdir()
     (directory / "shop.py").write_text("def price() -> int:\n    return 3\n", encoding="utf-8")
     for words in (["init", "-q"], ["add", "."], [*IDENTITY, "commit", "-q", "-m", "Give discounts"]):
@@ -17,10 +22,9 @@ def repository(directory: Path) -> Path:
     return directory
 
 
-def test_the_demo_shows_a_whole_run_and_no_agent_of_the_project(cli: Cli) -> None:
-    place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
+def test_the_demo_shows_a_whole_run_and_no_agent_of_the_project(cli: Cli, place: Path) -> None:
     (cli.home / "agents" / "reviewer.md").write_text("---\nname: reviewer\n---\nSay no.", encoding="utf-8")
-    environment = {"ANTHROPIC_API_KEY": "", "SUBAGENT_AGENTS": str(cli.home / "agents")}
+    environment = {"SUBAGENT_AGENTS": str(cli.home / "agents")}
     done = cli("demo", "--repo", str(place), env=environment, seconds=4 * BOUND)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "parent → run_reviewer(" in done.stdout and '("Give discounts"): shall I' in done.stdout
@@ -30,12 +34,11 @@ def test_the_demo_shows_a_whole_run_and_no_agent_of_the_project(cli: Cli) -> Non
     assert len(done.stdout.splitlines()) <= 25 and "run_scout" not in done.stdout
 
 
-def test_a_refusal_in_the_demo_is_one_sentence(cli: Cli) -> None:
-    place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
+def test_a_refusal_in_the_demo_is_one_sentence(cli: Cli, place: Path) -> None:
     foreign = cli.home / "foreign"
     foreign.mkdir()
     (foreign / "theirs").touch()
-    done = cli("demo", "--repo", str(place), "--runs", str(foreign), env={"ANTHROPIC_API_KEY": ""})
+    done = cli("demo", "--repo", str(place), "--runs", str(foreign))
     assert done.returncode == 1 and "parent ← refused, run_reviewer: The runs root " in done.stdout
 
 
@@ -51,33 +54,29 @@ def test_the_demo_needs_no_repository(cli: Cli) -> None:
     assert "1 TODO or FIXME left" in done.stdout
 
 
-def test_the_demo_of_code_mode_makes_all_calls_in_one_program_that_asks(cli: Cli) -> None:
-    place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
-    done = cli("demo", "--code", "--repo", str(place), env={"ANTHROPIC_API_KEY": ""}, seconds=4 * BOUND)
+def test_the_demo_of_code_mode_makes_all_calls_in_one_program_that_asks(cli: Cli, place: Path) -> None:
+    done = cli("demo", "--code", "--repo", str(place), seconds=4 * BOUND)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "31. tracker.get_issue" in done.stdout and "parent ← asks: 7 issues wait" in done.stdout
     assert "#12 checkout shows the wrong price: 22 days waits longest" in done.stdout
 
 
-def test_the_demo_of_flows_shows_phases_and_the_state_of_each_call(cli: Cli) -> None:
-    place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
-    done = cli("demo", "--flow", "--repo", str(place), env={"ANTHROPIC_API_KEY": ""}, seconds=4 * BOUND)
+def test_the_demo_of_flows_shows_phases_and_the_state_of_each_call(cli: Cli, place: Path) -> None:
+    done = cli("demo", "--flow", "--repo", str(place), seconds=4 * BOUND)
     assert done.returncode == 0, done.stderr
     assert "parent ← asks: Which side comes first?" in done.stdout and "Check the range" in done.stdout
     assert "\nlook: 3 new, " in done.stdout and "\n  new  looker (judge)  " in done.stdout
 
 
-def test_a_demo_whose_server_does_not_start_ends_with_one_sentence(cli: Cli) -> None:
-    place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
-    child = {"SUBAGENT_RUN_ID": "20261122-093015-417-nobody", "ANTHROPIC_API_KEY": ""}
+def test_a_demo_whose_server_does_not_start_ends_with_one_sentence(cli: Cli, place: Path) -> None:
+    child = {"SUBAGENT_RUN_ID": "20261122-093015-417-nobody"}
     done = cli("demo", "--repo", str(place), env=child)
     assert done.returncode == 6 and "Exception" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("subagent: the demo lost its server (")
 
 
-def test_a_demo_whose_reader_goes_away_ends_quietly(cli: Cli) -> None:
-    place = repository(cli.home.with_name(f"{cli.home.name}.repository"))
-    with cli.start("demo", "--repo", str(place), env={"ANTHROPIC_API_KEY": ""}) as command:
+def test_a_demo_whose_reader_goes_away_ends_quietly(cli: Cli, place: Path) -> None:
+    with cli.start("demo", "--repo", str(place)) as command:
         command.hear("parent sees the tools")
         assert command.process.stdout is not None
         command.process.stdout.close()

@@ -10,13 +10,40 @@ def answers(cli: Cli, run_id: str) -> list[str | None]:
     return [message.answer_content for message in cli.meta(run_id).messages]
 
 
-def test_the_only_open_question_needs_no_name(cli: Cli) -> None:
+@pytest.mark.parametrize(
+    ("words", "stdin", "answer"),
+    [
+        (["light blue"], "", "light blue"),
+        (["-"], "two\nlines: Größe\n", "two\nlines: Größe"),
+        (["--", "-5"], "", "-5"),
+        (["q1", "q1"], "", "q1"),
+    ],
+)
+def test_the_only_open_question_needs_no_name(cli: Cli, words: list[str], stdin: str, answer: str) -> None:
     with cli.living("aaaaaa", asked()) as run_id:
-        done = cli("reply", "@last", "light blue")
-        assert done.returncode == 0
-        assert done.stdout == f"The answer to run {run_id} is recorded.\n"
-        assert answers(cli, run_id) == ["light blue"]
+        done = cli("reply", "@last", *words, stdin=stdin)
+        assert (done.returncode, done.stdout) == (0, f"The answer to run {run_id} is recorded.\n")
+        assert answers(cli, run_id) == [answer]
         assert cli.meta(run_id).messages[0].answered_by == "person"
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "why"),
+    [
+        (["q1"], b"", "q1 is the question"),
+        (["-5"], b"", "No such option"),
+        ([""], b"", "The answer is empty"),
+        (["-"], b"  \n", "The answer is empty"),
+        (["-"], b"\xff\xfe", "not UTF-8"),
+        (["q1", "blue", "red"], b"", "Give the run"),
+        ([], b"", "Give the run"),
+    ],
+)
+def test_what_is_no_answer_is_refused(cli: Cli, words: list[str], stdin: bytes, why: str) -> None:
+    with cli.living("aaaaaa", asked()) as run_id:
+        done = cli("reply", run_id, *words, stdin=stdin)
+        assert done.returncode == 2 and why in done.stderr
+        assert answers(cli, run_id) == [None]
 
 
 def test_of_several_open_questions_one_is_named(cli: Cli) -> None:
@@ -29,42 +56,11 @@ def test_of_several_open_questions_one_is_named(cli: Cli) -> None:
         assert answers(cli, run_id) == [None, "huge"]
 
 
-def test_a_dash_reads_the_answer_from_stdin(cli: Cli) -> None:
-    with cli.living("aaaaaa", asked()) as run_id:
-        assert cli("reply", run_id, "-", stdin="two\nlines: Größe\n").returncode == 0
-        assert answers(cli, run_id) == ["two\nlines: Größe"]
-
-
-def test_an_answer_that_begins_with_a_dash_goes_after_two_dashes(cli: Cli) -> None:
-    with cli.living("aaaaaa", asked()) as run_id:
-        assert cli("reply", run_id, "-5").returncode == 2
-        assert cli("reply", run_id, "--", "-5").returncode == 0
-        assert answers(cli, run_id) == ["-5"]
-
-
 def test_bytes_that_are_no_text_are_refused(cli: Cli) -> None:
     with cli.living("aaaaaa", asked()) as run_id:
-        done = cli("reply", run_id, "-", stdin=b"\xff\xfe")
-        assert done.returncode == 2 and "not UTF-8" in done.stderr
         with cli.start("reply", run_id, b"\xff") as command:  # type: ignore[arg-type]  # bytes of another encoding
             code, _, said = command.end()
         assert code == 2 and "not UTF-8" in said
-        assert answers(cli, run_id) == [None]
-
-
-def test_a_forgotten_answer_is_not_taken_for_one(cli: Cli) -> None:
-    with cli.living("aaaaaa", asked()) as run_id:
-        done = cli("reply", run_id, "q1")
-        assert done.returncode == 2 and "q1 is the question" in done.stderr
-        assert cli("reply", run_id, "q1", "q1").returncode == 0
-        assert answers(cli, run_id) == ["q1"]
-
-
-@pytest.mark.parametrize("words", ["", "  \n"])
-def test_an_empty_answer_is_refused(cli: Cli, words: str) -> None:
-    with cli.living("aaaaaa", asked()) as run_id:
-        for given in (cli("reply", run_id, words), cli("reply", run_id, "-", stdin=words)):
-            assert given.returncode == 2 and "The answer is empty" in given.stderr
         assert answers(cli, run_id) == [None]
 
 
@@ -88,10 +84,3 @@ def test_alone_it_asks_the_open_questions_of_all_runs_and_says_when_each_expires
         terminal.type("\x04")
         assert terminal.command.end()[0] == 0
         assert (answers(cli, one), answers(cli, other)) == (["red"], [None])
-
-
-def test_alone_it_needs_a_terminal(cli: Cli) -> None:
-    with cli.living("aaaaaa", asked()) as run_id:
-        for words in ([], [run_id], [run_id, "q1", "blue", "red"]):
-            done = cli("reply", *words)
-            assert done.returncode == 2 and "Give the run" in done.stderr
