@@ -15,14 +15,6 @@ def test_the_new_run_is_followed_and_names_the_run_that_it_continues(cli: Cli, m
     assert cli.store.read_request(second.run_id).prompt == "Go on."
 
 
-def test_a_run_that_has_not_ended_is_refused_and_nothing_is_started(cli: Cli) -> None:
-    cli.agent("worker")
-    with cli.living("aaaaaa", agent_name="worker") as run_id:
-        done = cli("continue", run_id, "Go on.")
-        assert done.returncode == 2 and "cannot be continued yet" in done.stderr
-        assert cli.store.run_ids() == [run_id]
-
-
 def test_options_change_the_agent_for_the_new_run_alone(cli: Cli, model: Model) -> None:
     simulator = model(FIRST, SECOND)
     first = cli.json("run", "worker", "Go.")["runId"]

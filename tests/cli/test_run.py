@@ -86,19 +86,6 @@ def test_letting_go_prints_the_id_and_nothing_else(cli: Cli, model: Model) -> No
     assert cli("wait", "@last", "--timeout", "30").returncode == 0
 
 
-def test_ctrl_c_stops_the_following_and_never_the_run(cli: Cli, model: Model) -> None:
-    model(SLOW)
-    with cli.start("run", "worker", "Do it.") as command:
-        command.hear("turn 1", "stderr")
-        command.interrupt()
-        code, out, said = command.end()
-    run_id = the_run(cli)
-    assert (code, out) == (130, "")
-    last = said.splitlines()[-1]
-    assert f"`subagent logs -f {run_id}`" in last and f"`subagent stop {run_id}`" in last
-    assert cli.json("show", run_id)["status"] == "running"
-
-
 def test_a_run_that_is_stopped_meanwhile_exits_with_4(cli: Cli, model: Model) -> None:
     model(SLOW)
     with cli.start("run", "worker", "Do it.") as command:

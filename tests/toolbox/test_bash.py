@@ -147,13 +147,9 @@ def test_output_between_two_commands_is_marked_as_such(tmp_path: Path) -> None:
     [
         ({}, "`command`"),
         ({"command": 5}, "`command` must be text, not 5"),
-        ({"command": None}, "`command`"),
-        ({"command": ["ls"]}, "`command` must be text"),
         ({"command": "ls", "timeout": 5}, "'timeout'"),
         ({"restart": "yes"}, "`restart` must be true or false"),
-        ({"restart": False}, "`command`"),
         ({"command": "a\0b"}, "NUL"),
-        ({"command": "a\ud800b"}, "surrogate"),
     ],
 )
 def test_wrong_arguments_are_refused_with_a_sentence(

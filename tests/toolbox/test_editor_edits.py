@@ -89,7 +89,6 @@ def test_replace_says_how_often_and_at_which_lines_a_text_occurs(editor: EditorT
         ({"command": "insert", "insert_line": 4, "insert_text": "x"}, "from 0 to 3"),
         ({"command": "insert", "insert_line": -1, "insert_text": "x"}, "from 0 to 3"),
         ({"command": "insert", "insert_line": "1", "insert_text": "x"}, "a whole number"),
-        ({"command": "insert", "insert_line": True, "insert_text": "x"}, "a whole number"),
         ({"command": "create", "file_text": "half \ud83d"}, "surrogate"),
     ],
 )

@@ -87,18 +87,14 @@ def test_path_and_glob_narrow_the_search(grep: GrepTool, arguments: dict[str, ob
     ("arguments", "word"),
     [
         ({}, "`pattern` is missing"),
-        ({"pattern": 5}, "`pattern` must be text"),
         ({"pattern": ""}, "not empty"),
         ({"pattern": "x", "path": "gone"}, "nothing at gone"),
         ({"pattern": "x", "path": "fifo"}, "a FIFO"),
-        ({"pattern": "x", "path": "a\0b"}, "not a path"),
         ({"pattern": "x", "outputMode": "lines"}, "'files', 'content' or 'count'"),
         ({"pattern": "x", "output_mode": "files"}, "'output_mode'"),
         ({"pattern": "x", "limit": 0}, "`limit`"),
         ({"pattern": "x", "context": -1}, "`context`"),
-        ({"pattern": "x", "context": "1"}, "a whole number"),
         ({"pattern": "x", "glob": "../*.py"}, "`..`"),
-        ({"pattern": "x\ud800"}, "surrogate"),
     ],
 )
 def test_wrong_arguments_are_refused_with_a_sentence(

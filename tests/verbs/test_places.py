@@ -1,7 +1,6 @@
 """A tree of runs stays in the directory of its first run: its directories and its inputs, by every door."""
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -194,17 +193,6 @@ def test_an_input_that_is_a_fifo_or_a_device_holds_nobody_up(service: Service, t
             begun(service, caller, inputs=["pipe"])
     with pytest.raises(BadArgument, match="no file"):
         begun(service, inputs=["/dev/zero"])
-
-
-def test_copies_of_inputs_are_for_their_owner_alone_whatever_the_umask(service: Service) -> None:
-    before = os.umask(0)
-    try:
-        run = service.store.paths.run(begun(service, inputs=["sub/inner.txt"]).run_id)
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(run.inputs.path.stat().st_mode) == 0o700
-    (copy,) = run.inputs.path.iterdir()
-    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
 
 
 class Swapper(HoldingLauncher):
