@@ -62,7 +62,7 @@ def test_watching_shows_each_change_in_its_group_and_ctrl_c_ends_only_the_watchi
     cli.completed("aaaaaa")
     with family(cli) as runs:
         pay(cli, runs.tester, Usage(input_tokens=4321))
-        with cli.start("ls", "--watch", COLUMNS="120") as watching:
+        with cli.start("ls", "--watch", env={"COLUMNS": "120"}) as watching:
             frame = watching.hear("done (1)")
             assert frame.startswith("needs you (1)\n") and "4.3k" in frame and "└ tester" in frame
             until_watching(watching)
