@@ -145,7 +145,7 @@ class NameWatch:
         configured: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._quarantine = quarantine
-        self._configured = configured
+        self.configured = configured
         self._own = own
         self._lifted = lifted
         self._cwd = cwd
@@ -158,7 +158,7 @@ class NameWatch:
             for path in () if self._directories else _up_to_top(self._cwd):
                 names = literal_names(path)
                 if path == self._cwd:
-                    names = [name for name in (*names, *self._configured()) if not self._is_free(name)]
+                    names = [name for name in (*names, *self.configured()) if not self._is_free(name)]
                 try:
                     self._directories.append((path, open_real(path), names))
                 except OSError:  # that of another user: nobody here can write in it
@@ -264,7 +264,8 @@ class CommandWatch:
             self._running += change
             if (self._running, change) not in ((1, 1), (0, -1)):
                 return  # the first of several has seen most
-            record = json.dumps({"during": what[:200], "names": sorted(before)}) if self._running else ""
+            facts = {"during": what[:200], "names": sorted(before), "configured": self.names.configured()}
+            record = json.dumps(facts) if self._running else ""
             descriptor = self.mark.open(os.O_WRONLY | os.O_CREAT)
             try:
                 os.pwrite(descriptor, f"{record}\n".encode(), 0)
@@ -282,11 +283,14 @@ def watching(watch: CommandWatch | None, what: str) -> Iterator[Came]:
             yield came
 
 
-def read_mark(mark: Entry) -> tuple[frozenset[Name], str] | None:
-    """Return what was there before the command that a killed worker left unfinished; None without one."""
+def read_mark(mark: Entry) -> tuple[frozenset[Name], str, tuple[str, ...]] | None:
+    """Return what was there before the command that a killed worker left unfinished, its text, and which
+    further names were watched; None without one.
+    """
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         record = json.loads(mark.read(_MOST_MARK_BYTES).partition(b"\n")[0])
-        return frozenset((int(number), str(name)) for number, name in record["names"]), str(record["during"])
+        names = frozenset((int(number), str(name)) for number, name in record["names"])
+        return names, str(record["during"]), tuple(map(str, record.get("configured", ())))
     return None
 
 

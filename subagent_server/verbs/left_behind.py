@@ -21,7 +21,16 @@ from subagent_server.run.paths import RunPaths, is_marked
 from subagent_server.run.processes import boot_id
 from subagent_server.run.records import RunMeta
 from subagent_server.run.store import RunStore, read_request
-from subagent_server.sandbox.file_watch import NameWatch, OwnWrites, Seen, Taken, changes, look, read_mark
+from subagent_server.sandbox.file_watch import (
+    Name,
+    NameWatch,
+    OwnWrites,
+    Seen,
+    Taken,
+    changes,
+    look,
+    read_mark,
+)
 from subagent_server.sandbox.quarantine import Kept, Quarantine
 from subagent_server.settings import state_directory_of
 from subagent_server.verbs.access import Caller, NotAllowed
@@ -77,16 +86,16 @@ def left_behind(
     request = read_request(run)
     cwd = Path(os.path.realpath(request.cwd))
     mark = read_mark(run.before)
+    before, during, configured = mark or (frozenset[Name](), "", ())
     if mark is not None and at_once:
-        names = NameWatch(
-            cwd, Quarantine(run.quarantine), OwnWrites(state_directory_of(os.environ)), _lifted(request.agent)
-        )
-        taken = names.take(*mark)
+        own, lifted = OwnWrites(state_directory_of(os.environ)), _lifted(request.agent)
+        names = NameWatch(cwd, Quarantine(run.quarantine), own, lifted, lambda: configured)
+        taken = names.take(before, during)
         names.close()
         if taken:
             record(taken_facts(taken, cwd))
         run.before.unlink()
-    seen = look_for_run(store, cwd)
+    seen = look_for_run(store, cwd, configured)
     if meta.worktree is not None and is_pointer(cwd / ".git", meta.worktree):
         seen = seen.without(".git")  # made for this run, and not by it
     if left := left_since(None, seen, meta.started_at.timestamp()):

@@ -60,7 +60,9 @@ def test_what_a_run_has_left_that_can_run_code_is_in_its_result_and_its_view(wor
 def test_a_run_that_is_ended_says_what_it_has_left_too(world: World, end: str) -> None:
     make_repository(world.work)
     world.agent(tools="Bash")
-    world.play(shell(f"true {API_KEY}; echo x > .mcp.json; echo x > {HOOK}; sleep 1000"))
+    git("-C", world.work, "config", "core.hooksPath", "tools/hooks")
+    own = "mkdir -p tools/hooks; echo x > tools/hooks/pre-push"
+    world.play(shell(f"true {API_KEY}; echo x > .mcp.json; {own}; echo x > {HOOK}; sleep 1000"))
     run_id = world.start()
     wait_for((world.work / HOOK).exists, BOUND, "the hook")
     if end == "stop":
@@ -75,9 +77,10 @@ def test_a_run_that_is_ended_says_what_it_has_left_too(world: World, end: str) -
     view = view_of(world, run_id)
     assert HOOK in " ".join(view.warnings or [])
     if end == "kill all":  # nobody looked at once, and what is found later may be the person's
-        assert view.quarantined is None and ".mcp.json" in " ".join(view.warnings or [])
+        assert view.quarantined is None and ".mcp.json, tools/hooks" in " ".join(view.warnings or [])
     else:
-        assert view.quarantined == ["001 .mcp.json"] and not (world.work / ".mcp.json").exists()
+        assert view.quarantined == ["001 .mcp.json", "002 tools/hooks"]
+        assert not (world.work / ".mcp.json").exists()
     for path in world.paths(run_id).directory.rglob("*.json"):
         assert API_KEY not in path.read_text(encoding="utf-8"), path
 
