@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import subagent_server
 from subagent_server.run import processes
 from subagent_server.run.states import Status
 from tests.helpers.processes import REPOSITORY
@@ -20,6 +21,7 @@ from tests.helpers.turns import asks, says, shell
 from tests.helpers.world import BOUND, World
 from tests.hosts.table import HOSTS, Host
 
+PACKAGE = Path(subagent_server.__file__).parent
 ADAPTERS = Path(__file__).with_name("adapters")
 FOLDER = Path(os.environ.get("HOSTS") or REPOSITORY / ".cache" / "hosts").absolute()
 RUN_ID = re.compile(r"\d{8}-\d{6}-\d{3}-[a-z0-9]{6}")
@@ -65,7 +67,8 @@ class Bridge:
                 order,
             ]
         environment = {**os.environ, **_QUIET, "HOME": str(world.home)}
-        with world.errors.open("ab") as errors:
+        self._errors = world.home / "host.err"
+        with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
                 words,
                 stdin=subprocess.PIPE,
@@ -104,11 +107,13 @@ class Bridge:
                 processes.send_signal(each, signal.SIGTERM)
         self._process.kill()
         self._process.communicate()
+        # a host may write a traceback of its own, of a server that was killed
+        assert f'File "{PACKAGE}' not in self._errors.read_text(encoding="utf-8")
 
     def _heard(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, "the host has ended: its last words are in server.err"
+        assert line, "the host has ended: its last words are in host.err"
         told: dict[str, Any] = json.loads(line)
         return told
 
