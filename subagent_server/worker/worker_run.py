@@ -278,10 +278,11 @@ class WorkerRun:
         The agent goes on with an answer before the acknowledgement: delivery never depends on the
         acknowledgement.
         """
+        until = time.monotonic() + self._limits.ask_timeout_seconds
         message = await self._write_question(question, options)
         self.record_question(message)
-        with self.clock.waiting(time.monotonic() + seconds_left(message)):
-            message = await self._closed(message)
+        with self.clock.waiting(until):
+            message = await self._closed(message, until)
         self.record_end_of(message)
         if message.message_status is MessageStatus.EXPIRED:
             if (refusal := self.refusal_of_late(message)) is not None:
@@ -306,8 +307,12 @@ class WorkerRun:
         finally:
             self._asking -= 1
 
-    async def _closed(self, message: Message) -> Message:
-        """Return the question once it is answered or has expired."""
+    async def _closed(self, message: Message, until: float) -> Message:
+        """Return the question once it is answered or has expired, on the monotonic clock at `until`.
+
+        The wall clock may have been set meanwhile: back, it would lengthen the wait; on, the shim would take
+        this process for one that is late.
+        """
         while True:
             meta = self.meta()
             current = meta.message(message.message_id) or message
@@ -315,7 +320,7 @@ class WorkerRun:
                 raise RunOver
             if current.message_status is not MessageStatus.PENDING:
                 return current
-            left = seconds_left(current)
+            left = min(seconds_left(current), until - time.monotonic())
             if left <= 0:
                 await self.expire(message.message_id)
             else:
