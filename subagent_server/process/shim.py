@@ -33,7 +33,7 @@ from subagent_server.run.errors import StorageFailed
 from subagent_server.run.files import Entry
 from subagent_server.run.paths import RootPaths, RunPaths, run_at
 from subagent_server.run.processes import NODE, DeadlineReader
-from subagent_server.run.stderr import failpoint, flush, log
+from subagent_server.run.stderr import failpoint, flush, lack_of_room, log
 
 GRACE_SECONDS = 10.0
 """Between TERM and KILL."""
@@ -61,8 +61,9 @@ class Shim:
         self._worker: processes.Identity | None = None
         self._limit = DeadlineReader()
         self._why: dict[str, Any] = {}
-        """What `exit.json` says besides: `late` of a worker long past its deadline, `fenced` of one that was
-        ended because the runs root could not be reached."""
+        """What `exit.json` says besides: `reason`, a sentence, of a worker that could not be started, `late`
+        of one long past its deadline, `fenced` of one that was ended because the runs root could not be
+        reached."""
         self.heart: Heart | None = None
 
     def supervise(self) -> int:
@@ -75,6 +76,7 @@ class Shim:
             worker = self._begin()
         except (OSError, MemoryError, StorageFailed) as error:  # a disk, or a machine without room
             log(f"The worker could not be started: {error}")
+            self._why["reason"] = lack_of_room(error) or f"{error}."
             worker = None
         # 10. Wait for its end.
         status = None if worker is None else self._wait_for(worker)

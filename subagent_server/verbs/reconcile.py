@@ -323,9 +323,11 @@ def _verdict(run: RunPaths, ended: dict[str, Any] | None, silence: str | None = 
     if ended is not None and ended.get("workerStarted"):
         return _crashed(run, ended)
     if ended is not None or "worker" not in read_shim(run):
+        reason = (ended or {}).get("reason")
+        why = f". {reason}" if reason else f": {silence or 'its process ended before'}."
         return Failure(
             code="launch_failed",
-            message=f"The run's worker never started: {silence or 'its process ended before'}.",
+            message=f"The run's worker never started{why}",
             hint=f"Start it again; {run.worker_out.name} in its directory holds what was printed.",
         )
     return Failure(

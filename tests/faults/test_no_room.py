@@ -8,6 +8,7 @@ import pytest
 
 from tests.helpers.forked import PROGRAM
 from tests.helpers.ordinary_user import user
+from tests.helpers.scale import sampled
 from tests.helpers.turns import says, shell
 from tests.helpers.world import BOUND, World
 
@@ -43,6 +44,38 @@ def test_a_command_that_may_start_no_process_and_no_thread_exits_with_6_and_says
 ) -> None:
     with user() as somebody:
         somebody.play(begin)
+
+
+def run_with_few_processes(world: World) -> None:
+    """Run an agent again and again in processes that may start a few more each time."""
+    world.agent()
+    world.play(shell("true"), says("Done."))
+    environment = {**os.environ, **world.environment, "SUBAGENT_WARM": "0"}
+    known: set[str] = set()
+    for limit in sampled(range(4, 20, 2), 2):
+        command = [
+            "bash",
+            "-c",
+            f'ulimit -u {limit} && exec "$@"',
+            "bash",
+            *PROGRAM,
+            "run",
+            "worker",
+            "Do it.",
+        ]
+        done = subprocess.run(
+            command, cwd=world.work, env=environment, capture_output=True, text=True, timeout=BOUND
+        )
+        (run_id,) = {*world.store.run_ids()} - known
+        known.add(run_id)
+        error = world.ended(run_id).error
+        assert "Traceback" not in done.stderr and done.returncode in (0, 1, 6), done
+        assert error is None or "ulimit -u" in error.message, (limit, error)
+
+
+def test_with_few_processes_a_run_completes_or_names_their_limit() -> None:
+    with user() as somebody:
+        somebody.play(run_with_few_processes)
 
 
 def test_a_worker_that_may_open_too_few_files_says_so_before_it_begins(world: World) -> None:
