@@ -67,7 +67,9 @@ def end_program(
 
 def exit_code_of(code: int | None, box: Box | None) -> int | None:
     """Return the exit code of a program (negative: the signal) by that of the process that was started."""
-    return _SIGNALLED - code if box is not None and code is not None and code > _SIGNALLED else code
+    if box is None or code is None or not 0 < code - _SIGNALLED < signal.NSIG:
+        return code
+    return _SIGNALLED - code
 
 
 def how_it_ended(code: int | None) -> str:

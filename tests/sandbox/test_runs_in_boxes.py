@@ -35,7 +35,7 @@ def a_shell_in_a_box(world: World) -> None:
     (world.home / "canary.txt").write_text("CANARY", encoding="utf-8")
     (world.work / "sub").mkdir()
     (world.work / ".mcp.json").write_text("{}", encoding="utf-8")
-    wrote, home, secrets, walls, private, ended, anew = results_of(
+    wrote, home, secrets, walls, private, ended, left_with, anew = results_of(
         world,
         "pwd; echo made > made.txt; cat made.txt; cd sub; export LASTS=yes",
         f"pwd; echo $LASTS; cat {world.home}/canary.txt; ls -A {world.home}; cat {world.runs}/*/request.json",
@@ -43,6 +43,7 @@ def a_shell_in_a_box(world: World) -> None:
         "for f in /etc/x /usr/x /x /proc/sys/kernel/core_pattern ../.mcp.json; do echo x > $f; done",
         "touch /tmp/private; ls -A /tmp | grep private",
         "kill $$",
+        "exit 254",
         "pwd; echo ${LASTS:-lost}; ls -A /tmp | grep private",
     )
     assert wrote == f"{world.work}\nmade"
@@ -54,6 +55,7 @@ def a_shell_in_a_box(world: World) -> None:
     assert "[read-only in this sandbox, on purpose" in walls
     assert private == "private"
     assert "[the shell was ended by SIGTERM (exit code 143)" in ended
+    assert "[the shell ended with exit code 254" in left_with, "which is no signal"
     assert anew == f"{world.work}\nlost\n[exit code 1]"
     left = sorted(path.name for path in world.work.iterdir())
     assert left == [".mcp.json", "made.txt", "sub"], left
