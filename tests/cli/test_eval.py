@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
+
 from subagent_server.run.errors import UnknownRun
 from subagent_server.run.states import Status
 from tests.cli.command import Cli, Model, stored
@@ -212,6 +214,22 @@ def test_the_rows_of_a_dataset_are_cases_judged_by_their_target(cli: Cli) -> Non
     found = cli.json("eval", evaluation(cli, dataset=dataset), code=1, env=NO_KEY)
     assert passed(found) == {"capital": True, "wrong": False}
     assert (found["passRate"], found["standardError"]) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ("prompt,target\nWhat is 1,000?,4\n", "row 1 has more cells than columns"),
+        ("prompt,target,prompt\nOne,4,Two\n", "the column 'prompt' appears twice"),
+        ("prompt,target\n" + "One,4\n" * 10_001, "more than 10,000 rows"),
+    ],
+)
+def test_a_table_that_would_be_misread_is_refused(cli: Cli, rows: str, why: str) -> None:
+    cli.agent("worker")
+    (cli.home / "evals").mkdir()
+    (cli.home / "evals" / "rows.csv").write_text(rows, encoding="utf-8")
+    dataset = {"path": "rows.csv", "expect": [{"includes": True}]}
+    assert why in cli("eval", evaluation(cli, dataset=dataset)).stderr
 
 
 def test_a_vote_needs_more_than_half_of_its_judges(cli: Cli) -> None:

@@ -302,6 +302,8 @@ def _cases_of(path: Path, dataset: Dataset) -> list[EvalCase]:
     source = path.parent / dataset.path
     cases: list[EvalCase] = []
     for number, row in enumerate(_rows_of(source), 1):
+        if number > MAX_ROWS:
+            raise BadEvalFile(source, f"it has more than {MAX_ROWS:,} rows: split it")
         prompt, target = row.get(dataset.prompt), row.get(dataset.target)
         if not isinstance(prompt, str) or not prompt:
             known = ", ".join(map(str, row)) or "nothing"
@@ -332,11 +334,11 @@ def _rows_of(source: Path) -> Iterator[dict[str, Any]]:
         raise BadEvalFile(source, error.reason, error.line) from error
     if source.suffix.lower() == ".csv":
         try:
-            yield from islice(csv.DictReader(io.StringIO(text), strict=True), MAX_ROWS)
+            yield from _table(source, csv.DictReader(io.StringIO(text), strict=True))
         except csv.Error as error:
             raise BadEvalFile(source, f"it is not CSV ({error})") from error
         return
-    for number, line in enumerate(islice(text.splitlines(), MAX_ROWS), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
@@ -345,6 +347,19 @@ def _rows_of(source: Path) -> Iterator[dict[str, Any]]:
             row = None
         if not isinstance(row, dict):
             raise BadEvalFile(source, "it is no JSON object; a dataset is CSV or JSON lines", number)
+        yield row
+
+
+def _table(source: Path, rows: "csv.DictReader[str]") -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table; empty cells beside it, as spreadsheets write them, do not count."""
+    columns = Counter(filter(None, rows.fieldnames or ()))
+    if (repeated := next((name for name, count in columns.items() if count > 1), None)) is not None:
+        raise BadEvalFile(source, f"the column {shorten(repeated)} appears twice", 1)
+    for number, row in enumerate(rows, 1):
+        if any(row.pop(None, ())):
+            raise BadEvalFile(
+                source, f"row {number} has more cells than columns: put quotes around a text with commas"
+            )
         yield row
 
 
