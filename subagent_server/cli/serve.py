@@ -216,7 +216,8 @@ def _service(settings: Settings, config: Path | None) -> Service:
     if config is not None and settings.is_of_a_run:
         raise BadArgument(
             f"A run cannot bring in agents: leave --config {shorten(str(config))} out. Its agent file can "
-            "name it in mcpServers, as `command: subagent` with `args: [serve, --config, FILE]`."
+            "name it in mcpServers, as `command: subagent` of this installation with "
+            "`args: [serve, --config, FILE]`."
         )
     if config is None:
         return open_service(settings)

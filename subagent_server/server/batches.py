@@ -1,4 +1,7 @@
-"""Batches of JSON-RPC messages, which the version 2025-03-26 of the protocol has, over HTTP.
+"""JSON-RPC over HTTP: the ids of requests, and the batches that the version 2025-03-26 of the protocol has.
+
+A request whose id is none, or that of another request of its session that has no answer yet, is refused: the
+application would never answer it, or only one of the two.
 
 Each message of a batch is answered by the application as one that came alone. The answers come on one stream,
 each with its progress, as soon as they are there; a batch without a request is answered with 202. Later
@@ -15,9 +18,13 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from subagent_server.run.errors import shorten
+
 BATCH_VERSION = "2025-03-26"
 MAX_BATCH = 100
 """The most messages of a batch."""
+_SESSION = "mcp-session-id"
+_NO_REQUEST = object()
 _MCP_PATHS = frozenset({"/mcp", "/mcp/"})
 
 
@@ -41,35 +48,57 @@ def batch_fault(messages: Sequence[Any]) -> str | None:
     return None
 
 
-class Batches:
-    """Passes the messages of a batch on one by one. The body of a request has to be one message by then."""
+class Messages:
+    """Passes messages on, those of a batch one by one. The body of a request is whole by then."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._open: set[tuple[str, str]] = set()
+        """Session and id of each request without an answer. The application takes 1 and "1" for one id."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or the messages of its batch."""
-        headers = Headers(scope=scope)
-        version = headers.get("mcp-protocol-version", BATCH_VERSION)
-        if scope["method"] != "POST" or scope["path"] not in _MCP_PATHS or version != BATCH_VERSION:
+        if scope["method"] != "POST" or scope["path"] not in _MCP_PATHS:
             return await self._app(scope, receive, send)
+        headers = Headers(scope=scope)
         first = await receive()
-        messages = batch_of(first.get("body", b""))
+        body = first.get("body", b"")
+        is_old = headers.get("mcp-protocol-version", BATCH_VERSION) == BATCH_VERSION
+        messages = batch_of(body) if is_old else None
         if messages is None:
-            return await self._app(scope, _first(first, receive), send)
+            return await self._pass_on(scope, body, _first(first, receive), send)
         fault = batch_fault(messages)
-        if fault is None and "mcp-session-id" not in headers:
+        if fault is None and _SESSION not in headers:
             fault = "a batch belongs to a session, and the header Mcp-Session-Id is missing"
         if fault is not None:
-            error = {"code": -32600, "message": f"{fault}."}
-            answer: Response = JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, 400)
-        elif any(isinstance(each, dict) and "method" in each and "id" in each for each in messages):
+            answer = _refusal(fault)
+        elif any(not isinstance(each, dict) or {"method", "id"} <= each.keys() for each in messages):
             answer = StreamingResponse(self._answers(scope, messages), media_type="text/event-stream")
         else:
             async for _ in self._answers(scope, messages):
                 pass
             answer = Response(status_code=202)
         return await answer(scope, receive, send)
+
+    async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Pass one message on, unless its id cannot be answered to."""
+        number, session = _id_of(body), Headers(scope=scope).get(_SESSION)
+        if number is _NO_REQUEST or session is None:
+            return await self._app(scope, receive, send)
+        key = (session, str(number))
+        if isinstance(number, bool) or not isinstance(number, str | int):
+            fault = "id is neither text nor a whole number: give each request one of its own"
+        elif key in self._open:
+            fault = (
+                f"the request with the id {shorten(str(number))} has no answer yet: give each one of its own"
+            )
+        else:
+            self._open.add(key)
+            try:
+                return await self._app(scope, receive, send)
+            finally:
+                self._open.discard(key)
+        return await _refusal(fault)(scope, receive, send)
 
     async def _answers(self, scope: Scope, messages: Sequence[Any]) -> AsyncIterator[bytes]:
         """Yield the events of all answers; one that is no stream becomes an event."""
@@ -99,11 +128,25 @@ class Batches:
         body = json.dumps(message).encode()
         given: Message = {"type": "http.request", "body": body, "more_body": False}
         try:
-            await self._app(_of_length(scope, len(body)), _first(given, _nothing), take)
+            await self._pass_on(_of_length(scope, len(body)), body, _first(given, _nothing), take)
             if whole.startswith(b"{"):
                 events.put_nowait(b"event: message\r\ndata: " + whole.replace(b"\n", b"") + b"\r\n\r\n")
         finally:
             events.put_nowait(None)
+
+
+def _id_of(body: bytes) -> object:
+    """Return the id of a request, or _NO_REQUEST of anything else."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return _NO_REQUEST
+    return found["id"] if isinstance(found, dict) and {"method", "id"} <= found.keys() else _NO_REQUEST
+
+
+def _refusal(fault: str) -> Response:
+    error = {"code": -32600, "message": f"{fault}."}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, 400)
 
 
 def _of_length(scope: Scope, length: int) -> Scope:

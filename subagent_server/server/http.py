@@ -40,7 +40,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from subagent_server.run.errors import CallerError, SubagentError, UnknownRun
-from subagent_server.server.batches import Batches
+from subagent_server.server.batches import Messages
 from subagent_server.server.connection import (
     LEFT,
     ClientConnection,
@@ -179,7 +179,7 @@ def assemble(sessions: "McpSessions", access: Access, routes: Sequence[BaseRoute
         exception_handlers={SubagentError: _refused},
     )
     app.router.redirect_slashes = False
-    tokens = TokenGate(BodyBounds(Batches(app)), access.parent_of, access.browsers)
+    tokens = TokenGate(BodyBounds(Messages(app)), access.parent_of, access.browsers)
     return Forwarding(HostGate(tokens, access.hosts), access.proxies)
 
 

@@ -42,6 +42,22 @@ def test_each_message_of_a_batch_over_http_is_answered(world: World) -> None:
         assert later.status == 400
 
 
+def test_over_http_an_id_that_is_none_or_has_no_answer_yet_is_refused(world: World) -> None:
+    with world.http_server() as server:
+        session = open_session(server)
+        for odd in (None, 1.5, True):
+            message = {**request(0, "ping"), "id": odd}
+            alone = server.ask(body=message, **session)
+            assert alone.status == 400 and "give each request one" in alone.json["error"]["message"]
+            assert answers(server.ask(body=[message], **session))[None]["error"]["code"] == -32600
+        for again in (1, "1"):
+            found = answers(
+                server.ask(body=[request(1, "ping"), {**request(1, "ping"), "id": again}], **session)
+            )
+            assert found[1]["result"] == {} and "no answer yet" in found[None]["error"]["message"]
+        assert answers(server.ask(body=[[request(2, "ping")]], **session))[None]["error"]
+
+
 def test_each_message_of_a_batch_over_stdio_is_answered(world: World) -> None:
     with world.raw_server() as server:
         server.say(OLD)

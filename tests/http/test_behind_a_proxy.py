@@ -123,6 +123,7 @@ def test_only_a_trusted_proxy_is_believed(
         ("--public-url", "https://user@agents.example.org"),
         ("--public-url", "https://x:99999"),
         ("--public-url", "https://x/?a"),
+        ("--public-url", "https://x/a b"),
         ("--trusted-proxy", "agents.example.org"),
         ("--trusted-proxy", "10.0.0.1/8"),
     ],

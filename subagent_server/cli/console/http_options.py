@@ -204,7 +204,7 @@ def _public_url(text: str) -> str:
         is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_address = False
-    is_plain = text.isprintable() and not set("?#@") & set(text)
+    is_plain = text.isprintable() and not set("?#@ ") & set(text)
     if not (is_address and is_plain):
         raise BadArgument(
             f"--public-url {shorten(text)} is no address: write it as https://agents.example.org."
