@@ -49,6 +49,14 @@ def test_an_agent_that_lacks_something_here_is_not_ready_and_strict_fails(cli: C
     assert "refused" not in said.stdout and cli("agents", "--strict").returncode == 2
 
 
+def test_the_own_mistakes_of_a_file_whose_name_is_taken_are_listed_too(cli: Cli) -> None:
+    cli.agent("reviewer")
+    other = "---\nname: reviewer\ndescription: d\nmaxTurns: many\n---\nx"
+    (cli.home / "agents" / "zz.md").write_text(other, encoding="utf-8")
+    said = cli("agents").stdout
+    assert "agents/zz.md:4: fault: limits.maxTurns must be" in said and "agents/zz.md: duplicate:" in said
+
+
 def test_agents_for_programs_have_these_fields(cli: Cli) -> None:
     cli.agent("Code-Reviewer", model="opus")
     (agent,) = cli.json("agents")["agents"]

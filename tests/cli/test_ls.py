@@ -7,6 +7,8 @@ import pytest
 
 from subagent_server.cli.console.terminal import width_of
 from subagent_server.run import transitions
+from subagent_server.run.journal import RunJournal
+from subagent_server.run.processes import now
 from subagent_server.run.records import Failure, LaunchInfo
 from subagent_server.verbs import list_runs
 from tests.cli.command import Cli, asked, run_name
@@ -97,6 +99,18 @@ def test_the_table_fits_80_columns_and_has_a_mark_and_a_word(cli: Cli) -> None:
     assert max(map(width_of, [header, *rows])) <= 80
     assert max(map(width_of, narrow)) <= 60
     assert "漢字" * 40 in whole and run_name("aaaaaa") in whole, "a program that reads it gets all of it"
+
+
+def test_what_a_run_is_about_is_never_empty(cli: Cli) -> None:
+    agent_works = {"text": "Reading the change."}
+    with cli.living("222222") as works, cli.living("333333") as begins:
+        for run_id, kind, facts in (
+            (begins, "run_started", {"prompt": "Look."}),
+            (works, "text", agent_works),
+        ):
+            RunJournal(cli.store.paths.run(run_id)).append(kind, now(), facts)
+        rows = {row.split()[2]: row for row in cli("ls").stdout.splitlines()[1:]}
+    assert rows[works].endswith("Reading the change.") and rows[begins].endswith("Look.")
 
 
 def test_a_run_that_cannot_be_read_is_listed_as_such(cli: Cli) -> None:

@@ -5,7 +5,7 @@ import pytest
 from subagent_server.run import transitions
 from subagent_server.run.journal import RunJournal, Transcript
 from subagent_server.run.processes import now
-from subagent_server.run.records import Failure, Usage
+from subagent_server.run.records import Failure, LaunchInfo, Usage
 from tests.cli.command import Cli, asked
 from tests.cli.families import family, pay
 
@@ -103,6 +103,12 @@ def test_an_open_question_is_shown_with_the_command_that_answers_it(cli: Cli) ->
     assert "? needs you (waiting_parent_reply)" in said
     assert f"none yet: subagent reply {run_id} q1 ANSWER" in said
     assert "yes: its processes live" in said
+
+
+def test_a_run_of_another_host_is_shown_as_unknown(cli: Cli) -> None:
+    run_id = cli.made("aaaaaa", launch=LaunchInfo(host="far-away", boot_id="other"))
+    said = cli("show", run_id).stdout
+    assert "~ unknown (running)" in said and "unknown here: it runs on far-away" in said
 
 
 def test_a_run_whose_request_is_gone_is_still_shown(cli: Cli) -> None:

@@ -42,6 +42,28 @@ def test_an_agent_hands_work_to_one_that_its_file_names_answers_it_and_uses_its_
     assert "There is no tool 'run_stranger'" in refusal
 
 
+def test_an_agent_with_more_agents_than_may_have_a_tool_each_starts_them_by_name(world: World) -> None:
+    world.environment["SUBAGENT_TOOLS_BUDGET"] = "1000"
+    for helper in ("one", "two", "stranger"):
+        world.agent(helper)
+    world.agent("boss", agents=["one", "two"])
+    boss = [
+        call("run_agent", agent="two", prompt="Help.", waitSeconds=60),
+        call("run_agent", agent="stranger", prompt="Help."),
+        call("list_agents", query="stranger"),
+        says("All done."),
+    ]
+    simulator = world.play(says("Helped."), conversations=[{"when": {"prompt": "Lead"}, "turns": boss}])
+    run_id = world.start("Lead.", agent="boss")
+    assert world.completed(run_id) == "All done."
+    bodies = [request.body for request in simulator.requests if _is_boss(request.body)]
+    offered = {tool["name"] for tool in bodies[0]["tools"]}
+    assert {"run_agent", "list_agents", "check_status"} <= offered and not {"run_one", "run_two"} & offered
+    assert json.loads(tool_results(bodies[1])[0])["result"] == "Helped."
+    assert "the agents here are one, two" in tool_results(bodies[2])[0]
+    assert json.loads(tool_results(bodies[3])[0])["agents"] == []
+
+
 def test_however_a_run_ends_the_runs_it_started_end_too(world: World) -> None:
     world.agent("boss", agents=["helper"])
     world.agent("helper")

@@ -62,6 +62,16 @@ def test_a_prepared_file_has_no_name_until_it_is_committed(tmp_path: Path) -> No
     assert names(tmp_path) == ["result.json"]
 
 
+def test_two_prepared_files_of_one_name_do_not_meet(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    one, other = durable.prepare(Entry.at(path), b"one"), durable.prepare(Entry.at(path), b"other")
+    durable.commit(one, Entry.at(path))
+    durable.discard(other)
+    durable.discard(other)
+    assert path.read_bytes() == b"one"
+    assert names(tmp_path) == ["file"]
+
+
 def test_a_directory_in_the_place_of_the_file_is_a_storage_failure(tmp_path: Path) -> None:
     (tmp_path / "file" / "deep").mkdir(parents=True)
     with pytest.raises(StorageFailed):

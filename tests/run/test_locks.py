@@ -9,6 +9,7 @@ import pytest
 
 from subagent_server.run import locks
 from subagent_server.run.files import Entry
+from tests.helpers.files import open_descriptors
 from tests.helpers.processes import Child
 
 HOLD = """
@@ -70,6 +71,14 @@ def test_a_taken_lock_is_held_until_its_descriptor_is_closed(lock: Path) -> None
     assert not locks.is_held(Entry.at(lock))
     with held(lock):
         assert locks.is_held(Entry.at(lock))
+
+
+def test_a_refused_taker_leaves_no_descriptor_open(lock: Path) -> None:
+    with held(lock):
+        before = open_descriptors()
+        assert [locks.take(Entry.at(lock)) for _ in range(20)] == [None] * 20
+        assert [locks.is_held(Entry.at(lock)) for _ in range(20)] == [True] * 20
+        assert open_descriptors() == before
 
 
 def test_giving_back_unlocks_for_every_copy(lock: Path) -> None:
@@ -166,3 +175,8 @@ def test_who_waits_for_a_lock_goes_on_when_it_falls(lock: Path) -> None:
             holder.kill()
             assert waiter.hear() == "free"
             assert not locks.is_held(Entry.at(lock))
+
+
+def test_waiting_for_a_lock_that_is_not_there_is_over_at_once(lock: Path) -> None:
+    locks.wait_until_free(Entry.at(lock))
+    assert not lock.exists()

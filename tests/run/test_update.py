@@ -56,6 +56,12 @@ def test_an_event_that_has_already_happened_writes_nothing(store: RunStore, even
     assert untouched(run.meta.path) == written
 
 
+def test_a_result_is_not_stored_by_an_event_that_does_not_end_the_run(store: RunStore) -> None:
+    start_run(store, RUN_ID, STARTED)
+    store.update(RUN_ID, transitions.ProgressReported(summary="half way"), LATER, result=DONE, payload=b"x")
+    assert names(store.paths.run(RUN_ID).directory) == OF_ITS_OWN
+
+
 @pytest.mark.parametrize("payload", [b"", b"x" * 100_000, bytes(range(256))], ids=len)
 def test_a_payload_is_stored_compressed_and_named_with_its_size(store: RunStore, payload: bytes) -> None:
     start_run(store, RUN_ID, STARTED)

@@ -1,6 +1,7 @@
 """Notifications for a client that asks: changes of a run, and of the list of runs (SPEC section 5)."""
 
 import json
+import signal
 
 import pytest
 
@@ -168,3 +169,27 @@ def test_a_child_hears_of_its_own_run_and_of_no_other(world: World, era: Era) ->
         assert {data["runId"] for _, _, data in client.events()} <= {own}
         assert {m["params"]["uri"] for m in client.hears_of(UPDATED)} == {f"run://{own}/meta"}
         assert client.hears_of("resources/list_changed", 0) == []
+
+
+@pytest.mark.parametrize(("era", "leave"), [("older", signal.SIGTERM), ("modern", None)])
+def test_it_leaves_at_once_during_many_notifications(
+    world: World, era: Era, leave: signal.Signals | None
+) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    run_id = world.start()
+    world.asking(run_id)
+    with Listener(world, era) as client:
+        client.listen(f"run://{run_id}/log", f"run://{run_id}/meta", tools=True, resources=True)
+        if era == "older":
+            client.ask("logging/setLevel", level="debug")
+        waits = {"runId": run_id, "waitSeconds": 30}
+        client.begin("tools/call", meta={LOG_LEVEL: "debug"}, name="check_status", arguments=waits)
+        client.call("list_runs")
+        if leave is None:
+            client.end_input()
+        else:
+            client.signal(leave)
+        assert client.leaves(60.0) == 0
+        client.rest()
+    assert world.look(run_id).live

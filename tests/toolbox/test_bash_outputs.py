@@ -67,12 +67,24 @@ def test_a_huge_output_takes_little_memory(tmp_path: Path) -> None:
     assert kept(text).stat().st_size == 8 << 20
 
 
+def test_the_output_of_a_command_that_timed_out_is_cut_and_kept_too(tmp_path: Path) -> None:
+    (result,) = run(tmp_path, "seq 1 20000; sleep 60", timeout=1.0)
+    assert result.is_error
+    assert "timed out" in result.text
+    assert kept(result.text).read_text(encoding="utf-8").endswith("\n20000\n")
+
+
 def test_a_directory_that_cannot_be_made_is_said_and_costs_no_result(tmp_path: Path) -> None:
     (tmp_path / "outputs").write_text("in the way", encoding="utf-8")
     first, second = run(tmp_path, "seq 1 200000", "echo next")
     assert "could not be kept" in first.text
     assert first.text.endswith("200000")
     assert second.text == "next"
+
+
+def test_a_job_that_never_stops_printing_does_not_hold_the_next_command_up(tmp_path: Path) -> None:
+    texts = run_texts(tmp_path, "yes & true", "kill %1; wait; echo done")
+    assert texts[1].rstrip().endswith("done")
 
 
 def test_output_in_small_pieces_is_cut_alike(tmp_path: Path) -> None:

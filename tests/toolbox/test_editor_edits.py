@@ -76,6 +76,13 @@ def test_replace_says_how_often_and_at_which_lines_a_text_occurs(editor: EditorT
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "x\ny\nx x\nz\n"
 
 
+def test_the_lines_of_very_many_places_are_not_all_named(editor: EditorTool, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x\n" * 100_000, encoding="utf-8")
+    sentence = fault_of(editor, command="str_replace", path="a.txt", old_str="x", new_str="w")
+    assert "occurs 100000 times" in sentence
+    assert len(sentence) < 400
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

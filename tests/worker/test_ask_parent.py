@@ -1,8 +1,11 @@
 """Questions of a run: the order of its writes, and the answers that the model gets."""
 
+import signal
 from itertools import pairwise
 from statistics import median
 
+from subagent_server.run import processes
+from subagent_server.run.locks import exclusive
 from subagent_server.run.states import Event, MessageStatus, Status
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from tests.helpers.turns import asks, calls, says, tool_results, use
@@ -91,3 +94,27 @@ def test_an_answer_wakes_the_agent_long_before_it_would_look_by_itself(world: Wo
         if (before.event, after.event) == (Event.REPLY_GIVEN, Event.REPLY_ACKNOWLEDGED)
     ]
     assert len(delays) == 7 and median(delays) < SLOW_POLL_SECONDS / 4, delays
+
+
+def test_answers_of_the_last_turn_are_acknowledged_before_the_run_ends(world: World) -> None:
+    """However it ends: with the result of that turn, or because the turn was the last that it had."""
+    schema = {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]}
+    world.agent("painter", outputSchema=schema)
+    world.agent("novice", maxTurns=1)
+    questions = [use("ask_parent", question=f"Which, {number}?") for number in range(8)]
+    world.play(calls(*questions, use("final_answer", colour="blue")))
+    endings = {"painter": Event.FINISHED, "novice": Event.RUN_FAILED}
+    for agent, ending in endings.items():
+        run_id = world.start(agent=agent)
+        meta = world.asking(run_id, 8)
+        with exclusive(world.paths(run_id).meta_lock):  # which it would keep if it were stopped with it
+            processes.send_signal(
+                world.worker(run_id), signal.SIGSTOP
+            )  # so that it reads all answers at once
+        for message in meta.messages:
+            world.reply(run_id, "blue", message.message_id)
+        processes.send_signal(world.worker(run_id), signal.SIGCONT)
+        meta = world.ended(run_id)
+        happened = [step.event for step in meta.transitions if step.event is not Event.USAGE_SETTLED]
+        assert happened[-9:] == [*[Event.REPLY_ACKNOWLEDGED] * 8, ending], agent
+        assert {m.message_status for m in meta.messages} == {MessageStatus.ACKNOWLEDGED}, agent

@@ -51,6 +51,19 @@ def test_a_question_that_nobody_answers_expires_and_the_agent_goes_on_or_fails_a
         assert question.message_status.value == "expired"
 
 
+def test_a_reply_cut_off_by_the_timeout_keeps_its_text_so_far(world: World) -> None:
+    world.agent(timeoutSeconds=2)
+    words = "".join(f"word{n} " for n in range(40_000))
+    world.play(calls(use("glob", pattern="*"), text="I look."), says(words, chunk_size=8, chunk_delay=0.05))
+    run_id = world.start()
+    code, _ = world.failed(run_id)
+    assert code == "timeout"
+    first, second = world.result(run_id).text.split("\n\n")
+    assert first == "I look." and second.startswith("word0 word1") and words.startswith(second)
+    usage = world.meta(run_id).usage
+    assert usage.input_tokens is not None and usage.input_tokens > 0 and usage.turns == 1
+
+
 MILLION = {"input_tokens": 1_000_000, "output_tokens": 0}
 
 

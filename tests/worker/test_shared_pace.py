@@ -149,6 +149,16 @@ def test_a_run_that_the_api_makes_wait_holds_the_others_back_and_stop_ends_the_w
     assert all(API_KEY.encode() not in file.read_bytes() for file in (world.runs / ".backoff").iterdir())
 
 
+def test_the_wait_for_a_busy_api_is_no_working_time_of_any_run(world: World) -> None:
+    world.agent(timeoutSeconds=2)
+    world.play(says("Done.", fault={"status": 429, "retry_after": 4}))
+    first = world.start()
+    wait_for(lambda: world.events(first, "warning"), BOUND, "the first run to meet a busy API")
+    second = world.start()
+    assert world.completed(first) == world.completed(second) == "Done."
+    assert world.events(second, "warning"), "it was held back"
+
+
 def test_the_shim_ends_no_worker_that_waits_for_a_busy_api_and_its_slot_stays_its_own(
     tmp_path: Path,
 ) -> None:
