@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -161,13 +161,6 @@ class RequestRecorder:
                     f"{len(self._requests)} of {count} requests reached the simulator within {timeout:g} s."
                 )
             return list(self._requests)
-
-    def as_json(self) -> Iterator[bytes]:
-        """Yield the pieces of a JSON list of the requests so far."""
-        yield b"["
-        for number, request in enumerate(self.snapshot()):
-            yield (b",\n" if number else b"\n") + request.line()
-        yield b"\n]\n"
 
     def close(self) -> None:
         """Close the file."""
@@ -359,8 +352,6 @@ class MessagesApi:
             routes=[
                 Route("/v1/messages", self._messages, methods=["POST"]),
                 Route("/v1/messages/count_tokens", self._count_tokens, methods=["POST"]),
-                Route("/requests", self._requests, methods=["GET"]),
-                Route("/requests", self._forget, methods=["DELETE"]),
             ],
             exception_handlers={
                 ApiError: _api_error,
@@ -395,15 +386,6 @@ class MessagesApi:
             body = self._admit(record, counting=True)
         self._recorder.answered(record, "count")
         return JSONResponse({"input_tokens": input_tokens(body)}, headers={"request-id": _new_id("req")})
-
-    async def _requests(self, request: Request) -> Response:
-        self._check_key(request)
-        return StreamingResponse(_asynchronously(self._recorder), media_type="application/json")
-
-    async def _forget(self, request: Request) -> Response:
-        self._check_key(request)
-        self._recorder.clear()
-        return Response(status_code=204)
 
     def _check_key(self, request: Request) -> None:
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -472,11 +454,6 @@ def _checked(body: Any, counting: bool) -> dict[str, Any]:
         if not isinstance(content, str | list) or not all(isinstance(block, dict) for block in blocks):
             raise refuse(f"messages.{number}.content", "must be a string or a list of blocks")
     return body
-
-
-async def _asynchronously(recorder: RequestRecorder) -> AsyncIterator[bytes]:
-    for piece in recorder.as_json():
-        yield piece
 
 
 async def _api_error(request: Request, error: Exception) -> Response:
