@@ -245,13 +245,11 @@ class TerminalMode:
         self._before = termios.tcgetattr(self._stdin)
         self._handlers: dict[int, object] = {}
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._guard = -1
         self._is_entered = False
         self.is_resized = True
         """Whether the size may be another, or the page was left meanwhile: all of it is to be drawn anew."""
 
     def __enter__(self) -> "TerminalMode":
-        self._guard = _guard(self._stdin, self._stdout, self._before)
         for number in (*_ENDING, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH):
             self._handlers[number] = signal.signal(number, self._hear)
         self._enter()
@@ -264,8 +262,7 @@ class TerminalMode:
             signal.signal(number, handler)  # type: ignore[arg-type]
         with suppress(OSError, termios.error):  # the terminal itself may be gone
             self._leave()
-        os.write(self._guard, _DONE)
-        for descriptor in (self._guard, self._wake_reader, self._wake_writer):
+        for descriptor in (self._wake_reader, self._wake_writer):
             os.close(descriptor)
         if isinstance(error, EndedBySignal):
             signal.signal(error.number, signal.SIG_DFL)
@@ -318,7 +315,8 @@ class TerminalMode:
 
     def _leave(self) -> None:
         self._is_entered = False
-        _restore(self._stdin, self._stdout, self._before)
+        os.write(self._stdout, _LEAVE)
+        termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._before)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if number in _ENDING:
@@ -334,28 +332,6 @@ class TerminalMode:
             self._enter()
         self.is_resized = True
         self.wake()
-
-
-def _restore(stdin: int, stdout: int, before: list[object]) -> None:
-    os.write(stdout, _LEAVE)
-    termios.tcsetattr(stdin, termios.TCSADRAIN, before)  # type: ignore[arg-type]
-
-
-def _guard(stdin: int, stdout: int, before: list[object]) -> int:
-    """Fork a process that restores the terminal if this one is killed; return the line that it waits on."""
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    if os.fork() == 0:
-        try:
-            for number in (*_ENDING, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU):
-                signal.signal(number, signal.SIG_IGN)
-            os.close(writer)
-            os.setpgid(0, 0)  # what the terminal sends to the command is not meant for it
-            if not os.read(reader, 1):
-                _restore(stdin, stdout, before)
-        finally:
-            os._exit(0)
-    os.close(reader)
-    return writer
 
 
 # -- Decode the bytes of a terminal into names of special keys, characters, and pastes as one piece.
