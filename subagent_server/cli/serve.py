@@ -18,7 +18,6 @@ from subagent_server.agents.yaml_reader import AgentFileError
 from subagent_server.cli.console.app import Session, pass_session
 from subagent_server.cli.console.http_options import (
     LOOPBACK,
-    HttpDoor,
     HttpOptions,
     announce,
     http_options,
@@ -27,6 +26,7 @@ from subagent_server.cli.console.http_options import (
 from subagent_server.cli.console.output import DIRECTORY, SECONDS, ExitCode, err, trust_option
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, choices, shorten
+from subagent_server.server.sockets import HttpDoor
 from subagent_server.settings import Role, Settings
 from subagent_server.verbs.access import Caller
 from subagent_server.verbs.access_tokens import PageAccess, PageNotUsable
@@ -164,14 +164,12 @@ def _run_http(
     session: Session, service: Service, role: Role, door: HttpDoor, page: PageAccess | None
 ) -> None:
     http = _imported("subagent_server.server.http")
-    parent_of = None if door.tokens is None else door.tokens.parent_of
-    access = http.Access(door.hosts, parent_of, door.proxies, page, door.is_welcome)
 
     def leave() -> NoReturn:
         door.close()
         os._exit(0)  # a thread that still waits would hold the leave up
 
-    asyncio.run(http.serve_http(service, role, session.caller, door.listener, access, leave))
+    asyncio.run(http.serve_http(service, role, session.caller, door, page, leave))
 
 
 def _imported(module: str) -> Any:

@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,15 +56,13 @@ from subagent_server.server.http_access import (
     BoundedProtocol,
     Forwarding,
     HostGate,
-    IsWelcome,
-    ParentOf,
     TokenGate,
     parent_of,
 )
 from subagent_server.server.notifications import is_modern
 from subagent_server.server.page.page_app import PageApp
 from subagent_server.server.resources import Context
-from subagent_server.server.sockets import BACKLOG, Proxies
+from subagent_server.server.sockets import BACKLOG, HttpDoor, Welcome
 from subagent_server.settings import Role
 from subagent_server.verbs.access import Caller
 from subagent_server.verbs.access_tokens import PageAccess
@@ -98,29 +96,17 @@ CHUNK_BYTES = 256 << 10
 _CODING = re.compile(r"\s*([^\s;,]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Access:
-    """The access rules: allowed hosts, who knows tokens (`parent_of` None: parents need none), and peers.
-
-    `browsers` are those that may open the page; None: there is no page.
-    """
-
-    hosts: Iterable[str]
-    parent_of: ParentOf | None
-    proxies: Proxies
-    browsers: PageAccess | None = None
-    is_welcome: IsWelcome | None = None
-
-
 async def serve_http(
     service: Service,
     role: Role,
     caller: Caller,
-    listener: socket.socket,
-    access: Access,
+    door: HttpDoor,
+    browsers: PageAccess | None,
     leave: Callable[[], NoReturn],
 ) -> None:
-    """Serve clients on a socket until SIGINT or SIGTERM, then `leave`, within 5 s of that.
+    """Serve clients at a door until SIGINT or SIGTERM, then `leave`, within 5 s of that.
+
+    `browsers` are those that may open the page; None: there is no page.
 
     Nothing of a run lives here, so nobody waits for threads that are still in the middle of a verb.
     """
@@ -139,11 +125,11 @@ async def serve_http(
     calls = OpenCalls()
     server.middleware.insert(0, calls)
     server.get_tool_input_schema = lambda _: None  # no tool takes arguments from headers: nothing to compare
-    page = None if access.browsers is None else PageApp(service, caller, access.browsers)
+    page = None if browsers is None else PageApp(service, caller, browsers)
     routes = [payload_route(service, clients.caller_of), *([] if page is None else page.routes)]
-    http = HttpServer(assemble(sessions, access, routes), access.is_welcome)
+    http = HttpServer(assemble(sessions, door, browsers, routes), door.is_welcome)
     async with sessions.run():
-        serving = asyncio.create_task(http.serve([listener]))
+        serving = asyncio.create_task(http.serve([door.listener]))
         left = asyncio.create_task(leaving.wait())
         await asyncio.wait([serving, left], return_when=asyncio.FIRST_COMPLETED)
         # 1. Nobody new comes in, and the streams of changes end, as the protocol has it.
@@ -166,7 +152,9 @@ async def serve_http(
     leave()
 
 
-def assemble(sessions: "McpSessions", access: Access, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
+def assemble(
+    sessions: "McpSessions", door: HttpDoor, browsers: PageAccess | None, routes: Sequence[BaseRoute] = ()
+) -> ASGIApp:
     """Return the application: MCP at `/mcp`, the routes, and the layers that look at each request first."""
     endpoint = StreamableHTTPASGIApp(sessions)
     app = Starlette(
@@ -179,8 +167,8 @@ def assemble(sessions: "McpSessions", access: Access, routes: Sequence[BaseRoute
         exception_handlers={SubagentError: _refused},
     )
     app.router.redirect_slashes = False
-    tokens = TokenGate(BodyBounds(Messages(app)), access.parent_of, access.browsers)
-    return Forwarding(HostGate(tokens, access.hosts), access.proxies)
+    welcomed = TokenGate(BodyBounds(Messages(app)), door.tokens, browsers)
+    return Forwarding(HostGate(welcomed, door.hosts), door.proxies)
 
 
 async def _refused(_: Request, error: Exception) -> JSONResponse:
@@ -197,7 +185,7 @@ async def _health(_: Request) -> JSONResponse:
 class HttpServer(uvicorn.Server):
     """The HTTP server, without handlers of signals: `close` ends it. It hears peers that are welcome."""
 
-    def __init__(self, app: ASGIApp, is_welcome: IsWelcome | None = None) -> None:
+    def __init__(self, app: ASGIApp, is_welcome: Welcome | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,

@@ -9,7 +9,7 @@ import re
 import resource
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,8 +24,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from subagent_server.run.errors import SubagentError
 from subagent_server.server.connection import BASE_URL
-from subagent_server.server.sockets import Proxies
-from subagent_server.verbs.access_tokens import PageAccess
+from subagent_server.server.sockets import Proxies, Welcome
+from subagent_server.verbs.access_tokens import PageAccess, ParentTokens
 
 MAX_CONNECTIONS = 800
 OWN_DESCRIPTORS = 224
@@ -69,10 +69,6 @@ MAX_PARTS = 100_000
 """How many values, names and marks a larger body may have: few bytes become large objects."""
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-
-IsWelcome = Callable[[socket.socket], bool]
-ParentOf = Callable[[bytes], str | None]
-"""Returns the name of the parent whose token it is given, or None."""
 
 
 class Forwarding:
@@ -162,13 +158,13 @@ def _is_same(origin: str, here: tuple[str, int | None]) -> bool:
 class TokenGate:
     """Refuses requests without a token, before anything of their body is read.
 
-    `parent_of` is None if parents need none; the page is for known browsers all the same. A connection whose
+    `tokens` is None if parents need none; the page is for known browsers all the same. A connection whose
     request is let in is no stranger's any more.
     """
 
-    def __init__(self, app: ASGIApp, parent_of: ParentOf | None, browsers: PageAccess | None) -> None:
+    def __init__(self, app: ASGIApp, tokens: ParentTokens | None, browsers: PageAccess | None) -> None:
         self._app = app
-        self._parent_of = parent_of
+        self._tokens = tokens
         self._browsers = browsers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -187,8 +183,8 @@ class TokenGate:
         if path.startswith(PAGE_PATHS):
             if token is None or self._browsers is None or not self._browsers.knows(token):
                 return refusal(401, "This page is not open any more: run `subagent page` again.")
-        elif self._parent_of is not None:
-            parent = None if token is None else self._parent(self._parent_of, token)
+        elif self._tokens is not None:
+            parent = None if token is None else _parent(self._tokens, token)
             if parent is None:
                 sentence = "This needs the token of a parent: send Authorization: Bearer TOKEN."
                 return refusal(401, sentence, {"www-authenticate": "Bearer"})
@@ -197,12 +193,13 @@ class TokenGate:
             admit()
         return None
 
-    def _parent(self, parent_of: ParentOf, token: bytes) -> str | None:
-        try:
-            return parent_of(token)
-        except SubagentError as error:  # the file of tokens: its owner has to hear of it
-            print(error.sentence, file=sys.stderr, flush=True)
-            return None
+
+def _parent(tokens: ParentTokens, token: bytes) -> str | None:
+    try:
+        return tokens.parent_of(token)
+    except SubagentError as error:  # the file of tokens: its owner has to hear of it
+        print(error.sentence, file=sys.stderr, flush=True)
+        return None
 
 
 def _token(authorizations: list[str]) -> bytes | None:
@@ -312,7 +309,7 @@ class BoundedProtocol(H11Protocol):
     that is not welcome is not heard at all.
     """
 
-    def __init__(self, *arguments: Any, is_welcome: IsWelcome | None = None, **more: Any) -> None:
+    def __init__(self, *arguments: Any, is_welcome: Welcome | None = None, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._is_welcome = is_welcome
         self._is_known = False

@@ -3,12 +3,14 @@
 import os
 import socket
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 
 from subagent_server.run.errors import BadArgument, HostError, shorten
+from subagent_server.verbs.access_tokens import ParentTokens
 
 BACKLOG = 512
 """How many connections the system keeps until they are accepted."""
@@ -145,3 +147,34 @@ class Proxies:
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         return any(address in network for network in self.trusted)
+
+
+# -- A socket with the rules of who may come in.
+
+
+Welcome = Callable[[socket.socket], bool]
+"""Whether the peer of a connection may come in."""
+
+
+@dataclass(frozen=True)
+class HttpDoor:
+    """A socket that the server listens on, with its access rules.
+
+    `hosts` are its names, `tokens` those of the parents (None: no token is needed), `is_welcome` judges peers
+    (None: all are), and `close` removes the files of the socket.
+    """
+
+    listener: socket.socket
+    hosts: tuple[str, ...]
+    tokens: ParentTokens | None
+    proxies: Proxies
+    is_welcome: Welcome | None = None
+    close: Callable[[], None] = lambda: None
+
+    @property
+    def address(self) -> str:
+        """The address for a browser, or the path of a Unix socket."""
+        if self.listener.family == socket.AF_UNIX:
+            return os.fsdecode(self.listener.getsockname())
+        host, port = self.listener.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

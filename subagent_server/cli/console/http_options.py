@@ -1,6 +1,5 @@
 """The HTTP options of `serve`, and the socket and the access checks that they ask for."""
 
-import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from subagent_server.cli.console.output import err
 from subagent_server.process.peer import is_user_outside_boxes
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.server.sockets import (
+    HttpDoor,
     IPNetwork,
     Proxies,
     is_loopback,
@@ -128,29 +128,6 @@ def http_options(command: F) -> F:
     return command
 
 
-@dataclass(frozen=True)
-class HttpDoor:
-    """A socket that the server listens on, with its access rules.
-
-    `hosts` are its names, `tokens` those of the parents (None: no token is needed), `is_welcome` judges peers
-    (None: all are), and `close` removes the files of the socket.
-    """
-
-    listener: socket.socket
-    hosts: tuple[str, ...]
-    tokens: ParentTokens | None
-    proxies: Proxies
-    is_welcome: Callable[[socket.socket], bool] | None = None
-    close: Callable[[], None] = lambda: None
-
-    @property
-    def address(self) -> str:
-        """The address for a browser, or the path of a Unix socket."""
-        if self.listener.family == socket.AF_UNIX:
-            return os.fsdecode(self.listener.getsockname())
-        return _address_of(self.listener)
-
-
 def opened(options: HttpOptions, settings: Settings) -> HttpDoor:
     """Listen as the options say.
 
@@ -242,8 +219,3 @@ def _address(text: str) -> tuple[str, int]:
     if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
         raise BadArgument(f"--http {shorten(text)} is no HOST:PORT: write it as {DEFAULT_ADDRESS}.")
     return host, int(port)
-
-
-def _address_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -22,8 +22,8 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPError
 
 from subagent_server.server.connection import ProtocolServer, explain_bad_parameters, refuse_second_initialize
-from subagent_server.server.http import Access, HttpServer, McpSessions, OpenCalls, assemble
-from subagent_server.server.sockets import Proxies
+from subagent_server.server.http import HttpServer, McpSessions, OpenCalls, assemble
+from subagent_server.server.sockets import HttpDoor, Proxies
 from tests.clients.conformance.documents import (
     PROMPT_ARGUMENTS,
     RESOURCES,
@@ -254,10 +254,10 @@ async def serve(port: int) -> None:
     server = fixture_server()
     sessions = McpSessions(server)
     server.middleware.insert(0, OpenCalls())
-    app = assemble(sessions, Access(["127.0.0.1", "localhost"], None, Proxies(frozenset())))
     with socket.create_server(("127.0.0.1", port)) as listener:
+        door = HttpDoor(listener, ("127.0.0.1", "localhost"), None, Proxies(frozenset()))
         async with sessions.run():
-            await HttpServer(app).serve([listener])
+            await HttpServer(assemble(sessions, door, None)).serve([listener])
 
 
 if __name__ == "__main__":
