@@ -2,13 +2,13 @@
 
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from subagent_server.run.errors import BadArgument, HostError
+from subagent_server.run.files import read_plain
 from subagent_server.run.paths import FoundRoot, find_root
 from subagent_server.run.states import LAUNCHER
 
@@ -193,19 +193,14 @@ def read_own_file(path: Path) -> bytes:
     """Return the bytes of a file of the user's configuration, which only this user can have written.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is another kind of file, or not kept so; says why.
+        OSError: it cannot be read, or is another kind of file.
+        ValueError: others could have written it; says why.
     """
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid():
-            raise ValueError("it is not a regular file of yours")
-        if stat.S_IMODE(facts.st_mode) & 0o022:
-            raise ValueError("others may write it")
-        data = file.read(MAX_OWN_BYTES + 1)
-    if len(data) > MAX_OWN_BYTES:
-        raise ValueError(f"it is larger than {MAX_OWN_BYTES >> 10} KiB")
+    data, facts = read_plain(path, MAX_OWN_BYTES, os.O_NOFOLLOW)
+    if facts.st_uid != os.getuid():
+        raise ValueError("it is another user's")
+    if facts.st_mode & 0o022:
+        raise ValueError("others may write it")
     return data
 
 

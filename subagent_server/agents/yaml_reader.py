@@ -4,9 +4,7 @@ YAML is read by its standard, bounded, without types, and with line numbers.
 """
 
 import math
-import os
 import re
-import stat
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +26,7 @@ from subagent_server.run.agent_definition import (
     ServerDefinition,
 )
 from subagent_server.run.errors import CallerError, shorten
+from subagent_server.run.files import NotPlain, read_plain
 
 # -- The values of a file before they have a type: text, lists and mappings.
 #
@@ -573,8 +572,6 @@ def why(error: OSError) -> str:
 MAX_BYTES = 4 << 20
 """An agent file, a prompt or a schema larger than this is refused."""
 
-_TOO_LARGE = f"it is larger than {MAX_BYTES >> 20} MiB, so make it smaller"
-_BLOCK = 64 << 10
 _BOM = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -595,37 +592,16 @@ def read_text(path: Path) -> str:
         Unreadable: it is missing, no regular file, larger than `MAX_BYTES`, or not UTF-8 text.
     """
     try:
-        data = _read_bytes(path)
+        data, _ = read_plain(path, MAX_BYTES)
+    except NotPlain as error:
+        raise Unreadable(str(error.strerror)) from error
+    except BlockingIOError as error:
+        raise Unreadable("it has nothing to read now, so it is not a file of text") from error
     except OSError as error:
         raise Unreadable(f"it cannot be read ({why(error)})") from error
     except ValueError as error:  # a path with a NUL in it
         raise Unreadable("its path cannot be opened") from error
     return _decode(data).replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _read_bytes(path: Path) -> bytes:
-    _check_kind(path.stat())
-    # Not blocking, and looked at again: a FIFO may have taken the file's place since.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    try:
-        _check_kind(os.fstat(descriptor))
-        data = b""
-        while len(data) <= MAX_BYTES and (block := os.read(descriptor, _BLOCK)):
-            data += block
-    except BlockingIOError as error:  # a file of the kernel that waits for what is to come
-        raise Unreadable("it has nothing to read now, so it is not a file of text") from error
-    finally:
-        os.close(descriptor)
-    if len(data) > MAX_BYTES:  # it has grown, or the kernel does not say how long it is
-        raise Unreadable(_TOO_LARGE)
-    return data
-
-
-def _check_kind(status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise Unreadable("it is not a regular file")
-    if status.st_size > MAX_BYTES:
-        raise Unreadable(_TOO_LARGE)
 
 
 def _decode(data: bytes) -> str:

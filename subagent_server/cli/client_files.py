@@ -199,18 +199,12 @@ def _check_still(path: Path, before: bytes | None) -> None:
 
 
 def _content(path: Path) -> bytes | None:
-    # A project may have come with anything there: O_NONBLOCK, because a FIFO would wait for its writer.
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return files.read_plain(path, MAX_BYTES)[0]
     except FileNotFoundError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise NotEditable("it is not a plain file")
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise NotEditable(f"it is larger than {MAX_BYTES >> 20} MiB")
-    return content
+    except files.NotPlain as error:
+        raise NotEditable(str(error.strerror)) from error
 
 
 def _read(path: Path) -> tuple[bytes | None, str]:

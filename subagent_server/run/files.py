@@ -41,6 +41,35 @@ class NotPlain(OSError):
         super().__init__(errno.EINVAL, why, str(path))
 
 
+def read_plain(path: Path, most: int, flags: int = 0) -> tuple[bytes, os.stat_result]:
+    """Return content and status of a regular file, at a place where anything may be: a FIFO, a device.
+
+    Raises:
+        NotPlain: it is of another kind, or has more than `most` bytes.
+        OSError: it cannot be read; BlockingIOError: it is a file of the kernel that has nothing now.
+    """
+    _check_regular(path, path.stat(follow_symlinks=not flags & os.O_NOFOLLOW))  # opening can do things
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | flags)
+    try:
+        _check_regular(path, status := os.fstat(descriptor))
+        data = b""
+        while len(data) <= most and (block := os.read(descriptor, 64 << 10)):
+            data += block
+    finally:
+        os.close(descriptor)
+    if len(data) > most:
+        size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
+        raise NotPlain(path, f"it is larger than {size}, so make it smaller")
+    return data, status
+
+
+def _check_regular(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise NotPlain(path, "it is not a regular file")
+
+
 class _Descriptor:
     """An open descriptor, closed with its last user in the process of its opening."""
 

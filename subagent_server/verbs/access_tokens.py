@@ -14,7 +14,6 @@ import hmac
 import json
 import os
 import re
-import stat
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -25,7 +24,7 @@ from pathlib import Path
 
 from subagent_server.run import durable, locks, processes
 from subagent_server.run.errors import HostError, StorageFailed, shorten
-from subagent_server.run.files import PrivateDirectory
+from subagent_server.run.files import PrivateDirectory, read_plain
 from subagent_server.run.processes import Identity
 from subagent_server.verbs.access import new_token
 
@@ -262,16 +261,9 @@ def _kept_or_made(directory: PrivateDirectory, file: Path, parent: str) -> str:
 
 def _content(file: Path) -> str:
     """Return the text of a file that is this user's alone. Raises OSError, TokensNotUsable."""
-    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    with os.fdopen(descriptor, "rb") as opened:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
-            raise _not_usable(file, "it is not a regular file")
-        if facts.st_uid not in (os.getuid(), 0) or facts.st_mode & 0o077:
-            raise _not_usable(file, "it is another user's, or others may read it; `chmod 600` it")
-        data = opened.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise _not_usable(file, f"it is larger than {MAX_BYTES >> 10} KiB")
+    data, facts = read_plain(file, MAX_BYTES)
+    if facts.st_uid not in (os.getuid(), 0) or facts.st_mode & 0o077:
+        raise _not_usable(file, "it is another user's, or others may read it; `chmod 600` it")
     return data.decode("utf-8", "replace")
 
 
