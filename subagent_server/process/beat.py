@@ -52,7 +52,8 @@ class Heart:
         _write(run)
         run.unseen.unlink()  # of a reader that heard nothing yet
         shim = os.getpid()
-        self._held, kept = os.pipe()  # the watcher lets go of its end when it leaves, however it does
+        self._held, kept = os.pipe()  # the watcher lets go of its end before it kills, or dies
+        self._is_over = False
         self._watcher = os.fork()
         if self._watcher == 0:
             os.close(self._held)
@@ -62,8 +63,15 @@ class Heart:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether the fence has fallen: what was below this process is killed, and nothing may begin."""
-        return bool(select.select([self._held], [], [], 0)[0])
+        """Whether the fence has fallen: what was below this process is killed, and nothing may begin.
+
+        This waits until the watcher is done, or it would kill what records the end of the run, too.
+        """
+        if not self._is_over and select.select([self._held], [], [], 0)[0]:
+            with suppress(ChildProcessError):  # it was collected with others
+                os.waitpid(self._watcher, 0)
+            self._is_over = True
+        return self._is_over
 
     def is_part(self, identity: Identity) -> bool:
         """Whether a process is the watcher, which the sweep spares with what is below it."""
@@ -71,7 +79,7 @@ class Heart:
 
     def stop(self) -> None:
         """End both processes, when nothing of the run is left."""
-        with suppress(OSError):
+        if not self.has_stopped:
             os.kill(self._watcher, signal.SIGKILL)  # the writer ends with it
             os.waitpid(self._watcher, 0)
         with suppress(OSError):
@@ -94,6 +102,7 @@ def _watch(run: RunPaths, shim: int, kept: int, lease: float) -> NoReturn:
         close_all_but({kept, begun, beats})
         if os.getppid() == shim:
             _wait_for_silence(begun, beats, lease)
+        os.close(kept)
         _kill_all(run.run_id, shim, writer)
         code = 0
     finally:
