@@ -110,7 +110,6 @@ class Sight:
     """`ended` is a script that ended on a living node; `silent` any word that proves nothing."""
     words: str = ""
     """The words of the engine, such as `Priority` of one that waits, or `NODE_FAIL`."""
-    node: str = ""
 
 
 # -- Start runs as detached processes of this machine: a shim each, in a session of its own.

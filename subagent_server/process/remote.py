@@ -166,7 +166,7 @@ def call(
     """Return what a program of the user prints, found where no run writes. Raises NoAnswer."""
     try:
         done = subprocess.run(
-            [str(user_program(program, os.environ.get("PATH"), [Path.cwd()])), *words],
+            [path_of(program), *words],
             input=stdin,
             capture_output=True,
             pass_fds=passes,
@@ -182,6 +182,13 @@ def call(
         words_of_it = visible(done.stderr.decode("utf-8", "replace").strip())[-_MOST_WORDS:]
         raise NoAnswer(words_of_it or f"{program} exited with {done.returncode}")
     return done.stdout[:_MOST_BYTES].decode("utf-8", "replace")
+
+
+def path_of(program: str) -> str:
+    """Return where a program of the user is, but not where a run writes. Raises NoHostProgram."""
+    # Shims, and servers of some clients, work in the root directory: no box does, and all programs lie there.
+    writable = [cwd for cwd in [Path.cwd()] if cwd != Path("/")]
+    return str(user_program(program, os.environ.get("PATH"), writable))
 
 
 def passed_on() -> dict[str, str]:

@@ -12,16 +12,15 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from subprocess import DEVNULL, Popen
 from typing import Any
 
 from subagent_server.process import beat
 from subagent_server.process.launcher import Sight
-from subagent_server.process.remote import KEY, NoAnswer, RemoteLauncher, call, passed_on
+from subagent_server.process.remote import KEY, NoAnswer, RemoteLauncher, call, passed_on, path_of
 from subagent_server.run.bounded_command import start
 from subagent_server.run.errors import visible
-from subagent_server.run.host_programs import NoHostProgram, user_program
+from subagent_server.run.host_programs import NoHostProgram
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.states import is_run_id
 
@@ -35,7 +34,7 @@ _WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RES
 _WORKING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING"})
 _ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "PREEMPTED"})
 """States of a script that ended on a living node. NODE_FAIL only says that a node is out of reach."""
-_LINE = re.compile(r"([A-Z_]{1,32})\|([^|\n]{0,200})\|([^\n]{0,400})")
+_LINE = re.compile(r"([A-Z_]{1,32})\|([^\n]{0,400})")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _CHECK = "subagent-check"
 
@@ -102,7 +101,7 @@ def sight(run_id: str) -> Sight | None:
 
 
 def _sights() -> dict[str, Sight] | None:
-    said = _answer("--me", "--states=all", "--format=%j|%T|%N|%r")
+    said = _answer("--me", "--states=all", "--format=%j|%T|%r")
     if said is None:
         return None
     found: dict[str, Sight] = {}
@@ -115,20 +114,19 @@ def _sights() -> dict[str, Sight] | None:
     return found
 
 
-def _read(state: str, node: str, reason: str) -> Sight:
+def _read(state: str, reason: str) -> Sight:
     if state in _WAITING:
         return Sight("waiting", visible(reason)[:60])
     kind = "working" if state in _WORKING else "ended" if state in _ENDED else "silent"
-    return Sight(kind, state, visible(node))  # type: ignore[arg-type]
+    return Sight(kind, state)  # type: ignore[arg-type]
 
 
 def cancel(run_id: str) -> None:
     """Take a job out of the queue, or send TERM to its shim. Not waited for: Slurm may be dead."""
     _ending[:] = [each for each in _ending if each.poll() is None]  # a server would keep zombies
     with suppress(OSError, NoHostProgram):  # its worker reads the end of the run by itself
-        program = str(user_program("scancel", os.environ.get("PATH"), [Path.cwd()]))
         for more in (["--state=PENDING"], ["--signal=TERM", "--batch"]):
-            words = [program, "--quiet", "--me", "--name", run_id, *more]
+            words = [path_of("scancel"), "--quiet", "--me", "--name", run_id, *more]
             end = start(words, 30.0, passed_on(), b"", with_starter=False, stdout=DEVNULL, stderr=DEVNULL)
             _ending.append(end)
 
@@ -139,13 +137,18 @@ _ending: "list[Popen[bytes]]" = []
 def why_ended() -> tuple[str, str] | None:
     """Return why Slurm ends this job, as the code of a failure and a sentence; None if unknown."""
     job = os.environ.get("SLURM_JOB_ID", "")
-    said = _answer(f"--jobs={job}", "--format=%T %r") if job.isdecimal() else None
-    if said is None:
+    form = "--Format=State:30,Reason:60,PreemptTime:30"  # a preempted job has no other sign while it ends
+    said = _answer("--states=all", f"--jobs={job}", form) if job.isdecimal() else None
+    words = said.split() if said else []
+    if len(words) < 3:
         return None
-    if "TimeLimit" in said or "TIMEOUT" in said:
-        return "timeout", "Slurm's time limit ended the run: raise `time` in `placement`, then continue it."
-    if "preempt" in said.lower():
+    state, *reason, preempted = words
+    if preempted != "N/A":
         return "crashed", "Slurm preempted the run for another job: continue it."
+    if "TimeLimit" in reason:
+        return "timeout", "Slurm's time limit ended the run: raise `time` in `placement`, then continue it."
+    if state == "NODE_FAIL":
+        return "crashed", "Slurm had given its node up (NODE_FAIL), and ended the run there: continue it."
     return "crashed", "Its job was cancelled in Slurm: continue it, or start it again."
 
 

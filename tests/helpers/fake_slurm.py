@@ -49,7 +49,7 @@ _PROGRAM = """
         for job in sorted(jobs.iterdir()):
             state, pid = (job / "state").read_text(), job / "pid"
             is_over = pid.exists() and not Path("/proc", pid.read_text()).exists()
-            print(f"{job.name}|{'FAILED' if is_over else state}|n7|Priority")
+            print(f"{job.name}|{'FAILED' if is_over else state}|Priority")
 
     def scancel():
         job = jobs / words[words.index("--name") + 1]

@@ -2,13 +2,14 @@
 
 import re
 import time
+from collections.abc import Callable
 
 import pytest
 
 from subagent_server.process import slurm
 from subagent_server.run.states import Status
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
-from tests.helpers.turns import asks, says, shell
+from tests.helpers.turns import asks, call, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import API_KEY, BOUND, World
 from tests.nodes.cluster import NODES, Cluster
@@ -37,16 +38,78 @@ def test_slurm_keeps_the_key_of_a_sealed_package_and_no_secret(on_slurm: World, 
         cluster.command("scontrol", "update", f"nodename={node}", "state=resume")
 
 
-def test_a_job_that_is_cancelled_says_so(on_slurm: World, cluster: Cluster) -> None:
+def _cancel(cluster: Cluster, run_id: str) -> None:
+    cluster.command("scancel", "--name", run_id)
+
+
+def _preempt(cluster: Cluster, run_id: str) -> None:
+    """Submit a job of more right to all nodes."""
+    options = (
+        "--partition=urgent",
+        f"--nodes={len(NODES)}",
+        "--exclusive",
+        "--output=/dev/null",
+        "--chdir=/",
+    )
+    cluster.command("sbatch", *options, f"--comment={run_id}", "--wrap=true")
+
+
+def _reach_time_limit(cluster: Cluster, run_id: str) -> None:
+    """A limit is a minute or more: let it be over soon."""
+    job = cluster.command("squeue", "-h", "-o", "%i", "--name", run_id).strip()
+    print(cluster.command("scontrol", "update", f"jobid={job}", "endtime=now+5"))
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "sentence"),
+    [
+        (_cancel, "crashed", "Its job was cancelled in Slurm: continue it, or start it again."),
+        (_preempt, "crashed", "Slurm preempted the run for another job: continue it."),
+        (
+            _reach_time_limit,
+            "timeout",
+            "Slurm's time limit ended the run: raise `time` in `placement`, then continue it.",
+        ),
+    ],
+)
+def test_a_run_names_why_slurm_ends_it(
+    on_slurm: World,
+    cluster: Cluster,
+    end: Callable[[Cluster, str], None],
+    code: str,
+    sentence: str,
+) -> None:
     world = on_slurm
     world.play(shell("touch begun; sleep 1000"), says("Done."))
-    world.agent()
+    world.agent(placement={"time": "10"})
     run_id = world.start()
     wait_for((world.work / "begun").exists, BOUND, "the command")
-    cluster.command("scancel", "--name", run_id)
-    code, message = world.failed(run_id)
-    assert (code, message) == ("crashed", "Its job was cancelled in Slurm: continue it, or start it again.")
+    end(cluster, run_id)
+    assert world.failed(run_id) == (code, sentence)
     over(world, run_id)
+
+
+def test_nested_runs_work_in_the_allocation_unless_their_file_sends_them_out(
+    on_slurm: World, cluster: Cluster
+) -> None:
+    world = on_slurm
+    world.agent("boss", agents=["helper", "scout"])
+    world.agent("helper")
+    world.agent("scout", placement={"on": "slurm"})
+    helps = [call(f"run_{name}", prompt="Help.", waitSeconds=60) for name in ("helper", "scout")]
+    boss = [*helps, says("All done.")]
+    world.play(says("Helped."), conversations=[{"when": {"prompt": "Lead"}, "turns": boss}])
+    run_id = world.start("Lead.", agent="boss")
+    assert world.completed(run_id) == "All done."
+    launches = {}
+    for child in world.store.children_of(run_id):
+        assert world.completed(child) == "Helped."
+        launches[world.meta(child).agent_name] = world.meta(child).launch
+    helper, scout = launches["helper"], launches["scout"]
+    assert helper is not None and (helper.kind, helper.host) == ("local", world.look(run_id).node)
+    assert scout is not None and (scout.kind, scout.lease) == ("slurm", LEASE)
+    for each in (run_id, *world.store.children_of(run_id)):
+        over(world, each)
 
 
 def test_a_killed_node_loses_its_own_runs_alone_and_they_are_continued(

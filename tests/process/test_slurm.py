@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from subagent_server.process import slurm
-from subagent_server.process.launcher import LocalLauncher
+from subagent_server.process.launcher import LocalLauncher, Sight
 from subagent_server.run.agent_definition import Placement
 from subagent_server.run.states import Status
 from subagent_server.settings import read_settings
 from subagent_server.verbs.placement import BadSlurmSettings, launcher_for
 from tests.helpers.fake_slurm import FakeSlurm, fake_slurm
+from tests.helpers.runs import RUN_ID
 from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import API_KEY, BOUND, World
@@ -106,6 +107,31 @@ def test_a_silent_engine_keeps_nobody_waiting_and_proves_nothing(world: World, e
     assert shown.returncode == 0 and "Slurm does not answer" in shown.stdout
     engine.say("run")
     world.stop(run_id)
+
+
+@pytest.mark.usefixtures("engine")
+def test_slurm_is_asked_from_the_root_directory_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")  # as shims, and servers of some clients
+    assert slurm.sight(RUN_ID) == Sight("absent")
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ("COMPLETING  None       N/A", "Its job was cancelled in Slurm"),
+        ("COMPLETING  None       2026-11-26T15:20:39", "Slurm preempted the run for another job"),
+        ("COMPLETING  TimeLimit  N/A", "Slurm's time limit ended the run"),
+        ("NODE_FAIL   NodeDown   N/A", "Slurm had given its node up (NODE_FAIL)"),
+        ("", None),
+    ],
+)
+def test_a_job_that_gets_term_is_told_why(
+    engine: FakeSlurm, monkeypatch: pytest.MonkeyPatch, said: str, sentence: str | None
+) -> None:
+    (engine.home / "squeue").write_text(f"#!/bin/sh\necho '{said}'", encoding="utf-8")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    why = slurm.why_ended()
+    assert why is None if sentence is None else why is not None and why[1].startswith(sentence)
 
 
 def test_nothing_else_than_the_table_names_is_asked_of_slurm(world: World, engine: FakeSlurm) -> None:

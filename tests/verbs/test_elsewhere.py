@@ -26,7 +26,7 @@ from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
 LEASE = 60.0
 ON = Facts(LEASE, "n2", engine="Slurm")
 QUEUED = Facts(LEASE, engine="Slurm")
-NO_NODE = Sight("silent", "NODE_FAIL", "n2")
+NO_NODE = Sight("silent", "NODE_FAIL")
 ENDED = Sight("ended", "CANCELLED")
 
 CASES: dict[str, tuple[Facts, bool | None, str | None]] = {
@@ -270,15 +270,15 @@ def test_a_namesake_of_this_host_is_another_host(
 
 def test_what_squeue_prints_is_data(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [
-        f"{RUN_ID}|PENDING||Resources",
-        "../../etc|RUNNING|n1|None",
-        f"{RUN_ID}|\x1b[2J|n1|x",
+        f"{RUN_ID}|PENDING|Resources",
+        "../../etc|RUNNING|None",
+        f"{RUN_ID}|\x1b[2J|x",
         "x" * 100_000,
-        "20261122-093015-418-k3f9qz|NODE_FAIL|n2|\x1b[31mNone|x",
+        "20261122-093015-418-k3f9qz|NODE_FAIL|\x1b[31mNone|x",
         "",
     ]
     monkeypatch.setattr(slurm, "_answer", lambda *_: "\n".join(lines))
     monkeypatch.setattr(slurm, "_asked", {"until": -1.0, "sights": None})
     assert slurm.sight(RUN_ID) == Sight("waiting", "Resources")
-    assert slurm.sight("20261122-093015-418-k3f9qz") == Sight("silent", "NODE_FAIL", "n2")
+    assert slurm.sight("20261122-093015-418-k3f9qz") == Sight("silent", "NODE_FAIL")
     assert slurm.sight("20261122-093015-419-k3f9qz") == Sight("absent")
