@@ -215,8 +215,10 @@ def _check_can_be_continued(service: Service, observed: Observed, prompt: str, i
     if meta.status is Status.COMPLETED and not (prompt or inputs):
         raise BadArgument(f"Run {meta.run_id} has completed: say in `prompt` what it should do next.")
     gone = (read_exit(service.store.paths.run(meta.run_id)) or {}).get("treeGone")
-    if observed.live is None and not gone:
-        host = meta.launch.host if meta.launch is not None else "another host"
+    launch = meta.launch
+    # Of a run with a heartbeat that is known within two leases: until then the new run waits.
+    if observed.live is None and not gone and (launch is None or launch.lease is None):
+        host = launch.host if launch is not None else "another host"
         raise BadArgument(
             f"Run {meta.run_id} was started on {host}, and it cannot be seen here whether its processes are "
             "gone: continue it there."

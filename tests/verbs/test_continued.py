@@ -88,3 +88,22 @@ def test_an_agent_file_that_has_changed_its_runner_or_broken_or_gone_refuses_the
     stored = ContinueOrder(child, "Go.", stored_agent=True)
     assert "may not use a stored definition" in refused(service, NotAllowed, stored, Caller(parent))
     assert continue_run(service, stored).continues_run_id == child, "a user may"
+
+
+@pytest.mark.parametrize("lease", [None, 60.0])
+def test_a_silent_run_is_continued_if_its_end_will_be_known(
+    service: Service, monkeypatch: pytest.MonkeyPatch, lease: float | None
+) -> None:
+    for name, value in {"kind": "ssh", "host": "h1", "lease": lease}.items():
+        monkeypatch.setattr(service.launcher, name, value)
+    old = made(service, STARTED, transitions.StopRequested())
+    run = service.store.paths.run(old)
+    run.shim_claim.touch()
+    run.live_lock.unlink()  # its starter has let go of it
+    order = ContinueOrder(old, "Go.")
+    if lease is None:
+        assert "cannot be seen here whether its processes are gone" in refused(
+            service, BadArgument, order, Caller()
+        )
+    else:
+        assert continue_run(service, order).continues_run_id == old  # and waits for that end
