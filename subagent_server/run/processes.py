@@ -78,6 +78,11 @@ def host_name() -> str:
     return os.environ.get(NODE) or os.uname().nodename
 
 
+def on_node() -> str:
+    """Return the beginning of a sentence on what another host than the starter's lacks; empty here."""
+    return f"On {host_name()}: " if NODE in os.environ else ""
+
+
 def host_tag() -> str:
     """Return the name of this host as a part of file names: only it may judge what carries this tag."""
     return _ODD_IN_NAMES.sub("-", host_name())[:64]

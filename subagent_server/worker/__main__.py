@@ -96,12 +96,12 @@ def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -
         code, hint = (
             (error.failure_code, error.hint) if isinstance(error, RunRefused) else ("launch_failed", None)
         )
-        end_unbegun(run, Failure(code=code, message=_on_node() + error.sentence, hint=hint))
+        end_unbegun(run, Failure(code=code, message=processes.on_node() + error.sentence, hint=hint))
         return
     try:
         enter(package["cwd"])
     except OSError as error:
-        why = f"{_on_node()}cwd {package['cwd']} cannot be entered: {error.strerror}."
+        why = f"{processes.on_node()}cwd {package['cwd']} cannot be entered: {error.strerror}."
         end_unbegun(run, Failure(code="config", message=why))
         return
     try:
@@ -113,11 +113,6 @@ def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -
         if lack is None:
             raise
         end_unbegun(run, Failure(code="launch_failed", message=f"The worker could not begin. {lack}"))
-
-
-def _on_node() -> str:
-    """Return the beginning of a sentence on what another host than the starter's lacks; empty here."""
-    return f"On {processes.host_name()}: " if processes.NODE in os.environ else ""
 
 
 def _supervise(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from subagent_server.loop.runner import Outcome, Runner
 from subagent_server.run import locks
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import RunRefused, SubagentError
-from subagent_server.run.processes import NODE
+from subagent_server.run.processes import NODE, on_node
 from subagent_server.run.records import Failure, Message, WorktreeState
 from subagent_server.run.states import MessageStatus
 from subagent_server.run.stderr import lack_of_room, log_exception
@@ -108,6 +108,8 @@ class Supervisor:
             failure = Failure(code="storage" if is_storage else "config", message=error.sentence)
         except Exception as error:  # noqa: BLE001 - the outermost frame: whatever it is, the run ends with it
             failure = self._unforeseen(error)
+        if failure.code == "config":  # another host may have what this one lacks
+            failure = failure.model_copy(update={"message": on_node() + failure.message})
         return Outcome("", failure=failure) if self._runner is None else self._runner.cut_short(failure)
 
     async def _stop_programs(self) -> list[str]:

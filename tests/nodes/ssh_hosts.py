@@ -24,8 +24,9 @@ _SPACE = (
 )
 _INIT = """\
 hostname "$1"; [ -z "$4" ] || mount -t tmpfs none "$4"
-"$2" -D -e -f "$3" & echo $! > "$3.pid"; while :; do wait; sleep 0.1; done"""
-"""The init of a host reaps orphans. With a fourth word, that directory is empty there."""
+setpriv --inh-caps=-all --ambient-caps=-all "$2" -D -e -f "$3" & echo $! > "$3.pid"
+while :; do wait; sleep 0.1; done"""
+"""The init of a host reaps orphans, and it alone mounts. A fourth word is a directory that is empty there."""
 _SERVER = """\
 Port {port}
 ListenAddress 127.0.0.1

@@ -66,6 +66,19 @@ def test_code_mode_works_in_a_worktree_on_a_node(world: World) -> None:
     over(world, run_id)
 
 
+def test_a_program_of_another_make_works_in_a_box_on_a_node(world: World) -> None:
+    world.agent(
+        prompt="", runner="command", command="sh", args=["-c", "cat > made; ls $HOME"], sandbox="bwrap"
+    )
+    (world.home / "canary").touch()
+    run_id = world.start("Do it.")
+    assert "canary" not in world.completed(run_id)
+    assert (world.work / "made").read_text(encoding="utf-8") == "Do it."
+    (started,) = world.events(run_id, "run_started")
+    assert started["sandbox"].startswith("bwrap (")
+    over(world, run_id)
+
+
 def test_a_stop_ends_the_tree_on_its_node(world: World) -> None:
     world.play(shell("touch begun; sleep 1000"), says("Done."))
     world.agent()

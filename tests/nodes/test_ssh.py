@@ -59,3 +59,19 @@ def test_a_host_without_the_runs_is_named(on_host: World, hosts: SshHosts) -> No
     world.environment["SUBAGENT_LAUNCHER"] = "ssh:nowhere.invalid"
     code, message = world.failed(world.start())
     assert code == "launch_failed" and "nowhere.invalid" in message
+
+
+def test_a_host_without_the_program_of_an_agent_is_named(on_host: World, hosts: SshHosts) -> None:
+    world = on_host
+    tools = world.home / "tools"
+    tools.mkdir()
+    program = tools / "agent"
+    program.write_text("#!/bin/sh\necho Done.\n", encoding="utf-8")
+    program.chmod(0o755)
+    world.agent(prompt="", runner="command", command=str(program))
+    assert world.completed(world.start()) == "Done."
+    hosts.up("h4", without=tools)
+    world.environment["SUBAGENT_LAUNCHER"] = "ssh:h4"
+    code, message = world.failed(world.start())
+    assert code == "config" and message.startswith("On h4: ") and str(program) in message
+    hosts.power_off("h4")
