@@ -9,10 +9,12 @@ directory `shared`, and which can be stopped.
 
 import getpass
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from tests.helpers.wait import wait_for
@@ -20,6 +22,8 @@ from tests.helpers.wait import wait_for
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scancel", "scontrol", "unshare")
 NODES = ("n1", "n2", "n3")
 BOUND = 60.0
+_EXITING = 4
+"""`PF_EXITING` of the kernel, among the flags of a process."""
 _SPACE = (
     *("unshare", *(() if os.getuid() == 0 else ("--user", "--map-current-user"))),
     *("--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
@@ -141,6 +145,22 @@ class Cluster:
         for pid in _children(init):
             if Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip() == program:
                 os.kill(pid, number)
+
+    def actors(self, node: str) -> dict[int, int]:
+        """Return the parent of each process that can still act, as the process table of a node has it.
+
+        One that is dead cannot, nor one that got KILL: the kernel may keep it until its file server answers.
+        """
+        (init,) = _children(self._nodes[node].pid)
+        found: dict[int, int] = {}
+        for each in Path(f"/proc/{init}/root/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                state, parent, *_, flags = (each / "stat").read_text("ascii").rpartition(")")[2].split()[:7]
+                signals = re.findall(r"(?m)^(?:SigPnd|ShdPnd):\t(\w+)$", (each / "status").read_text("ascii"))
+                is_killed = any(int(mask, 16) >> (signal.SIGKILL - 1) & 1 for mask in signals)
+                if state not in "ZX" and not int(flags) & _EXITING and not is_killed:
+                    found[int(each.name)] = int(parent)
+        return found
 
     def states(self) -> list[str]:
         """Return the state of each node, in no order."""

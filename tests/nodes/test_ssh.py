@@ -72,6 +72,8 @@ def test_a_host_without_the_program_of_an_agent_is_named(on_host: World, hosts: 
     assert world.completed(world.start()) == "Done."
     hosts.up("h4", without=tools)
     world.environment["SUBAGENT_LAUNCHER"] = "ssh:h4"
-    code, message = world.failed(world.start())
+    run_id = world.start()
+    code, message = world.failed(run_id)
     assert code == "config" and message.startswith("On h4: ") and str(program) in message
+    over(world, run_id)
     hosts.power_off("h4")
