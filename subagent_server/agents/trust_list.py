@@ -110,6 +110,8 @@ def _values(data: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     if data["sandbox"] == "none":
         yield "sandbox", "none"
     yield from ((key, data[key]) for key in ("sandboxRead", "sandboxWrite") if data[key])
+    placement = data["placement"] or {}
+    yield from ((f"placement.{key}", value) for key, value in placement.items() if value is not None)
     yield from ((f"hooks.{event}", commands) for event, commands in data["hooks"].items())
     if data["codeMode"] and data["codeMode"]["python"]:
         yield "codeMode.python", data["codeMode"]["python"]

@@ -103,6 +103,7 @@ PINNED = {
     "sandbox": ("sandbox: auto", "sandbox: none"),
     "sandboxWrite": ("sandboxWrite: [notes]", "sandboxWrite: [notes, .git]"),
     "codeMode.python": ("codeMode: {enabled: true}", "codeMode: {enabled: true, python: ./p}"),
+    "placement.on": ("placement: {cpus: 2}", "placement: {cpus: 2, on: 'ssh:elsewhere'}"),
     "mcpServers.s.command": ("mcpServers: {s: {command: a}}", "mcpServers: {s: {command: b}}"),
     "mcpServers.s.url": (
         "mcpServers: {s: {type: http, url: 'https://a'}}",
