@@ -21,7 +21,7 @@ from urllib.parse import urljoin
 from subagent_server.agents.yaml_reader import Json, Plain, Unreadable, Value, as_json, read_text, shown
 from subagent_server.run.agent_definition import JsonSchema
 from subagent_server.run.errors import shorten
-from subagent_server.run.schemas import validator_name
+from subagent_server.run.schemas import NEWEST, validator_name
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -41,6 +41,8 @@ PATTERN_SECONDS = 0.02
 
 _COSTLY_PATTERN = re.compile(r"[^\x00-\x7f]|\\[uUxN]|\(\?[a-zA-Z]*i")
 _META_SCHEMAS = ("http://json-schema.org/", "https://json-schema.org/")
+_REFERENCE_ALONE = ("Draft4Validator", "Draft6Validator", "Draft7Validator")
+"""In these drafts nothing counts beside a `$ref`."""
 _DRAFTS = "those of the drafts 4, 6, 7, 2019-09 and 2020-12"
 
 
@@ -52,7 +54,7 @@ def inline_schema(value: Value) -> JsonSchema:
     """Return the schema that stands in the agent file itself, as YAML or as JSON text.
 
     Raises:
-        BadSchema: it is not a JSON Schema, requires what it forbids, or is too costly to judge.
+        BadSchema: it is not a JSON Schema that some result can fit, or too costly to judge.
     """
     content = str(value) if isinstance(value, str) and not isinstance(value, Plain) else as_json(value)
     if isinstance(content, str) and content.lstrip().startswith("{"):
@@ -97,7 +99,8 @@ def _checked(content: Json, where: str) -> JsonSchema:
     try:
         _check_size(content)
         targets = _check_form_and_references(content)
-        if (reason := _forbidden(content, "", targets, set())) is not None:
+        draft = validator_name(content) or NEWEST
+        if (reason := _Contradictions(targets, draft).of(content, "its root")) is not None:
             raise BadSchema(f"no result fits, because {reason}")
     except BadSchema as error:
         raise BadSchema(f"{where}{error}") from error
@@ -281,33 +284,110 @@ class _Patterns:
             raise BadSchema("its patterns take too long to compile, so make them fewer or simpler")
 
 
-# -- schemas that require what they forbid
+# -- schemas that nothing fits
 
 
-_MOST_LOOKED_AT = 200
-"""Schemas, each of which may be a call inside of the call before."""
+_BOUNDS = (
+    ("string", "minLength", "maxLength"),
+    ("array", "minItems", "maxItems"),
+    ("object", "minProperties", "maxProperties"),
+    ("number", "minimum", "maximum"),
+    ("integer", "minimum", "maximum"),
+)
+_SAMPLES: tuple[object, ...] = (None, True, 1, 1.5, "", [], {})
+"""A value of each type."""
+_MOST_STEPS = 5_000
+_DEEPEST = 100
 _MOST_COMPARED = 80
 
 
-def _forbidden(schema: Any, at: str, targets: Mapping[int, Any], seen: set[int]) -> str | None:
-    """Return which required property a schema forbids, so that no result fits; None if it is none.
+class _Contradictions:
+    """Finds the reason why no value fits a schema, where that is plain to see.
 
-    Only what every result has to keep is looked at: the branch of a choice may be there for no result.
+    `targets` are those of references. Of what takes too many steps to see it is supposed that something fits.
     """
-    if not isinstance(schema, dict) or id(schema) in seen or len(seen) > _MOST_LOOKED_AT:
+
+    def __init__(self, targets: Mapping[int, Any], draft: str) -> None:
+        self._targets = targets
+        self._reference_alone = draft in _REFERENCE_ALONE
+        self._judge = _judge(draft).kind
+        self._left = _MOST_STEPS
+        self._open: set[int] = set()
+        self._fine: set[int] = set()
+
+    def of(self, schema: Any, at: str) -> str | None:
+        """Return the reason, as a part of a sentence, or None."""
+        if not isinstance(schema, dict):
+            return f"at {at} it is false" if schema is False else None
+        self._left -= 1
+        if self._left < 0 or id(schema) in self._fine or len(self._open) > _DEEPEST:
+            return None
+        if id(schema) in self._open:
+            return f"at {at} it needs itself, without an end"
+        self._open.add(id(schema))
+        reason = next(filter(None, self._reasons(schema, at)), None)
+        self._open.discard(id(schema))
+        if reason is None:
+            self._fine.add(id(schema))
+        return reason
+
+    def _reasons(self, schema: dict[str, Any], at: str) -> Iterator[str | None]:
+        if id(schema) in self._targets:
+            yield self.of(self._targets[id(schema)], _step(at, "$ref"))
+            if self._reference_alone:
+                return
+        if "not" in schema and schema["not"] in ({}, True):
+            yield f"at {at} not forbids everything"
+        yield self._of_value(schema, at)
+        yield from self._of_parts(schema, at)
+        for number, part in enumerate(schema.get("allOf", [])):
+            yield self.of(part, _step(at, f"allOf/{number}"))
+        for key in ("anyOf", "oneOf"):
+            reasons = [self.of(part, _step(at, f"{key}/{n}")) for n, part in enumerate(schema.get(key, []))]
+            if None not in reasons:
+                yield from reasons[:1]
+
+    def _of_value(self, schema: dict[str, Any], at: str) -> str | None:
+        """Judge types, values and bounds."""
+        parts = [schema, *(part for part in schema.get("allOf", []) if isinstance(part, dict))]
+        typed = [self._judge({"type": part["type"]}) for part in parts if "type" in part]
+        values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
+        if values is not None or len(typed) > 1:
+            left = list(_SAMPLES) if values is None else values
+            if "const" in schema:
+                left = [value for value in left if _written(value) == _written(schema["const"])]
+            if not any(all(judge.is_valid(value) for judge in typed) for value in left):
+                return f"at {at} no value is left by type, enum and const"
+        for kind, least, most in _BOUNDS:
+            if _types(schema) == {kind} and schema.get(least, 0) > schema.get(most, schema.get(least, 0)):
+                return f"at {at} {least} is greater than {most}"
         return None
-    seen.add(id(schema))
-    if id(schema) in targets:  # in drafts to 7 nothing counts beside it
-        return _forbidden(targets[id(schema)], f"{at}/$ref".lstrip("/"), targets, seen)
-    parts = [(f"allOf/{number}", part) for number, part in enumerate(schema.get("allOf", []))]
-    if schema.get("type") == "object":
-        properties, required = schema.get("properties", {}), schema.get("required", [])
-        parts += [(f"properties/{name}", properties[name]) for name in required if name in properties]
-        if schema.get("additionalProperties") is False and "patternProperties" not in schema:
-            for name in (each for each in required if each not in properties):
+
+    def _of_parts(self, schema: dict[str, Any], at: str) -> Iterator[str | None]:
+        """Judge what a value has to contain."""
+        types, properties = _types(schema), schema.get("properties", {})
+        is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+        for name in schema.get("required", []) if types == {"object"} else ():
+            if name in properties:
+                yield self.of(properties[name], _step(at, f"properties/{name}"))
+            elif is_closed:
                 near = get_close_matches(name[:_MOST_COMPARED], list(properties)[:_MOST_COMPARED], 1)
                 meant = f" (nearest: {shorten(near[0])})" if near else ""
-                lacks = f"at {at or 'its root'} required names {shorten(name)}, which properties lacks and"
-                return f"{lacks} additionalProperties forbids{meant}: name it in both"
-    found = (_forbidden(part, f"{at}/{step}".lstrip("/"), targets, seen) for step, part in parts)
-    return next(filter(None, found), None)
+                lacks = f"at {at} required names {shorten(name)}, which properties lacks and"
+                yield f"{lacks} additionalProperties forbids{meant}: name it in both"
+        if types == {"array"} and schema.get("minItems", 0) > 0 and "prefixItems" not in schema:
+            yield self.of(schema.get("items"), _step(at, "items"))
+
+
+def _step(at: str, step: str) -> str:
+    return step if at == "its root" else f"{at}/{step}"
+
+
+def _types(schema: Mapping[str, Any]) -> set[str]:
+    """Return the types that a schema names."""
+    named = schema.get("type", [])
+    return {named} if isinstance(named, str) else set(named)
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
