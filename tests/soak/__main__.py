@@ -1,6 +1,7 @@
 """`python -m tests.soak --rounds N --seed N`: exit code 0, or 1 with the list of what should not be."""
 
 import argparse
+import os
 import random
 import secrets
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from _pytest.outcomes import Skipped
 
+from tests.helpers import bubblewrap
 from tests.soak.cuts import cut_and_look
 from tests.soak.soak import Plan, soak
 from tests.soak.trees import DEEDS, GRACE_SECONDS, grown_and_ended
@@ -18,6 +20,7 @@ from tests.soak.trees import DEEDS, GRACE_SECONDS, grown_and_ended
 def main(arguments: list[str] | None = None) -> int:
     """Run one soak and print what came of it. Its directory is kept where something was found."""
     options = _parser().parse_args(arguments)
+    os.environ.update(bubblewrap.settings())  # this process reads runs, too, and settles their worktrees
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     print(f"soak: seed {seed}, {options.rounds} rounds", flush=True)
     home = Path(tempfile.mkdtemp(prefix="subagent-soak-"))
