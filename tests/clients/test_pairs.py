@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import permutations
+from itertools import permutations, product
 
 import pytest
 
@@ -13,6 +13,7 @@ from tests.clients.parent_model import Call, Heard, Plan, Say, call, steps
 from tests.clients.presets import Preset
 from tests.clients.programs import PROGRAMS, Program
 from tests.clients.scene import Scene
+from tests.helpers.scale import sampled
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -22,6 +23,13 @@ PAIRS = [*AMONG_PROGRAMS, ("opencode", "codex"), ("codex", "opencode")]
 START = call("run_hand", prompt="Paint the door.", **WAIT)
 ENDS = {"stop": Status.STOPPED, "program": Status.FAILED, "worker": Status.FAILED, "shim": Status.FAILED}
 """What happens to a run, and how it ends: it is stopped, or a process of it is killed."""
+PLACES = [*product(AMONG_PROGRAMS, ("plain", "boxed"))]
+BELOW = sampled(PLACES, 4, lambda place: place[1])
+ABOVE = sampled([*product(PLACES, ENDS)], 8, lambda case: case[0][1], lambda case: case[1])
+
+
+def _words(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else "-".join(value)
 
 
 class Pair:
@@ -97,10 +105,9 @@ def test_a_program_says_what_another_may_do_and_stops_it(pair: Pair) -> None:
     assert (world.work / "allowed").exists() and not (world.work / "denied").exists()
 
 
-@pytest.mark.parametrize("boxed", [False, True], ids=["plain", "boxed"])
-@pytest.mark.parametrize("pair", AMONG_PROGRAMS, indirect=True, ids="-".join)
-def test_killed_below_it_the_program_above_hears_why(pair: Pair, boxed: bool) -> None:
-    world = pair.world
+@pytest.mark.parametrize(("pair", "place"), BELOW, indirect=["pair"], ids=_words)
+def test_killed_below_it_the_program_above_hears_why(pair: Pair, place: str) -> None:
+    world, boxed = pair.world, place == "boxed"
 
     def lead(heard: Heard) -> Call | Say:
         if heard.calls == 0:
@@ -119,13 +126,13 @@ def test_killed_below_it_the_program_above_hears_why(pair: Pair, boxed: bool) ->
         pair.nothing_left(run_id, child)
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("boxed", [False, True], ids=["plain", "boxed"])
-@pytest.mark.parametrize("pair", AMONG_PROGRAMS, indirect=True, ids="-".join)
+@pytest.mark.parametrize(
+    ("pair", "place", "end"), [(*place, end) for place, end in ABOVE], indirect=["pair"], ids=_words
+)
 def test_stopped_or_killed_a_program_takes_with_it_what_it_has_started(
-    pair: Pair, boxed: bool, end: str
+    pair: Pair, place: str, end: str
 ) -> None:
-    world = pair.world
+    world, boxed = pair.world, place == "boxed"
     permitted = call("reply_subagent", answer="once", **WAIT)
 
     def lead(heard: Heard) -> Call | Say:
