@@ -122,6 +122,7 @@ class AgentCalls:
         self._record = FlowRecord(record, masker, before if self._is_flow else ())
         self._known = self._runs_on_record(chain)
         self._calls: list[_Call] = []
+        self._definitions: dict[str, AgentDefinition] = {}
         self._identities = Identities()
         self._phase: str | None = None
         self._changes = Changes(self._store)
@@ -188,7 +189,7 @@ class AgentCalls:
         if order.agent not in self._by_function:
             known = choices("agents", order.agent, sorted(self._by_function))
             raise BadArgument(f"This run may not start {order.agent[:80]}: {known}.")
-        agent = self._service.registry.get(self._by_function[order.agent].name)  # lists have no prompts
+        agent = self._definition(self._by_function[order.agent].name)
         wanted = StartOrder(**order.model_dump(exclude={"agent", "key", "fresh"}), agent=agent.name)
         wanted = with_arguments(agent, wanted)
         if not (prompt := wanted.prompt).strip():
@@ -208,6 +209,13 @@ class AgentCalls:
         flow = self._options if agent.runner == "flow" else None
         wanted = replace(wanted, call_id=identity, base=base, flow=flow)
         return _Call(wanted, agent, identity, order.fresh, self._phase)
+
+    def _definition(self, name: str) -> AgentDefinition:
+        """Return an agent as it is now. A thousand calls share one definition, until its file changes."""
+        found = self._service.registry.get(name)  # lists have no prompts
+        if self._definitions.get(name) != found:
+            self._definitions[name] = found
+        return self._definitions[name]
 
     def _call(self, number: int) -> _Call:
         if not 0 <= number < len(self._calls):
