@@ -1,7 +1,7 @@
 """`subagent` as a fork of the process of the tests, which has imported everything: 20 ms in place of 400.
 
 All but the imports is as in a process of its own: arguments, directory, environment, descriptors, signals and
-exit code. A server over HTTP is executed, and so is a command whose environment asks for another interpreter.
+exit code. What serves HTTP is executed, and so is a command whose environment asks for another interpreter.
 """
 
 import gc
@@ -27,6 +27,11 @@ Environment = Mapping[str, str]
 _OF_AN_INTERPRETER = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG")
 _AS_HERE = {"PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "", "LANG": "C.UTF-8"}
 
+_SERVE_HTTP = {"--http", "page", "demo", "prompt", "--script"}
+"""Of commands that serve HTTP, or play the API to their runs.
+
+One such fork in some hundred never answered, or lost a descriptor, for a reason that was not found.
+"""
 _MOST_DESCRIPTORS = 1 << 16
 _IMPORTED_LATE_BY_OTHERS = ("uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.protocols.http.auto")
 
@@ -50,9 +55,7 @@ def popen(command: Sequence[str], env: Environment, **options: Any) -> "subproce
         for name, value in asked.items()
         if name.startswith(_OF_AN_INTERPRETER) and _AS_HERE.get(name) != value
     ]
-    # One fork in some hundred that served HTTP never answered, for a reason that was not found.
-    serves_http = "--http" in words or words[3:4] == ["page"]
-    if tuple(words[:3]) != PROGRAM or odd or serves_http:
+    if tuple(words[:3]) != PROGRAM or odd or not _SERVE_HTTP.isdisjoint(words):
         return subprocess.Popen(words, env=asked, **options)
 
     def instead_of_executing() -> NoReturn:
