@@ -313,6 +313,7 @@ class BoundedProtocol(H11Protocol):
         super().__init__(*arguments, **more)
         self._is_welcome = is_welcome
         self._is_known = False
+        self._timers: list[asyncio.TimerHandle] = []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base
         """Begin, unless the peer is not welcome or there is no room."""
@@ -325,9 +326,16 @@ class BoundedProtocol(H11Protocol):
             min(self._strangers(), key=lambda each: each._since).transport.abort()
         _notice_death(peer)
         self.app = self._introduced(self.app)
-        self.loop.call_later(SETTLE_SECONDS, self._leave_if_too_many)
-        self.loop.call_later(STRANGER_SECONDS, self._leave_if_unknown)
+        self._timers = [
+            self.loop.call_later(SETTLE_SECONDS, self._leave_if_too_many),
+            self.loop.call_later(STRANGER_SECONDS, self.transport.abort),
+        ]
         return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End; a timer would hold all of the connection for as long as a stranger may stay."""
+        self._end_timers()
+        super().connection_lost(exc)
 
     def _introduced(self, app: Any) -> Any:
         async def introduced(scope: Any, receive: Any, send: Any) -> None:
@@ -338,17 +346,18 @@ class BoundedProtocol(H11Protocol):
 
     def _admit(self) -> None:
         self._is_known = True
+        self._end_timers()
+
+    def _end_timers(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
 
     def _strangers(self) -> list["BoundedProtocol"]:
         every = (each for each in self.connections if isinstance(each, BoundedProtocol))
         return [each for each in every if not (each._is_known or each.transport.is_closing())]
 
     def _leave_if_too_many(self) -> None:
-        if not self._is_known and len(self._strangers()) > MAX_STRANGERS:
-            self.transport.abort()
-
-    def _leave_if_unknown(self) -> None:
-        if not self._is_known:
+        if len(self._strangers()) > MAX_STRANGERS:
             self.transport.abort()
 
 
