@@ -24,7 +24,6 @@ BATCH_VERSION = "2025-03-26"
 MAX_BATCH = 100
 """The most messages of a batch."""
 _SESSION = "mcp-session-id"
-_NO_REQUEST = object()
 _MCP_PATHS = frozenset({"/mcp", "/mcp/"})
 
 
@@ -66,7 +65,7 @@ class Messages:
         is_old = headers.get("mcp-protocol-version", BATCH_VERSION) == BATCH_VERSION
         messages = batch_of(body) if is_old else None
         if messages is None:
-            return await self._pass_on(scope, body, _first(first, receive), send)
+            return await self._pass_on(scope, _parsed(body), _first(first, receive), send)
         fault = batch_fault(messages)
         if fault is None and _SESSION not in headers:
             fault = "a batch belongs to a session, and the header Mcp-Session-Id is missing"
@@ -80,11 +79,12 @@ class Messages:
             answer = Response(status_code=202)
         return await answer(scope, receive, send)
 
-    async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Pass one message on, unless its id cannot be answered to."""
-        number, session = _id_of(body), Headers(scope=scope).get(_SESSION)
-        if number is _NO_REQUEST or session is None:
+    async def _pass_on(self, scope: Scope, message: Any, receive: Receive, send: Send) -> None:
+        """Pass one message on, unless it is a request whose id cannot be answered to."""
+        session = Headers(scope=scope).get(_SESSION)
+        if session is None or not isinstance(message, dict) or not {"method", "id"} <= message.keys():
             return await self._app(scope, receive, send)
+        number = message["id"]
         key = (session, str(number))
         if isinstance(number, bool) or not isinstance(number, str | int):
             fault = "id is neither text nor a whole number: give each request one of its own"
@@ -128,20 +128,19 @@ class Messages:
         body = json.dumps(message).encode()
         given: Message = {"type": "http.request", "body": body, "more_body": False}
         try:
-            await self._pass_on(_of_length(scope, len(body)), body, _first(given, _nothing), take)
+            await self._pass_on(_of_length(scope, len(body)), message, _first(given, _nothing), take)
             if whole.startswith(b"{"):
                 events.put_nowait(b"event: message\r\ndata: " + whole.replace(b"\n", b"") + b"\r\n\r\n")
         finally:
             events.put_nowait(None)
 
 
-def _id_of(body: bytes) -> object:
-    """Return the id of a request, or _NO_REQUEST of anything else."""
+def _parsed(body: bytes) -> Any:
+    """Return what a body says; None if it is no JSON, which the application refuses."""
     try:
-        found = json.loads(body)
+        return json.loads(body)
     except (ValueError, RecursionError):
-        return _NO_REQUEST
-    return found["id"] if isinstance(found, dict) and {"method", "id"} <= found.keys() else _NO_REQUEST
+        return None
 
 
 def _refusal(fault: str) -> Response:

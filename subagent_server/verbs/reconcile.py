@@ -15,7 +15,7 @@ from typing import Any
 from subagent_server.process import marks
 from subagent_server.run import durable, locks, processes, transitions
 from subagent_server.run.control_groups import GROUPS, group_of_run
-from subagent_server.run.errors import StorageFailed, SubagentError, UnknownRun, UnreadableMeta
+from subagent_server.run.errors import StorageFailed, SubagentError, UnknownRun, UnreadableMeta, visible
 from subagent_server.run.files import Entry
 from subagent_server.run.journal import RunJournal, recorded_usage
 from subagent_server.run.locks import exclusive
@@ -324,7 +324,9 @@ def _verdict(run: RunPaths, ended: dict[str, Any] | None, silence: str | None = 
         return _crashed(run, ended)
     if ended is not None or "worker" not in read_shim(run):
         reason = (ended or {}).get("reason")
-        why = f". {reason}" if reason else f": {silence or 'its process ended before'}."
+        why = f": {silence or 'its process ended before'}."
+        if isinstance(reason, str) and reason:
+            why = f". {visible(reason)}"
         return Failure(
             code="launch_failed",
             message=f"The run's worker never started{why}",

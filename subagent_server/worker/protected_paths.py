@@ -185,7 +185,7 @@ class ExecutedWatch:
         self._cwd = Path.cwd()
         self._agents = [_real(str(path)) for path in _named_agents(environment)]
         own = OwnWrites(state_directory_of(environment))
-        names = NameWatch(self._cwd, self._quarantine, own, agent.lifted, lambda: self._hooks)
+        names = NameWatch(self._cwd, self._quarantine, own, agent.lifted, lambda: self._configured)
         self.commands = CommandWatch(names, run.paths.before, self._tell, run.masker.text)
 
     def begin(self) -> None:
@@ -200,10 +200,10 @@ class ExecutedWatch:
         return await asyncio.to_thread(self._look_first)
 
     def _look_first(self) -> Seen:
-        return look_for_run(self._run.store, self._cwd, self._hooks)
+        return look_for_run(self._run.store, self._cwd, self._configured)
 
     @cached_property
-    def _hooks(self) -> tuple[str, ...]:
+    def _configured(self) -> tuple[str, ...]:
         """What else is executed: hooks that git is told of, and agents in directories that are not there yet.
 
         Git of the host reads no repository that this run writes, which has no hooks of the user.

@@ -16,7 +16,7 @@ from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.store import RunStore, restore
 from subagent_server.settings import read_settings
 from subagent_server.verbs.list_runs import list_runs
-from subagent_server.verbs.reconcile import is_over
+from subagent_server.verbs.reconcile import is_over, observe
 from subagent_server.verbs.service import Service, open_service
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
 from tests.helpers.truth import check_status
@@ -53,7 +53,7 @@ def hold(run: RunPaths, held: Held) -> None:
     held.append(descriptor)
 
 
-def record_exit(run: RunPaths, **more: bool) -> None:
+def record_exit(run: RunPaths, **more: object) -> None:
     """Record the end of the worker, as its shim does."""
     run.exit.path.write_text(json.dumps({"workerStarted": True, "exitCode": 0, **more}), encoding="utf-8")
 
@@ -187,3 +187,19 @@ def test_the_mark_of_a_start_that_was_killed_before_its_state_goes_with_the_next
     restore(service.store.create(make_request(RUN_ID)))
     assert service.store.live_ids() == [RUN_ID]
     assert list_runs(service.store).rows == [] and service.store.live_ids() == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [
+        ("No room.", "The run's worker never started. No room."),
+        ({"a": 1}, "The run's worker never started: its process ended before."),
+        ("\x1b[31mNo.", "The run's worker never started. \\x1b[31mNo."),
+        ("x" * 100_000, "The run's worker never started: its process ended before."),
+    ],
+    ids=["a sentence", "no text", "an escape", "a flood"],
+)
+def test_why_a_worker_never_started_is_data(tmp_path: Path, reason: object, message: str) -> None:
+    record_exit(made(tmp_path), workerStarted=False, reason=reason)
+    failure = observe(RunStore(tmp_path), RUN_ID).meta.error
+    assert failure is not None and failure.message == message
