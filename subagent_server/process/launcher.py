@@ -272,7 +272,7 @@ class LocalReservation:
             return subprocess.Popen(
                 [
                     *shim_command(str(self.run.directory), self.lock, memory),
-                    *([] if warm is None else warm.address_of_loading()),
+                    *([] if warm is None else warm.address()),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -268,20 +268,20 @@ def order_fork(
 
 
 def _is_handed_on(directory: str, lock: str, memory: str, zygotes: str, name: str) -> bool:
-    """Let a fork of the zygote be the shim, if the zygote is loading. False: this process is the shim.
+    """Let a fork of the zygote be the shim, once the zygote has time. False: this process is the shim.
 
-    A server that has just begun starts runs faster than its zygote gets ready. A plain worker takes as much
-    of the processor as the zygote: a few of them would keep it, and the server, from getting on. To wait
-    here costs nothing, and the starter has answered. Nothing is claimed yet: the fork begins, or this
-    process goes on.
+    A server that has just begun starts runs faster than its zygote gets ready, and hundreds at once faster
+    than it forks. A plain worker takes as much of the processor as the zygote: a few of them would keep it,
+    and the server, from getting on. To wait here costs nothing, and the starter has answered. Nothing is
+    claimed yet: the fork begins, or this process goes on.
     """
-    if not os.path.lexists(f"{zygotes}/{name}.loading"):
+    if not any(os.path.lexists(f"{zygotes}/{name}.{state}") for state in ("loading", "sock")):
         return False
     # Only here: it would stay in the memory of a shim for as long as its run lives.
     from subagent_server.process.zygote_client import FAILURES, ForkConnection
 
     try:
-        with closing(ForkConnection(Path(zygotes), name, while_loading=True)) as connection:
+        with closing(ForkConnection(Path(zygotes), name, is_patient=True)) as connection:
             order_fork(connection, directory, int(lock), int(memory), (0, 1, 2), os.environ)
             connection.go()
     except FAILURES:

@@ -4,6 +4,7 @@ Whatever is wrong with the zygote (it is missing, dead, hung, of another version
 started, within a bound. Standard library only: a shim imports this module.
 """
 
+import math
 import os
 import signal
 import socket
@@ -20,8 +21,8 @@ from subagent_server.process.zygote_protocol import Order, OrderRefused, interpr
 from subagent_server.run import locks, processes, stderr
 from subagent_server.run.files import PrivateDirectory, is_mine
 
-ANSWER_SECONDS = 20.0
-"""How long an answer may take on a machine that has much else to do."""
+ANSWER_SECONDS = 5.0
+"""How long a starter waits for an answer. After that a plain shim starts, and waits in its stead."""
 SILENT_SECONDS = 2.0
 """After this long without an answer the zygote has to be neither stopped nor dead."""
 PAUSE_SECONDS = 30.0
@@ -62,15 +63,17 @@ class ForkConnection:
 
     Making one connects and sends the secret that lies beside the socket: a confined program can reach a
     socket although it may not read files. Until `go` nothing begins, and `close` ends the child. A method
-    that raises one of `FAILURES` leaves a connection that can only be closed. With `while_loading` it also
-    connects to a zygote that cannot answer before it has loaded everything.
+    that raises one of `FAILURES` leaves a connection that can only be closed. One that `is_patient` also
+    connects to a zygote that has not loaded everything yet, and waits for as long as the zygote lives: beside
+    hundreds of other starts an answer takes long, and a zygote that gets stuck ends itself.
 
     Raises:
         OSError, ValueError: there is no zygote, or its directory is not to be trusted.
     """
 
-    def __init__(self, directory: Path, name: str, *, while_loading: bool = False) -> None:
+    def __init__(self, directory: Path, name: str, *, is_patient: bool = False) -> None:
         self.name = name
+        self._patience = math.inf if is_patient else ANSWER_SECONDS
         self._may_hold = False
         """Whether the child may have descriptors of an order, and has not begun."""
         self._socket = zygote_protocol.new_socket()
@@ -79,9 +82,9 @@ class ForkConnection:
             secret = folder.entry(f"{name}.secret").read(_LONGEST_SECRET)
             self._socket.settimeout(SILENT_SECONDS)
             try:
-                self._socket.connect(folder.address(f"{name}.{'loading' if while_loading else 'sock'}"))
+                self._socket.connect(folder.address(f"{name}.{'loading' if is_patient else 'sock'}"))
             except FileNotFoundError:
-                if not while_loading:
+                if not is_patient:
                     raise
                 self._socket.connect(folder.address(f"{name}.sock"))  # it has loaded
             self._socket.send(secret)
@@ -134,7 +137,7 @@ class ForkConnection:
 
     def _expect(self, word: bytes) -> None:
         """Wait for a word. Raises TimeoutError: the zygote is stopped or dead, or the answer is overdue."""
-        deadline = time.monotonic() + ANSWER_SECONDS
+        deadline = time.monotonic() + self._patience
         while True:
             try:
                 return zygote_protocol.expect(self._socket, word)
@@ -246,8 +249,8 @@ class WarmStart:
         except (OSError, ValueError):
             return None
 
-    def address_of_loading(self) -> list[str]:
-        """Return directory and name of a zygote that was begun, for a shim that finds it loading.
+    def address(self) -> list[str]:
+        """Return directory and name of a zygote that was begun, for a plain shim that waits for it.
 
         The shim of the very start that has the zygote begun gets none: by itself it is ready sooner.
         """

@@ -4,6 +4,7 @@ import signal
 
 import pytest
 
+from subagent_server.process import zygote_client
 from subagent_server.process.launcher import LaunchPackage
 from subagent_server.run import locks, processes, transitions
 from subagent_server.run.processes import now
@@ -54,6 +55,20 @@ def test_a_run_that_finds_the_zygote_loading_waits_for_its_fork(world: World) ->
         assert is_fork(world.worker(run_id))
         world.stop(run_id)
         world.gone(run_id)
+
+
+def test_a_zygote_that_has_too_much_to_do_to_answer_the_starter_forks_the_run_later(
+    world: World, shared_place: WarmPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.agent()
+    world.play(asks("Go on?"))
+    shared_place.zygote()
+    monkeypatch.setattr(zygote_client, "ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(zygote_client, "SILENT_SECONDS", 1e-6)
+    run_id = world.start()
+    world.asking(run_id)
+    assert is_fork(world.worker(run_id))
+    world.stop(run_id)
 
 
 def test_a_start_that_is_refused_after_it_has_connected_leaves_no_process_and_no_lock(
