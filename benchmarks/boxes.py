@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.bench_world import BenchWorld, bench_world
+from benchmarks.memory import own_mib
 from benchmarks.scale import Scale
 from benchmarks.start import ready_zygote
 from benchmarks.table import Bar, Line, table
@@ -32,7 +33,6 @@ COMMANDS = 1_000
 _MODEL_SECONDS = 0.3
 _BOUND = 60.0
 WAITS = "`bwrap` holds all names and builds its box before the model is called, to refuse what cannot be kept"
-_KIB = 1024
 _AGENT = "---\nname: {name}\ndescription: Of the benchmark.\nsandbox: {name}\n---\nYou work.\n"
 
 
@@ -142,16 +142,11 @@ def _memory() -> float:
             try:
                 await tool.call({"command": "true"})
                 mine = processes.descendants([os.getpid()])
-                return sum(_own_memory(each.pid) for each in mine if _name(each.pid) == "bwrap") / _KIB
+                return sum(own_mib(each.pid) * 1024 for each in mine if _name(each.pid) == "bwrap")
             finally:
                 await tool.aclose()
 
     return asyncio.run(main())
-
-
-def _own_memory(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-    return sum(int(line.split()[1]) * _KIB for line in lines if line.startswith("Private_"))
 
 
 def _name(pid: int) -> str:

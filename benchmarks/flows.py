@@ -8,11 +8,12 @@ What a call takes more, what the flow's own processes hold, and how many bytes p
 import asyncio
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 from benchmarks.bench_world import BenchWorld, bench_world
 from benchmarks.delegation import Meter
-from benchmarks.memory import proportional_mib
+from benchmarks.memory import own_mib, proportional_mib
 from benchmarks.scale import WHOLE, Scale
 from benchmarks.table import Bar, Line, table
 from subagent_server.process import marks
@@ -69,15 +70,14 @@ async def _measured(world: BenchWorld, calls: int) -> list[Line]:
     each = [by_flow / calls * 1000], [by_parent / calls * 1000]
     return [
         Line(f"a call, of {calls:,}", each[0], "`run_worker`", each[1], (Bar("ratio", 1.2),)),
-        Line(
-            "the flow's own process",
-            [memory["worker"]],
-            "its shim",
-            [memory["shim"]],
-            (Bar("p50", 60),),
-            "MiB",
+        *(
+            Line(name, [memory[kind]], "the zygote", [memory["zygote"]], bars, "MiB")
+            for name, kind, bars in (
+                ("memory of its own (USS) of the flow's process", "worker", (Bar("p50", 60),)),
+                ("the same of the program of the flow", "program", ()),
+                ("PSS of the flow's process, with no worker beside it", "shared", ()),
+            )
         ),
-        Line("the program of the flow", [memory["program"]], "its shim", [memory["shim"]], unit="MiB"),
         Line(
             f"bytes that the parent sees, {flow.calls - 1} calls",
             [float(flow.seen)],
@@ -97,19 +97,25 @@ async def _ended(meter: Meter, view: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _most_memory(world: BenchWorld, run_id: str) -> dict[str, float]:
-    """Return the most that the processes of a run have held until its end, each by itself."""
+    """Return the most memory of its own (MiB) that each process of a run has held until its end.
+
+    What all forks of the zygote share is counted once, there. `shared` is the worker with its part of that, a
+    third once no other run is left.
+    """
     run = world.service.store.paths.run(run_id)
-    most = {"shim": 0.0, "worker": 0.0, "program": 0.0}
+    most = dict.fromkeys(("worker", "program", "shared", "zygote"), 0.0)
     while not world.service.store.read(run_id).status.is_terminal:
         worker = marks.recorded_worker(run)
-        found = {"shim": marks.recorded_shim(run), "worker": worker}
         if worker is not None:
             below = processes.descendants(
                 [worker.pid], spare=marks.shims_on_record(world.service.store.paths)
             )
-            found["program"] = next(reversed(below), None)
-        for name, identity in found.items():
-            most[name] = max(most[name], proportional_mib(identity))
+            program = next(reversed(below), None)
+            with suppress(OSError):  # it has ended meanwhile
+                most["shared"] = max(most["shared"], proportional_mib(worker))
+                most["worker"] = max(most["worker"], own_mib(worker.pid))
+                most["zygote"] = max(most["zygote"], proportional_mib(world.zygote()))
+                most["program"] = max(most["program"], 0.0 if program is None else own_mib(program.pid))
         await asyncio.sleep(_LOOK_SECONDS)
     return most
 

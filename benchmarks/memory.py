@@ -15,17 +15,20 @@ def proportional_mib(identity: processes.Identity | None) -> float:
 
     Only root may read it of the processes of a run: for other users it is not a number.
     """
-    if identity is None:
-        return 0.0
     try:
-        text = _smaps(identity)
+        return 0.0 if identity is None else _mib(identity.pid, "Pss:")
     except PermissionError:
         return math.nan
-    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
 
 
-def _smaps(identity: processes.Identity) -> str:
-    return Path(f"/proc/{identity.pid}/smaps_rollup").read_text(encoding="ascii")
+def own_mib(pid: int) -> float:
+    """Return the memory of a process in MiB that it shares with no other (USS)."""
+    return _mib(pid, "Private_")
+
+
+def _mib(pid: int, kind: str) -> float:
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
+    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(kind)) / 1024
 
 
 def available_mib() -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.bench_world import BenchWorld, bench_world
+from benchmarks.memory import own_mib
 from benchmarks.scale import Scale
 from benchmarks.start import SCRIPT
 from benchmarks.table import Bar, Line, table
@@ -62,7 +63,7 @@ def _weight(world: BenchWorld, environment: Mapping[str, str]) -> float:
 def own_memory(process: subprocess.Popen[str]) -> float:
     """Return the memory in MiB that would be free without this server: it, and all below it."""
     assert process.stdin is not None
-    return sum(_unshared(pid) for pid in {process.pid, *_readers(process.stdin)})
+    return sum(own_mib(pid) for pid in {process.pid, *_readers(process.stdin)})
 
 
 def _readers(stream: IO[str]) -> Iterator[int]:
@@ -77,14 +78,6 @@ def _readers(stream: IO[str]) -> Iterator[int]:
             continue  # it ended, or is not ours
         if held:
             yield int(entry.name)
-
-
-def _unshared(pid: int) -> float:
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
-    own = (
-        line.split() for line in text.splitlines() if line.startswith(("Private_Clean:", "Private_Dirty:"))
-    )
-    return sum(int(words[1]) for words in own) / 1024
 
 
 @contextmanager
