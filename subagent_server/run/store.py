@@ -302,6 +302,15 @@ class RunStore:
             return found if found.continues_run_id == flow else None
         return None
 
+    def mark_continuation(self, request: RunRequest) -> None:
+        """Name a run that is about to be published as the one that continues a flow; not if it only looks.
+
+        The name comes first: without its run it leads nowhere, and another run may continue the flow.
+        """
+        flow, only_looks = request.continues_run_id, request.flow is not None and request.flow.dry_run
+        if flow is not None and request.agent.get("runner") == "flow" and not only_looks:
+            durable.write_durably(self.paths.run(flow).continued_by, request.run_id.encode())
+
     def read_request(self, run_id: str) -> RunRequest:
         """Return the task of a run. Raises InvalidRunId, UnreadableMeta."""
         return read_request(self.paths.run(run_id))

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from subagent_server.agents.expand import MissingVariable, expand_definition
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.durable import write_durably
 from subagent_server.run.errors import (
     BadArgument,
     CallerError,
@@ -170,17 +169,13 @@ def _flow_continued(store: RunStore, order: ContinueOrder, start: Callable[[], R
     Raises:
         BadArgument: there is one.
     """
-    run = store.paths.run(order.run_id)
-    with exclusive(run.tree_lock):
+    with exclusive(store.paths.run(order.run_id).tree_lock):
         if (other := store.continuation_of(order.run_id)) is not None:
             raise BadArgument(
                 f"Run {order.run_id} was continued by run {other.run_id}, which has all its calls on record: "
                 "continue that one."
             )
-        meta = start()
-        if order.flow is None or not order.flow.dry_run:
-            write_durably(run.continued_by, meta.run_id.encode())
-        return meta
+        return start()
 
 
 def _arguments_again(agent: AgentDefinition, request: RunRequest, prompt: str) -> str:

@@ -336,6 +336,7 @@ def _publish(service: Service, request: RunRequest, meta: RunMeta, files: list[I
         reservation: Reservation | None = None
         try:
             copy_inputs(files, run)
+            service.store.mark_continuation(request)
             # The lock before the state: a `ready` run whose lock is free is dead, with proof.
             reservation = starting.reserve(run)
             publish_counted(service, meta)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from subagent_server.extensions.code_mode.module_stub import module_stub
-from subagent_server.run import processes
+from subagent_server.run import processes, stderr
 from subagent_server.run.errors import BadArgument
 from subagent_server.run.records import FlowOptions
 from subagent_server.verbs.access import USER
@@ -104,6 +104,26 @@ def test_a_flow_is_continued_by_one_run_whose_record_is_kept_with_its_own(world:
     why = {each.run_id: each.why for each in prune(world.store, Age(), dry_run=True)}
     assert why[second] is None and "which continues it, has not completed" in (why[first] or "")
     assert asked(simulator)["a"] == 1
+
+
+@pytest.mark.parametrize(("point", "is_continued"), [("starter.reserved", False), ("starter.launched", True)])
+def test_a_command_that_dies_continues_a_flow_by_one_run_or_by_none(
+    world: World, point: str, is_continued: bool
+) -> None:
+    flow(world, body("agents.worker(prompt='task a')\nraise SystemExit(1)"))
+    world.play(DONE)
+    first = started(world)
+    world.failed(first)
+    before = set(world.store.run_ids())
+    world.cli("continue", first, env={stderr.VARIABLE: point})
+    begun = {each for each in set(world.store.run_ids()) - before if world.store.exists(each)}
+    assert len(begun) == is_continued
+    for run_id in begun:
+        with pytest.raises(BadArgument, match=f"was continued by run {run_id}"):
+            again(world, first)
+        world.failed(run_id)
+    if not is_continued:
+        world.failed(again(world, first))
 
 
 def test_a_program_of_code_mode_calls_agents(world: World) -> None:
