@@ -65,7 +65,7 @@ TESTS: dict[str, str] = {
     "process/slots.py": "cli/test_trees.py end_to_end/test_admission.py",
     "process/worker_process.py": "process/test_forked_worker.py process/test_local.py",
     "process/": "process/zygote process/test_local.py",
-    "verbs/access.py": "verbs/test_access.py cli/test_access.py cli/test_show.py",
+    "verbs/access.py": "verbs/test_access.py cli/test_access.py cli/test_show.py server/test_parents.py",
     "verbs/access_tokens.py": "http/test_tokens.py",
     "verbs/check_agent.py": "verbs/test_check_agent.py verbs/test_program_version.py cli/test_agents.py",
     "verbs/check_status.py": "verbs/test_answer_size.py verbs/test_reply.py",
@@ -78,7 +78,8 @@ TESTS: dict[str, str] = {
     "verbs/hooks.py": "cli/test_hooks.py",
     "verbs/inputs.py": "verbs/test_places.py verbs/test_start.py",
     "verbs/left_behind.py": "sandbox/test_left_behind.py",
-    "verbs/list_runs.py": "cli/test_ls.py cli/test_stats.py verbs/test_run_case.py",
+    "verbs/list_runs.py": "cli/test_ls.py cli/test_stats.py verbs/test_run_case.py "
+    "server/test_wait_for_runs.py",
     "verbs/live_runs.py": "cli/test_agents.py cli/test_doctor.py verbs/test_program_version.py",
     "verbs/merge_run.py": "worktrees/test_life_of_a_worktree.py "
     "worktrees/test_asking_before_work_is_dropped.py",
