@@ -65,7 +65,7 @@ TESTS: dict[str, str] = {
     "process/slots.py": "cli/test_trees.py end_to_end/test_admission.py",
     "process/worker_process.py": "process/test_forked_worker.py process/test_local.py",
     "process/": "process/zygote process/test_local.py",
-    "verbs/access.py": "verbs/test_access.py cli/test_access.py cli/test_show.py server/test_parents.py",
+    "verbs/access.py": "verbs/test_access.py cli/test_access.py cli/test_show.py",
     "verbs/access_tokens.py": "http/test_tokens.py",
     "verbs/check_agent.py": "verbs/test_check_agent.py verbs/test_program_version.py cli/test_agents.py",
     "verbs/check_status.py": "verbs/test_answer_size.py verbs/test_reply.py",

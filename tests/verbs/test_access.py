@@ -6,7 +6,18 @@ import pytest
 
 from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
-from subagent_server.verbs.access import Caller, NotAllowed, caller_of, check_open, run_as_caller, token_hash
+from subagent_server.verbs.access import (
+    ENDED,
+    UNSEEN,
+    Caller,
+    NotAllowed,
+    ShownRuns,
+    caller_of,
+    check_open,
+    read_cursor,
+    run_as_caller,
+    token_hash,
+)
 from tests.helpers.runs import make_meta, make_request
 
 
@@ -59,3 +70,18 @@ def test_a_token_that_is_not_that_of_the_run_opens_nothing(
     assert named("first", "right").run_id == "first"
     with pytest.raises(NotAllowed, match=words):
         named(run_id, token)
+
+
+def test_a_cursor_says_what_was_shown_of_each_run_and_nothing_of_a_name_that_fits_several(
+    tmp_path: Path,
+) -> None:
+    store, shown = RunStore(tmp_path / "runs"), ShownRuns()
+    known = ["20260101-000000-001-aaaaaa", "20260101-000000-002-bbbbbb", "20260101-000000-003-cccccc"]
+    shown.note(known[0])
+    shown.note(known[1], 7)
+    shown.note(known[2], ended=True)
+    assert shown.cursor() == "aaaaaa,bbbbbb.7,cccccc.e"
+    again = read_cursor(shown.cursor(), store, known)
+    assert [again.revision(run_id) for run_id in known] == [UNSEEN, 7, ENDED]
+    twice = [*known, "20260202-000000-001-cccccc"]
+    assert {read_cursor("cccccc.e", store, twice).revision(run_id) for run_id in twice} == {UNSEEN}
