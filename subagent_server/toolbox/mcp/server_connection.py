@@ -529,7 +529,7 @@ class ServerConnection:
 
     def _with_words(self, what: str) -> str:
         words = self._log.tail
-        return f"{what}; it said: {words}" if words else what
+        return f"{what}; it said: {words.rstrip('.')}" if words else what
 
     def _with_remedy(self, what: str) -> str:
         """Return the words on a failure to connect, with the key that would help, if it is known."""
