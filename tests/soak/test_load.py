@@ -63,8 +63,10 @@ def test_thousands_of_calls_beside_a_soak_leave_a_server_with_what_it_held_befor
             before = held_by(server.pid)
             _call(server, store, CALLS)
             beside.join()
-            wait_for(lambda: held_by(server.pid).is_no_more_than(before), 60, f"no more than {before}")
-            print(f"{door.__name__}, {CALLS} calls: {before}, then {held_by(server.pid)}")
+            try:
+                wait_for(lambda: held_by(server.pid).is_no_more_than(before), 60, f"no more than {before}")
+            finally:
+                print(f"{door.__name__}, {CALLS} calls: {before}, then {held_by(server.pid)}")
     finally:
         beside.join()
     assert not verdicts[0].findings, verdicts[0].report()
