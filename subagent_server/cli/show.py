@@ -249,6 +249,7 @@ def _ending(view: RunView, result: RunResult | None) -> str:
         [
             ("error", prose(escape_lines(f"{error.code}: {error.message}")) if error else None),
             ("hint", prose(for_people(error.hint or "")) if error else None),
+            ("next", prose(one_line(view.instructions)) if error else None),
             ("summary", prose(summary) if not text.startswith(summary) else None),
             ("result", text),
         ]

@@ -1,6 +1,7 @@
 """The seam between a worker and the way an agent thinks.
 
-`run/agent_definition.py` lists the runners by name, `worker/runners.py` has the one row that opens each.
+`run/agent_definition.py` lists the runners by name; `extensions/__init__.py` has the row that opens each, but
+for `messages`, whose row is in `worker/runners.py`.
 """
 
 from collections.abc import Sequence

@@ -357,12 +357,15 @@ def _crashed(run: RunPaths, ended: dict[str, Any]) -> Failure:
     if isinstance(number, int):
         names = {each.value: each.name for each in signal.Signals}
         how = f"was killed by {names.get(number, f'signal {number}')}"
+        memory = "Without your doing that is most often memory: look at the kernel's log. "
+        hint = (memory if number == signal.SIGKILL else "") + _HINT_LOGS
     else:
         how = f"ended with exit code {code if isinstance(code, int) else 'that nobody can read'}"
+        hint = f"{run.worker_out.name} in its directory holds what it printed. {_HINT_LOGS}"
     return Failure(
         code="crashed",
         message=f"The worker {how} without a result.",
-        hint=f"{run.worker_out.name} in its directory holds what it printed. {_HINT_LOGS}",
+        hint=hint,
     )
 
 

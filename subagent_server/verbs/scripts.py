@@ -180,7 +180,7 @@ def check_not_scripted(service: Service, run_id: str) -> None:
     if service.store.read_request(run_id).scripted:
         raise BadArgument(
             f"The model of run {run_id} was a script, and a real model is not called by mistake: give "
-            "rerun a script by `--script FILE`, or start a new run."
+            "a script by `--script FILE`, or start a new run."
         )
 
 
