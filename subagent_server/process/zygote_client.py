@@ -4,7 +4,6 @@ Whatever is wrong with the zygote (it is missing, dead, hung, of another version
 started, within a bound. Standard library only: a shim imports this module.
 """
 
-import math
 import os
 import signal
 import socket
@@ -23,6 +22,8 @@ from subagent_server.run.files import PrivateDirectory, is_mine
 
 ANSWER_SECONDS = 5.0
 """How long a starter waits for an answer. After that a plain shim starts, and waits in its stead."""
+PATIENT_SECONDS = 300.0
+"""How long that shim waits for a zygote that lives: two cores fork a thousand runs in that time."""
 SILENT_SECONDS = 2.0
 """After this long without an answer the zygote has to be neither stopped nor dead."""
 PAUSE_SECONDS = 30.0
@@ -64,8 +65,8 @@ class ForkConnection:
     Making one connects and sends the secret that lies beside the socket: a confined program can reach a
     socket although it may not read files. Until `go` nothing begins, and `close` ends the child. A method
     that raises one of `FAILURES` leaves a connection that can only be closed. One that `is_patient` also
-    connects to a zygote that has not loaded everything yet, and waits for as long as the zygote lives: beside
-    hundreds of other starts an answer takes long, and a zygote that gets stuck ends itself.
+    connects to a zygote that has not loaded everything yet, and waits longer: beside hundreds of other starts
+    an answer takes long.
 
     Raises:
         OSError, ValueError: there is no zygote, or its directory is not to be trusted.
@@ -73,7 +74,7 @@ class ForkConnection:
 
     def __init__(self, directory: Path, name: str, *, is_patient: bool = False) -> None:
         self.name = name
-        self._patience = math.inf if is_patient else ANSWER_SECONDS
+        self._patience = PATIENT_SECONDS if is_patient else ANSWER_SECONDS
         self._may_hold = False
         """Whether the child may have descriptors of an order, and has not begun."""
         self._socket = zygote_protocol.new_socket()
