@@ -13,12 +13,13 @@ from benchmarks.table import Bar, Line, table
 from subagent_server.run import processes
 from subagent_server.run.states import Status
 from subagent_server.verbs.reconcile import read_shim
+from tests.extensions.programs import asking_parent
 
 TITLE = "Programs as subagents"
 AGENT = "programmed"
 MOST = 60
 LARGEST_MIB = 25.0
-_ASKING = Path(__file__).parents[1] / "tests" / "runners" / "programs"
+_ASKING = Path(str(asking_parent.__file__)).parent
 _PROGRAM = f"""
 import json, os, sys
 sys.path.insert(0, {str(_ASKING)!r})
@@ -50,9 +51,9 @@ async def _measured(world: BenchWorld, number: int) -> list[Line]:
             started = await client.call_tool(f"run_{AGENT}", {"prompt": "Paint it."})
             run_ids.append(str((started.structured_content or {})["runId"]))
         deadline = asyncio.get_running_loop().time() + _ALL_SECONDS
-        while any(service.store.read(run_id).status is not Status.WAITING for run_id in run_ids):
-            if asyncio.get_running_loop().time() > deadline:
-                raise RuntimeError(f"not all of {number} runs wait within {_ALL_SECONDS:g} s")
+        while (statuses := {service.store.read(run_id).status for run_id in run_ids}) != {Status.WAITING}:
+            if asyncio.get_running_loop().time() > deadline or any(each.is_terminal for each in statuses):
+                raise RuntimeError(f"not all of {number} runs wait within {_ALL_SECONDS:g} s: {statuses}")
             await asyncio.sleep(_LOOK_SECONDS)
         fallen = (before - available_mib()) / number
         shims, workers, relays = [], [], []
