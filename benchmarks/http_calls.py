@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -140,13 +140,18 @@ class _Served:
 
     @asynccontextmanager
     async def connections(self) -> AsyncIterator[list[Ask]]:
-        """Give a function for each connection that calls a tool over it."""
-        opened = [await asyncio.open_connection("127.0.0.1", self.port) for _ in range(CONNECTIONS)]
-        try:
-            yield [partial(self._ask, *streams) for streams in opened]
-        finally:
-            for _, writer in opened:
-                writer.close()
+        """Give a function for each connection that calls a tool over it; each has made one call.
+
+        Of those that have said nothing yet, who may be anybody, a server holds few.
+        """
+        asks: list[Ask] = []
+        async with AsyncExitStack() as opened:
+            for _ in range(CONNECTIONS):
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                opened.callback(writer.close)
+                asks.append(partial(self._ask, reader, writer))
+                await asks[-1]("list_runs", {})
+            yield asks
 
     async def _ask(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, tool: str, arguments: dict[str, Any]
