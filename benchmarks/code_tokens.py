@@ -121,7 +121,8 @@ def compared() -> list[Comparison]:
 
 def write_agent(world: BenchWorld, name: str, tools: int, keys: dict[str, Any]) -> None:
     """Write an agent that has so many tools of the shop."""
-    server = {"shop": {"command": sys.executable, "args": ["-S", str(SERVER), str(tools)]}}
+    command = {"command": sys.executable, "args": ["-S", str(SERVER), str(tools)]}
+    server = {"shop": {**command, "sandboxRead": [str(SERVER.parent)]}}
     front = {"name": name, "description": "Shops.", "tools": "mcp__shop", "mcpServers": server, **keys}
     lines = [f"{key}: {json.dumps(value)}" for key, value in front.items()]
     text = "\n".join(["---", *lines, "---", "You find things out."])
