@@ -37,7 +37,7 @@ SECRET_BYTES = 32
 _HIGH = 64
 """Descriptors are moved above this number, out of the way of those that an order asks for."""
 _MARKS = "SUBAGENT_"
-_KEPT_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SUBAGENT_BWRAP", stderr.VARIABLE)
+_KEPT_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", stderr.VARIABLE)
 
 
 class Title:
