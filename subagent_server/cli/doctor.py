@@ -34,6 +34,7 @@ from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent, why_no
 from subagent_server.verbs.check_nodes import check_nodes
 from subagent_server.verbs.examine import NOT_SETTLED, examine
 from subagent_server.verbs.hooks import hooks_for_run
+from subagent_server.verbs.live_runs import written_directories
 from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.run_worktree import open_worktree
 from subagent_server.verbs.service import warm_start
@@ -79,7 +80,7 @@ def doctor(session: Session, name: str | None, run: str | None, nodes: bool, as_
     plain = "starts are plain: SUBAGENT_WARM is 0"
     surroundings = {
         "warmStart": plain if warm is None else f"{warm.directory}: {warm.outlook()}",
-        "sandbox": outlook(settings.environment),
+        "sandbox": outlook(settings.environment, written_directories(settings)),
         "unusableHooks": hooks_for_run(settings)[1],
         "serversWithoutToken": with_words(b"serve", b"--no-token"),
         "openWorktrees": _open_worktrees(session),

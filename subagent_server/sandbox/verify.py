@@ -170,10 +170,13 @@ def try_box(box: Box) -> None:
         discard(process)
 
 
-def rehearse_box(environment: Mapping[str, str]) -> None:
-    """Try boxes here once, so that this process and its forks need not wait before they rely on one."""
+def rehearse_box(environment: Mapping[str, str], written: Sequence[Path] = ()) -> None:
+    """Try boxes here once, so that this process and its forks need not wait before they rely on one.
+
+    A bubblewrap in the places that are `written` by runs is not started.
+    """
     with suppress(BoxRefused, OSError):
-        _PROVEN.add(_tried_elsewhere(environment).program)
+        _PROVEN.add(_tried_elsewhere(environment, written).program)
 
 
 def is_proven(program: Path) -> bool:
@@ -181,29 +184,32 @@ def is_proven(program: Path) -> bool:
     return program in _PROVEN
 
 
-def can_box(environment: Mapping[str, str]) -> bool:
+def can_box(environment: Mapping[str, str], written: Sequence[Path]) -> bool:
     """Whether boxes work here. Some 50 ms for the first one of a process that was not rehearsed."""
     if not _PROVEN:
-        rehearse_box(environment)
+        rehearse_box(environment, written)
     return bool(_PROVEN)
 
 
-def outlook(environment: Mapping[str, str]) -> str:
-    """Return whether boxes work here, by one trial start in an empty directory, for people."""
+def outlook(environment: Mapping[str, str], written: Sequence[Path]) -> str:
+    """Return whether boxes work here, by one trial start in an empty directory, for people.
+
+    A bubblewrap in the places that are `written` by runs is not started.
+    """
     try:
-        box = _tried_elsewhere(environment)
+        box = _tried_elsewhere(environment, written)
     except BoxRefused as refusal:
         return f"none, so programs of runs have all rights of the user: {refusal.reason}"
     wall = f"Landlock {version()} is a second wall" if box.walled else "this kernel has no Landlock"
     return f"{box.program} works ({limits_as_text(box.limits)}; {wall})"
 
 
-def _tried_elsewhere(environment: Mapping[str, str]) -> Box:
+def _tried_elsewhere(environment: Mapping[str, str], written: Sequence[Path] = ()) -> Box:
     """Return a box that has worked in an empty directory. Raises BoxRefused."""
     with tempfile.TemporaryDirectory(prefix="subagent-box-") as directory:
         place = Path(os.path.realpath(directory)) / "cwd"
         place.mkdir()
-        box = build_box(Rules(cwd=place, environment=environment, network=False))
+        box = build_box(Rules(cwd=place, environment=environment, network=False, written=written))
         try_box(box)
         return box
 

@@ -24,6 +24,7 @@ from subagent_server.run.files import Directory, remove_tree
 from subagent_server.run.paths import RECORD_BYTES, RootPaths
 from subagent_server.sandbox.verify import outlook
 from subagent_server.settings import state_directory_of
+from subagent_server.verbs.live_runs import written_by_live_runs
 from subagent_server.verbs.placement import launcher_for
 from subagent_server.verbs.service import Service
 
@@ -108,7 +109,7 @@ def main(directory: str, number: str) -> None:
     probe.touch()
     clock = time.time() - probe.stat().st_mtime
     words = f"{processes.host_name()}: Python {platform.python_version()}, clock {clock:+.1f} s, "
-    words += f"sandbox {outlook(os.environ)}"
+    words += f"sandbox {outlook(os.environ, written_by_live_runs(state_directory_of(os.environ)))}"
     answer = {"version": __version__, "words": words, "faults": list(_faults(place, clock))}
     durable.write_durably(place.entry(number), json.dumps(answer).encode())
 

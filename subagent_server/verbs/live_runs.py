@@ -106,8 +106,13 @@ def host_program(settings: Settings, name: str) -> Path:
 
 def written_directories(settings: Settings) -> list[Path]:
     """Return where programs in boxes write, here, in the working copies around it, and of live runs."""
-    live = [place for run in live_runs(settings.state_directory) for place in run.writes]
-    return [*working_copies(Path(os.path.realpath(settings.cwd)), settings.environment), *live]
+    here = working_copies(Path(os.path.realpath(settings.cwd)), settings.environment)
+    return [*here, *written_by_live_runs(settings.state_directory)]
+
+
+def written_by_live_runs(state_directory: Path | None) -> list[Path]:
+    """Return where programs in boxes of live runs write."""
+    return [place for run in live_runs(state_directory) for place in run.writes]
 
 
 def _noted(directory: PrivateDirectory) -> list[LiveRun]:

@@ -24,7 +24,8 @@ from subagent_server.run.records import RunMeta, RunRequest, Worktree, WorktreeS
 from subagent_server.run.stderr import failpoint
 from subagent_server.run.store import RunStore, read_worktree, write_worktree
 from subagent_server.sandbox.verify import can_box
-from subagent_server.verbs.live_runs import live_runs
+from subagent_server.settings import state_directory_of
+from subagent_server.verbs.live_runs import written_by_live_runs
 from subagent_server.verbs.service import Service
 from subagent_server.worktrees.git import GIT_SECONDS, GitFailed
 from subagent_server.worktrees.making import make_worktree
@@ -85,7 +86,7 @@ def new_worktree(service: Service, agent: AgentDefinition, cwd: Path, run_id: st
     }
     if real.is_relative_to(places):
         return _worktree_of_worktree(service.store, real, places, names)
-    written = [place for run in live_runs(settings.state_directory) for place in run.writes]
+    written = written_by_live_runs(settings.state_directory)
     found = find_repository(settings.environment, real, written=written)
     if places.is_relative_to(found.top):
         raise NoWorktree(
@@ -158,7 +159,7 @@ def prepare_worktree(store: RunStore, meta: RunMeta, definition: Mapping[str, An
     worktree, run = meta.worktree, store.paths.run(meta.run_id)
     if worktree is None:
         return
-    boxed = _works_in_box(definition)
+    boxed = _works_in_box(definition, Path(worktree.origin))
     try:
         state = None
         if worktree.taken_from is not None:
@@ -176,12 +177,12 @@ def prepare_worktree(store: RunStore, meta: RunMeta, definition: Mapping[str, An
     write_worktree(run, state)
 
 
-def _works_in_box(definition: Mapping[str, Any]) -> bool:
+def _works_in_box(definition: Mapping[str, Any], origin: Path) -> bool:
     """Whether the programs of the run will be in a box: then nothing of it is read outside of one."""
     wanted = definition.get("sandbox", "auto")
     if wanted != "auto" or definition.get("runner", "messages") != "messages":
         return bool(wanted == "bwrap")
-    return can_box(os.environ)
+    return can_box(os.environ, [origin, *written_by_live_runs(state_directory_of(os.environ))])
 
 
 def _bring_base(store: RunStore, worktree: Worktree) -> None:

@@ -30,6 +30,14 @@ def test_a_prompt_that_speaks_of_commits_is_told_where_they_work(cli: Cli, key: 
     assert ("`isolation: worktree`" in cli("doctor", "fixer").stdout) == is_told
 
 
+def test_a_bubblewrap_that_a_run_may_have_put_here_is_not_started(cli: Cli) -> None:
+    program, ran = cli.home / "bwrap", cli.home / "ran"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n", encoding="utf-8")
+    program.chmod(0o755)
+    said = cli("doctor", env={"SUBAGENT_BWRAP": str(program)}).stderr
+    assert "a run can write it" in said and not ran.exists()
+
+
 def test_it_names_the_directory_of_the_warm_process_and_why_starts_are_plain_if_they_are(cli: Cli) -> None:
     place = cli.home / "warm"
     own = {"SUBAGENT_RUNTIME_DIR": str(place)}

@@ -38,7 +38,7 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: Callable[...,
 
 
 def test_a_node_that_has_everything_has_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_nodes, "outlook", lambda _: "none")
+    monkeypatch.setattr(check_nodes, "outlook", lambda *_: "none")
     (report,) = reports(tmp_path, monkeypatch, main)
     assert report.faults == [] and "Python 3." in report.words and "clock +0.0 s" in report.words
 
@@ -46,7 +46,7 @@ def test_a_node_that_has_everything_has_no_fault(tmp_path: Path, monkeypatch: py
 def test_a_clock_and_a_lock_that_a_node_does_not_share_are_findings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_nodes, "outlook", lambda _: "none")
+    monkeypatch.setattr(check_nodes, "outlook", lambda *_: "none")
     monkeypatch.setattr(locks, "is_held", lambda _: False)
     monkeypatch.setattr(time, "time", lambda: 0.0)
     (report,) = reports(tmp_path, monkeypatch, main)
