@@ -35,6 +35,8 @@ MAX_CHARACTERS = 64 << 10
 """A syntax tree takes about 250 times the space of its text, and no agent file may cost more than 16 MiB."""
 MAX_DEPTH = 20
 """Of a type."""
+MAX_TYPES = 1_000
+"""Of a whole signature: twenty classes that each name the one before twice make a million."""
 RESERVED = frozenset(
     {"inputs", "label", "cwd", "waitSeconds", "wait_seconds", "key", "fresh", "on_question", "self"}
 )
@@ -58,7 +60,9 @@ _TYPES: dict[str, JsonSchema] = {
     "dict": {"type": "object"},
     "Any": True,
 }
-_CLOSED = "str, int, float, bool, None, list[...], dict[str, ...], Literal[...], X | Y, or a TypedDict here"
+_CLOSED = (
+    "str, int, float, bool, None, list[...], dict[str, ...], Literal[...], X | Y, Any, or a TypedDict here"
+)
 
 
 class _Wrong(Exception):
@@ -87,7 +91,7 @@ def read_flow(path: Path, text: str, notes: Notes) -> AgentDefinition:
         raise AgentFileError(path, "it is not Python that can be read here") from error
     block = _constants(tree, notes)
     if (description := (ast.get_docstring(tree) or "").strip()) != "":
-        block.put("description", description, 1)
+        block.put("description", description.encode("utf-8", "replace").decode(), 1)
     definition = read_definition(block, Origin(path, path.name[: -len(SUFFIX)], text), notes)
     for key in _NOT_OF_FLOWS:
         if key in definition.lines:
@@ -110,14 +114,14 @@ def read_flow(path: Path, text: str, notes: Notes) -> AgentDefinition:
 def _constants(tree: ast.Module, notes: Notes) -> Block:
     """Return the keys of the agent. One that is set in another way than by a literal, once, is a fault."""
     block = Block()
-    values: dict[ast.Name, ast.expr] = {}
+    values: dict[ast.AST, ast.expr] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if len(targets) == 1 and isinstance(targets[0], ast.Name):
                 values[targets[0]] = node.value
-    for target in _names_set(tree):
-        name, line = target.id, target.lineno
+    for target, name in _names_set(tree):
+        line = target.lineno
         if not name.isupper():
             continue
         if canonical(name) in _KEYS:
@@ -134,15 +138,18 @@ def _constants(tree: ast.Module, notes: Notes) -> Block:
     return block
 
 
-def _names_set(tree: ast.Module) -> Iterator[ast.Name]:
-    """Yield each name that a program sets, whole or in part: `A = ...`, `A[0] = ...`, `A += ...`."""
+def _names_set(tree: ast.Module) -> Iterator[tuple[Any, str]]:
+    """Yield each name that a program sets, with its node: `A = ...`, `A[0] = ...`, `A += ...`, `import A`."""
     for node in ast.walk(tree):
+        target: Any = node
         if isinstance(getattr(node, "ctx", None), ast.Store):
-            target: Any = node
             while isinstance(target, ast.Subscript | ast.Attribute):
                 target = target.value
-            if isinstance(target, ast.Name):
-                yield target
+            name = getattr(target, "id", None)
+        else:  # of an import, a definition, an `except` or a `case`
+            name = getattr(node, "asname", None) or getattr(node, "name", None)
+        if isinstance(name, str):
+            yield target, name
 
 
 # -- the signature
@@ -183,12 +190,18 @@ def _signature(tree: ast.Module) -> tuple[JsonSchema, JsonSchema | None]:
 
 def _object(properties: dict[str, object], required: list[str]) -> dict[str, object]:
     closed = {"additionalProperties": False}
-    return {"type": "object", "properties": properties, "required": required, **closed}
+    return {"type": "object", "properties": properties, "required": [*dict.fromkeys(required)], **closed}
+
+
+def _literal(node: ast.expr) -> Any:
+    """Return the value of a literal as JSON has it. Raises ValueError, TypeError, SyntaxError and others."""
+    written = json.dumps(ast.literal_eval(node), allow_nan=False, ensure_ascii=False)
+    return json.loads(written.encode())  # half a surrogate pair is a ValueError
 
 
 def _with_default(schema: JsonSchema, name: str, node: ast.expr) -> JsonSchema:
     try:
-        value = json.loads(json.dumps(ast.literal_eval(node), allow_nan=False))
+        value = _literal(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise _Wrong(f"the default of {name} must be a literal that JSON has", node) from None
     if (fault := first_fault(value, schema)) is not None:
@@ -201,11 +214,13 @@ class _Types:
 
     def __init__(self, tree: ast.Module) -> None:
         self._classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        self._left = MAX_TYPES
 
     def schema(self, node: ast.expr, depth: int = 0) -> JsonSchema:
         """Return the schema of a type. Raises _Wrong."""
-        if depth > MAX_DEPTH:
-            raise _Wrong("its types are nested too deeply, or contain themselves", node)
+        self._left -= 1
+        if depth > MAX_DEPTH or self._left < 0:
+            raise _Wrong("its types are too many, are nested too deeply, or contain themselves", node)
         inner = partial(self.schema, depth=depth + 1)
         match node:
             case ast.Constant(value=str(quoted)):
@@ -228,11 +243,11 @@ class _Types:
     def _generic(self, node: ast.expr, name: str, inside: ast.expr, depth: int) -> JsonSchema:
         match name, inside:
             case "Literal", _:
-                with suppress(ValueError):
-                    found = ast.literal_eval(inside)
+                with suppress(ValueError, TypeError):
+                    found = _literal(inside)
                     values = found if isinstance(inside, ast.Tuple) else [found]
-                    if all(value is None or isinstance(value, str | int) for value in values):
-                        return {"enum": [*values]}
+                    if values and all(value is None or isinstance(value, str | int) for value in values):
+                        return {"enum": values}
             case "list", _:
                 return {"type": "array", "items": self.schema(inside, depth + 1)}
             case "dict", ast.Tuple(elts=[ast.Name(id="str"), value]):

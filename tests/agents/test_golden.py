@@ -1,8 +1,8 @@
 """What each agent file of `golden/` is read as, to the word.
 
 A golden file holds cases between lines of `%%`: keys for the front matter of an agent, or a whole file (one
-that begins with `---`, or is among the configurations). Behind each stand lines of `=>` with what comes of
-it: values that are not the usual ones, faults and warnings with their lines, or why it is no agent.
+that begins with `---`, or is among the configurations or flows). Behind each stand lines of `=>` with what
+comes of it: values that are not the usual ones, faults and warnings with their lines, or why it is no agent.
 `python -m tests.agents.test_golden` writes those lines anew; read the difference before you commit it.
 """
 
@@ -19,6 +19,7 @@ from subagent_server.agents.yaml_reader import AgentFileError, NotAnAgent
 GOLDEN = Path(__file__).with_name("golden")
 USUAL = {"name": "a", "description": "d", "systemPrompt": "You help."}
 PLACES = {"source", "read_from", "lines", "faults", "warnings"}
+OF_FLOWS = {"runner", "code_mode", "program_hash", "system_prompt"}
 
 
 def cases(path: Path) -> list[tuple[str, str]]:
@@ -34,6 +35,8 @@ def outcome(golden: Path, text: str, directory: Path) -> str:
     """Return the lines that come of the text of a case."""
     if golden.stem == "configurations":
         path, whole = directory / "file.cpe.yaml", text
+    elif golden.stem == "flows":
+        path, whole = directory / "a.flow.py", f'"""d"""\n{text}'
     else:
         is_whole = text.startswith("---")
         path = directory / "file.md"
@@ -50,8 +53,9 @@ def _read(path: Path) -> Iterator[str]:
         kind = "no agent" if isinstance(error, NotAnAgent) else "error"
         yield f"{kind}{_line(error.line)}: {error.reason}"
         return
-    agent = loaded.definition.model_dump(mode="json", exclude_defaults=True, exclude=PLACES)
-    for key, value in {"description": "", "systemPrompt": "", **agent}.items():
+    more = OF_FLOWS if path.suffix == ".py" else set()
+    agent = loaded.definition.model_dump(mode="json", exclude_defaults=True, exclude=PLACES | more)
+    for key, value in {"description": "", **({} if more else {"systemPrompt": ""}), **agent}.items():
         if value != USUAL.get(key):
             yield f"{key} = {json.dumps(value, ensure_ascii=False)}"
     for note in loaded.notes:
