@@ -508,8 +508,8 @@ def _run(source: str, names: dict[str, Any], flow: dict[str, Any] | None) -> tup
             _with_value(tree)
         code = compile(tree, FILE, "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        print("Nothing was run.", file=sys.stderr)  # the last line says why, as of every error
         _print_error(error)
-        print("Nothing was run.", file=sys.stderr)
         return {"end": 1}, 1
     try:
         _keep_source(source)
