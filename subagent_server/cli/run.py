@@ -44,6 +44,7 @@ from subagent_server.run.durable import parse
 from subagent_server.run.errors import BadArgument
 from subagent_server.run.journal import latest_doing
 from subagent_server.run.records import FlowOptions, RunMeta
+from subagent_server.run.schemas import first_fault
 from subagent_server.run.states import Status
 from subagent_server.verbs.access import COMMAND_LINE
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run, order_of
@@ -183,7 +184,7 @@ def _start_options(verb: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
     type=TEXT,
     multiple=True,
     metavar="NAME=VALUE",
-    help="An argument of a flow, in the place of a prompt: JSON, else a text; may be repeated.",
+    help="An argument of a flow, in the place of a prompt: JSON of its type, else a text; may be repeated.",
 )
 @click.option("--args", "whole", type=TEXT, metavar="JSON", help="All arguments of a flow, as an object.")
 @_start_options
@@ -207,7 +208,7 @@ def run(
     keeps the review. What the agent asks is asked on the terminal; without one the command exits with 5 and
     says how to answer. Ctrl-C stops the watching, never the run.
     """
-    arguments = _arguments(named, whole)
+    arguments = _arguments(session, agent, named, whole)
     if arguments is None and prompt is None and session.service.registry.get(agent).runner == "flow":
         arguments = {}
     order = StartOrder(
@@ -381,7 +382,9 @@ def _edited(prompt: str) -> str:
     return written.rstrip("\r\n")
 
 
-def _arguments(named: tuple[str, ...], whole: str | None) -> dict[str, Any] | None:
+def _arguments(
+    session: Session, agent: str, named: tuple[str, ...], whole: str | None
+) -> dict[str, Any] | None:
     """Return the arguments of a flow, None if there are none. Raises UsageError."""
     if whole is None and not named:
         return None
@@ -391,14 +394,16 @@ def _arguments(named: tuple[str, ...], whole: str | None) -> dict[str, Any] | No
         raise click.UsageError(f"--args is not JSON ({error}): give an object.") from error
     if not isinstance(found, dict):
         raise click.UsageError('--args must be a JSON object, such as {"name": "value"}.')
+    schema: Any = session.service.registry.get(agent).input_schema or {}
     for each in named:
         name, equals, text = each.partition("=")
         if not equals:
             raise click.UsageError(f"--arg {each}: give NAME=VALUE.")
-        try:
-            found[name] = json.loads(text)
-        except (ValueError, RecursionError):
-            found[name] = text
+        found[name] = text
+        with suppress(ValueError, RecursionError):
+            value = json.loads(text)
+            if first_fault(value, schema.get("properties", {}).get(name, True)) is None:
+                found[name] = value  # else a text that looks like a number
     return found
 
 

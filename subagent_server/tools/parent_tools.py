@@ -313,10 +313,12 @@ def run_tool(agent: AgentDefinition) -> ToolSpec:
 
 def _arguments_of(agent: AgentDefinition) -> Schema:
     """Return the arguments of the tool of an agent: those of a flow are its own in the place of a prompt."""
-    if not isinstance(agent.input_schema, dict):
+    if agent.runner != "flow":
         return RUN_ARGUMENTS
-    own = cast("dict[str, Any]", agent.input_schema)
     common = {name: each for name, each in RUN_ARGUMENTS["properties"].items() if name != "prompt"}
+    if not isinstance(agent.input_schema, dict):  # the fault of its file refuses the run, whatever is given
+        return {**arguments([], **common), "additionalProperties": True}
+    own = cast("dict[str, Any]", agent.input_schema)
     return arguments(own["required"], **own["properties"], **common)
 
 
@@ -328,9 +330,12 @@ async def run_agent(
     Other arguments than those that every agent has are those of a flow.
     """
     own = {name: value for name, value in call.arguments.items() if name not in RUN_ARGUMENTS["properties"]}
+    prompt = call.get("prompt", "")
+    if not isinstance(prompt, str):  # of a flow that has a parameter of this name
+        own["prompt"], prompt = prompt, ""
     order = StartOrder(
         agent=agent,
-        prompt=call.get("prompt", ""),
+        prompt=prompt,
         arguments=arguments or own or None,
         inputs=call.get("inputs", []),
         cwd=call.get("cwd"),

@@ -71,6 +71,19 @@ def test_a_flow_is_a_tool_with_its_own_arguments(world: World) -> None:
         assert view["output"] == ["done 0"]
 
 
+def test_a_tool_takes_a_prompt_of_any_type_and_refuses_a_flow_with_a_fault(world: World) -> None:
+    flow(world, "def run(prompt: list[int]) -> list[int]: return prompt")
+    flow(world, "def run(untyped) -> str: ...", "wrong")
+    with world.serve() as parent:
+        assert parent.call("run_fan", prompt=[1], waitSeconds=40)["output"] == [1]
+        assert parent.call("run_wrong", untyped=1, waitSeconds=40)["error"]["code"] == "config"
+
+
+def test_an_argument_of_a_command_is_json_of_its_type_else_a_text(world: World) -> None:
+    flow(world, "def run(text: str, count: int) -> list[str | int]: return [text, count]")
+    assert json.loads(world.cli("run", "fan", "--arg", "text=1", "--arg", "count=2").stdout) == ["1", 2]
+
+
 def test_runs_of_a_flow_are_pruned_once_it_has_completed(world: World) -> None:
     flow(world, body("agents.worker(prompt='task a')\nreturn 1 / 0", "float"))
     world.play(DONE)
@@ -295,6 +308,7 @@ return found"""
     [
         ("return 3", "str", "invalid_output", "returned int"),
         ("import sys; sys.exit(0)", "str", "invalid_output", "returned nothing"),
+        ("(await later())", "str", "agent_error", "SyntaxError: "),
         ("return {}", "list[int]", "invalid_output", "not of type 'array'"),
         ("import os; os._exit(3)", "str", "agent_error", "exit code 3"),
         ("raise SystemExit(1)", "str", "agent_error", "exit code 1"),
