@@ -140,6 +140,13 @@ class Supervisor:
         if lack is not None:
             return Failure(code="crashed", message=f"The worker could not go on. {lack}")
         log_exception()
+        if isinstance(error, ImportError) and (error.name or "").startswith("subagent_server"):
+            return Failure(  # an upgrade replaces one file after the other
+                code="crashed",
+                message=f"The worker could not go on, because a file of subagent was missing or of another "
+                f"version, as amid an upgrade: {error}."[:500],
+                hint="Continue the run when the upgrade is over.",
+            )
         return Failure(
             code="agent_error",
             message=f"The worker met a fault of its own: {type(error).__name__}: {error}"[:500],

@@ -24,7 +24,7 @@ _UNMARKED = re.compile(r"process/shim\.py|sandbox/landlock\.py|extensions/code_m
 """Run by its path, or as a text in the programs of code mode: there the package may not be found."""
 _MARK = """from subagent_server import __version__ as _whole
 if _whole != "{version}":
-    raise ImportError(f"{{__name__}} is of {version}, and the program is {{_whole}}")
+    raise ImportError(f"{{__name__}} is of {version}, and the program is {{_whole}}", name=__name__)
 """
 
 

@@ -74,3 +74,19 @@ def test_a_module_that_is_empty_while_it_is_written_never_passes_for_the_end_of_
     world.gone(run_id)
     assert world.failed(run_id)[0] == "crashed"
     assert world.events(run_id)[-1]["type"] == "run_ended"
+
+
+def test_a_run_that_meets_a_file_of_another_version_is_to_be_continued(world: World) -> None:
+    world.agent(codeMode=True)
+    world.environment["SUBAGENT_WARM"] = "0"
+    installed, module = Installation(world.home / "installed"), "extensions/code_mode/__init__.py"
+    with serving(world, installed) as server:
+        installed.add(module, 'raise ImportError("it is of another version", name=__name__)\n')
+        run_id = ordered(server, 1)
+        code, message = world.failed(run_id)
+        assert (code, "as amid an upgrade: it is of another version" in message) == ("crashed", True)
+        world.gone(run_id)
+    world.play(says("Done."))
+    installed.add(module, "")
+    done = world.cli("continue", run_id)
+    assert done.returncode == 0 and "Done." in done.stdout, done.stderr

@@ -185,8 +185,7 @@ class Judge:
             return
         causes, excuse = CAUSES[code]
         died = code in BY_POINTS and any("." in kind for kind in hit)
-        missing = code == "agent_error" and "ModuleNotFoundError" in meta.error.message
-        upgraded = (code in BY_POINTS or missing) and self._upgrades.met(*self._start_of(meta))
+        upgraded = code in BY_POINTS and self._upgrades.met(*self._start_of(meta))
         starter = code == "launch_failed" and self._starter_died(meta, order)
         if not (
             self.excuses.take(excuse, bool(causes & set(hit)) or died)
