@@ -99,6 +99,7 @@ class Reading:
     unknown: dict[str, object] = field(default_factory=dict)
     unknown_line: int | None = None
     named_servers: list[str] = field(default_factory=list)
+    other_models: list[str] = field(default_factory=list)
     read_from: dict[str, Path] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     program: tuple[str, ...] = ()
@@ -242,7 +243,7 @@ def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefiniti
     agent.values.setdefault("name", origin.name)
     if limits.values:
         agent.values["limits"] = limits.built(Limits)
-    agent.values["named_servers"] = reading.named_servers
+    agent.values |= {"named_servers": reading.named_servers, "other_models": reading.other_models}
     if reading.program:
         agent.values.setdefault("command", reading.program[0])
         agent.values.setdefault("args", list(reading.program[1:]))
@@ -341,10 +342,10 @@ def _tools(value: Value, key: _Key) -> list[str] | None:
 
 
 def _model(value: Value, key: _Key) -> object:
-    if isinstance(value, list) and value:
-        key.notes.warn("model is a list, and a run has one model: the first is used", key.line)
-        value = value[0]
-    return as_text_tree(value)
+    if not isinstance(value, list):
+        return as_text_tree(value)
+    first, *key.reading.other_models = [as_text(item) for item in value] or [""]
+    return first
 
 
 def _code_mode(value: Value, key: _Key) -> object:
@@ -582,7 +583,7 @@ _READERS: Mapping[str, Callable[[Value, _Key], object]] = {
 
 
 def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> None:
-    model, is_built_in, runner = shorten(agent.model or ""), agent.runner == "messages", agent.runner
+    is_built_in, runner = agent.runner == "messages", agent.runner
     has_places = any("{systemPrompt}" in word for word in agent.args)
     is_noted = any(reason.startswith("command ") for reason in notes.reasons("fault"))
     rules: list[tuple[str, object, str]] = [
@@ -593,8 +594,8 @@ def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> No
         ),
         (
             "model",
-            is_built_in and any(c.isspace() for c in resolve_model(agent.model)),
-            f"model must be the id of a model without spaces, not {model}",
+            agent.other_models and not is_built_in,
+            f"model cannot be a list for the runner {runner}: name one, or choose runner: messages",
         ),
         (
             "api_key_env",
@@ -631,9 +632,12 @@ def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> No
     for name, is_broken, reason in rules:
         if is_broken:
             notes.fault(reason, lines.get(name))
-    near = misspelt_alias(agent.model)
-    if near and is_built_in and not agent.base_url:
-        notes.warn(f"model {model} is not known (nearest: {near})", lines.get("model"))
+    for model in [agent.model or "", *agent.other_models] if is_built_in else []:
+        if any(c.isspace() for c in resolve_model(model)):
+            reason = f"model must be the id of a model without spaces, not {shorten(model)}"
+            notes.fault(reason, lines.get("model"))
+        elif (near := misspelt_alias(model)) and not agent.base_url:
+            notes.warn(f"model {shorten(model)} is not known (nearest: {near})", lines.get("model"))
     if not agent.description:
         notes.warn("there is no description, so nobody can tell when to use this agent")
     if (length := len(agent.description)) > LONG_DESCRIPTION:

@@ -150,6 +150,8 @@ def overridden(agent: AgentDefinition, given: Mapping[str, str]) -> tuple[AgentD
     if faults := notes.reasons("fault"):
         raise BadArgument(f"{'; '.join(faults)}: give another value.")
     changes: dict[str, object] = {name: getattr(found, name) for name in ("model", "effort") if name in given}
+    if "model" in given:
+        changes["other_models"] = []
     limits = {name: getattr(found.limits, name) for name in found.limits.model_fields_set}
     changes["limits"] = agent.limits.model_copy(update=limits)
     warnings = [f"{warning}." for warning in notes.reasons("warning") if warning.startswith("model ")]

@@ -63,9 +63,11 @@ def has_known_price(name: str | None) -> bool:
 
 def unknown_model(agent: AgentDefinition) -> str | None:
     """Return a sentence on a model that the API surely has not; at another address it may be there."""
-    model = resolve_model(agent.model)
     is_elsewhere = agent.runner != "messages" or agent.base_url
-    if is_elsewhere or "claude" in model.lower() or misspelt_alias(agent.model):
-        return None
-    why = f"model {shorten(model)} is no known model of the Messages API, and it has no known price"
-    return f"{why}: name one such as sonnet, give the `baseUrl` that has it, or choose another `runner`."
+    for model in map(resolve_model, () if is_elsewhere else (agent.model, *agent.other_models)):
+        if "claude" not in model.lower() and not misspelt_alias(model):
+            why = f"model {shorten(model)} is no known model of the Messages API, and it has no known price"
+            return (
+                f"{why}: name one such as sonnet, give the `baseUrl` that has it, or choose another `runner`."
+            )
+    return None

@@ -105,7 +105,7 @@ MEANINGS: Mapping[str, str] = {
     "system_prompt": "The system prompt, instead of the body of the file.",
     "system_prompt_path": "A file with the system prompt, relative to this one.",
     "runner": "How the agent works: by the built-in loop (messages) or by an external program.",
-    "model": "The id of a model, or an alias such as sonnet, opus or haiku.",
+    "model": "The id of a model, or an alias such as sonnet, opus or haiku; or a list, tried in order.",
     "base_url": "The address of the Messages API.",
     "api_key_env": "The environment variable that holds the key of the API.",
     "max_tokens": "The most tokens of one answer of the model.",
@@ -158,7 +158,7 @@ def agent_schema() -> Schema:
 
 def config_schema() -> Schema:
     """Return the schema of a CPE configuration, `agents/<name>.yaml`."""
-    keys = _agent_keys()
+    keys = _agent_keys() | {"model": {**_TEXT, "description": "The ref of one of the models."}}
     model = {
         "type": "object",
         "required": ["ref", "id"],
@@ -194,6 +194,7 @@ def _agent_keys() -> dict[str, Schema]:
     types |= {
         "system_prompt_path": _TEXT,
         "output_schema_path": _TEXT,
+        "model": _NAMES,
         "output_schema": _JSON_SCHEMA,
         "limits": _part(Limits),
         "sandbox_limits": _part(SandboxLimits),

@@ -291,6 +291,7 @@ _NOT_FOR_FILES = frozenset(
     {
         *("source", "distinct_tool", "by_contract", "faults", "warnings", "unknown", "named_servers"),
         *("read_from", "lines", "permission_mode", "verdict", "served", "input_schema", "program_hash"),
+        "other_models",
     }
 )
 _FILES_ONLY = ("system_prompt_path", "output_schema_path")

@@ -13,7 +13,17 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
-from subagent_server.loop.model import CONTEXT_HINT, Model, ModelReply, Retry, ToolCall, UsageMeter
+from subagent_server.loop.model import (
+    CONTEXT_HINT,
+    THOUGHTS,
+    Model,
+    ModelReply,
+    ModelSettings,
+    Prices,
+    Retry,
+    ToolCall,
+    UsageMeter,
+)
 from subagent_server.loop.runner import Outcome
 from subagent_server.loop.web import Block, Message, WebTools, record_server_use
 from subagent_server.run.errors import RunRefused
@@ -65,6 +75,15 @@ def _ids(messages: Sequence[Message]) -> Counter[str]:
     )
 
 
+def _without_thoughts(messages: Sequence[Message]) -> list[Message]:
+    """Return the conversation as another model takes it; a message of thoughts alone is left out."""
+    kept = [
+        message | {"content": [block for block in message["content"] if block["type"] not in THOUGHTS]}
+        for message in messages
+    ]
+    return [message for message in kept if message["content"]]
+
+
 def _make_unique(reply: ModelReply, seen: Counter[str]) -> None:
     """Give each call an id of its own. Blocks and calls of a reply stand in the same order."""
     blocks = [block for block in reply.content if block.get("type") == "tool_use"]
@@ -111,6 +130,8 @@ class Loop:
     web: WebTools = field(default_factory=WebTools)
     ask: Sequence[str] = ()
     """The tools that need a yes each time, as the agent file names them."""
+    other_models: list[tuple[ModelSettings, Prices | None]] = field(default_factory=list)
+    """Those that are still to be tried if `model` fails."""
     _before_pause: str = ""
 
     def __post_init__(self) -> None:
@@ -179,9 +200,7 @@ class Loop:
         for_searches = Decimal(0) if prices is None else self.web.most_cost(prices.web_search)
         async with self.run.model_call(self.usage, for_searches):
             self.run.record("turn", turn=self.meter.turns + 1)
-            reply = await self.model.reply(
-                self.system, messages, definitions, self._before_retry, self.meter.charge
-            )
+            reply = await self._reply(messages, definitions)
             normalise(reply, messages)
             self.model.context.record_edits(reply.edits, self.run.record)
             self.meter.count_turn(len(reply.calls))
@@ -201,6 +220,22 @@ class Loop:
         if is_paused:
             self.web.check_pause()
         return reply
+
+    async def _reply(self, messages: list[Message], definitions: list[Block]) -> ModelReply:
+        """Return the reply of the model; if it fails, of the next one, which stays the model of the run."""
+        while True:
+            try:
+                return await self.model.reply(
+                    self.system, messages, definitions, self._before_retry, self.meter.charge
+                )
+            except RunRefused as refusal:
+                if refusal.failure_code != "model_error" or not self.other_models:
+                    raise
+                settings, self.meter.prices = self.other_models.pop(0)
+                warning = f"The next model, {settings.model}, is tried: {refusal.sentence}"
+                self.run.record("warning", message=warning, model=settings.model)
+                self.model.use(settings)
+                messages[:] = _without_thoughts(messages)
 
     def _sourced(self, outcome: Outcome) -> Outcome:
         return replace(outcome, sources=self.web.sources)

@@ -318,7 +318,8 @@ class UsageMeter:
 # -- the request
 
 MARK: Block = {"type": "ephemeral"}
-_UNMARKABLE = ("thinking", "redacted_thinking")
+THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+"""Blocks that no mark may stand on, and that no other model takes."""
 
 
 def marked(system: list[Block], tools: list[Block], messages: list[Message]) -> Block:
@@ -336,7 +337,7 @@ def _marked_messages(messages: list[Message]) -> list[Message]:
     if last < 0 or not isinstance(messages[last]["content"], list):
         return messages
     content = list(messages[last]["content"])
-    places = [n for n, block in enumerate(content) if block.get("type") not in _UNMARKABLE]
+    places = [n for n, block in enumerate(content) if block.get("type") not in THOUGHTS]
     if not places:
         return messages
     content[places[-1]] = content[places[-1]] | {"cache_control": MARK}
@@ -499,9 +500,8 @@ class Model:
         self, settings: ModelSettings, pace: Pace | None = None, on_sent: Callable[[], None] = lambda: None
     ) -> None:
         """`on_sent` is called whenever a request has been sent, before its reply is waited for."""
-        self._settings = settings
+        self.use(settings)
         self._pace = pace or Alone()
-        self.context = ContextEdits(settings.model, settings.context_window)
         self._broken_off = ""
         self._streaming: ReplyBuilder | None = None
         self._client = anthropic.AsyncAnthropic(
@@ -512,6 +512,11 @@ class Model:
             http_client=http_client(on_sent),
             open_telemetry=False,  # spans are made of the journal
         )
+
+    def use(self, settings: ModelSettings) -> None:
+        """Call this model from now on, at the address and with the key of the first."""
+        self._settings = settings
+        self.context = ContextEdits(settings.model, settings.context_window)
 
     @property
     def partial_text(self) -> str:

@@ -20,7 +20,7 @@ from itertools import takewhile
 from typing import Any
 
 from subagent_server.loop.loop import result_block
-from subagent_server.loop.model import joined_text
+from subagent_server.loop.model import THOUGHTS, joined_text
 from subagent_server.loop.prompt import task_blocks
 from subagent_server.loop.runner import Outcome
 from subagent_server.loop.web import SERVER_CALL, Block, Message, calls_without_result, is_server_result
@@ -232,9 +232,8 @@ def _shortened(text: str) -> str:
 STOP_REASON = "stopReason"
 """Why the model ended a message: kept in a transcript, never sent."""
 
-_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 _ONLY_FROM_USERS = frozenset({"tool_result", "image", "document"})
-_ONLY_FROM_MODELS = frozenset({"tool_use", SERVER_CALL, *_THOUGHTS})
+_ONLY_FROM_MODELS = frozenset({"tool_use", SERVER_CALL, *THOUGHTS})
 _PAUSED = "pause_turn"
 _GAP = {"type": "text", "text": "(What was said here is lost. Go on.)"}
 
@@ -282,7 +281,7 @@ class _Repair:
     def __init__(self, first: Sequence[Block], answer: Callable[[Block], Block], keep_thoughts: bool) -> None:
         self._first = first
         self._answer = answer
-        self._dropped = frozenset() if keep_thoughts else _THOUGHTS
+        self._dropped = frozenset() if keep_thoughts else THOUGHTS
         self._seen: set[str] = set()
         self._whole: list[Message] = []
 
@@ -304,7 +303,7 @@ class _Repair:
     def _add_reply(self, message: Message) -> None:
         goes_on = bool(self._whole) and is_paused(self._whole[-1])
         content = [b for b in self._usable(message, _ONLY_FROM_USERS) if self._is_new(b)]
-        while content and content[-1]["type"] in _THOUGHTS:
+        while content and content[-1]["type"] in THOUGHTS:
             content.pop()  # a message may not end with a thought
         if not content:
             return

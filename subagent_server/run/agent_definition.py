@@ -324,13 +324,14 @@ class Verdict(Record):
     """What the one judge of agents has found (`verbs/check_agent.py`).
 
     It goes to the worker with the definition, in the memory file alone, and nobody judges again. `model` is
-    an id, `is_model_known` whether the API surely has it or may have it. Of `missing_tools`, names that
-    nothing here offers, the start has warned.
+    an id, and so are `other_models`; `is_model_known` says whether the API surely has it or may have it. Of
+    `missing_tools`, names that nothing here offers, the start has warned.
     """
 
     selection: Selection
     web: WebSelection
     model: str
+    other_models: list[str] = Field(default_factory=list)
     is_model_known: bool
     missing_tools: list[str] = Field(default_factory=list)
 
@@ -338,6 +339,7 @@ class Verdict(Record):
 class AgentDefinition(Record):
     """Everything a run needs to know of its agent (SPEC section 3).
 
+    `other_models` are called, in their order, when `model` has failed.
     `tools` is None where the file has no such key: everything is offered. `faults` are mistakes in the file
     that make its run be refused with `config`; `warnings` are worth telling and stop nothing; `unknown`
     keeps the keys nobody here knows. `named_servers` are defined elsewhere and looked up when a run starts.
@@ -364,6 +366,7 @@ class AgentDefinition(Record):
     system_prompt: str = ""
     runner: RunnerName = "messages"
     model: str | None = None
+    other_models: list[str] = Field(default_factory=list)
     base_url: str | None = None
     api_key_env: str = "ANTHROPIC_API_KEY"
     max_tokens: int | None = Field(default=None, ge=1)

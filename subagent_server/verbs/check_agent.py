@@ -456,15 +456,18 @@ def _of_extensions(agent: AgentDefinition) -> Iterator[Refusal]:
 
 
 def _of_budget(agent: AgentDefinition) -> Iterator[Refusal]:
-    if agent.runner != "messages" or agent.limits.budget_usd is None or has_known_price(agent.model):
+    if agent.runner != "messages" or agent.limits.budget_usd is None:
         return
-    near = misspelt_alias(agent.model)
-    model = f"{shorten(resolve_model(agent.model))}{f' (nearest: {near})' if near else ''}"
-    why = (
-        f"budgetUsd cannot be kept, because no price is known for the model {model}: name "
-        "one whose price is known, or limit the run by maxTurns and timeoutSeconds."
-    )
-    yield Refusal(why, _BUDGET)
+    for name in (agent.model, *agent.other_models):
+        if has_known_price(name):
+            continue
+        near = misspelt_alias(name)
+        model = f"{shorten(resolve_model(name))}{f' (nearest: {near})' if near else ''}"
+        why = (
+            f"budgetUsd cannot be kept, because no price is known for the model {model}: name "
+            "one whose price is known, or limit the run by maxTurns and timeoutSeconds."
+        )
+        yield Refusal(why, _BUDGET)
 
 
 def _no_model(key: str, why: str, todo: str) -> Refusal:

@@ -67,6 +67,7 @@ def verdict_of(agent: AgentDefinition) -> Verdict:
         selection=agent.selection,
         web=web_selection(agent),
         model=resolve_model(agent.model),
+        other_models=[resolve_model(model) for model in agent.other_models],
         is_model_known=unknown_model(agent) is None,
         missing_tools=[missing.name for missing in missing_tools(agent)],
     )

@@ -198,6 +198,10 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
             text=start.text,
             web=make_web_tools(verdict.web),
             ask=agent.ask,
+            other_models=[
+                (_model_settings(agent, name, setup.environment, found), None if scripted else found)
+                for name, found in ((other, find_prices(other)) for other in verdict.other_models)
+            ],
         )
         _warn(setup, verdict, [*tools, *(servers.tools if servers else [])], servers)
         if prices is None and not scripted and verdict.is_model_known:  # else the start has said so

@@ -84,7 +84,7 @@ def _of_journal(run: RunPaths) -> tuple[str | None, dict[str, PreviousCall]]:
     calls: dict[str, PreviousCall] = {}
     for event in durable.records(run.events):
         match event.get("type"):
-            case "run_started":
+            case "run_started" | "warning":  # of the change to another model
                 model = event["model"] if isinstance(event.get("model"), str) else model
             case "tool_call" | "tool_result" if event.get("server") is not True:  # the API makes those
                 call = _call(event, calls)

@@ -76,7 +76,7 @@ def test_the_page_on_agents_names_every_key() -> None:
         fields
         - {
             *("source", "distinctTool", "faults", "warnings", "unknown", "namedServers", "readFrom"),
-            *("lines", "byContract", "verdict", "served", "inputSchema", "programHash"),
+            *("lines", "byContract", "verdict", "served", "inputSchema", "programHash", "otherModels"),
         }
         - set(re.findall(r"`(\w+)`", page))
     )

@@ -212,3 +212,23 @@ def test_an_agent_carries_on_what_a_run_it_started_had_begun(world: World) -> No
     assert (world.meta(second).parent_run_id, world.meta(second).depth) == (run_id, 1)
     last = tool_results(bodies(simulator)[-1])
     assert '"result":"Helped."' in last[0]
+
+
+def test_a_list_of_models_is_tried_in_its_order_when_one_fails(world: World) -> None:
+    world.agent(model=["sonnet", "haiku", "opus"])
+    gone = {"status": 404, "message": "no such model"}
+    simulator = world.play({**shell("pwd"), "thinking": "Well."}, says("Done.", fault=[gone, gone]))
+    run_id = world.start()
+    assert world.completed(run_id) == "Done."
+    called = [body["model"] for body in bodies(simulator)]
+    assert called == ["claude-sonnet-5-5"] * 2 + ["claude-haiku-5-5", "claude-opus-5-5"]
+    kinds = [[block["type"] for block in body["messages"][1]["content"]] for body in bodies(simulator)[1:]]
+    assert kinds == [["thinking", "tool_use"], ["tool_use"], ["tool_use"]], (
+        "no model takes another's thoughts"
+    )
+    warnings = [event["message"] for event in world.events(run_id, "warning")]
+    assert warnings[-1].startswith("The next model, claude-opus-5-5, is tried: The API refused the call (404")
+    assert world.completed(continued(world, run_id, "Go on.")), "the first model is tried anew"
+    sent = bodies(simulator)[-1]
+    assert sent["model"] == "claude-sonnet-5-5"
+    assert [block["type"] for block in sent["messages"][1]["content"]] == ["tool_use"]

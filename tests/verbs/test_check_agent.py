@@ -35,6 +35,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "key": ({"apiKeyEnv": "UNSET_KEY"}, "UNSET_KEY is not set, so the model cannot be called"),
     "place": ({"cwd": "/nonexistent"}, "cwd '/nonexistent' is no directory"),
     "budget": ({"limits": {"budgetUsd": 1}, "model": "other-model"}, "no price is known for the model"),
+    "second": ({"limits": {"budgetUsd": 1}, "model": ["opus", "other-model"]}, "for the model 'other-model'"),
+    "list": ({"runner": "codex", "model": ["a", "b"]}, "model cannot be a list for the runner codex"),
+    "guarded": ({"gates": ["make test"]}, "'gates' is a limit that nothing here keeps"),
     "schema": (
         {"outputSchema": {"type": "strin"}},
         "it is not a JSON Schema 2020-12 (at type",

@@ -23,7 +23,7 @@ CUT = frozenset({"crashed", "lost", "timeout", "budget", "storage"})
 """The codes of runs that something else has ended: they go on at their last whole turn."""
 _ASKED = (
     *("runner", "command", "args", "effort", "tools", "disallowed_tools", "agents", "output_schema"),
-    *("named_servers", "code_mode", "isolation"),
+    *("named_servers", "other_models", "code_mode", "isolation"),
 )
 """What is asked of an agent besides prompts and model; limits, description and environment are not."""
 _LARGEST = 2**53 - 1
