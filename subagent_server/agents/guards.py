@@ -202,6 +202,8 @@ _READERS: Mapping[str, Callable[[Guards, str, Value, int], None]] = {
     "memory": _refused_unless(),
     "skills": _refused_unless(),
     "disablemodelinvocation": _refused_unless("false"),
+    # of later versions
+    **dict.fromkeys(("gates", "gateattempts", "parkafterseconds"), _refused_unless()),
     # Codex
     "sandboxmode": _refused_unless("dangerfullaccess", instead="say it by tools, sandbox and network"),
     "approvalpolicy": _refused_unless("never", instead="say it by ask"),
