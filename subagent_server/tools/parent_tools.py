@@ -10,7 +10,6 @@ from typing import Any, cast
 from subagent_server.run.agent_definition import RUN_AGENT_NAME, AgentDefinition
 from subagent_server.run.states import MAX_ANSWER_CHARACTERS, Status, cut
 from subagent_server.tools.spec import (
-    MAX_WAIT_SECONDS,
     RUN_ID,
     SUMMARY,
     TEXTS,
@@ -290,7 +289,7 @@ RUN_ARGUMENTS = arguments(
     ["prompt"],
     prompt=text("All it sees"),
     inputs=TEXTS | {"description": "Files"},
-    waitSeconds={"type": "number", "minimum": 0, "maximum": MAX_WAIT_SECONDS, "description": "Default 0"},
+    waitSeconds={"type": "number", "minimum": 0, "description": "Default 0"},
     label=text("Name"),
     cwd=text("Where"),
 )

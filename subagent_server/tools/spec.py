@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 Schema = dict[str, Any]
 
-MAX_WAIT_SECONDS = 86_400
-
 
 def arguments(required: list[str], **properties: Schema) -> Schema:
     """Return the input schema of a tool."""
@@ -64,8 +62,8 @@ def bounded(kind: str, least: int, most: int, default: int, use: str) -> Schema:
 
 
 def wait(default: int, use: str = "Until it ends or asks") -> Schema:
-    """Return the schema of `waitSeconds`."""
-    return bounded("number", 0, MAX_WAIT_SECONDS, default, use)
+    """Return the schema of `waitSeconds`. It has no upper bound: a wait that is too long is cut."""
+    return {"type": "number", "description": f"{use}. Default {default}", "minimum": 0}
 
 
 _NOT_SHOWN = frozenset({"additionalProperties", "minimum", "maximum", "maxLength", "maxItems"})
@@ -107,11 +105,11 @@ class Call:
 
     def wait_seconds(self, default: float = 0) -> float:
         """Return how long to wait, within the timeout of the client."""
-        return min(float(self.get("waitSeconds", default)), self.longest_wait)
+        return float(min(self.get("waitSeconds", default), self.longest_wait))
 
     def wait_note(self, default: float = 0) -> str | None:
         """Return the sentence in the answer about a wait cut short."""
-        if float(self.get("waitSeconds", default)) <= self.longest_wait:
+        if self.get("waitSeconds", default) <= self.longest_wait:
             return None
         return (
             f"waitSeconds was cut to {self.longest_wait:g}: your client gives up on longer calls; call again."

@@ -63,10 +63,11 @@ def test_a_long_wait_says_what_its_runs_do_is_cut_with_a_note_and_ends_no_run(wo
         wait_for(is_napping, BOUND, "the nap")
         cursor = parent.call("wait_for_runs", waitSeconds=0)["cursor"]
         both = parent.begin("wait_for_runs", waitSeconds=60, cursor=cursor)
-        one = parent.begin("check_status", runId=napper, waitSeconds=60)
+        one = parent.begin("check_status", runId=napper, waitSeconds=10**400)
         answer = both.result(BOUND)
         assert answer["runs"] == [] and set(answer["working"]) == {asker, napper}
         assert answer["waitNote"].startswith("waitSeconds was cut to 9")
+        assert one.result(BOUND)["waitNote"] == answer["waitNote"]
         assert one.result(BOUND)["live"]
         assert all(7 < elapsed < 60 for elapsed, _ in parent.progress)
         of_one, of_both = sorted((str(message) for _, message in parent.progress), key=len)
