@@ -96,16 +96,17 @@ def update_status(
             store.update(run_id, transitions.ProgressReported(summary=short), now()), observed.live
         )
     usage = recorded_usage(store.paths.run(run_id))
+    event: transitions.RunEvent
     if status == "completed":
-        output = masker.data(structured or {})
-        result = RunResult(outcome=Status.COMPLETED, text=text, summary=short, **output)
-        finished = transitions.Finished(summary=short, usage=usage)
-        kept = None if payload is None else masker.text(payload).encode("utf-8", "replace")
-        store.update(run_id, finished, now(), result=result, payload=kept)
+        further = masker.data(structured or {}) | ({} if short is None else {"summary": short})
+        result = RunResult(outcome=Status.COMPLETED, text=text, **further)
+        event = transitions.Finished(summary=short, usage=usage)
     else:
         failure = Failure(code="agent_error", message=cut(text) or "The agent reported that it failed.")
         result = RunResult(outcome=Status.FAILED, text=text, error=failure)
-        store.update(run_id, transitions.RunFailed(failure=failure, usage=usage), now(), result=result)
+        event = transitions.RunFailed(failure=failure, usage=usage)
+    kept = None if payload is None else masker.text(payload).encode("utf-8", "replace")
+    store.update(run_id, event, now(), result=result, payload=kept)
     signal_shim(store, run_id)
     stop_children(store, run_id)
     return observe(store, run_id)  # its processes may be gone, and the runs below it added their cost

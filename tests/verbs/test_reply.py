@@ -177,6 +177,11 @@ def test_a_run_whose_agent_promises_an_output_completes_only_with_one(service: S
     assert (view["status"], view["output"]) == ("completed", {"size": 3})
     again, _ = called(service, "update_status", Caller(RUN_ID), status="completed", payload="tall")
     assert again["output"] == {"size": 3}, "a second end changes nothing"
+    assert list(json.loads(service.store.paths.run(RUN_ID).result.read(1000))) == [
+        "outcome",
+        "text",
+        "output",
+    ]
 
 
 def test_a_stream_that_a_run_does_not_have_is_an_empty_page_that_says_why(service: Service) -> None:
@@ -217,8 +222,10 @@ def test_too_much_is_refused_with_its_bound_and_changes_nothing(
 
 
 def test_a_run_is_failed_from_outside_once(service: Service) -> None:
-    view, _ = called(service, "update_status", runId=RUN_ID, status="failed", summary="No such table.")
+    end: dict[str, Any] = {"status": "failed", "summary": "No such table.", "payload": "Half of it."}
+    view, _ = called(service, "update_status", runId=RUN_ID, **end)
     assert (view["error"]["code"], view["error"]["message"]) == ("agent_error", "No such table.")
+    assert called(service, "get_logs", runId=RUN_ID, stream="payload")[0]["text"] == "Half of it."
     before = service.store.read(RUN_ID)
     again, _ = called(service, "update_status", runId=RUN_ID, status="completed", summary="Or is there?")
     assert again["status"] == "failed" and service.store.read(RUN_ID) == before
