@@ -617,6 +617,11 @@ def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> No
             runner in ("command", "acp") and not agent.command and not is_noted,
             f"command is missing, and runner: {runner} needs one",
         ),
+        (  # read from here, it would be no program of a flow: its text is trusted by no hash
+            "runner",
+            runner == "flow",
+            "runner: flow is that of files named NAME.flow.py: name the program so, or leave runner out",
+        ),
         (
             "fail_if",
             is_built_in and agent.fail_if != FailIf(),

@@ -416,6 +416,11 @@ class AgentDefinition(Record):
         return select(self.tools, self.disallowed_tools)
 
     @property
+    def is_built_in(self) -> bool:
+        """Whether the worker starts its programs and MCP servers, and no program of a runner does."""
+        return self.runner in ("messages", "flow")
+
+    @property
     def may_delegate(self) -> bool:
         """Whether its runs may start others."""
         return bool(self.agents or self.served) or self.runner == "flow"
@@ -424,7 +429,8 @@ class AgentDefinition(Record):
     def enabled_code_mode(self) -> CodeMode | None:
         """Code mode, if it is on and its tool is not forbidden."""
         is_on = self.code_mode is not None and self.code_mode.enabled
-        return self.code_mode if is_on and CODE_TOOL_NAME not in self.disallowed_tools else None
+        is_forbidden = CODE_TOOL_NAME in self.disallowed_tools and self.runner != "flow"  # which is no tool
+        return self.code_mode if is_on and not is_forbidden else None
 
     @property
     def lifted(self) -> list[str]:

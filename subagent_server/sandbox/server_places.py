@@ -111,7 +111,7 @@ def place_of(
     """
     if server.type != "stdio":
         return None
-    if agent.runner != "messages":
+    if not agent.is_built_in:
         return ServerPlace(
             "runner", "where its runner starts it", f"the program of the runner {agent.runner} does"
         )

@@ -56,7 +56,7 @@ from subagent_server.verbs.trust_check import NotTrusted, TrustCheck
 
 def works_without_box(agent: AgentDefinition) -> bool:
     """Whether the file of an agent leaves its programs without a box."""
-    return agent.sandbox == "none" or (agent.runner != "messages" and agent.sandbox == "auto")
+    return agent.sandbox == "none" or (not agent.is_built_in and agent.sandbox == "auto")
 
 
 def why_no_commit(agent: AgentDefinition) -> str | None:
@@ -363,7 +363,7 @@ class AgentChecker:
 
     def _no_box_for_servers(self, agent: AgentDefinition, cwd: Path | None) -> str | None:
         """Return why the servers of an agent surely have no box, as a part of a sentence."""
-        if agent.runner != "messages":
+        if not agent.is_built_in:
             return f"the program of the runner {agent.runner} starts the servers itself"
         try:
             find_program(self._service.settings.environment, cwd or self._service.settings.cwd)
@@ -390,7 +390,7 @@ class AgentChecker:
         if server.sandbox is not False or _has_unset(" ".join([server.command or "", *server.args])):
             return
         key = f"mcpServers.{name}"
-        if agent.runner != "messages":
+        if not agent.is_built_in:
             why = f"the program of the runner {agent.runner} starts the servers itself"
             yield Refusal(f"{key}.sandbox cannot be kept: {why}.", key, in_file=False)
             return

@@ -80,7 +80,7 @@ def missing_tools(agent: AgentDefinition) -> list[MissingName]:
     name counts as missing only if the agent has no server, or if it is a tool of Claude Code not offered
     here.
     """
-    if agent.runner != "messages" or agent.tools is None:
+    if not agent.is_built_in or agent.tools is None:
         return []
     selection = select(agent.tools, [])
     servers = [_plain(name) for name in (*agent.mcp_servers, *agent.named_servers)]
@@ -107,7 +107,7 @@ def missing_disallowed(agent: AgentDefinition) -> list[MissingName]:
 
     A tool of Claude Code that is not here is taken away as its author wants.
     """
-    if agent.runner != "messages":
+    if not agent.is_built_in:
         return []
     selection = select([], agent.disallowed_tools)
     servers = [_plain(name) for name in (*agent.mcp_servers, *agent.named_servers)]
@@ -144,7 +144,7 @@ def tool_refusals(agent: AgentDefinition) -> Iterator[tuple[str, str]]:
 
     A name in `disallowedTools` that is probably misspelt leaves a tool that its author meant to take away.
     """
-    if agent.runner != "messages":
+    if not agent.is_built_in:
         return
     for key, selection in (
         ("tools", select(agent.tools, [])),

@@ -182,7 +182,7 @@ def _import(agent: AgentDefinition) -> None:
     importlib.import_module(RUNNERS[agent.runner].partition(":")[0])
     if agent.may_delegate:
         importlib.import_module("subagent_server.worker.delegation")
-    if (agent.mcp_servers or agent.served) and agent.runner == "messages":
+    if (agent.mcp_servers or agent.served) and agent.is_built_in:
         importlib.import_module("subagent_server.worker.connected_servers")
 
 

@@ -338,6 +338,31 @@ SHOP = scripted(
 )
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "NETWORK = False\nSANDBOX_LIMITS = {'memory': '512MiB'}",
+        "SANDBOX = 'bwrap'\nDISALLOWED_TOOLS = ['execute_python_code']",
+    ],
+)
+def test_a_flow_and_its_servers_work_in_boxes_without_its_keys(world: World, keys: str) -> None:
+    server = scripted({"name": "key", "does": {"env": "ANTHROPIC_API_KEY"}})
+    lines = "import os\nreturn [shop.key(), str(os.listdir(os.environ['HOME']))]"
+    text = body(lines, "list[str]", f"{keys}\nMCP_SERVERS = {{'shop': {server!r}}}")
+    flow(world, text.replace("agents,", "agents, shop,").replace("SANDBOX = 'none'\n", ""))
+    run_id = started(world)
+    assert output(world, run_id) == ["(unset)", "['runs', 'work']"]
+    (began,) = world.events(run_id, "run_started")
+    assert began["sandbox"].endswith("MCP servers in a box of its own: shop")
+
+
+def test_a_flow_that_takes_a_misspelt_tool_away_is_refused(world: World) -> None:
+    keys = f"DISALLOWED_TOOLS = ['mcp__shpo__book']\nMCP_SERVERS = {{'shop': {SHOP!r}}}"
+    flow(world, body("return ''", keys=keys))
+    code, message = world.failed(started(world))
+    assert code == "config" and "'mcp__shpo__book' (nearest: mcp__shop)" in message
+
+
 def test_tools_that_only_read_are_called_again_and_others_are_replayed(world: World) -> None:
     (world.home / ".cache").mkdir()
     lines = "return [shop.look(), shop.book(), shop.book(), shop.book(to=2**60)]"
