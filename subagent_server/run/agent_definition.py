@@ -237,6 +237,10 @@ class CodeMode(Record):
     stub_characters: int = Field(default=16_000, ge=0)
 
 
+_Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+"""Up to 31 years: a moment that lies so far ahead still has a date."""
+
+
 class Limits(Record):
     """The limits that end a run. Seconds of working time: waits for a slot or an answer do not count.
 
@@ -244,11 +248,11 @@ class Limits(Record):
     """
 
     max_turns: int = Field(default=100, ge=1)
-    timeout_seconds: float = Field(default=3600, gt=0, allow_inf_nan=False)
+    timeout_seconds: _Seconds = 3600
     budget_usd: Annotated[Money, Field(ge=0)] | None = None
-    ask_timeout_seconds: float = Field(default=3600, gt=0, allow_inf_nan=False)
+    ask_timeout_seconds: _Seconds = 3600
     on_ask_timeout: Literal["continue", "fail"] = "continue"
-    idle_timeout_seconds: float = Field(default=900, gt=0, allow_inf_nan=False)
+    idle_timeout_seconds: _Seconds = 900
 
 
 class FailIf(Record):
