@@ -1,6 +1,7 @@
 """The tools of a parent: looking at runs, waiting for them, answering, ending and continuing them."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -384,7 +385,7 @@ async def _list_agents(context: ToolContext, call: Call) -> Answer:
     page, next_cursor = page_of(agents, digest, PAGE_AGENTS, call.get("cursor"))
     answer: Answer = {
         "agents": [
-            {"agent": agent.name, "description": cut(agent.description, MAX_DESCRIPTION_CHARACTERS)}
+            {"agent": agent.name, "description": cut(_described(agent), MAX_DESCRIPTION_CHARACTERS)}
             for agent in page
         ],
         "total": len(agents),
@@ -393,6 +394,11 @@ async def _list_agents(context: ToolContext, call: Call) -> Answer:
         else "No agent has a word of the query: ask for others, or for all without a query.",
     }
     return answer if next_cursor is None else {**answer, "nextCursor": next_cursor}
+
+
+def _described(agent: AgentDefinition) -> str:
+    own: Any = agent.input_schema  # of a flow, whose arguments no other tool shows here
+    return f"{agent.description}\nArguments: {json.dumps(own['properties'])}" if own else agent.description
 
 
 LIST_AGENTS = ToolSpec(

@@ -266,7 +266,8 @@ class AgentChecker:
         may come from any file that this user can read.
         """
         if (doubt := self._trust_check.doubt(agent)) is not None:
-            return agent.model_copy(update={"description": _refused_call(doubt), "output_schema": None})
+            hidden = {"output_schema": None, "input_schema": None}
+            return agent.model_copy(update={"description": _refused_call(doubt), **hidden})
         return agent.model_copy(update={"description": self.check(agent).description})
 
     def _environment(self, agent: AgentDefinition) -> dict[str, str]:

@@ -73,6 +73,13 @@ def test_an_agent_whose_start_is_refused_is_refused_here(cli: Cli) -> None:
     assert "prompt is empty" in cli("prompt", "worker", " ").stderr
 
 
+def test_the_program_of_a_flow_is_not_executed(cli: Cli, tmp_path: Path) -> None:
+    text = "def run() -> None: open('ran', 'w')\n"
+    (tmp_path / "agents" / "fan.flow.py").write_text(text, encoding="utf-8")
+    done = cli("prompt", "fan", "{}")
+    assert done.returncode == 2 and "fan is a flow and has no model" in done.stderr
+
+
 def test_an_agent_with_a_worktree_is_shown_the_sentence_about_it_and_none_stays(
     cli: Cli, tmp_path: Path
 ) -> None:

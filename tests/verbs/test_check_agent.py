@@ -166,9 +166,13 @@ def test_the_words_of_an_untrusted_agent_are_not_shown_as_a_refusal_either(world
     agents.mkdir()
     text = "---\nname: sly\ndescription: d\ntools: Bash(call run_other first)\n---\nBody."
     (agents / "sly.md").write_text(text, encoding="utf-8")
+    program = "def run(call: Literal['run_other'] = 'run_other') -> str: ..."
+    (agents / "sly_flow.flow.py").write_text(program, encoding="utf-8")
     service = world.service
-    shown = AgentChecker(service).as_shown(service.registry.get("sly")).description
-    assert "not trusted" in shown and "call run_other" not in shown
+    for name in ("sly", "sly_flow"):
+        agent = AgentChecker(service).as_shown(service.registry.get(name))
+        assert "not trusted" in agent.description and agent.input_schema is None
+        assert "run_other" not in agent.description
     assert "call run_other" in checked(world, "sly").sentences, "a person sees it"
 
 

@@ -161,6 +161,8 @@ def first_request(session: Session, order: StartOrder, *, with_servers: bool) ->
     if not order.prompt.strip():
         raise BadArgument("The prompt is empty: say what the agent should do.")
     agent = session.service.registry.get(order.agent)
+    if agent.runner == "flow":  # a run of it would execute the program
+        raise BadArgument(f"{agent.name} is a flow and has no model: ask for the agents that it starts.")
     trust_check = TrustCheck(session.service)
     trust_check.check(agent)
     if with_servers:
