@@ -77,6 +77,13 @@ _OTHER_TYPES = {"local": "stdio", "remote": "http", "streamable-http": "http", "
 """Types of a server as other tools write them."""
 _OF_BOX = ("sandbox", "network", "sandbox_read", "sandbox_write")
 _SERVER_FIELDS = fields_of(ServerDefinition)
+_THEIR_SERVER_FIELDS = {
+    "tools": "enabled_tools",
+    "includetools": "enabled_tools",
+    "excludetools": "disabled_tools",
+}
+"""How Copilot and Gemini CLI call them."""
+_DISABLED = (("disabled", True), ("enabled", False))
 _CODE_MODE_FIELDS = {**fields_of(CodeMode), "maxtimeout": "max_timeout_seconds"}
 """`maxTimeout` is what CPE files call it."""
 
@@ -482,7 +489,9 @@ def _named(value: Value, line: int | None, reading: Reading) -> Iterator[_Named]
 
 def _server(name: str, block: Block, line: int | None, reading: Reading) -> ServerDefinition:
     part = _KeyedPart(f"mcpServers.{name}", reading)
-    part.fill(block, _SERVER_FIELDS)
+    part.fill(block, {**_SERVER_FIELDS, **_THEIR_SERVER_FIELDS})
+    for key in (key for key, value in block.items() if (canonical(key), as_json(value)) in _DISABLED):
+        reading.notes.fault(f"{part.where} is disabled: take it out, or its key {key}", block.lines[key])
     is_typed = "type" in part.values
     if not is_typed and "command" not in part.values:
         rule = "http or sse, with its url" if "url" in part.values else "or a command"
@@ -530,8 +539,10 @@ def _broken_rules(server: ServerDefinition, given: Mapping[str, object]) -> list
     return [(key, rule) for key, is_broken, rule in rules if is_broken]
 
 
-def _chosen_tools(value: Value, _: _Key) -> list[str]:
+def _chosen_tools(value: Value, _: _Key) -> list[str] | None:
     names = as_names(value)
+    if names == ["*"]:
+        return None
     if not names:
         raise WrongValue("must name at least one tool, or be left out")
     return names
