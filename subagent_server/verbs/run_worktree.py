@@ -4,6 +4,7 @@
 """
 
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -222,6 +223,14 @@ def _inherited_state(store: RunStore, before: str) -> WorktreeState:
 # -- The end, and what comes after it.
 
 
+_SLOW_SECONDS, _REST_SECONDS = 1.0, 30.0
+_held_up: dict[str, float] = {}
+"""Until when this process leaves a repository alone in which git failed after a wait, as for a lock.
+
+Lists look at many runs: each would wait for it again.
+"""
+
+
 def settle(store: RunStore, meta: RunMeta, *, patience: float = GIT_SECONDS) -> WorktreeState | None:
     """Keep or remove the worktree of a run whose programs have ended; None if it has none, or not any more.
 
@@ -253,9 +262,14 @@ def settle_if_possible(
     store: RunStore, meta: RunMeta, *, patience: float = GIT_SECONDS
 ) -> WorktreeState | SubagentError | None:
     """Settle a worktree; return its new state, or the reason why it could not be settled."""
+    repository, began = "" if meta.worktree is None else meta.worktree.repository, time.monotonic()
+    if began < _held_up.get(repository, 0.0):
+        return GitFailed("settle the worktree", "it was held up in that repository a moment ago")
     try:
         return settle(store, meta, patience=patience)
     except SubagentError as error:
+        if time.monotonic() - began > _SLOW_SECONDS:
+            _held_up[repository] = time.monotonic() + _REST_SECONDS
         return error
 
 

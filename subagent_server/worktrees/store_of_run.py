@@ -23,8 +23,8 @@ from subagent_server.worktrees.git import GIT_SECONDS, Git, GitFailed, harmless_
 BRANCHES = "subagent"
 """The first part of the name of every branch made for a run."""
 _PINS = "refs/subagent/base"
-_STALE_SECONDS = 5.0
-"""The age at which the lock of a reference of ours is that of a git that was killed."""
+_STALE_SECONDS, _STALE_PACKED_SECONDS = 5.0, 60.0
+"""The age at which the lock of a reference of ours, or of all packed ones, is that of a git that was killed."""
 _LOOK_SECONDS = 30.0
 """A FIFO in the place of a file of a repository would hold up each look for good."""
 _PATTERNS = "info/sparse-checkout"
@@ -226,25 +226,37 @@ def pin_base(git: Git, worktree: Worktree) -> None:
 def set_reference(git: Git, name: str, commit: str | None) -> None:
     """Let a reference of ours name a commit, or be gone; durable, and without a log. Raises GitFailed.
 
-    Git holds the lock of one reference for milliseconds, so an old one is that of a git that was killed.
+    Git holds the lock of one reference for milliseconds, so an old one is that of a git that was killed. To
+    delete one it takes the lock of the packed ones, too, which `git gc` holds for longer: while it reads all
+    references, and then while it writes.
     """
-    lock = Path(git.variables["GIT_DIR"], f"{name}.lock")
+    directory = Path(git.variables["GIT_DIR"])
     value = ("-d", name) if commit is None else (name, commit)
     words = ("-c", "core.logAllRefUpdates=false", "update-ref", "--no-deref", *value)
-    _drop_stale(lock)
+    _drop_stale(directory, name)
     try:
         git.run("write a reference", *words)
     except GitFailed:  # git has waited for the lock, which by now is old
-        if not _drop_stale(lock):
+        if not _drop_stale(directory, name):
             raise
         git.run("write a reference", *words)
-    sync_directories(Path(git.variables["GIT_DIR"], name).parent)
+    sync_directories((directory / name).parent)
 
 
-def _drop_stale(lock: Path) -> bool:
+def _drop_stale(directory: Path, name: str) -> bool:
+    """Remove the locks that a killed git has left; return whether there were any."""
+    own = _drop_old([directory / f"{name}.lock"], _STALE_SECONDS)
+    packed = [directory / "packed-refs.new", directory / "packed-refs.lock"]
+    return _drop_old(packed, _STALE_PACKED_SECONDS) or own
+
+
+def _drop_old(files: Sequence[Path], seconds: float) -> bool:
+    """Remove what is there of these files if nothing of it was written for so long."""
+    there = [file for file in files if os.path.lexists(file)]
     with suppress(OSError):
-        if time.time() - lock.lstat().st_mtime > _STALE_SECONDS:
-            lock.unlink()
+        if there and time.time() - max(file.lstat().st_mtime for file in there) > seconds:
+            for file in there:
+                file.unlink()
             return True
     return False
 

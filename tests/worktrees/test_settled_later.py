@@ -156,16 +156,49 @@ def test_commits_that_cannot_be_read_do_not_keep_the_files_from_being_merged(
     assert git("-C", repository.top, "status", "--porcelain") == ""
 
 
-@pytest.mark.parametrize("seconds_old", [0, 60])
+@pytest.mark.parametrize(
+    ("left", "seconds_old"),
+    [
+        (["refs/subagent/base/run.lock"], 0),
+        (["refs/subagent/base/run.lock"], 60),
+        (["packed-refs.lock"], 90),
+        (["packed-refs.new", "packed-refs.lock"], 90),
+        (["packed-refs.new"], 90),
+    ],
+)
 def test_the_lock_of_a_git_that_was_killed_keeps_no_reader_from_its_work(
-    tmp_path: Path, seconds_old: int
+    tmp_path: Path, left: list[str], seconds_old: int
 ) -> None:
     make_repository(tmp_path / "top")
     directory, name = tmp_path / "top" / ".git", "refs/subagent/base/run"
     ours = harmless_git(os.environ, directory).at(directory, GIT_DIR=str(directory))
     set_reference(ours, name, ours.commit("HEAD"))
-    lock = directory / f"{name}.lock"
-    lock.touch()
-    os.utime(lock, (time.time() - seconds_old,) * 2)
+    locks = [directory / each for each in left]
+    for lock in locks:
+        lock.touch()
+        os.utime(lock, (time.time() - seconds_old,) * 2)
     set_reference(ours, name, None)
-    assert not lock.exists() and ours.commit(name) is None
+    assert not any(map(Path.exists, locks)) and ours.commit(name) is None
+
+
+def test_references_that_are_just_packed_are_waited_for_once_by_a_reader_of_many_runs(
+    world: World, repository: Repository
+) -> None:
+    world.play(says("Done."))
+    run_id = world.start()
+    world.completed(run_id)
+    world.gone(run_id)
+    removed = world.paths(run_id).worktree.path.read_text(encoding="utf-8")
+    world.paths(run_id).worktree.path.write_text(removed.replace("removed", "removing"), encoding="utf-8")
+    lock, new = (repository.top / ".git" / f"packed-refs.{end}" for end in ("lock", "new"))
+    lock.touch()
+    os.utime(lock, (time.time() - 90,) * 2)
+    new.write_text("half of it", encoding="utf-8")
+    assert world.look(run_id).live is False and phase(world, run_id) == "removing"
+    assert "packed-refs.lock" in world.cli("doctor").stdout
+    assert lock.exists() and new.exists()
+    lock.unlink()
+    new.unlink()
+    assert world.look(run_id).live is False and phase(world, run_id) == "removing"
+    world.cli("ls", env={"PYTHONHASHSEED": "0"})  # of a process of its own, which was held up by nothing
+    assert phase(world, run_id) == "removed"
