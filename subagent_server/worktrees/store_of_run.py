@@ -24,7 +24,7 @@ BRANCHES = "subagent"
 """The first part of the name of every branch made for a run."""
 _PINS = "refs/subagent/base"
 _STALE_SECONDS, _STALE_PACKED_SECONDS = 5.0, 60.0
-"""The age at which the lock of a reference of ours, or of all packed ones, is that of a git that was killed."""
+"""The age at which the lock of a reference of ours, and of all packed ones, is that of a killed git."""
 _LOOK_SECONDS = 30.0
 """A FIFO in the place of a file of a repository would hold up each look for good."""
 _PATTERNS = "info/sparse-checkout"
