@@ -247,7 +247,7 @@ class AgentCalls:
     async def _fate(self, planned: _Call) -> tuple[Fate, RunMeta | None]:
         """Return what becomes of a call, and the run that is on record for it."""
         known = self._known.get(planned.identity)
-        if known is None or planned.fresh or planned.agent.name in self._options.fresh:
+        if known is None or planned.fresh:
             return Fate.NEW, None
         meta = (await self._look(known)).meta
         is_ours = meta.parent_run_id == self._run.run_id
@@ -470,13 +470,16 @@ class AgentCalls:
     # -- on disk
 
     def _runs_on_record(self, chain: Sequence[str]) -> dict[str, str]:
-        """Return the newest run of each identity, of this run and of those that it continues."""
+        """Return the newest run of each identity, of this run and of those that it continues.
+
+        Runs of agents that shall be asked anew count as not there, so equal keys share the one that is made.
+        """
         found: dict[str, str] = {}
         for flow in chain:
             for child in sorted(self._store.children_of(flow)):
                 with suppress(SubagentError):  # a start that never was, or a damaged run: it is asked anew
-                    self._store.read(child)
-                    if (identity := self._store.read_request(child).call_id) is not None:
+                    meta, identity = self._store.read(child), self._store.read_request(child).call_id
+                    if identity is not None and meta.agent_name not in self._options.fresh:
                         found[identity] = child
         return found
 

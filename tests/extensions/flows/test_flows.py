@@ -228,6 +228,21 @@ def test_a_failed_call_raises_again_unless_it_shall_be_tried_anew(world: World) 
     assert states(world, third) == ["new"]
 
 
+def test_what_is_asked_anew_is_asked_once_and_its_result_kept(world: World) -> None:
+    lines = (
+        "a, b = agents.worker.call(prompt='task a', key='k'), agents.worker.call(prompt='task a', key='k')\n"
+        "return ''.join(gather(a, b)) + agents.worker(prompt='task b', fresh=True)"
+    )
+    flow(world, body(lines))
+    simulator = world.play(DONE)
+    run_id = started(world)
+    assert output(world, run_id) == "done adone adone b" and asked(simulator) == {"a": 1, "b": 1}
+    for fresh, counts in (([], (1, 2)), (["worker"], (2, 3)), ([], (2, 4))):
+        run_id = again(world, run_id, fresh=fresh)
+        assert output(world, run_id) == "done adone adone b"
+        assert asked(simulator) == dict(zip("ab", counts, strict=True))
+
+
 def test_after_a_failure_no_call_is_begun_and_running_ones_end(world: World) -> None:
     lines = "return ''.join(gather(*[agents.worker.call(prompt=f'task {n}') for n in range(6)], limit=2))"
     flow(world, body(lines))
