@@ -96,14 +96,13 @@ def read_flow(path: Path, text: str, notes: Notes) -> AgentDefinition:
     for key in _NOT_OF_FLOWS:
         if key in definition.lines:
             notes.fault(f"{key} cannot be kept: a flow has no model", definition.lines[key])
-    update: dict[str, Any] = {
+    update = {
         "runner": "flow",
         "program_hash": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest(),
         "code_mode": CodeMode(enabled=True),
     }
     try:
-        update["input_schema"], output = _signature(tree)
-        update |= {} if output is None else {"output_schema": output}
+        update |= _signature(tree)
     except _Wrong as error:
         notes.fault(str(error), error.line)
     except RecursionError:
@@ -114,12 +113,11 @@ def read_flow(path: Path, text: str, notes: Notes) -> AgentDefinition:
 def _constants(tree: ast.Module, notes: Notes) -> Block:
     """Return the keys of the agent. One that is set in another way than by a literal, once, is a fault."""
     block = Block()
-    values: dict[ast.AST, ast.expr] = {}
+    values: dict[ast.AST, Any] = {}
     for node in tree.body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if len(targets) == 1 and isinstance(targets[0], ast.Name):
-                values[targets[0]] = node.value
+        match node:
+            case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=value):
+                values[target] = value
     for target, name in _names_set(tree):
         line = target.lineno
         if not name.isupper():
@@ -155,7 +153,7 @@ def _names_set(tree: ast.Module) -> Iterator[tuple[Any, str]]:
 # -- the signature
 
 
-def _signature(tree: ast.Module) -> tuple[JsonSchema, JsonSchema | None]:
+def _signature(tree: ast.Module) -> dict[str, Any]:
     """Return the schema of the arguments of `run`, and that of what it returns: None for a text."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     found = [node for node in tree.body if isinstance(node, kinds) and node.name == "run"]
@@ -185,7 +183,8 @@ def _signature(tree: ast.Module) -> tuple[JsonSchema, JsonSchema | None]:
     if run.returns is None:
         raise _Wrong("run() does not say what type it returns", run)
     output = types.schema(run.returns)
-    return _object(properties, required), None if output == _TYPES["str"] else output
+    own = {"input_schema": _object(properties, required)}
+    return own | {"output_schema": None if output == _TYPES["str"] else output}
 
 
 def _object(properties: dict[str, object], required: list[str]) -> dict[str, object]:

@@ -14,13 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, validate_call
 
 from subagent_server.extensions.code_mode.flow_record import FlowRecord
-from subagent_server.extensions.code_mode.identity import (
-    Fate,
-    Identities,
-    call_digest,
-    digest,
-    fate_of,
-)
+from subagent_server.extensions.code_mode.identity import Fate, Identities, call_digest, digest, fate_of
 from subagent_server.extensions.code_mode.python_text import function_name
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, RunRefused, SubagentError, choices
@@ -140,11 +134,8 @@ class AgentCalls:
     @property
     def table(self) -> list[tuple[str, list[str] | None]]:
         """The names of the agents as functions, with the parameters of flows."""
-        found: list[tuple[str, list[str] | None]] = []
-        for name, agent in self._by_function.items():
-            schema: Any = agent.input_schema
-            found.append((name, list(schema["properties"]) if isinstance(schema, dict) else None))
-        return found
+        schemas: dict[str, Any] = {name: agent.input_schema for name, agent in self._by_function.items()}
+        return [(name, list(schema["properties"]) if schema else None) for name, schema in schemas.items()]
 
     async def reply(self, function: str, arguments: dict[str, Any]) -> Answer:
         """Answer one record of the program.

@@ -191,6 +191,7 @@ class _Record(BaseModel):
     end: int | None = None
     fault: str | None = None
     value: JsonValue = None
+    why: str | None = None
     failed: str | None = None
 
 
@@ -430,7 +431,8 @@ class ProgramOutcome(IntEnum):
 class ProgramEnd:
     """How a program has ended: its output in the length for the model, and a remark unless all went well.
 
-    `value` is what the function of a flow has returned, `failed` the code of a failed run that has ended it.
+    `value` is what the function of a flow has returned, `why` the error and `failed` the code of a failed run
+    that have ended it.
     """
 
     outcome: ProgramOutcome
@@ -438,6 +440,7 @@ class ProgramEnd:
     output: str
     remark: str = ""
     value: Any = None
+    why: str | None = None
     failed: str | None = None
 
 
@@ -463,7 +466,7 @@ def judged(channel: Channel, exit_code: int | None, output: str) -> ProgramEnd:
         return ProgramEnd(ProgramOutcome.DONE, exit_code, output, value=ended.value)
     else:
         remark = f"[exit code {exit_code}]"
-        return ProgramEnd(ProgramOutcome.RAISED, exit_code, output, remark, failed=ended.failed)
+        return ProgramEnd(ProgramOutcome.RAISED, exit_code, output, remark, None, ended.why, ended.failed)
     return ProgramEnd(ProgramOutcome.DIED, exit_code, output, f"[the program died: {how}]")
 
 

@@ -61,11 +61,11 @@ class FlowRunner:
     async def _outcome(self, end: ProgramEnd) -> Outcome:
         agent, output = self.programs.setup.agent, end.output.strip()
         is_dry = self.request.flow is not None and self.request.flow.dry_run
-        if end.failed == "dry_run" or (is_dry and end.outcome is ProgramOutcome.DONE):
-            return Outcome(dry_run_text(self.store, self.request.run_id))
+        if is_dry and end.outcome in (ProgramOutcome.DONE, ProgramOutcome.RAISED):
+            then = f"\nThen it ended with {end.why}" if end.why and end.failed != "dry_run" else ""
+            return Outcome(dry_run_text(self.store, self.request.run_id) + then)
         if end.outcome is not ProgramOutcome.DONE:
-            words = output.rpartition("\n")[2] if end.outcome is ProgramOutcome.RAISED else ""
-            message = cut(words or end.remark.strip("[]"))
+            message = cut(end.why or end.remark.strip("[]"))
             code = "budget" if end.failed == "budget" else "agent_error"
             return Outcome(output, failure=Failure(code=code, message=message, hint=_HINT))
         if agent.output_schema is not None:

@@ -10,7 +10,7 @@ Records on the socket to the host are lines of JSON:
     {"call": 1, "function": "github.get", "arguments": {}}    a call, answered by its number
     {"end": 0}                                                0 well, 1 it raised, 2 out of memory
     {"end": 0, "value": {}}                                   what the function of a flow has returned
-    {"end": 1, "failed": "budget"}                            a failed run of an agent has ended it
+    {"end": 1, "why": "ValueError: no", "failed": null}       an error has ended it; `failed` is that of a run
     {"fault": "..."}                                          this module has failed; the exit code is 3
 
 The host (`execution.Channel`) trusts them no more than the code itself, which can write anything here.
@@ -39,6 +39,7 @@ _TOP_LEVEL_AWAIT = 0x2000
 _FUTURE_ANNOTATIONS = 0x1000000
 _TREE = 0x400
 _MOST_RESULT = 4_000_000
+_MOST_WHY = 4_000
 
 
 class ToolError(Exception):
@@ -508,9 +509,9 @@ def _run(source: str, names: dict[str, Any], flow: dict[str, Any] | None) -> tup
             _with_value(tree)
         code = compile(tree, FILE, "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
-        print("Nothing was run.", file=sys.stderr)  # the last line says why, as of every error
-        _print_error(error)
-        return {"end": 1}, 1
+        why = _printed(error)
+        print("Nothing was run.", file=sys.stderr)
+        return {"end": 1, "why": why}, 1
     try:
         _keep_source(source)
         space = _execute(code, names)
@@ -523,14 +524,11 @@ def _run(source: str, names: dict[str, Any], flow: dict[str, Any] | None) -> tup
     except SystemExit as error:
         return _exit_code(error.code)
     except MemoryError as error:
-        _print_error(error)
+        _printed(error)
         return {"end": 2}, 2
-    except RunFailed as error:
-        _print_error(error)
-        return {"end": 1, "failed": error.code}, 1
     except BaseException as error:  # noqa: BLE001 - whatever the code raises is its result
-        _print_error(error)
-        return {"end": 1}, 1
+        failed = _short(str(error.code)) if isinstance(error, RunFailed) else None
+        return {"end": 1, "why": _printed(error), "failed": failed}, 1
     return end, 0
 
 
@@ -569,7 +567,7 @@ def _exit_code(code: Any) -> tuple[dict[str, Any], int]:
         return {"end": 0}, 0
     if not isinstance(code, int):
         print(code, file=sys.stderr)
-        return {"end": 1}, 1
+        return {"end": 1, "why": _short(str(code))}, 1
     return {"end": int(code != 0)}, code & 0xFF
 
 
@@ -580,8 +578,8 @@ def _keep_source(source: str) -> None:
     linecache.cache[FILE] = (len(source), None, source.splitlines(True), FILE)
 
 
-def _print_error(error: BaseException) -> None:
-    """Print a traceback without the frames of this file."""
+def _printed(error: BaseException) -> str:
+    """Print a traceback without the frames of this file; return the error in short."""
     import traceback
 
     shown = traceback.TracebackException.from_exception(error)
@@ -591,6 +589,11 @@ def _print_error(error: BaseException) -> None:
         each.stack[:] = [frame for frame in each.stack if frame.filename != _OWN]
         todo += [other for other in (each.__cause__, each.__context__) if other is not None]
     print("".join(shown.format()), end="", file=sys.stderr)
+    return _short(f"{type(error).__name__}: {shown}" if str(shown) else type(error).__name__)
+
+
+def _short(text: str) -> str:
+    return text[:_MOST_WHY].encode("utf-8", "replace").decode()
 
 
 def _bound_resources(limits: dict[str, int]) -> None:

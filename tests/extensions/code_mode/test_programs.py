@@ -45,7 +45,7 @@ def test_code_that_no_interpreter_and_a_call_that_no_tool_takes_make_no_call(wor
     results = outcomes(world, *codes)
     for number, (result, expected) in enumerate(zip(results, codes.values(), strict=True)):
         assert expected in result and "[exit code 1]" in result, result
-        assert ("Nothing was run.\n" in result) == (number < 2), result
+        assert ("Nothing was run.\n[exit code 1]" in result) == (number < 2), result
     (run_id,) = world.store.run_ids()
     assert world.events(run_id, "program_call") == []
 

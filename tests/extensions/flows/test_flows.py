@@ -325,6 +325,9 @@ return found"""
     [
         ("return 3", "str", "invalid_output", "returned int"),
         ("import sys; sys.exit(0)", "str", "invalid_output", "returned nothing"),
+        ("raise ValueError('two\\n\\nlines')", "str", "agent_error", "ValueError: two\n\nlines"),
+        ("print('well'); raise SystemExit(1)", "str", "agent_error", "exit code 1"),
+        ("raise RunFailed('no', 'dry_run', {})", "str", "agent_error", "RunFailed: no"),
         ("(await later())", "str", "agent_error", "SyntaxError: "),
         ("return {}", "list[int]", "invalid_output", "not of type 'array'"),
         ("import os; os._exit(3)", "str", "agent_error", "exit code 3"),
@@ -475,6 +478,10 @@ def test_a_dry_run_starts_nothing_and_lists_what_would_be(world: World) -> None:
     assert "2 recorded" in said and "2 new" in said and "The rest is likely to cost" in said
     assert sorted(states(world, dry)) == ["new", "new", "recorded", "recorded"]
     assert asked(simulator).total() == 2 and not world.store.children_of(dry)
+    then = "many)]\n    try: agents.worker(prompt='task x')\n    except RunFailed: [].pop()"
+    flow(world, FAN.replace("many)]", then).replace("gather\n", "gather, RunFailed\n"))
+    said = output(world, again(world, dry, dry_run=True))
+    assert "1 new" in said and said.endswith("\nThen it ended with IndexError: pop from empty list")
 
 
 def test_kills_at_random_moments_repeat_and_lose_nothing(world: World) -> None:
