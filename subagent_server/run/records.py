@@ -15,6 +15,7 @@ from pydantic import (
     PlainSerializer,
     SerializerFunctionWrapHandler,
     model_serializer,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticSerializationError
@@ -190,12 +191,21 @@ def _figure_by_figure(rule: Callable[[str], tuple[Any, bool]]) -> Usage:
 # generator maps them. Times are ISO 8601 UTC with milliseconds, money is a decimal string in USD.
 
 
+NEXT_STEP = "Its log shows how far it came; continue it, or start it again."
+"""The hint of a failure that knows no better one."""
+
+
 class Failure(Record):
     """The reason of a failed run: a stable code, one sentence, and a hint at the next step."""
 
     code: str
     message: str
     hint: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_hint(cls, given: Any) -> Any:
+        return {**given, "hint": given.get("hint") or NEXT_STEP} if isinstance(given, dict) else given
 
 
 class PayloadInfo(Record):

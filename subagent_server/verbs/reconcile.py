@@ -21,7 +21,7 @@ from subagent_server.run.journal import RunJournal, recorded_usage
 from subagent_server.run.locks import exclusive
 from subagent_server.run.paths import RECORD_BYTES, RunPaths
 from subagent_server.run.processes import now
-from subagent_server.run.records import Failure, RunMeta, Usage
+from subagent_server.run.records import NEXT_STEP, Failure, RunMeta, Usage
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.stderr import failpoint
 from subagent_server.run.store import RunStore, restore, retire
@@ -174,7 +174,6 @@ EXIT_STORAGE = 74
 """The exit code of a worker that could not write its end: that of sysexits.h for faults of files."""
 _EXIT_SECONDS = 5.0
 """How long a killed worker may take to give back its locks, such as that of its worktree."""
-_HINT_LOGS = "Its log shows how far it came; continue it, or start it again."
 
 
 @dataclass(frozen=True)
@@ -317,9 +316,7 @@ def _declare_dead(store: RunStore, run: RunPaths) -> Observed:
 def _verdict(run: RunPaths, ended: dict[str, Any] | None, silence: str | None = None) -> Failure:
     """Return the failure of a run that left no result; `silence` is how another host fell silent."""
     if ended is not None and ended.get("fenced") is True:
-        return Failure(
-            code="lost", message="Its node could not reach the runs root, and ended it.", hint=_HINT_LOGS
-        )
+        return Failure(code="lost", message="Its node could not reach the runs root, and ended it.")
     if ended is not None and ended.get("workerStarted"):
         return _crashed(run, ended)
     if ended is not None or "worker" not in read_shim(run):
@@ -336,7 +333,6 @@ def _verdict(run: RunPaths, ended: dict[str, Any] | None, silence: str | None = 
         code="lost",
         message="The worker and the shim of the run are gone, and neither recorded how it ended"
         + (f": {silence}." if silence else "."),
-        hint=_HINT_LOGS,
     )
 
 
@@ -345,23 +341,23 @@ def _crashed(run: RunPaths, ended: dict[str, Any]) -> Failure:
         return Failure(
             code="timeout",
             message="The time of the run was over, and its worker no longer answered: it was ended.",
-            hint=f"{_HINT_LOGS} {run.worker_out.name} in its directory holds what the worker printed.",
+            hint=f"{NEXT_STEP} {run.worker_out.name} in its directory holds what the worker printed.",
         )
     number, code = ended.get("signal"), ended.get("exitCode")
     if code == EXIT_STORAGE:
         return Failure(
             code="storage",
             message=f"The worker could not write how the run ended: {run.worker_out.name} says why.",
-            hint=f"Fix that. {_HINT_LOGS}",
+            hint=f"Fix that. {NEXT_STEP}",
         )
     if isinstance(number, int):
         names = {each.value: each.name for each in signal.Signals}
         how = f"was killed by {names.get(number, f'signal {number}')}"
         memory = "Without your doing that is most often memory: look at the kernel's log. "
-        hint = (memory if number == signal.SIGKILL else "") + _HINT_LOGS
+        hint = (memory if number == signal.SIGKILL else "") + NEXT_STEP
     else:
         how = f"ended with exit code {code if isinstance(code, int) else 'that nobody can read'}"
-        hint = f"{run.worker_out.name} in its directory holds what it printed. {_HINT_LOGS}"
+        hint = f"{run.worker_out.name} in its directory holds what it printed. {NEXT_STEP}"
     return Failure(
         code="crashed",
         message=f"The worker {how} without a result.",

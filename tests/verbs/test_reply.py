@@ -225,6 +225,7 @@ def test_a_run_is_failed_from_outside_once(service: Service) -> None:
     end: dict[str, Any] = {"status": "failed", "summary": "No such table.", "payload": "Half of it."}
     view, _ = called(service, "update_status", runId=RUN_ID, **end)
     assert (view["error"]["code"], view["error"]["message"]) == ("agent_error", "No such table.")
+    assert view["error"]["hint"] == "Its log shows how far it came; continue it, or start it again."
     assert called(service, "get_logs", runId=RUN_ID, stream="payload")[0]["text"] == "Half of it."
     before = service.store.read(RUN_ID)
     again, _ = called(service, "update_status", runId=RUN_ID, status="completed", summary="Or is there?")
