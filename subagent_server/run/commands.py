@@ -14,6 +14,7 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -155,9 +156,21 @@ def validator(schema: Any) -> "Validator":
     import jsonschema
     from jsonschema_specifications import REGISTRY
 
-    kind = getattr(jsonschema, validator_name(schema) or NEWEST)
-    made: Validator = kind(schema, registry=REGISTRY)
+    usual = getattr(jsonschema, validator_name(schema) or NEWEST)
+    extend: Any = jsonschema.validators.extend  # without types in the library
+    made: Validator = extend(usual, {"multipleOf": _multiple_of})(schema, registry=REGISTRY)
     return made
+
+
+def _multiple_of(judge: "Validator", unit: float, value: Any, _: Any) -> Iterator["ValidationError"]:
+    """Judge by the digits as they were written. The library divides floats: 19.99 was no multiple of 0.01."""
+    from jsonschema.exceptions import ValidationError
+
+    def exact(number: float) -> Fraction:
+        return Fraction(repr(number) if isinstance(number, float) else number)
+
+    if judge.is_type(value, "number") and (exact(value) / exact(unit)).denominator != 1:
+        yield ValidationError(f"{value!r} is not a multiple of {unit}")
 
 
 async def misfit(schema: Any, value: Any, seconds: float = CHECK_SECONDS) -> str | None:

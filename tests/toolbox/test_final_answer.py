@@ -88,3 +88,22 @@ def test_a_cancelled_check_leaves_no_process() -> None:
 def children() -> str:
     """Return the pids of the processes that this one has started and not collected."""
     return Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "fits"),
+    [
+        (0.01, 19.99, True),
+        (0.01, 19.995, False),
+        (0.1, 1e300, True),
+        (3, 9, True),
+        (2, 9, False),
+        (0.5, 7, True),
+    ],
+)
+def test_an_amount_is_a_multiple_by_the_digits_that_were_written(
+    unit: float, value: float, fits: bool
+) -> None:
+    final = FinalAnswer({"type": "object", "properties": {"price": {"multipleOf": unit}}})
+    result, _ = asyncio.run(answered(final, {"price": value}))
+    assert result.is_error is not fits, result.text
