@@ -113,10 +113,10 @@ def with_arguments(agent: AgentDefinition, order: StartOrder) -> StartOrder:
         if order.arguments is not None:
             raise BadArgument(f"Agent {agent.name} is no flow and takes no arguments: give it a prompt.")
         return order
-    if not isinstance(agent.input_schema, dict):
-        return replace(order, prompt="{}")  # the fault of its file is why its run will be refused
-    parameters = cast("dict[str, Any]", agent.input_schema["properties"])
     given = dict(order.arguments or {})
+    if not isinstance(agent.input_schema, dict):  # the fault of its file is why its run will be refused
+        return replace(order, prompt=json.dumps(given))  # a continuation of that run needs them
+    parameters = cast("dict[str, Any]", agent.input_schema["properties"])
     if order.prompt.strip():
         given = (
             {"prompt": order.prompt} | given if "prompt" in parameters else _as_object(order.prompt) | given

@@ -243,6 +243,18 @@ def test_what_is_asked_anew_is_asked_once_and_its_result_kept(world: World) -> N
         assert asked(simulator) == dict(zip("ab", counts, strict=True))
 
 
+def test_arguments_outlive_a_continuation_that_a_fault_of_the_file_refuses(world: World) -> None:
+    flow(world)
+    simulator = world.play(DONE)
+    first = started(world, many=1)
+    output(world, first)
+    flow(world, FAN.replace(" -> list[str]", ""))
+    second = again(world, first)
+    assert world.failed(second)[0] == "config"
+    flow(world)
+    assert output(world, again(world, second)) == ["done 0"] and asked(simulator).total() == 1
+
+
 def test_after_a_failure_no_call_is_begun_and_running_ones_end(world: World) -> None:
     lines = "return ''.join(gather(*[agents.worker.call(prompt=f'task {n}') for n in range(6)], limit=2))"
     flow(world, body(lines))
