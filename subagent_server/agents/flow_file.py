@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.agents.agent_file import Origin, read_definition
+from subagent_server.agents.guards import GUARDS
 from subagent_server.agents.yaml_reader import (
     AgentFileError,
     Block,
@@ -129,7 +130,7 @@ def _constants(tree: ast.Module, notes: Notes) -> Block:
             except (KeyError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError, NotYaml):
                 rule = "set once, on the first level, to a literal: the file is read, and not executed"
                 notes.fault(f"{name} must be {rule}", line)
-        elif target in values and is_ours(name):
+        elif target in values and (is_ours(name) or canonical(name) in GUARDS):
             notes.fault(f"{name} cannot be kept: it is no key of a flow, which has no model", line)
         elif target in values and (near := nearest_key(name)) is not None:
             notes.warn(f"{name} is a constant of the program (nearest key: {near})", line)

@@ -373,7 +373,7 @@ SHOP = scripted(
 @pytest.mark.parametrize(
     "keys",
     [
-        "NETWORK = False\nSANDBOX_LIMITS = {'memory': '512MiB'}",
+        "NETWORK = False\nSANDBOX_LIMITS = {'processes': 64}",
         "SANDBOX = 'bwrap'\nDISALLOWED_TOOLS = ['execute_python_code']",
     ],
 )
