@@ -224,6 +224,7 @@ IN_WORDS = {
     "float_type": "must be a number, such as 1.5",
     "decimal_parsing": "must be an amount, such as 2.50",
     "decimal_type": "must be an amount, such as 2.50",
+    "value_error": "is out of range",  # only amounts of money are judged by a function of ours
     "string_pattern_mismatch": "must have the form that docs/slurm.md shows",  # only `placement` has patterns
 }
 """What pydantic calls by its own words, in those of a person."""
