@@ -85,7 +85,13 @@ class Line:
         self._reading = False
         self._sending = threading.Lock()
         os.set_inheritable(descriptor, False)
-        os.register_at_fork(after_in_child=lambda: os.close(descriptor))
+        os.register_at_fork(after_in_child=self._leave)
+
+    def _leave(self) -> None:
+        """Close the copy of a child, once: a child of that may have another file at its number."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor != -1:
+            os.close(descriptor)
 
     def task(self) -> dict[str, Any]:
         """Return the task of the program."""

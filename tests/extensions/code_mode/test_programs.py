@@ -28,6 +28,9 @@ def test_a_program_calls_the_tools_of_a_server_and_its_output_is_the_result(
         "import os, subprocess, sys\nprint('1')\nsubprocess.run(['echo', '2'])\nprint('3', file=sys.stderr)\n"
         "os.write(1, b'4\\xff\\n')\nprint('\\ud800')": "1\n2\n3\n4\ufffd\n\\ud800",
         "import os\n'ANTHROPIC_API_KEY' in os.environ, os.environ.get('OWN')": "(False, 'mine')",
+        "import os\nif os.fork() == 0:\n    file = open('kept', 'w')\n    if os.fork() == 0:\n"
+        "        print('by a child of a child', file=file)\n    else:\n        os.wait()\n    file.close()\n"
+        "    os._exit(0)\nos.wait()\nopen('kept').read()": "by a child of a child",
         "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: Shop = 1\nA()": "A(x=1)",
     }
     assert outcomes(world, *codes, sandbox=sandbox, env={"OWN": "mine"}) == list(codes.values())
