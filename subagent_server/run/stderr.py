@@ -121,6 +121,13 @@ def lack_of_room(error: BaseException) -> str | None:
     return None
 
 
+def half_upgraded(error: BaseException) -> str | None:
+    """Return a sentence for an error of a program whose files are replaced one by one; None for any other."""
+    if isinstance(error, ImportError) and (error.name or "").startswith("subagent_server"):
+        return f"A file of subagent is missing or of another version, as amid an upgrade: {str(error)[:300]}."
+    return None
+
+
 def check_open_files(number: int) -> None:
     """Check that this process may open so many more files.
 

@@ -109,8 +109,7 @@ def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -
     except LaunchFailed as error:
         end_unbegun(run, Failure(code="launch_failed", message=error.sentence))
     except Exception as error:
-        lack = stderr.lack_of_room(error)
-        if lack is None:
+        if (lack := stderr.lack_of_room(error) or stderr.half_upgraded(error)) is None:
             raise
         end_unbegun(run, Failure(code="launch_failed", message=f"The worker could not begin. {lack}"))
 
@@ -184,6 +183,8 @@ def _import(agent: AgentDefinition) -> None:
         importlib.import_module("subagent_server.worker.delegation")
     if (agent.mcp_servers or agent.served) and agent.is_built_in:
         importlib.import_module("subagent_server.worker.connected_servers")
+    if agent.enabled_code_mode is not None and (where := extensions.tools_for("codeMode")) is not None:
+        extensions.imported(where)
 
 
 def _take_import_lock(slots: Directory) -> int:

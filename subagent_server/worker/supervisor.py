@@ -17,7 +17,7 @@ from subagent_server.run.errors import RunRefused, SubagentError
 from subagent_server.run.processes import NODE, on_node
 from subagent_server.run.records import Failure, Message, WorktreeState
 from subagent_server.run.states import MessageStatus
-from subagent_server.run.stderr import lack_of_room, log_exception
+from subagent_server.run.stderr import half_upgraded, lack_of_room, log_exception
 from subagent_server.run.store import RunStore
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.toolbox.run_context import RunOver
@@ -136,17 +136,9 @@ class Supervisor:
         return state
 
     def _unforeseen(self, error: Exception) -> Failure:
-        lack = lack_of_room(error)
-        if lack is not None:
+        if (lack := lack_of_room(error) or half_upgraded(error)) is not None:
             return Failure(code="crashed", message=f"The worker could not go on. {lack}")
         log_exception()
-        if isinstance(error, ImportError) and (error.name or "").startswith("subagent_server"):
-            return Failure(  # an upgrade replaces one file after the other
-                code="crashed",
-                message=f"The worker could not go on, because a file of subagent was missing or of another "
-                f"version, as amid an upgrade: {error}."[:500],
-                hint="Continue the run when the upgrade is over.",
-            )
         return Failure(
             code="agent_error",
             message=f"The worker met a fault of its own: {type(error).__name__}: {error}"[:500],

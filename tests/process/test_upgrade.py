@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -76,17 +77,23 @@ def test_a_module_that_is_empty_while_it_is_written_never_passes_for_the_end_of_
     assert world.events(run_id)[-1]["type"] == "run_ended"
 
 
-def test_a_run_that_meets_a_file_of_another_version_is_to_be_continued(world: World) -> None:
-    world.agent(codeMode=True)
+@pytest.mark.parametrize(
+    ("keys", "module", "failure"),
+    [
+        ({"codeMode": True}, "extensions/code_mode/__init__.py", "launch_failed"),
+        ({"runner": "command", "command": "true", "prompt": ""}, "extensions/programs/command.py", "crashed"),
+    ],
+    ids=["before it has begun", "when it begins"],
+)
+def test_a_run_that_meets_a_file_of_another_version_says_so(
+    world: World, keys: dict[str, Any], module: str, failure: str
+) -> None:
+    world.agent(**keys)
     world.environment["SUBAGENT_WARM"] = "0"
-    installed, module = Installation(world.home / "installed"), "extensions/code_mode/__init__.py"
+    installed = Installation(world.home / "installed")
     with serving(world, installed) as server:
         installed.add(module, 'raise ImportError("it is of another version", name=__name__)\n')
         run_id = ordered(server, 1)
         code, message = world.failed(run_id)
-        assert (code, "as amid an upgrade: it is of another version" in message) == ("crashed", True)
+        assert (code, "as amid an upgrade: it is of another version" in message) == (failure, True), message
         world.gone(run_id)
-    world.play(says("Done."))
-    installed.add(module, "")
-    done = world.cli("continue", run_id)
-    assert done.returncode == 0 and "Done." in done.stdout, done.stderr

@@ -57,6 +57,8 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
     """
     agent, run = setup.agent, setup.run
     request = run.request()
+    module, name = DIALECTS[agent.runner]
+    make = getattr(import_module(f"subagent_server.extensions.programs.{module}"), name)
     box = await asyncio.to_thread(box_of_program, setup)
     setup.record_start(request, _UNSANDBOXED if box is None else mark_of(box), agent.model)
     log = ServerLog(
@@ -76,8 +78,6 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
         connections = _connections(setup, opened)
         task = _task(setup, request, past, box, connections.relay)
         run.adopt([*past.messages, {"role": "user", "content": list(task.content)}])
-        module, name = DIALECTS[agent.runner]
-        make = getattr(import_module(f"subagent_server.extensions.programs.{module}"), name)
         dialect: Dialect = make(task, events, Permissions(run, beside_work=True))
         start = partial(_start, setup, dialect, log, connections, boxed)
         watched = entered_off_loop(watching(setup.watch, f"the program {agent.runner}"))
