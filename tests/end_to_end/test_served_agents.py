@@ -115,6 +115,18 @@ def test_the_seeds_parent_has_the_seeds_coder_as_an_mcp_server(world: World, cod
     assert {"reply_subagent", "wait_for_runs"} <= offered
 
 
+def test_a_flow_that_has_no_other_server_has_the_agent_as_a_function(world: World) -> None:
+    write_seed(world)
+    served = {"command": "subagent", "args": ["serve", "--config", str(world.work / "coder_agent.cpe.yaml")]}
+    program = (
+        f"from subagent import coder\nSANDBOX = 'none'\nMCP_SERVERS = {{'coder': {served!r}}}\n"
+        f"def run() -> str: return coder.run_implement_change(**{CHANGE!r}, waitSeconds=60).json()['result']"
+    )
+    (world.agents / "lead.flow.py").write_text(program, encoding="utf-8")
+    world.play(says("Changed."))
+    assert world.completed(world.start("", agent="lead")) == "Changed."
+
+
 def test_it_asks_its_parent_and_stays_within_the_depth_of_the_tree(world: World) -> None:
     write_seed(world)
     served = {"command": "subagent", "args": ["serve", "--config=coder_agent.cpe.yaml"], "prefix": True}

@@ -104,7 +104,7 @@ async def open_runner(setup: RunnerSetup) -> Runner:
     setup.record_start(request, sandbox.mark)
     async with AsyncExitStack() as cleanup:
         listed: Sequence[Tool] = ()
-        if agent.mcp_servers:
+        if agent.mcp_servers or agent.served:
             # Not at the top: this imports the SDK of the protocol.
             from subagent_server.worker.connected_servers import connect_servers
 
