@@ -473,6 +473,9 @@ def _answer_without_body(request: Request, stored: StoredPayload) -> Response | 
     """Return the answer to a request that gets no payload, or None."""
     if not takes_gzip(request.headers.getlist("accept-encoding")):
         return _payload_refused(406, "The payload comes compressed: send Accept-Encoding: gzip.")
+    known = ",".join(request.headers.getlist("if-none-match"))
+    if stored.tag in {tag.strip().removeprefix("W/") for tag in known.split(",")}:
+        return Response(status_code=304, headers={"etag": stored.tag})
     return Response(headers=_headers(stored)) if request.method == "HEAD" else None
 
 
@@ -481,8 +484,9 @@ def _headers(stored: StoredPayload) -> dict[str, str]:
         "content-type": "text/plain; charset=utf-8",
         "content-encoding": "gzip",
         "content-length": str(stored.size),
+        "etag": stored.tag,
         "vary": "Accept-Encoding",
-        "cache-control": "no-store",
+        "cache-control": "private, no-cache",
         "x-content-type-options": "nosniff",
         "content-security-policy": "sandbox",
     }

@@ -169,10 +169,11 @@ class NoPayload(CallerError):
 
 @dataclass(frozen=True)
 class StoredPayload:
-    """An open file of `size` bytes. The caller closes it."""
+    """An open file of `size` bytes, and its `ETag`. The caller closes it."""
 
     file: BinaryIO
     size: int
+    tag: str
 
 
 def open_payload(service: Service, run_id: str, caller: Caller = USER) -> StoredPayload:
@@ -194,7 +195,7 @@ def open_payload(service: Service, run_id: str, caller: Caller = USER) -> Stored
     if facts.st_size > MAX_STORED_BYTES or os.pread(descriptor, len(_GZIP), 0) != _GZIP:
         file.close()
         raise _damaged(run_id, "it was not stored as a payload")
-    return StoredPayload(file, facts.st_size)
+    return StoredPayload(file, facts.st_size, f'"{run_id}-{facts.st_size:x}-{facts.st_mtime_ns:x}"')
 
 
 def _damaged(run_id: str, why: str) -> NoPayload:

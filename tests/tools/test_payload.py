@@ -51,6 +51,9 @@ def test_a_payload_is_passed_on_as_it_is_stored(world: World) -> None:
         assert whole.body == world.paths(agent_id).payload.path.read_bytes()
         assert gzip.decompress(whole.body).decode() == f"{PAYLOAD} ***", "without secrets"
         assert get(server, agent_id, Range="bytes=0-9").body == whole.body, "a range is ignored"
+        known = get(server, agent_id, If_None_Match=f'"old", W/{whole.headers["etag"]}')
+        assert (known.status, known.body, known.headers["etag"]) == (304, b"", whole.headers["etag"])
+        assert get(server, agent_id, If_None_Match='"old"').status == 200
         refused = get(server, agent_id, "gzip;q=0, br, identity")
         assert refused.status == 406 and "Accept-Encoding: gzip" in refused.json["error"]
         head = server.ask("HEAD", f"/api/agents/{agent_id}/payload", Accept_Encoding="gzip")
