@@ -162,7 +162,7 @@ def scripted_service(service: Service, agent: AgentDefinition, script: PlayedScr
         environment = scripted_environment(environment, new_key())
     elif not is_scripted(environment):
         return service
-    if agent.runner not in ("messages", "flow"):
+    if not agent.is_built_in:
         raise BadArgument(
             f"Agent {agent.name} thinks by `runner: {agent.runner}`, and a script plays the Messages API "
             "alone: start it without a script."
