@@ -157,13 +157,17 @@ class _KeyedPart:
         return f"{self.where}.{camel(name)}" if self.where else camel(name)
 
     def fill(self, block: Block, fields: Mapping[str, str]) -> None:
-        """Read the keys of a mapping; those that are not in `fields` are unknown."""
+        """Read the keys of a mapping; those that are not in `fields` are unknown, but a limit is refused."""
         for key, value in block.items():
             name = fields.get(canonical(key))
-            if name is None:
-                self.reading.keep_unknown(f"{self.where}.{key}", value, block.lines.get(key))
+            unknown, line = f"{self.where}.{key}", block.lines.get(key)
+            if name is None and self.where in ("limits", "sandboxLimits"):
+                near = nearest_key(unknown)
+                self.reading.guards.refuse(unknown, line, f"nearest: {near}" if near else "")
+            elif name is None:
+                self.reading.keep_unknown(unknown, value, line)
             elif not is_null(value):
-                self.put(name, value, block.lines.get(key))
+                self.put(name, value, line)
 
     def put(self, name: str, value: Value, line: int | None) -> None:
         """Read the value of a field; a second one is a fault."""

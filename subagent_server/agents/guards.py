@@ -50,7 +50,7 @@ class Guards:
     denied: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
-    def refuse(self, key: str, line: int, what: str = "") -> None:
+    def refuse(self, key: str, line: int | None, what: str = "") -> None:
         """Refuse the runs of this agent, whoever carries them out."""
         message = f" ({what})" if what else ""
         self.notes.fault(f"{shorten(key)} is a limit that nothing here keeps{message}: take it out", line)
