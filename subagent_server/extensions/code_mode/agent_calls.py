@@ -251,6 +251,11 @@ class AgentCalls:
             has_begun = await asyncio.to_thread(self._store.paths.run(known).transcript.exists)
         code = meta.error.code if meta.error is not None else None
         retry = self._options.retry_failed
+        if planned.agent.runner == "flow" and has_begun and meta.status.is_terminal:
+            # it has a record of its own: continued, it pays for nothing twice, as a new run would
+            program = (await asyncio.to_thread(self._store.read_request, known)).agent.get("programHash")
+            if program != planned.agent.program_hash or (retry and meta.status is Status.FAILED):
+                return Fate.RESUMED, meta
         return fate_of(meta.status, code, has_begun=has_begun, is_ours=is_ours, retry_failed=retry), meta
 
     async def _begun(self, planned: _Call, previous: RunMeta | None) -> str:

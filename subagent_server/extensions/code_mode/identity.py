@@ -60,7 +60,8 @@ def call_digest(
     return digest(
         {
             "prompt": prompt,
-            "systemPrompt": agent.system_prompt,
+            # an edited flow is the same call: its run is continued
+            "systemPrompt": agent.name if agent.runner == "flow" else agent.system_prompt,
             "model": resolve_model(agent.model),
             "definition": {**definition, "mcp_servers": servers},
             "inputs": [hashlib.sha256(data).hexdigest() for data in inputs],

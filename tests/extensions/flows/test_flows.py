@@ -243,6 +243,24 @@ def test_what_is_asked_anew_is_asked_once_and_its_result_kept(world: World) -> N
         assert asked(simulator) == dict(zip("ab", counts, strict=True))
 
 
+def test_an_edited_flow_within_a_flow_pays_for_nothing_twice(world: World) -> None:
+    flow(world, body("return agents.inner()").replace("['worker']", "['inner']"))
+    lines = "a = agents.worker(prompt='task a')\n"
+    simulator = world.play(DONE)
+    flow(world, body(f"{lines}return a + missing"), "inner")
+    run_id = started(world)
+    world.failed(run_id)
+    run_id = again(world, run_id, retry_failed=True)
+    assert "NameError" in world.failed(run_id)[1] and states(world, run_id) == ["resumed"]
+    for edited, result in (("a", "done a"), ("a + agents.worker(prompt='task b')", "done adone b")):
+        flow(world, body(f"{lines}return {edited}"), "inner")
+        run_id = again(world, run_id)
+        assert output(world, run_id) == result and states(world, run_id) == ["resumed"]
+    run_id = again(world, run_id)
+    assert output(world, run_id) == "done adone b" and states(world, run_id) == ["recorded"]
+    assert asked(simulator) == {"a": 1, "b": 1}
+
+
 def test_arguments_outlive_a_continuation_that_a_fault_of_the_file_refuses(world: World) -> None:
     flow(world)
     simulator = world.play(DONE)
