@@ -61,9 +61,7 @@ _TYPES: dict[str, JsonSchema] = {
     "dict": {"type": "object"},
     "Any": True,
 }
-_CLOSED = (
-    "str, int, float, bool, None, list[...], dict[str, ...], Literal[...], X | Y, Any, or a TypedDict here"
-)
+_CLOSED = "str, int, float, bool, None, Any, list[...], dict[str, ...], Literal[...], X | Y, a TypedDict here"
 
 
 class _Wrong(Exception):
@@ -264,9 +262,7 @@ class _Types:
             inherited: Any = self.schema(parent, depth + 1)
             properties |= inherited["properties"]
             required += inherited["required"]
-        is_total = not any(
-            each.arg == "total" and ast.unparse(each.value) == "False" for each in node.keywords
-        )
+        is_total = "total=False" not in map(ast.unparse, node.keywords)
         for field in node.body:
             if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
                 continue
