@@ -99,7 +99,8 @@ class CommandDialect:
             return Outcome("", failure=failure)
         if not outcome.has_output and outcome.text is text:
             # its beginning may be a banner: the last line of an output is nearer to a result
-            return replace(outcome, summary=text.rstrip().rpartition("\n")[2].strip()[:300])
+            lines = [line for line in text.splitlines() if line.strip(" `")]  # not the end of a fence
+            return replace(outcome, summary=lines[-1].strip()[:300] if lines else None)
         return outcome
 
     def _with_result_file(self, outcome: Outcome) -> Outcome:
@@ -110,7 +111,11 @@ class CommandDialect:
         except OSError as error:
             return _bad_result(outcome, f"cannot be read ({error.strerror or error})")
         try:
-            return Outcome(outcome.text, output=json.loads(content), has_output=True)
+            output = json.loads(content)
+            summary = output.get("summary") if isinstance(output, dict) else output
+            if not isinstance(summary, str):
+                summary = json.dumps(output, ensure_ascii=False)
+            return Outcome(outcome.text, output=output, has_output=True, summary=summary[:300])
         except (ValueError, RecursionError):
             if self._task.agent.output_schema is not None:
                 return _bad_result(outcome, "is not JSON")

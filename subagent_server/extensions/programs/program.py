@@ -376,7 +376,7 @@ class ProgramRunner:
                 with self._run.waiting():
                     await self._others_done(conversation)
             elif self._events.idle_seconds >= self._agent.limits.idle_timeout_seconds:
-                said = self._events.last_words
+                said = self._events.last_words or self._events.text.strip()[-_LONGEST_WORDS:]
                 words = f" Its last words: {said}" if said else " It had said nothing."
                 raise RunRefused(
                     "timeout",

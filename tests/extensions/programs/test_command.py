@@ -92,6 +92,10 @@ BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
         *({"failIf": {"output": "(a|a)*b"}}, "agent_error", "simplify it"),
     ),
     "a code of its own": ("raise SystemExit(4)", {"failIf": {"exitCodes": [4]}}, "agent_error", "with 4"),
+    "silence after a question on its output": (
+        "import time; print('Press Enter to log in', flush=True); time.sleep(600)",
+        *({"limits": {"idleTimeoutSeconds": 1.2}}, "timeout", "Press Enter to log in"),
+    ),
     "silence": (
         "import sys, time; print('Log in at the terminal', file=sys.stderr, flush=True); time.sleep(600)",
         *({"limits": {"idleTimeoutSeconds": 0.5}}, "timeout", "Log in at the terminal"),
@@ -120,6 +124,12 @@ def test_text_in_a_result_file_is_the_result_and_a_banner_no_summary(tmp_path: P
     written = direct(tmp_path, writes + "print('Welcome to mini 2.4')").outcome
     assert written.text == "Fixed it.\nIn a.py." and written.to_result().summary is None
     (tmp_path / "result.json").unlink()
+    writes = "import os; open(os.environ['SUBAGENT_RESULT_FILE'], 'w').write('{\"n\": 1}'); "
+    structured = direct(tmp_path, writes + "print('Welcome to mini 2.4')").outcome
+    assert structured.output == {"n": 1} and structured.summary == '{"n": 1}'
+    (tmp_path / "result.json").unlink()
+    fenced = direct(tmp_path, "print('Here it is:\\n```json\\n{}\\n```')").outcome
+    assert fenced.summary == "{}"
     code = "print('Welcome to mini 2.4\\nFixed it.'); raise SystemExit(1)"
     printed = direct(tmp_path, code, failIf={"exitCodes": [4]}).outcome
     assert printed.text.startswith("Welcome") and printed.summary == "Fixed it."
