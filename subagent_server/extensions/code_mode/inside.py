@@ -48,6 +48,12 @@ class ToolError(Exception):
     __module__ = "__main__"  # so that a traceback names it as the code does
 
 
+class WrongCall(SyntaxError):
+    """A call of a tool that cannot go well, found before the code runs."""
+
+    __module__ = "__main__"
+
+
 class RunFailed(Exception):
     """A run of an agent has failed: `code` says how, `view` is what its parent sees of it."""
 
@@ -198,15 +204,22 @@ class RemoteTool:
 
     def __call__(self, *positional: Any, **given: Any) -> Any:
         given = {name: value for name, value in given.items() if value is not ...}
-        unknown = [] if self._more else [name for name in given if name not in self._keys]
-        missing = [name for name in self._required if name not in given]
-        if positional:
-            raise TypeError(f"{self.__name__}() takes its arguments by name: {self._takes()}")
-        if unknown:
-            raise TypeError(f"{self.__name__}() has no argument {unknown[0]!r}; it takes {self._takes()}")
-        if missing:
-            raise TypeError(f"{self.__name__}() needs the argument {missing[0]!r}; it takes {self._takes()}")
+        fault = self.fault(bool(positional), given)
+        if fault is not None:
+            raise TypeError(fault)
         return self._line.call(self.__name__, {self._keys.get(n, n): value for n, value in given.items()})
+
+    def fault(self, positional: bool, given: Any) -> str | None:
+        """Return what is wrong with a call with these names of arguments; None among them: more follow."""
+        unknown = [] if self._more else [name for name in given if name and name not in self._keys]
+        missing = [] if None in given else [name for name in self._required if name not in given]
+        if positional:
+            return f"{self.__name__}() takes its arguments by name: {self._takes()}"
+        if unknown:
+            return f"{self.__name__}() has no argument {unknown[0]!r}; it takes {self._takes()}"
+        if missing:
+            return f"{self.__name__}() needs the argument {missing[0]!r}; it takes {self._takes()}"
+        return None
 
     def _takes(self) -> str:
         names = [name if name in self._required else f"{name} (optional)" for name in self._keys]
@@ -484,16 +497,56 @@ def _calls_run(tree: Any) -> bool:
     needed: int = (
         len(given.posonlyargs) + len(given.args) - len(given.defaults) + given.kw_defaults.count(None)
     )
-    todo = [node for node in tree.body if type(node).__name__ not in (*definitions, "ClassDef")]
+    others = [node for node in tree.body if type(node).__name__ not in (*definitions, "ClassDef")]
+    return needed == 0 and all(
+        type(node).__name__ != "Name" or node.id != "run" for node in _with_parts(others)
+    )
+
+
+def _with_parts(nodes: list[Any]) -> list[Any]:
+    """Return these parts of the code with all that they contain."""
+    found = []
+    todo = [*nodes]
     while todo:
-        node = todo.pop()
-        if type(node).__name__ == "Name" and node.id == "run":
-            return False
+        found.append(node := todo.pop())
         for value in vars(node).values():
             todo += [
                 each for each in (value if isinstance(value, list) else [value]) if hasattr(each, "_fields")
             ]
-    return needed == 0
+    return found
+
+
+def _check_calls(tree: Any, names: dict[str, Any], source: str) -> None:
+    """Find calls of tools that cannot go well before any of the code runs: the others may have effects.
+
+    What the code gives a meaning of its own, wherever it does, is not checked.
+
+    Raises:
+        WrongCall: there is no such tool, or it does not take these arguments.
+    """
+    nodes = _with_parts([tree])
+    own = {each.id for each in nodes if type(each).__name__ == "Name" and type(each.ctx).__name__ != "Load"}
+    for each in nodes:
+        if type(each).__name__ != "keyword":
+            given = (getattr(each, field, None) for field in ("name", "asname", "arg", "rest"))
+            own.update(name.partition(".")[0] for name in given if isinstance(name, str))
+    calls = [each for each in nodes if type(each).__name__ == "Call"]
+    for call in sorted(calls, key=lambda each: (each.lineno, each.col_offset)):
+        is_attribute = type(call.func).__name__ == "Attribute"
+        name = call.func.value if is_attribute else call.func
+        meant = None if type(name).__name__ != "Name" or name.id in own else names.get(name.id)
+        fault = None
+        try:
+            if is_attribute and isinstance(meant, Namespace):
+                meant = getattr(meant, call.func.attr)
+            if isinstance(meant, RemoteTool) and "*" not in own:
+                positional = any(type(each).__name__ != "Starred" for each in call.args)
+                fault = meant.fault(positional, [each.arg for each in call.keywords])
+        except AttributeError as error:
+            fault = str(error)
+        if fault is not None:
+            line = source.splitlines()[call.lineno - 1]
+            raise WrongCall(fault, (FILE, call.lineno, call.col_offset + 1, line))
 
 
 def _with_value(tree: Any) -> None:
@@ -512,6 +565,7 @@ def _run(source: str, names: dict[str, Any], flow: dict[str, Any] | None) -> tup
         tree: Any = compile(source, FILE, "exec", flags | _TREE, dont_inherit=True)
         calls_run = flow is None and _calls_run(tree)
         if flow is None:
+            _check_calls(tree, names, source)
             _with_value(tree)
         code = compile(tree, FILE, "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:

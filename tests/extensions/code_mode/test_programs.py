@@ -31,6 +31,8 @@ def test_a_program_calls_the_tools_of_a_server_and_its_output_is_the_result(
         "import os\nif os.fork() == 0:\n    file = open('kept', 'w')\n    if os.fork() == 0:\n"
         "        print('by a child of a child', file=file)\n    else:\n        os.wait()\n    file.close()\n"
         "    os._exit(0)\nos.wait()\nopen('kept').read()": "by a child of a child",
+        "def price(n, m):\n    return shop.price(**{'n': n}).json()['n'] + m\nprice(1, m=2)": "3",
+        "class Till:\n    def price(self):\n        return 4\nshop = Till()\nshop.price()": "4",
         "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: Shop = 1\nA()": "A(x=1)",
     }
     assert outcomes(world, *codes, sandbox=sandbox, env={"OWN": "mine"}) == list(codes.values())
@@ -40,15 +42,20 @@ def test_code_that_no_interpreter_and_a_call_that_no_tool_takes_make_no_call(wor
     codes = {
         "shop.price(n=1)\ndef f(:": "line 2",
         "x = 1\0": "null byte",
-        "shop.prise(n=1)": "AttributeError: shop has no tool 'prise'; it has price",
-        "shop.price(m=1)": "TypeError: shop.price() has no argument 'm'; it takes n",
-        "shop.price()": "TypeError: shop.price() needs the argument 'n'",
-        "shop.price(1)": "TypeError: shop.price() takes its arguments by name",
+        "shop.price(n=1)\nshop.prise(n=1)": "line 2\n    shop.prise(n=1)",
+        "shop.price(n=1)\nif 0:\n    shop.prise()": "WrongCall: shop has no tool 'prise'; it has price",
+        "shop.price(n=1)\nprice(m=1)": "WrongCall: shop.price() has no argument 'm'; it takes n",
+        "shop.price(n=1)\nshop.price()": "WrongCall: shop.price() needs the argument 'n'",
+        "shop.price(n=1)\nshop.price(1)": "WrongCall: shop.price() takes its arguments by name",
+        "getattr(shop, 'prise')(n=1)": "AttributeError: shop has no tool 'prise'; it has price",
+        "p = shop.price\np(**{'m': 1})": "TypeError: shop.price() has no argument 'm'; it takes n",
+        "p = shop.price\np()": "TypeError: shop.price() needs the argument 'n'",
+        "p = shop.price\np(1)": "TypeError: shop.price() takes its arguments by name",
     }
     results = outcomes(world, *codes)
     for number, (result, expected) in enumerate(zip(results, codes.values(), strict=True)):
         assert expected in result and "[exit code 1]" in result, result
-        assert ("Nothing was run.\n[exit code 1]" in result) == (number < 2), result
+        assert ("Nothing was run.\n[exit code 1]" in result) == (number < 7), result
     (run_id,) = world.store.run_ids()
     assert world.events(run_id, "program_call") == []
 
