@@ -103,6 +103,7 @@ def test_the_table_fits_80_columns_and_has_a_mark_and_a_word(cli: Cli) -> None:
 
 def test_what_a_run_is_about_is_never_empty(cli: Cli) -> None:
     agent_works = {"text": "Reading the change."}
+    never_began = cli.made("aaaaaa", transitions.StopRequested(), prompt="Look elsewhere.")
     with cli.living("222222") as works, cli.living("333333") as begins:
         for run_id, kind, facts in (
             (begins, "run_started", {"prompt": "Look."}),
@@ -111,6 +112,7 @@ def test_what_a_run_is_about_is_never_empty(cli: Cli) -> None:
             RunJournal(cli.store.paths.run(run_id)).append(kind, now(), facts)
         rows = {row.split()[2]: row for row in cli("ls").stdout.splitlines()[1:]}
     assert rows[works].endswith("Reading the change.") and rows[begins].endswith("Look.")
+    assert rows[never_began].endswith("Look elsewhere.")
 
 
 def test_a_run_that_cannot_be_read_is_listed_as_such(cli: Cli) -> None:

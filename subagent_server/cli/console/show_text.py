@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -24,10 +25,12 @@ from subagent_server.cli.console.terminal import (
     with_local_time,
     without_colours,
 )
+from subagent_server.run.errors import UnreadableMeta
 from subagent_server.run.journal import count, latest_doing, render
 from subagent_server.run.paths import RootPaths
 from subagent_server.run.records import RunMeta
 from subagent_server.run.states import TOKENS, Status, dollars
+from subagent_server.run.store import read_request
 from subagent_server.verbs.views import RunRow, RunView
 
 # -- The cells that every list of runs on a terminal shares. A short list does not wait for pydantic.
@@ -51,7 +54,11 @@ def what_cell(root: RootPaths, row: RunRow) -> str:
     if row.unreadable is not None:
         return one_line(row.unreadable)
     slot = "waits for a slot" if row.waiting_for_slot else None
-    told = row.summary or row.live_reason or slot or latest_doing(root.run(row.run_id))
+    run = root.run(row.run_id)
+    told = row.summary or row.live_reason or slot or latest_doing(run)
+    if not told:  # it has not begun, or never did
+        with suppress(UnreadableMeta):
+            told = read_request(run).prompt
     node = f"on {row.node}" if row.node and not row.is_over else None
     return " · ".join(one_line(text) for text in (row.label, node, told) if text)
 
