@@ -102,14 +102,14 @@ def _missing_servers(names: Sequence[str], servers: Sequence[str]) -> list[Missi
     return missing
 
 
-def missing_disallowed(agent: AgentDefinition) -> list[MissingName]:
-    """Return the names in `disallowedTools` that no tool of a run has, as far as this can be known before it.
+def missing_guarded(agent: AgentDefinition, names: list[str]) -> list[MissingName]:
+    """Return which names of `disallowedTools` or `ask` no tool of a run has, as far as this is known now.
 
     A tool of Claude Code that is not here is taken away as its author wants.
     """
     if not agent.is_built_in:
         return []
-    selection = select([], agent.disallowed_tools)
+    selection = select([], names)
     servers = [_plain(name) for name in (*agent.mcp_servers, *agent.named_servers)]
     known = {*ALWAYS, *_STARTS_AGENTS, *_ELSEWHERE, CODE_TOOL_NAME, *map(tool_name, agent.agents)}
     missing = [
@@ -142,13 +142,14 @@ def _named(missing: Sequence[MissingName]) -> str:
 def tool_refusals(agent: AgentDefinition) -> Iterator[tuple[str, str]]:
     """Yield why a run cannot have the tools that its agent's file asks for: the key, and a sentence.
 
-    A name in `disallowedTools` that is probably misspelt leaves a tool that its author meant to take away.
+    A misspelt name in `disallowedTools` or `ask` leaves a tool that its author meant to guard.
     """
     if not agent.is_built_in:
         return
     for key, selection in (
         ("tools", select(agent.tools, [])),
         ("disallowedTools", select([], agent.disallowed_tools)),
+        ("ask", select([], agent.ask)),
     ):
         if selection.restricted:
             named = ", ".join(name[:80] for name in selection.restricted[:_MOST_NAMED])
@@ -157,9 +158,10 @@ def tool_refusals(agent: AgentDefinition) -> Iterator[tuple[str, str]]:
                 f"{key}: {named} asks for a restriction that the built-in loop cannot keep: name the tool "
                 "without the part in parentheses, leave it out, or choose `runner: claude`, which keeps it.",
             )
-    if misspelt := [name for name in missing_disallowed(agent) if name.nearest]:
-        message = f"disallowedTools names what is not here: {_named(misspelt)}"
-        yield "disallowedTools", f"{message}. Name a tool that is here, or leave it out."
+    for key, names in (("disallowedTools", agent.disallowed_tools), ("ask", agent.ask)):
+        if misspelt := [name for name in missing_guarded(agent, names) if name.nearest]:
+            message = f"{key} names what is not here: {_named(misspelt)}"
+            yield key, f"{message}. Name a tool that is here, or leave it out."
     if problem := web_selection(agent).problem:
         yield "tools", problem
 

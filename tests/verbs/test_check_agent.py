@@ -20,6 +20,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"disallowedTools": "Reed, Skill"},
         "disallowedTools names what is not here: 'Reed' (nearest: Read)",
     ),
+    "asked": ({"ask": "Bsh"}, "ask names what is not here: 'Bsh' (nearest: Bash)"),
+    "asking": ({"ask": ["Bash(git *)"]}, "ask: Bash(git *) asks for a restriction"),
     "planned": (
         {"permissionMode": "plan", "mcpServers": {"s": ECHO}},
         "permissionMode: plan cannot be kept for the tools of MCP servers",
