@@ -46,7 +46,7 @@ _KEYS = frozenset(
     {
         *("agents", "limits", "mcpservers", "sandbox", "network", "sandboxlimits", "sandboxread", "env"),
         *("sandboxwrite", "cwd", "maxconcurrent", "disallowedtools", "tools", "isolation", "budgetusd"),
-        *("timeoutseconds", "asktimeoutseconds", "onasktimeout"),
+        *("timeoutseconds", "asktimeoutseconds", "onasktimeout", "placement"),
     }
 )
 """What a flow can keep; the other keys of agent files are about a model."""

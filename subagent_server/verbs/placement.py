@@ -20,10 +20,11 @@ from subagent_server.settings import Settings, read_own_file
 
 _NAME = re.compile(r"[A-Za-z0-9_.,-]{1,64}")
 _OPTION = re.compile(r"--[a-z][a-z-]{1,40}(=[A-Za-z0-9_.,:/@%+=&|*()\[\]-]{1,200})?")
-_OURS = frozenset(
-    {"--job-name", "--requeue", "--output", "--error", "--export", "--export-file", "--array", "--chdir"}
+_OURS = (
+    *("--job-name", "--requeue", "--output", "--error", "--export-file", "--array", "--chdir"),
+    *("--clusters", "--test-only", "--wait", "--wrap"),
 )
-"""Options on which the launcher itself depends."""
+"""Options on which the launcher itself depends. sbatch takes any beginning of a name for the whole."""
 _AT_SLURM = {"cpus": "cpus-per-task", "memory": "mem"}
 """The options of sbatch that have another name than the key of `placement`."""
 
@@ -70,8 +71,9 @@ def slurm_settings(settings: Settings) -> SlurmSettings:
         raise BadSlurmSettings(
             path, f"{'.'.join(map(str, first['loc'])) or 'all'}: {first['msg']}"
         ) from error
-    if taken := [option for option in found.options if option.partition("=")[0] in _OURS]:
-        raise BadSlurmSettings(path, f"{taken[0]} is set by the launcher itself")
+    for option in found.options:
+        if any(name.startswith(option.partition("=")[0]) for name in _OURS):
+            raise BadSlurmSettings(path, f"{option} is set by the launcher itself")
     return found
 
 

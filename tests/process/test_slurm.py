@@ -147,6 +147,8 @@ def test_nothing_else_than_the_table_names_is_asked_of_slurm(world: World, engin
     [
         ('{"account": "lab", "qos": "high", "options": ["--reservation=night"]}', 0o600, None),
         ('{"options": ["--job-name=x"]}', 0o600, "--job-name=x is set by the launcher itself"),
+        ('{"options": ["--outp=x"]}', 0o600, "--outp=x is set by the launcher itself"),
+        ('{"options": ["--wait"]}', 0o600, "--wait is set by the launcher itself"),
         ('{"options": ["--comment=a b"]}', 0o600, "options.0"),
         ('{"python": "python3"}', 0o600, "python"),
         ("[]", 0o600, "all"),
