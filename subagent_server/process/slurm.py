@@ -30,8 +30,13 @@ ASK_SECONDS = 2.5
 KEPT_SECONDS = 2.0
 """A process asks at most so often; after no answer, five times less often."""
 _OF_STARTER = ("PATH", "HOME", "LANG", "SLURM_CONF")
-_WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
-_WORKING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING"})
+_WAITING = frozenset(
+    {
+        *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
+        *("SUSPENDED", "STOPPED"),  # without a heartbeat or a fence, and it will act again
+    }
+)
+_WORKING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING"})
 _ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "PREEMPTED"})
 """States of a script that ended on a living node. NODE_FAIL only says that a node is out of reach."""
 _LINE = re.compile(r"([A-Z_]{1,32})\|([^\n]{0,400})")
@@ -116,7 +121,7 @@ def _sights() -> dict[str, Sight] | None:
 
 def _read(state: str, reason: str) -> Sight:
     if state in _WAITING:
-        return Sight("waiting", visible(reason)[:60])
+        return Sight("waiting", state if reason == "None" else visible(reason)[:60])
     kind = "working" if state in _WORKING else "ended" if state in _ENDED else "silent"
     return Sight(kind, state)  # type: ignore[arg-type]
 

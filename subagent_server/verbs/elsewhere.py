@@ -131,7 +131,7 @@ def look(run: RunPaths, meta: RunMeta) -> Look:
     gone = never_begins or durable.read_object(run.exit, RECORD_BYTES).get("treeGone") is True
     age = None if gone else beat.age(run, run.beat)
     facts = Facts(launch.lease, node, tree_gone=gone, beat_age=age)
-    if (verdict := judge(facts)).live is not None:
+    if (verdict := judge(facts)).live or gone:
         return verdict
     # The order matters: a starter lets go of the lock when the engine has its job, so the engine comes last.
     starting = age is None and locks.is_held(run.live_lock)

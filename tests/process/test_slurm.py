@@ -115,6 +115,11 @@ def test_slurm_is_asked_from_the_root_directory_too(monkeypatch: pytest.MonkeyPa
     assert slurm.sight(RUN_ID) == Sight("absent")
 
 
+def test_a_suspended_job_waits_in_slurm(engine: FakeSlurm) -> None:
+    (engine.home / "squeue").write_text(f"#!/bin/sh\necho '{RUN_ID}|SUSPENDED|None'", encoding="utf-8")
+    assert slurm.sight(RUN_ID) == Sight("waiting", "SUSPENDED")
+
+
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [

@@ -173,6 +173,16 @@ def test_after_two_leases_a_run_is_lost_and_over(
     assert "beat" not in names(run.directory)
 
 
+def test_a_suspended_run_is_not_lost_however_silent(
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight | None], None]
+) -> None:
+    """Its worker acts again as soon as it is resumed: once it wrote its end after a reader had."""
+    slurm_says(Sight("waiting", "SUSPENDED"))
+    beat(run, 2 * LEASE + 1)
+    seen = observe(store, RUN_ID)
+    assert (seen.live, seen.reason, seen.meta.error) == (True, "waits in Slurm (SUSPENDED)", None)
+
+
 def test_a_result_of_a_silent_node_counts(
     store: RunStore, run: RunPaths, slurm_says: Callable[[Sight | None], None]
 ) -> None:
