@@ -224,6 +224,10 @@ def _inherited_state(store: RunStore, before: str) -> WorktreeState:
 
 
 _SLOW_SECONDS, _REST_SECONDS = 1.0, 30.0
+_LIST_SECONDS = 15.0
+"""How long each command of git may take where somebody waits for a list: a few sparse files of a run, which
+take no room on the disk, hold the reading of what it has left up for longer than any limit. It is longer than
+git itself waits for a lock (`core.packedRefsTimeout`)."""
 _held_up: dict[str, float] = {}
 """Until when this process leaves a repository alone in which git failed after a wait, as for a lock.
 
@@ -231,10 +235,12 @@ Lists look at many runs: each would wait for it again.
 """
 
 
-def settle(store: RunStore, meta: RunMeta, *, patience: float = GIT_SECONDS) -> WorktreeState | None:
+def settle(
+    store: RunStore, meta: RunMeta, *, patience: float = GIT_SECONDS, seconds: float = GIT_SECONDS
+) -> WorktreeState | None:
     """Keep or remove the worktree of a run whose programs have ended; None if it has none, or not any more.
 
-    `patience` is how long another process may be at it, in seconds.
+    `patience` is how long another process may be at it, and `seconds` how long each command may take.
 
     Raises:
         SubagentError: it could not be settled, and the reason is on record; nothing is lost, and the next
@@ -255,18 +261,18 @@ def settle(store: RunStore, meta: RunMeta, *, patience: float = GIT_SECONDS) -> 
             if state.handed_to != meta.run_id or state.phase in ("removing", "removed"):
                 return None
             state = state.model_copy(update={"handed_to": None})
-        return _settled(run, meta, worktree, state)
+        return _settled(run, meta, worktree, state, seconds)
 
 
 def settle_if_possible(
-    store: RunStore, meta: RunMeta, *, patience: float = GIT_SECONDS
+    store: RunStore, meta: RunMeta, *, patience: float = GIT_SECONDS, seconds: float = GIT_SECONDS
 ) -> WorktreeState | SubagentError | None:
     """Settle a worktree; return its new state, or the reason why it could not be settled."""
     repository, began = "" if meta.worktree is None else meta.worktree.repository, time.monotonic()
     if began < _held_up.get(repository, 0.0):
         return GitFailed("settle the worktree", "it was held up in that repository a moment ago")
     try:
-        return settle(store, meta, patience=patience)
+        return settle(store, meta, patience=patience, seconds=seconds)
     except SubagentError as error:
         if time.monotonic() - began > _SLOW_SECONDS:
             _held_up[repository] = time.monotonic() + _REST_SECONDS
@@ -287,10 +293,13 @@ def is_settled(store: RunStore, meta: RunMeta) -> bool:
         state = read_worktree(store.paths.run(meta.run_id))
         if state is None or state.is_settled:
             return True
-    return not isinstance(settle_if_possible(store, meta, patience=0), SubagentError)
+    settled = settle_if_possible(store, meta, patience=0, seconds=_LIST_SECONDS)
+    return not isinstance(settled, SubagentError)
 
 
-def _settled(run: RunPaths, meta: RunMeta, worktree: Worktree, state: WorktreeState) -> WorktreeState:
+def _settled(
+    run: RunPaths, meta: RunMeta, worktree: Worktree, state: WorktreeState, seconds: float
+) -> WorktreeState:
     def begin_removal(going: WorktreeState) -> None:
         write_worktree(run, going)
         failpoint("worktree.removing")
@@ -298,7 +307,7 @@ def _settled(run: RunPaths, meta: RunMeta, worktree: Worktree, state: WorktreeSt
     subject = f"Changes of {meta.agent_name} that run {meta.run_id} left uncommitted"
     message = f"{subject}\n\nSubagent-Run: {meta.run_id}\n"
     try:
-        state = settle_worktree(worktree, state, message, os.environ, begin_removal)
+        state = settle_worktree(worktree, state, message, os.environ, begin_removal, seconds=seconds)
     except (OSError, SubagentError) as error:
         if isinstance(error, SubagentError):
             failed = error

@@ -11,7 +11,7 @@ from subagent_server.run.confined_path import printable
 from subagent_server.run.files import Directory, remove_tree
 from subagent_server.run.records import Worktree, WorktreeState
 from subagent_server.run.stderr import failpoint
-from subagent_server.worktrees.git import NO_PROGRAMS, Git, GitFailed, identity_of
+from subagent_server.worktrees.git import GIT_SECONDS, NO_PROGRAMS, Git, GitFailed, identity_of
 from subagent_server.worktrees.reading import LeftWork, Reader, drop_scratch
 from subagent_server.worktrees.store_of_run import (
     borrowed_objects,
@@ -36,15 +36,18 @@ def settle_worktree(
     message: str,
     environment: Mapping[str, str],
     begin_removal: Callable[[WorktreeState], None],
+    *,
+    seconds: float = GIT_SECONDS,
 ) -> WorktreeState:
     """Keep the changes of a run as commits on its branch, or remove the worktree and the branch.
 
-    `begin_removal` records the state before anything is deleted. The run has no program at work any more.
+    `begin_removal` records the state before anything is deleted, and `seconds` bounds each command of git.
+    The run has no program at work any more.
 
     Raises:
         GitFailed, OSError, NotOurs: nothing is lost; it can be tried again.
     """
-    git = repository_of(worktree, environment)
+    git = repository_of(worktree, environment, seconds=seconds)
     if state.phase == "removing":
         return _removed(worktree, state, git)
     branch = f"refs/heads/{worktree.branch}"

@@ -141,6 +141,24 @@ def test_what_a_power_cut_has_torn_in_the_store_of_a_run_stops_neither_diff_nor_
     assert "merged" in repository.merge(run_id)
 
 
+def test_files_that_take_longer_than_any_limit_hold_no_list_up(world: World, repository: Repository) -> None:
+    world.agent(isolation="worktree", sandbox="none")
+    world.play(shell(f"{WORK}; truncate -s 4T large"), asks("Go on?"))
+    run_id = world.start()
+    world.asking(run_id)
+    directory = repository.top / ".git"
+    away = directory.rename(directory.with_name("away"))
+    killed(world, repository, run_id)
+    away.rename(directory)
+    began = time.monotonic()
+    world.cli("ls")
+    assert time.monotonic() - began < BOUND and phase(world, run_id) == "working"
+    assert "it took more than" in world.cli("doctor", "--runs", run_id).stdout
+    (repository.place(run_id) / "large").unlink()
+    world.cli("ls", env={"PYTHONHASHSEED": "0"})  # of a process of its own, which was held up by nothing
+    assert phase(world, run_id) == "kept"
+
+
 def test_commits_that_cannot_be_read_do_not_keep_the_files_from_being_merged(
     world: World, repository: Repository
 ) -> None:
