@@ -31,6 +31,8 @@ _MOST_ITEMS = 10_000
 _LONGEST_WORDS = 600
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
 _LOOK_SECONDS = 2.0
+_ANSWER_SECONDS = 0.5
+"""A program that has ended its own run, by `update_status`, still reads the answer to that."""
 _INTERRUPT_SECONDS = 3.0
 """How long an interrupted program may take to end its turn and to say what it has cost."""
 _EXIT_SECONDS = 2.0
@@ -435,6 +437,8 @@ class ProgramRunner:
 
     async def _end(self, process: AgentProcess) -> None:
         conversation = self._conversation
+        if conversation is not None:
+            await asyncio.wait([conversation], timeout=_ANSWER_SECONDS)
         if conversation is not None and not conversation.done():
             self._dialect.interrupt(process)
             await asyncio.wait([conversation], timeout=_INTERRUPT_SECONDS)

@@ -205,6 +205,24 @@ def test_a_program_starts_runs_of_its_own_by_the_server_of_its_run(world: World)
     assert world.completed(run_id) == "completed\nblue"
 
 
+def test_a_program_that_ends_its_own_run_reads_the_answer_first(world: World) -> None:
+    code = f"""
+        import json, os, sys, time
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from asking_parent import called
+        server = json.load(open(os.environ["SUBAGENT_MCP_CONFIG"]))["mcpServers"]["subagent"]
+        end = {{"status": "completed", "summary": "All done.", "payload": "the work"}}
+        answer = called(server["command"], server["args"], "update_status", end)
+        open("answer", "w").write(answer["status"])
+        time.sleep(600)
+    """
+    program(world, textwrap.dedent(code))
+    run_id = world.start()
+    assert world.completed(run_id) == "All done."
+    world.gone(run_id)
+    assert (world.work / "answer").read_text(encoding="utf-8") == "completed"
+
+
 def test_what_the_program_cannot_be_given_is_refused_before_anything_starts(world: World) -> None:
     program(world, "print('never')", model="opus", tools=["Bash"])
     run_id = world.start()
