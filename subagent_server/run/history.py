@@ -115,6 +115,10 @@ _FACTS = ("toolName", "toolCallId", "isError", "seconds", "messageId", "status",
 _PAYLOADS = ("arguments", "text", "question", "answer", "message", "summary")
 
 
+EVENT_VARIABLES = ("SUBAGENT_LOGGING_ADDRESS", "CPE_SUBAGENT_LOGGING_ADDRESS")
+"""In these the programs of a run find the address to post to."""
+
+
 class ForeignEvent(BaseModel):
     """The body of a POST to `.../subagent-events`."""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
+from subagent_server.run.history import EVENT_VARIABLES
 from subagent_server.run.host_programs import NoHostProgram, lies_in, user_program
 from subagent_server.sandbox.box import Box, Rules, hold
 from subagent_server.sandbox.box_limits import limits_as_shell
@@ -192,11 +193,14 @@ def _rules_for(server: ServerDefinition, rules: Rules, cache: Path | None, writt
     """
     home = Path(os.path.realpath(rules.environment.get("HOME") or Path.home()))
     lasting = {} if cache is None else {home / f".{part}": cache / part for part in _LASTING}
+    network = rules.network if server.network is None else server.network
+    # No key: what is posted there stands in the journal as that of a foreign program, and is bounded.
+    events = {name: rules.environment[name] for name in EVENT_VARIABLES if name in rules.environment}
     return replace(
         rules,
         environment=showing([Path(server.command or "")], rules.environment, written),
-        own=server.env,
-        network=rules.network if server.network is None else server.network,
+        own={**(events if network else {}), **server.env},
+        network=network,
         read=named_places("sandboxRead", server.sandbox_read, written),
         write=named_places("sandboxWrite", server.sandbox_write, written),
         placed=lasting,

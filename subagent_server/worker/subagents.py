@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from subagent_server.run.errors import SubagentError
-from subagent_server.run.history import KIND, ForeignEvent, nested_event
+from subagent_server.run.history import EVENT_VARIABLES, KIND, ForeignEvent, nested_event
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.get_logs import JournalFollower, JournalPosition
 from subagent_server.worker.worker_run import WorkerRun
@@ -33,7 +33,6 @@ from subagent_server.worker.worker_run import WorkerRun
 # is bounded: the connections, the time and the bytes of each, and one request a connection.
 
 
-VARIABLES = ("SUBAGENT_LOGGING_ADDRESS", "CPE_SUBAGENT_LOGGING_ADDRESS")
 MAX_CONNECTIONS = 32
 MAX_BODY_BYTES = 256 * 1024
 MAX_REQUEST_BYTES = MAX_BODY_BYTES + 16 * 1024
@@ -234,14 +233,14 @@ async def subagent_events_recorded(
     """
     nested, foreign = SubagentJournal(run.record), SubagentJournal(run.record)  # each has room of its own
     port = None
-    for name in VARIABLES:
+    for name in EVENT_VARIABLES:
         environment.pop(name, None)  # that of the parent
     try:
         port = EventPort(foreign.write_foreign)
     except OSError as error:
         run.record("warning", message=f"There is no port for events of subagents: {error}")
     else:
-        environment.update(dict.fromkeys(VARIABLES, port.address))
+        environment.update(dict.fromkeys(EVENT_VARIABLES, port.address))
     over = asyncio.Event()
     events = NestedEvents(run.store, run.run_id)
     following = asyncio.create_task(nested.follow(events.look, over)) if may_delegate else None

@@ -208,7 +208,8 @@ def test_without_a_box_servers_work_as_the_run_does_and_the_log_says_so(world: W
 
 
 def test_a_server_in_a_box_has_the_credentials_of_its_entry_and_no_others(world: World) -> None:
-    variables = ("SERVICE_TOKEN", "ANTHROPIC_API_KEY", "SUBAGENT_RUN_TOKEN", "AGENT_SECRET", "HOME")
+    keys = ("SERVICE_TOKEN", "ANTHROPIC_API_KEY", "SUBAGENT_RUN_TOKEN", "AGENT_SECRET")
+    variables = (*keys, "HOME", "SUBAGENT_LOGGING_ADDRESS", "CPE_SUBAGENT_LOGGING_ADDRESS")
     env = {"SERVICE_TOKEN": "of the entry"}
     server = scripted(*map(names, variables), keys={"env": env})
     world.agent(
@@ -220,8 +221,9 @@ def test_a_server_in_a_box_has_the_credentials_of_its_entry_and_no_others(world:
     simulator = world.play(calls(*(use(name.lower()) for name in variables)), says("Done."))
     run_id = world.start()
     assert world.completed(run_id) == "Done."
-    token, key, run_token, secret, home = tool_results(simulator.requests[-1].body)
+    token, key, run_token, secret, home, address, same = tool_results(simulator.requests[-1].body)
     assert (token, home) == ("of the entry", str(world.home))
+    assert address.startswith("http://127.0.0.1:") and address == same, "it may report its own subagents"
     assert not {key, run_token, secret} & {*world.environment.values(), "of the agent"}
     world.gone(run_id)
     assert list(world.work.iterdir()) == []
