@@ -31,6 +31,8 @@ from subagent_server.verbs.left_behind import left_behind
 from subagent_server.verbs.run_worktree import is_settled, settle_if_possible
 from subagent_server.verbs.service import Service
 
+_MOST_WORDS = 300
+
 # -- Reading the records of a run's shim.
 
 
@@ -324,6 +326,8 @@ def _verdict(run: RunPaths, ended: dict[str, Any] | None, silence: str | None = 
         why = f": {silence or 'its process ended before'}."
         if isinstance(reason, str) and reason:
             why = f". {visible(reason)}"
+        elif silence:
+            why += _last_words(run)
         return Failure(
             code="launch_failed",
             message=f"The run's worker never started{why}",
@@ -334,6 +338,15 @@ def _verdict(run: RunPaths, ended: dict[str, Any] | None, silence: str | None = 
         message="The worker and the shim of the run are gone, and neither recorded how it ended"
         + (f": {silence}." if silence else "."),
     )
+
+
+def _last_words(run: RunPaths) -> str:
+    """Return what was printed last on the host of a run that never began: that it has no such Python."""
+    with suppress(OSError, StorageFailed):
+        printed = run.worker_out.read(RECORD_BYTES).decode("utf-8", "replace").strip()
+        if line := visible(printed.rpartition("\n")[2])[-_MOST_WORDS:]:
+            return f" It printed: {line}"
+    return ""
 
 
 def _crashed(run: RunPaths, ended: dict[str, Any]) -> Failure:

@@ -209,11 +209,13 @@ def test_a_job_that_never_was_is_called_so_at_the_second_look(
     slurm_says(Sight("absent"))
     for file in (run.beat, run.shim, run.shim_claim):
         file.unlink()
+    run.worker_out.path.write_text("slurm_script: 6\nexec: /opt/python: not found\n", encoding="utf-8")
     assert observe(store, RUN_ID).live is None
     moment = run.unseen.stat().st_mtime - SETTLE_SECONDS - 1
     os.utime(run.unseen.path, (moment, moment))
-    seen = observe(store, RUN_ID)
-    assert seen.meta.error is not None and seen.meta.error.code == "launch_failed"
+    error = observe(store, RUN_ID).meta.error
+    assert error is not None and error.code == "launch_failed"
+    assert error.message.endswith("Slurm says nothing of it. It printed: exec: /opt/python: not found")
 
 
 def test_nothing_lives_of_a_run_that_ended_before_a_shim_claimed_it(
