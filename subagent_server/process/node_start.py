@@ -38,7 +38,8 @@ def become_shim(directory: str, *, is_detached: bool) -> int:
     os.environ[processes.NODE] = node
     run = run_at(Path(directory))
     try:
-        key = os.environ.pop(KEY, None) or sys.stdin.readline()
+        if not (key := os.environ.pop(KEY, None) or sys.stdin.readline()):
+            raise ValueError("its key did not come; `StdinNull` of ssh keeps it back")
         if is_detached:  # whoever started this has its answer, and lets go of the lock
             _detach(run)
         lock = locks.open_lock(run.live_lock)

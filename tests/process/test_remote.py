@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,12 @@ def test_what_ssh_says_is_the_reason_and_nothing_is_left(run: RunPaths, ssh: Pat
         SshLauncher("build7", {}).reserve(run).start(PACKAGE)
     assert "\x1b" not in refused.value.sentence
     assert not run.sealed.exists() and not locks.is_held(run.live_lock)
+
+
+def test_a_host_that_was_given_no_key_says_so_to_its_starter(run: RunPaths) -> None:
+    command = SshLauncher("build7", {}).module("process.node_start", str(run.directory), "--detach")
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "its key did not come" in done.stderr
 
 
 @pytest.mark.parametrize("key", ["", "no hex", "00" * 32, "00"])
