@@ -15,7 +15,8 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from subagent_server.sandbox.readable import working_copies
 GIT_SECONDS = 600.0
 MOST_OUTPUT_BYTES = 64 << 20
 _MOST_COMPLAINT = 600
+_LAST_SECONDS = 2.0
+"""For git to remove its locks after SIGTERM."""
 SEEN_BY_GIT = ("PATH", "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "TMPDIR")
 """The variables of the user that git outside of a box gets, and git in a box does not."""
 _ALWAYS = {
@@ -118,10 +121,13 @@ class Git:
         """Whether a commit is in the history of another. Raises GitFailed."""
         return not self.tried("compare commits", "merge-base", "--is-ancestor", commit, of)[0]
 
-    def tried(self, doing: str, *words: str, given: bytes | int = b"") -> tuple[int, bytes, str]:
+    def tried(
+        self, doing: str, *words: str, given: bytes | int = b"", finishes: bool = False
+    ) -> tuple[int, bytes, str]:
         """Return exit code, output and complaint of a command, which dies with this thread.
 
-        `given` is its input, or the descriptor that it reads.
+        `given` is its input, or the descriptor that it reads. One that `finishes` is done whatever becomes of
+        this process: half a merge in the working copy of a person is worse than all of it.
 
         Raises:
             GitFailed: it could not be started, took too long, said too much, or was killed: an exit code that
@@ -129,17 +135,20 @@ class Git:
         """
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaint:
             try:
-                done = subprocess.run(
-                    [self.program, "--no-pager", "--literal-pathspecs", *words],
-                    cwd=self.directory,
-                    env=dict(self.variables),
-                    **({"stdin": given} if isinstance(given, int) else {"input": given}),
-                    stdout=output,
-                    stderr=complaint,
-                    timeout=self.seconds,
-                    check=False,
-                    preexec_fn=end_with_parent,
-                )
+                with (
+                    subprocess.Popen(
+                        [self.program, "--no-pager", "--literal-pathspecs", *words],
+                        cwd=self.directory,
+                        env=dict(self.variables),
+                        stdin=given if isinstance(given, int) else subprocess.PIPE,
+                        stdout=output,
+                        stderr=complaint,
+                        start_new_session=finishes,  # else Ctrl-C ends it, too
+                        preexec_fn=None if finishes else end_with_parent,
+                    ) as done,
+                    _ended(done, finishes=finishes),
+                ):
+                    done.communicate(None if isinstance(given, int) else given, timeout=self.seconds)
             except (OSError, subprocess.SubprocessError) as error:
                 why = f"it took more than {self.seconds:g} s"
                 raise GitFailed(doing, str(error) if isinstance(error, OSError) else why) from error
@@ -257,10 +266,28 @@ def sentence_of(complaint: bytes) -> str:
     return " ".join(line.strip().removeprefix("fatal: ").removeprefix("error: ") for line in lines)
 
 
+@contextmanager
+def _ended(process: "subprocess.Popen[bytes]", *, finishes: bool) -> Iterator[None]:
+    """End git if the block fails, unless this process is ended itself and git `finishes`."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or not finishes:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_LAST_SECONDS)
+            process.kill()
+            process.wait()
+        raise
+
+
 def end_with_parent() -> None:
-    """Let this process, which is about to execute a program, die with the thread that forked it."""
+    """Let this process, which is about to execute a program, end with the thread that forked it.
+
+    By SIGTERM, at which git removes its locks: after SIGKILL they stay in the repository of a person.
+    """
     if _prctl is not None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def joined(names: Sequence[str]) -> bytes:

@@ -186,7 +186,7 @@ def _check_filters(git: Git, order: MergeOrder, touched: list[str]) -> None:
 def _bring_in(git: Git, order: MergeOrder, head: str, made: str) -> None:
     """Move the working copy on from `head` to `made`; git refuses as a whole what it would overwrite."""
     words = ("merge", "--ff-only", "--quiet", "--no-stat", "--no-verify", "--no-autostash", made)
-    code, _, complaint = git.tried("merge", *words)
+    code, _, complaint = git.tried("merge", *words, finishes=True)
     if not code:
         return
     if git.commit("HEAD") != head:

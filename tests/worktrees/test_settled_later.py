@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -220,3 +222,16 @@ def test_references_that_are_just_packed_are_waited_for_once_by_a_reader_of_many
     assert world.look(run_id).live is False and phase(world, run_id) == "removing"
     world.cli("ls", env={"PYTHONHASHSEED": "0"})  # of a process of its own, which was held up by nothing
     assert phase(world, run_id) == "removed"
+
+
+def test_a_merge_that_is_killed_leaves_a_working_copy_that_git_can_use(
+    world: World, repository: Repository
+) -> None:
+    run_id = repository.ran(f"{WORK}; for i in $(seq 3000); do echo $i > f$i; done")
+    lock = repository.top / ".git" / "index.lock"
+    command = [sys.executable, "-m", "subagent_server", "merge", run_id]
+    with subprocess.Popen(command, cwd=world.work, env=world.environment, stdout=subprocess.DEVNULL) as merge:
+        wait_for(lambda: (repository.top / "f3").exists() or None, BOUND, "files of the merge")
+        merge.kill()
+    wait_for(lambda: not lock.exists() or None, 20.0, "the end of git")
+    assert repository.git("status", "--porcelain") == ""
