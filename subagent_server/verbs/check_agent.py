@@ -282,7 +282,7 @@ class AgentChecker:
             *_of_extensions(agent),
             *(Refusal(text, key) for key, text in (checks.unkept_keys(agent) if checks else {}).items()),
             *(Refusal(sentence, key) for key, sentence in tool_refusals(agent)),
-            *(() if is_scripted(self._service.settings.environment) else _of_budget(agent)),
+            *(() if is_scripted(self._service.settings.environment) else unpriced(agent)),
         ]
 
     def _of_surroundings(self, agent: AgentDefinition) -> Iterator[Refusal]:
@@ -456,16 +456,18 @@ def _of_extensions(agent: AgentDefinition) -> Iterator[Refusal]:
         yield Refusal("codeMode is not in this installation: leave it out.", "codeMode")
 
 
-def _of_budget(agent: AgentDefinition) -> Iterator[Refusal]:
-    if agent.runner != "messages" or agent.limits.budget_usd is None:
+def unpriced(agent: AgentDefinition, above: str | None = None) -> Iterator[Refusal]:
+    """Yield why its budget, or that of the run `above` it, cannot be kept: what its runs cost is unknown."""
+    if agent.runner != "messages" or (above is None) == (agent.limits.budget_usd is None):
         return
+    budget = "budgetUsd" if above is None else f"budgetUsd of run {above}"
     for name in (agent.model, *agent.other_models):
         if has_known_price(name):
             continue
         near = misspelt_alias(name)
         model = f"{shorten(resolve_model(name))}{f' (nearest: {near})' if near else ''}"
         why = (
-            f"budgetUsd cannot be kept, because no price is known for the model {model}: name "
+            f"{budget} cannot be kept, because no price is known for the model {model}: name "
             "one whose price is known, or limit the run by maxTurns and timeoutSeconds."
         )
         yield Refusal(why, _BUDGET)

@@ -36,7 +36,7 @@ from subagent_server.run.states import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTE
 from subagent_server.run.transitions import RunEvent, RunFailed, StopRequested
 from subagent_server.settings import Settings
 from subagent_server.verbs.access import USER, Caller, new_token, token_hash
-from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent, Refusal
+from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent, Refusal, unpriced
 from subagent_server.verbs.hooks import hooks_for_run
 from subagent_server.verbs.inputs import (
     NAMES_ON_DISK,
@@ -54,7 +54,7 @@ from subagent_server.verbs.placement import launcher_for
 from subagent_server.verbs.run_worktree import new_worktree, worktree_of_previous
 from subagent_server.verbs.scripts import WARNING, PlayedScript, calling_script, is_scripted, scripted_service
 from subagent_server.verbs.service import Service, agents_from
-from subagent_server.verbs.tree_limits import check_may_start, publish_counted
+from subagent_server.verbs.tree_limits import budgets_of, check_may_start, publish_counted
 from subagent_server.worktrees.git import GitFailed
 from subagent_server.worktrees.store_of_run import NoWorktree
 
@@ -156,7 +156,7 @@ def start_agent(
     # 2. The one judge reads each file once: the run gets exactly what was checked.
     agent, doubts = overridden(agent, order.overrides)
     played = scripted_service(service, agent, order.script)
-    checked = _checked(played, agent, order, needs_no_trust=stored is not None)
+    checked = _checked(played, agent, order, parent, needs_no_trust=stored is not None)
     launcher = launcher_for(service.settings, checked.agent.placement, service.launcher)
     service = replace(service, launcher=launcher)
     # 3. The task: directory, prompt and files.
@@ -225,7 +225,12 @@ def start_agent(
 
 
 def _checked(
-    service: Service, agent: AgentDefinition, order: StartOrder, *, needs_no_trust: bool
+    service: Service,
+    agent: AgentDefinition,
+    order: StartOrder,
+    parent: RunMeta | None,
+    *,
+    needs_no_trust: bool,
 ) -> CheckedAgent:
     """Return what a start gets of an agent. Raises NotTrusted."""
     checked = AgentChecker(service).check(
@@ -236,7 +241,11 @@ def _checked(
     if "model" in order.overrides:
         checked = checked.with_model_of_caller()
     if is_scripted(service.settings.environment):
-        checked = replace(checked, agent=calling_script(checked.agent))
+        return replace(checked, agent=calling_script(checked.agent))
+    budgets = [] if parent is None else budgets_of(service.store, parent)
+    if budgets:  # what a run below costs has to be known, or it bounds nothing
+        more = unpriced(checked.agent, budgets[0].run_id)
+        checked = replace(checked, refusals=[*checked.refusals, *more])
     return checked
 
 

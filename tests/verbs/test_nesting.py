@@ -187,6 +187,19 @@ def test_a_run_is_bound_by_the_budgets_above_it_over_their_whole_trees(service: 
         begun(service, second)
 
 
+def test_a_budget_refuses_runs_below_it_whose_cost_nobody_knows(service: Service, tmp_path: Path) -> None:
+    agents = tmp_path / "agents"
+    text = (agents / "again.md").read_text(encoding="utf-8")
+    unpriced = text.replace("agents:", "model: other-model\nbaseUrl: http://127.0.0.1:9\nagents:")
+    (agents / "again.md").write_text(text.replace("agents:", "budgetUsd: 2\nagents:"), encoding="utf-8")
+    root = begun(service).run_id
+    (agents / "again.md").write_text(unpriced, encoding="utf-8")
+    refused = begun(service, root)
+    assert refused.error is not None and refused.error.code == "config"
+    assert f"budgetUsd of run {root} cannot be kept, because no price is known" in refused.error.message
+    assert begun(service).error is None, "without a budget it works"
+
+
 @pytest.mark.race
 def test_of_calls_at_one_moment_only_those_begin_that_the_rest_of_the_budget_has_room_for(
     service: Service,
