@@ -49,6 +49,8 @@ _LOOK_SECONDS = 0.2
 _ROOM_SECONDS = 1.0
 """How often a call looks whether its tree has room for another run."""
 _LONGEST_WAIT = 86_400.0
+MOST_PLANNED = 128 << 20
+"""How many characters all calls of one program may take, as JSON: they are kept outside of its box."""
 _MOST_PHASE = 200
 _MOST_LOGGED = 4_000
 _STRICT = ConfigDict(extra="forbid", strict=True)
@@ -116,6 +118,7 @@ class AgentCalls:
         self._record = FlowRecord(record, masker, before if self._is_flow else ())
         self._known = self._runs_on_record(chain)
         self._calls: list[_Call] = []
+        self._room = MOST_PLANNED
         self._definitions: dict[str, AgentDefinition] = {}
         self._identities = Identities()
         self._phase: str | None = None
@@ -172,6 +175,12 @@ class AgentCalls:
     async def plan(self, **order: Any) -> int:
         """Check a call and give it its identity; return its number."""
         given = _Order.model_validate(order)
+        self._room -= len(given.model_dump_json())
+        if self._room < 0:
+            raise BadArgument(
+                f"The calls of agents of one program may take {MOST_PLANNED >> 20} MiB in all: name large "
+                "texts to them as files in `inputs`."
+            )
         async with self._planning:  # equal calls are numbered in their order
             self._calls.append(await asyncio.to_thread(self._planned, given))
             return len(self._calls) - 1

@@ -328,6 +328,7 @@ ATTEMPTS = {
     "gather() + gather([]) + gather(x for x in ())": "[]",
     "phase(3)": "None",
     "now().year > 2000, 0 <= random() < 1": "(True, True)",
+    "[agents.worker.call(prompt=f'{n}' + 'x' * 4_000_000).plan() for n in range(40)]": "take 128 MiB in all",
 }
 """What a flow may try, and the words of what comes of it; no run starts for any."""
 
