@@ -68,6 +68,8 @@ NAME_LISTS = frozenset(
     {"tools", "disallowed_tools", "ask", "agents", "excluded_tools", "enabled_tools", "disabled_tools"}
     | {"allowed_domains", "blocked_domains"}
 )
+_STARTS = frozenset({"task", "agent"})
+"""What Claude Code calls its tool that starts agents."""
 _EVERYTHING = frozenset({"*", "all", "all tools"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DOMAIN = re.compile(r"[^\s:/?#*]+\.[^\s:/?#*]+(?:/\S*)?")
@@ -260,6 +262,9 @@ def read_definition(block: Block, origin: Origin, notes: Notes) -> AgentDefiniti
         agent.values.setdefault("command", reading.program[0])
         agent.values.setdefault("args", list(reading.program[1:]))
     definition = agent.built(AgentDefinition)
+    if definition.agents and not _STARTS.isdisjoint(map(str.lower, definition.disallowed_tools)):
+        notes.warn("disallowedTools takes the starting of agents away, so agents is not used")
+        definition = definition.model_copy(update={"agents": []})
     _check(definition, agent.lines, notes)
     reading.report_unknown()
     lines = {part.name(name): line for part in (agent, limits) for name, line in part.lines.items()}

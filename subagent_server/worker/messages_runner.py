@@ -294,13 +294,16 @@ def _shell_environment(agent: AgentDefinition, environment: Mapping[str, str]) -
 
 
 def _companions(setup: RunnerSetup) -> list[Tool]:
-    """Return the tools that come without being named, less the tools forbidden by the file."""
+    """Return the tools that come without being named, less those that the file forbids, by any name."""
+    forbidden = {name.strip().lower() for name in setup.agent.disallowed_tools}
+    if "askuserquestion" in forbidden:
+        forbidden.add(AskParent.name)
     tools: list[Tool] = [
         AskParent(setup.run),
         *([AgentComplete(setup.run.run_id)] if setup.agent.by_contract else []),
         *(nested_tools(setup.delegation) if setup.delegation else []),
     ]
-    return [tool for tool in tools if tool.name not in setup.agent.disallowed_tools]
+    return [tool for tool in tools if tool.name not in forbidden]
 
 
 # -- step 3: the transcript

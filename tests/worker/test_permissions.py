@@ -40,6 +40,16 @@ def test_silence_is_no_and_a_tool_that_nobody_can_be_asked_about_is_refused(worl
     assert code == "config" and "Bash" in message and "WebSearch" in message
 
 
+def test_names_of_claude_code_in_disallowed_tools_take_away_what_comes_unnamed(world: World) -> None:
+    world.agent("kid")
+    world.agent(tools=["Read"], agents=["kid"], disallowedTools=["Task", "AskUserQuestion"])
+    simulator = world.play(says("Done."))
+    assert world.completed(world.start()) == "Done."
+    assert [tool["name"] for tool in simulator.requests[0].body["tools"]] == ["str_replace_based_edit_tool"]
+    listed = world.cli("doctor", str(world.agents / "worker.md")).stdout
+    assert "takes the starting of agents away, so agents is not used" in listed
+
+
 def _has_gone_on(world: World, run_id: str, number: int) -> bool:
     meta = world.meta(run_id)
     return len(meta.messages) > number or meta.status.is_terminal
