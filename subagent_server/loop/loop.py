@@ -132,6 +132,8 @@ class Loop:
     """The tools that need a yes each time, as the agent file names them."""
     other_models: list[tuple[ModelSettings, Prices | None]] = field(default_factory=list)
     """Those that are still to be tried if `model` fails."""
+    warnings: list[str] = field(default_factory=list)
+    """What people should know of how the run worked."""
     _before_pause: str = ""
 
     def __post_init__(self) -> None:
@@ -238,7 +240,7 @@ class Loop:
                 messages[:] = _without_thoughts(messages)
 
     def _sourced(self, outcome: Outcome) -> Outcome:
-        return replace(outcome, sources=self.web.sources)
+        return replace(outcome, sources=self.web.sources, warnings=self.warnings)
 
     async def _before_retry(self, retry: Retry) -> None:
         self.run.record("warning", message=f"{retry.reason}; trying again in {retry.seconds:.1f} s")

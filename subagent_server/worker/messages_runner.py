@@ -203,7 +203,9 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
                 for name, found in ((other, find_prices(other)) for other in verdict.other_models)
             ],
         )
-        _warn(setup, verdict, [*tools, *(servers.tools if servers else [])], servers)
+        if missing := _not_offered(verdict, [*tools, *(servers.tools if servers else [])], servers):
+            loop.warnings.append(missing)
+            run.record("warning", message=missing)
         if prices is None and not scripted and verdict.is_model_known:  # else the start has said so
             message = f"No price is known for {settings.model}, so its cost is not counted."
             run.record("warning", message=message)
@@ -342,16 +344,13 @@ async def _listed_tools(
     return await with_programs(setup.tools(own, listed, sandbox.build))
 
 
-def _warn(
-    setup: RunnerSetup, verdict: Verdict, tools: list[Tool], servers: "ConnectedServers | None"
-) -> None:
-    """Record a warning for names in `tools` that no server offers; the start has warned of the others."""
+def _not_offered(verdict: Verdict, tools: list[Tool], servers: "ConnectedServers | None") -> str | None:
+    """Return a warning of names in `tools` that no server offers; the start has warned of the others."""
     known = {tool.name for tool in tools} | {AskParent.name, *verdict.missing_tools}
     asked = [*verdict.selection.unknown, *(verdict.selection.mcp or [])]
     named = (n for n in asked if n not in known and n.lower() not in ALWAYS)
     unknown = [n for n in named if servers is None or not servers.know(n)]
-    if unknown:
-        setup.run.record("warning", message=f"No tool is offered under the names {', '.join(unknown)}.")
+    return f"No tool is offered under the names {', '.join(unknown)}." if unknown else None
 
 
 # -- Runs that meet a busy API pause together: a small file of the runs root says when calls may go on.
