@@ -179,7 +179,7 @@ def call(
     except (OSError, NoHostProgram) as error:
         raise NoAnswer(str(error)) from error
     if done.returncode:
-        words_of_it = visible(done.stderr.decode("utf-8", "replace").strip())[-_MOST_WORDS:]
+        words_of_it = visible(" ".join(done.stderr.decode("utf-8", "replace").split()))[-_MOST_WORDS:]
         raise NoAnswer(words_of_it or f"{program} exited with {done.returncode}")
     return done.stdout[:_MOST_BYTES].decode("utf-8", "replace")
 

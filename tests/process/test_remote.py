@@ -59,7 +59,7 @@ def test_ssh_is_given_the_key_alone_and_no_word_of_the_run(run: RunPaths, ssh: P
 
 
 def test_what_ssh_says_is_the_reason_and_nothing_is_left(run: RunPaths, ssh: Path) -> None:
-    (ssh / "says").write_text('printf "\\033[2JNo route to host" >&2; exit 255', encoding="utf-8")
+    (ssh / "says").write_text('printf "\\033[2JNo route\\nto host" >&2; exit 255', encoding="utf-8")
     with pytest.raises(LaunchFailed, match=r"build7 did not take it .*No route to host") as refused:
         SshLauncher("build7", {}).reserve(run).start(PACKAGE)
     assert "\x1b" not in refused.value.sentence
