@@ -80,7 +80,8 @@ def steps_to(path: Path) -> Iterator[Path]:
         part = left.pop()
         here = here.parent if part == ".." else here / part
         yield here
-        if here.is_symlink() and (links := links + 1) <= _MOST_LINKS:
+        # `Path.is_symlink` raises for a name that is too long, as a link or a variable can hold
+        if os.path.islink(here) and (links := links + 1) <= _MOST_LINKS:  # noqa: PTH114
             target = here.readlink()
             here = Path("/") if target.is_absolute() else here.parent
             left += reversed(target.parts[1:] if target.is_absolute() else target.parts)

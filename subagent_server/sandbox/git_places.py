@@ -84,9 +84,9 @@ def git_settings(environment: Mapping[str, str], cwd: Path) -> GitSettings:
             for role in ("AUTHOR", "COMMITTER"):
                 identity[f"GIT_{role}_{_IDENTITY[key]}"] = value
         elif key == "core.hookspath" and value:
-            executed.append(top / Path(value).expanduser())
+            executed.append(top / _expanded(value))
         elif key.startswith("include") and key.endswith(".path") and value:
-            executed.append((cwd / origin).parent / Path(value).expanduser())
+            executed.append((cwd / origin).parent / _expanded(value))
         else:
             executed += _files_named(value, top)
     executed += [place for name in _READ_BY_GIT for place in _led_to(repository / name, repository)]
@@ -94,6 +94,11 @@ def git_settings(environment: Mapping[str, str], cwd: Path) -> GitSettings:
     with suppress(OSError):
         executed += [place for hook in hooks.iterdir() for place in _led_to(hook, repository)]
     return GitSettings(identity | given, tuple(Path(os.path.normpath(path)) for path in executed))
+
+
+def _expanded(value: str) -> str:
+    """Return the path of a setting. One of a user that is not here stays: git fails with it."""
+    return os.path.expanduser(value)  # noqa: PTH111 - `Path.expanduser` raises for such a user
 
 
 def _files_named(value: str, top: Path) -> Iterator[Path]:
@@ -111,7 +116,8 @@ def _files_named(value: str, top: Path) -> Iterator[Path]:
 def _led_to(place: Path, repository: Path) -> Iterator[Path]:
     """Yield the links outside of a repository by which a place in it is found, and where that is."""
     *way, end = steps_to(place)
-    yield from (step for step in way if step.is_symlink() and not step.is_relative_to(repository))
+    links = (step for step in way if os.path.islink(step))  # noqa: PTH114 - see `steps_to`
+    yield from (link for link in links if not link.is_relative_to(repository))
     if not end.is_relative_to(repository):
         yield end
 

@@ -1,6 +1,7 @@
 """What programs of the host execute is read-only in a box, and held with every directory above it."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,16 @@ def test_files_that_the_configuration_of_git_or_its_links_lead_to_are_read_only(
     found = mounts(hold(cwd, executed), cwd)
     held = {".git", "tools/hooks", "shared.cfg", "tools/merge.sh", "tools/check.sh"}
     assert found == dict.fromkeys(held, "--ro-bind")
+
+
+@pytest.mark.parametrize("key", ["core.hooksPath", "include.path"])
+def test_settings_and_links_of_git_that_lead_nowhere_stop_nothing(cwd: Path, key: str) -> None:
+    make_repository(cwd)
+    git("-C", cwd, "config", key, "~nobody-of-this-name/hooks")
+    shutil.rmtree(cwd / ".git/hooks")
+    (cwd / ".git/hooks").symlink_to(f"/tmp/{'x' * 300}/hooks")
+    held = hold(cwd, git_settings(dict(os.environ), cwd).executed)
+    assert mounts(held, cwd)[".git"] == "--ro-bind"
 
 
 def test_a_symbolic_link_is_not_held_and_said(cwd: Path) -> None:
