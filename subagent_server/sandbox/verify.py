@@ -22,19 +22,25 @@ from subagent_server.sandbox.landlock import version
 from subagent_server.sandbox.readable import BoxRefused
 
 _SPACES = ("user", "mnt", "pid", "ipc", "uts")
+_END_SECONDS = 1.0
 _NO_RIGHTS = {"CapInh": 0, "CapPrm": 0, "CapEff": 0, "CapBnd": 0, "CapAmb": 0}
 
 
-def check_box(leader: int, box: Box) -> int:
-    """Return the pid of the program in the box that `leader`, a started bubblewrap, holds, if it is closed.
+def check_box(started: "subprocess.Popen[bytes]", box: Box) -> int:
+    """Return the pid of the program in the box of a started bubblewrap, if it is closed. Blocking.
 
     Raises:
-        BoxRefused: the box is not as it was asked for; the first fault is named.
+        BoxRefused: the box is not as it was asked for, and the first fault is named; or it has just ended.
     """
-    program = _only_child(_only_child(leader))
-    fault = _fault(program, box) or _fault_of_filter(program)
-    if fault is not None:
-        raise BoxRefused(f"the started box is not closed: {fault}")
+    try:
+        program = _only_child(_only_child(started.pid))
+        if (fault := _fault(program, box) or _fault_of_filter(program)) is not None:
+            raise BoxRefused(f"the started box is not closed: {fault}")
+    except BoxRefused:
+        with suppress(subprocess.TimeoutExpired):
+            started.wait(_END_SECONDS)  # bubblewrap ends in moments when what it holds was killed
+            raise ended_early(started) from None
+        raise
     return program
 
 
@@ -163,7 +169,7 @@ def try_box(box: Box) -> None:
         raise not_started(error) from error
     try:
         if process.stdout is not None and process.stdout.read(1):
-            check_box(process.pid, box)
+            check_box(process, box)
         else:
             raise ended_early(process)
     finally:

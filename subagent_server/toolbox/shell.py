@@ -229,7 +229,7 @@ class Shell:
             raise ended_early(self._process)
         if started.reason is Reason.TIMED_OUT:
             raise BoxRefused(f"bubblewrap did not get ready within {_START_SECONDS:g} s")
-        program = check_box(self._process.pid, self._box)
+        program = check_box(self._process, self._box)
         self._bounding = bounding_processes(program, self._box.limits)
         self._is_checked = True
         return started

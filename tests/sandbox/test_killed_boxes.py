@@ -16,8 +16,8 @@ from tests.helpers.world import BOUND, World, kill
 
 BUSY = calls(use("bash", command="setsid sleep 3600 & (nohup sleep 3600 &); sleep 3600"))
 KINDS = ("box", "inside", "worker", "shim", "worker and shim")
-TRUE_REASONS = ("crashed", "lost", "launch_failed", "config")
-"""`launch_failed` before there was a worker, `config` if a box was killed while it was looked at."""
+TRUE_REASONS = ("crashed", "lost", "launch_failed", "storage")
+"""`launch_failed` before there was a worker, `storage` if two boxes were killed while they were looked at."""
 BATCH = 10
 
 

@@ -1,5 +1,7 @@
 """What the programs of a run reach in their box, as its model and a person see it."""
 
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from subagent_server.run.errors import RunRefused
 from subagent_server.run.states import Status
 from subagent_server.sandbox.box import Rules, build_box, find_box_program
 from subagent_server.sandbox.readable import BoxRefused, PlaceRefused
-from subagent_server.sandbox.verify import try_box
+from subagent_server.sandbox.verify import check_box, discard, try_box
 from subagent_server.worker.sandbox_setup import without_box
 from tests.helpers.bubblewrap import settings
 from tests.helpers.repositories import git, make_repository
@@ -190,6 +192,15 @@ def test_a_bubblewrap_that_makes_no_box_is_found_out(tmp_path: Path, fake: str) 
     with pytest.raises(BoxRefused) as refused:
         try_box(build_box(Rules(cwd=tmp_path / "work", environment=environment)))
     assert ("No permissions" in refused.value.reason) == (fake == "refuses")
+
+
+def test_a_program_that_is_killed_before_its_box_is_looked_at_may_start_again(tmp_path: Path) -> None:
+    box = build_box(Rules(cwd=tmp_path, environment={**os.environ, **settings()}))
+    started = box.start(["sh", "-c", "kill -9 $$"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    with pytest.raises(BoxRefused) as refused:
+        check_box(started, box)
+    discard(started)
+    assert refused.value.passes
 
 
 def test_a_bubblewrap_that_another_run_can_write_makes_no_box(tmp_path: Path) -> None:

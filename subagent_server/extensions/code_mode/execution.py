@@ -379,7 +379,7 @@ class ProgramProcess:
         """
         if self._box is None:
             return {}
-        bounding = bounding_processes(check_box(self._process.pid, self._box), self._box.limits)
+        bounding = bounding_processes(check_box(self._process, self._box), self._box.limits)
         if bounding is not None:
             bounding.wait()
         return limits_as_resources(self._box.limits)
