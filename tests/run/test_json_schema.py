@@ -79,3 +79,11 @@ def test_references_to_elsewhere_and_plain_values_are_left_alone() -> None:
     away = {"$ref": "https://example.org/other#/$defs/x"}
     assert embedded(away, "#/properties/output") == away
     assert [embedded(value, "#/x") for value in (True, 7, None, "text")] == [True, 7, None, "text"]
+
+
+def test_a_reference_to_another_document_than_the_root_stays_as_it_is() -> None:
+    schema = {
+        "$id": "https://a.example/one",
+        "properties": {"p": {"$ref": "two#/q"}, "r": {"$ref": "one#/q"}},
+    }
+    assert embedded(schema, "#/o")["properties"] == {"p": {"$ref": "two#/q"}, "r": {"$ref": "#/o/q"}}
