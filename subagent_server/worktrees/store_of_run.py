@@ -340,6 +340,12 @@ def find_repository(
         top, prefix = Path(common), ""
         if is_in_copy == "true":
             top = Path(git.line("find the working copy", "rev-parse", "--show-toplevel"))
+            named = top / ".git"  # a file in a submodule and in a worktree of the user
+            if not named.is_file() and os.path.realpath(named) != os.path.realpath(common):
+                # what is merged would be written there, as into the home of the user
+                raise NoWorktree(
+                    _refused(directory, f"its files are in {shorten(str(top), 200)} by core.worktree")
+                )
             prefix = git.line("find the working copy", "rev-parse", "--show-prefix").rstrip("/")
         elif is_bare != "true":
             raise NoWorktree(_refused(directory, "it lies inside the directory of a repository"))

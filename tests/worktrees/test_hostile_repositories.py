@@ -173,6 +173,14 @@ def test_a_repository_whose_head_never_ends_is_refused_in_time(
         find_repository(os.environ, tmp_path)
 
 
+def test_a_repository_that_names_another_place_for_its_files_gives_no_worktree(
+    repository: Repository,
+) -> None:
+    repository.git("config", "core.worktree", repository.world.home)
+    with pytest.raises(NoWorktree, match="by core"):
+        find_repository(os.environ, repository.top)
+
+
 def test_a_configuration_that_never_ends_is_given_up_in_time(repository: Repository) -> None:
     os.mkfifo(repository.top / "endless")
     repository.git("config", "include.path", str(repository.top / "endless"))
