@@ -21,7 +21,7 @@ import os
 import random
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
@@ -36,40 +36,12 @@ from anthropic.types import RawMessageStreamEvent
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelInfo, Provider
 
-from subagent_server.loop.web import Block, Message, refuses_web_tools
+from subagent_server.loop.web import Block, Message, joined_text, refuses_web_tools, text_of
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.processes import now
 from subagent_server.run.records import Usage
 from subagent_server.run.states import timestamp
 from subagent_server.toolbox.run_context import LONGEST_WAIT_SECONDS, Alone, Pace
-
-# -- texts
-
-
-def text_of(block: Block) -> str:
-    """Return the text of a block; that of any other block is empty."""
-    text = block.get("text") if block.get("type") == "text" else None
-    return text if isinstance(text, str) else ""
-
-
-def joined_text(blocks: Iterable[Block]) -> str:
-    """Return all text of a message, its pieces a blank line apart.
-
-    A reply with citations comes in pieces of sentences: a piece with citations belongs to its neighbours.
-    """
-    joined = ""
-    before: Block | None = None
-    for block in blocks:
-        text = text_of(block)
-        if text.strip() or (text and before is not None):
-            cited = before is not None and bool(before.get("citations") or block.get("citations"))
-            if cited or not joined:
-                joined += text
-            elif text.strip():
-                joined += f"\n\n{text}"
-        before = block if text else None
-    return joined if joined.strip() else ""
-
 
 # -- a reply
 

@@ -9,7 +9,7 @@ uses are gone is left out from then on, and the model is told.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -34,6 +34,31 @@ def is_server_result(block: Block) -> bool:
     """Whether a block is a result that the API has put into a reply."""
     kind = block.get("type")
     return isinstance(kind, str) and kind.endswith(_RESULT_END) and kind != "tool_result"
+
+
+def text_of(block: Block) -> str:
+    """Return the text of a block; that of any other block is empty."""
+    text = block.get("text") if block.get("type") == "text" else None
+    return text if isinstance(text, str) else ""
+
+
+def joined_text(blocks: Iterable[Block]) -> str:
+    """Return all text of a message, its pieces a blank line apart.
+
+    A reply with citations comes in pieces of sentences: a piece with citations belongs to its neighbours.
+    """
+    joined = ""
+    before: Block | None = None
+    for block in blocks:
+        text = text_of(block)
+        if text.strip() or (text and before is not None):
+            cited = before is not None and bool(before.get("citations") or block.get("citations"))
+            if cited or not joined:
+                joined += text
+            elif text.strip():
+                joined += f"\n\n{text}"
+        before = block if text else None
+    return joined if joined.strip() else ""
 
 
 def calls_without_result(content: Sequence[Block]) -> list[Block]:
