@@ -62,11 +62,16 @@ class Supervisor:
             SubagentError: not even the failure could be written; the shim tries once more.
         """
         with self.run.listening():
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._terminate)
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGTERM, self._terminate)
             try:
                 await self._run_to_end()
             finally:
                 await self._close_runner()
+                # A closing loop drops its pipe before its handlers: of a signal in between Python complains.
+                for number in (signal.SIGCHLD, signal.SIGTERM):
+                    loop.remove_signal_handler(number)
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process has nothing left to end
 
     async def _run_to_end(self) -> None:
         """The order is the safety: nothing that the agent started may write after it was looked at."""
