@@ -87,7 +87,8 @@ class User:
         lines += ["from tests.helpers import warm", "warm.await_zygote()"] if is_warm else []
         for each in scenarios:
             lines += [f"from {each.__module__} import {each.__qualname__}", f"play_here({each.__qualname__})"]
-        done = self.run("\n".join(lines), env={"SUBAGENT_WARM": str(int(is_warm))})
+        seconds = BOUND * len(scenarios)
+        done = self.run("\n".join(lines), env={"SUBAGENT_WARM": str(int(is_warm))}, seconds=seconds)
         assert done.returncode == 0, f"as user {self.uid}: {done.stderr}"
 
     def run_tests(self, *which: str) -> None:
