@@ -183,6 +183,8 @@ _LATIN_LETTER = re.compile(r"LATIN SMALL (?:LETTER|LIGATURE) ([A-Z]{1,2})( WITH 
 PermissionMode = Literal["default", "acceptEdits", "auto", "dontAsk", "bypassPermissions", "plan"]
 RunnerName = Literal["messages", "claude", "codex", "gemini", "acp", "command", "flow"]
 """The names of the runners; `worker/runners.py` has those that this installation opens."""
+BUILT_IN = frozenset({"messages", "flow"})
+"""The runners whose programs and MCP servers the worker starts itself: under `auto` in a box."""
 ACP_PROGRAMS: dict[str, tuple[str, ...]] = {
     "opencode": ("opencode", "acp"),
     "qwen": ("qwen", "--acp"),
@@ -422,7 +424,7 @@ class AgentDefinition(Record):
     @property
     def is_built_in(self) -> bool:
         """Whether the worker starts its programs and MCP servers, and no program of a runner does."""
-        return self.runner in ("messages", "flow")
+        return self.runner in BUILT_IN
 
     @property
     def may_delegate(self) -> bool:

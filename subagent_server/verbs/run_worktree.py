@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.agent_definition import BUILT_IN, AgentDefinition
 from subagent_server.run.errors import (
     BadArgument,
     CallerError,
@@ -181,7 +181,7 @@ def prepare_worktree(store: RunStore, meta: RunMeta, definition: Mapping[str, An
 def _works_in_box(definition: Mapping[str, Any], origin: Path) -> bool:
     """Whether the programs of the run will be in a box: then nothing of it is read outside of one."""
     wanted = definition.get("sandbox", "auto")
-    if wanted != "auto" or definition.get("runner", "messages") != "messages":
+    if wanted != "auto" or definition.get("runner", "messages") not in BUILT_IN:
         return bool(wanted == "bwrap")
     return can_box(os.environ, [origin, *written_by_live_runs(state_directory_of(os.environ))])
 

@@ -12,6 +12,7 @@ from subagent_server.extensions.code_mode.module_stub import module_stub
 from subagent_server.run import processes, stderr
 from subagent_server.run.errors import BadArgument
 from subagent_server.run.records import FlowOptions
+from subagent_server.run.store import read_worktree
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from subagent_server.verbs.remove import Age, prune
@@ -518,3 +519,14 @@ def test_a_dry_run_starts_nothing_and_lists_what_would_be(world: World) -> None:
 def test_kills_at_random_moments_repeat_and_lose_nothing(world: World) -> None:
     campaign(world, kills=3, calls=6, dice=random.Random(39))
     assert repeated(world) == 0
+
+
+def test_what_a_flow_has_left_in_its_worktree_is_read_in_a_box(world: World) -> None:
+    repository(world.work)
+    lines = "open('made.txt', 'w').write('by the flow')\nreturn 'made'"
+    flow(world, body(lines, keys="ISOLATION = 'worktree'").replace("SANDBOX = 'none'\n", ""))
+    run_id = started(world)
+    assert output(world, run_id) == "made"
+    world.gone(run_id)
+    state = read_worktree(world.paths(run_id))
+    assert state is not None and state.boxed and (state.phase, state.files) == ("kept", 1)
