@@ -10,7 +10,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from difflib import get_close_matches
 from functools import cache
 from itertools import islice
@@ -100,7 +100,7 @@ def _checked(content: Json, where: str) -> JsonSchema:
         _check_size(content)
         targets = _check_form_and_references(content)
         draft = validator_name(content) or NEWEST
-        if (reason := _Contradictions(targets, draft).of(content, "its root")) is not None:
+        if (reason := _Contradictions(targets, draft).of((content, "its root"))) is not None:
             raise BadSchema(f"no result fits, because {reason}")
     except BadSchema as error:
         raise BadSchema(f"{where}{error}") from error
@@ -287,24 +287,39 @@ class _Patterns:
 # -- schemas that nothing fits
 
 
+_TYPES = frozenset(("null", "boolean", "string", "array", "object", "integer", "number"))
+"""`number` is one that is no integer, as a schema of the type `number` takes both."""
 _BOUNDS = (
-    ("string", "minLength", "maxLength"),
-    ("array", "minItems", "maxItems"),
-    ("object", "minProperties", "maxProperties"),
-    ("number", "minimum", "maximum"),
-    ("integer", "minimum", "maximum"),
+    ({"string"}, "minLength", "maxLength"),
+    ({"array"}, "minItems", "maxItems"),
+    ({"object"}, "minProperties", "maxProperties"),
+    ({"integer", "number"}, "minimum", "maximum"),
 )
-_SAMPLES: tuple[object, ...] = (None, True, 1, 1.5, "", [], {})
-"""A value of each type."""
-_MOST_STEPS = 5_000
+_EXCLUSIVE = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
+_PLAIN = {
+    "type",
+    "enum",
+    "const",
+    "required",
+    *_EXCLUSIVE.values(),
+    *(key for _, *keys in _BOUNDS for key in keys),
+}
+"""What a value is judged by at once: no patterns, and nothing of what it contains."""
+_MOST_STEPS = 2_000
+_MOST_JUDGEMENTS = 5_000
 _DEEPEST = 100
 _MOST_COMPARED = 80
+
+_Part = tuple[Any, str]
+"""A schema and where it stands."""
 
 
 class _Contradictions:
     """Finds the reason why no value fits a schema, where that is plain to see.
 
-    `targets` are those of references. Of what takes too many steps to see it is supposed that something fits.
+    What has to fit the same value is judged together: the parts of `allOf`, the target of a `$ref`, and what
+    the `properties` of all of them say of one name. `targets` are those of references. Of what takes too many
+    steps to see it is supposed that something fits.
     """
 
     def __init__(self, targets: Mapping[int, Any], draft: str) -> None:
@@ -312,82 +327,168 @@ class _Contradictions:
         self._reference_alone = draft in _REFERENCE_ALONE
         self._judge = _judge(draft).kind
         self._left = _MOST_STEPS
-        self._open: set[int] = set()
-        self._fine: set[int] = set()
+        self._open: set[frozenset[int]] = set()
+        self._fine: set[frozenset[int]] = set()
 
-    def of(self, schema: Any, at: str) -> str | None:
-        """Return the reason, as a part of a sentence, or None."""
-        if not isinstance(schema, dict):
-            return f"at {at} it is false" if schema is False else None
-        self._left -= 1
-        if self._left < 0 or id(schema) in self._fine or len(self._open) > _DEEPEST:
+    def of(self, *parts: _Part) -> str | None:
+        """Return the reason why no value fits all `parts`, as a part of a sentence, or None."""
+        self._left -= len(parts)
+        if self._left < 0:
             return None
-        if id(schema) in self._open:
-            return f"at {at} it needs itself, without an end"
-        self._open.add(id(schema))
-        reason = next(filter(None, self._reasons(schema, at)), None)
-        self._open.discard(id(schema))
+        for schema, at in parts:
+            if schema is False:
+                return f"at {at} it is false"
+        parts = tuple(part for part in parts if isinstance(part[0], dict))
+        key = frozenset(id(schema) for schema, _ in parts)
+        if not parts or key in self._fine or len(self._open) > _DEEPEST:
+            return None
+        if key in self._open:
+            return f"at {parts[0][1]} it needs itself, without an end"
+        self._open.add(key)
+        reason = next(filter(None, self._reasons(parts)), None)
+        self._open.discard(key)
         if reason is None:
-            self._fine.add(id(schema))
+            self._fine.add(key)
         return reason
 
-    def _reasons(self, schema: dict[str, Any], at: str) -> Iterator[str | None]:
+    def _reasons(self, parts: Sequence[_Part]) -> Iterator[str | None]:
+        for part in parts:
+            yield from map(self.of, self._in_place(part))
+        if not (whole := self._together(parts)):
+            return
+        for schema, at in whole:
+            if "not" in schema and schema["not"] in ({}, True):
+                yield f"at {at} not forbids everything"
+        types = _types(whole)
+        if not types or not self._has_value(whole):
+            yield f"at {whole[0][1]} no value is left by type, enum and const"
+        yield from _of_bounds(types, whole)
+        yield from self._of_content(types, whole)
+        tried = {id(True), *(id(schema) for schema, _ in whole)}
+        for schema, at in whole:
+            for key in ("anyOf", "oneOf"):
+                choices = schema.get(key, [])
+                if choices and not any(id(choice) in tried for choice in choices):
+                    named = ((choice, _step(at, f"{key}/{n}")) for n, choice in enumerate(choices))
+                    yield self._of_choices(named, whole)
+
+    def _in_place(self, part: _Part) -> Iterator[_Part]:
+        """Yield what has to fit the same value as `part`."""
+        schema, at = part
         if id(schema) in self._targets:
-            yield self.of(self._targets[id(schema)], _step(at, "$ref"))
+            yield self._targets[id(schema)], _step(at, "$ref")
             if self._reference_alone:
                 return
-        if "not" in schema and schema["not"] in ({}, True):
-            yield f"at {at} not forbids everything"
-        yield self._of_value(schema, at)
-        yield from self._of_parts(schema, at)
-        for number, part in enumerate(schema.get("allOf", [])):
-            yield self.of(part, _step(at, f"allOf/{number}"))
-        for key in ("anyOf", "oneOf"):
-            reasons = [self.of(part, _step(at, f"{key}/{n}")) for n, part in enumerate(schema.get(key, []))]
-            if None not in reasons:
-                yield from reasons[:1]
+        for number, below in enumerate(schema.get("allOf", [])):
+            yield below, _step(at, f"allOf/{number}")
 
-    def _of_value(self, schema: dict[str, Any], at: str) -> str | None:
-        """Judge types, values and bounds."""
-        parts = [schema, *(part for part in schema.get("allOf", []) if isinstance(part, dict))]
-        typed = [self._judge({"type": part["type"]}) for part in parts if "type" in part]
-        values = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else None
-        if values is not None or len(typed) > 1:
-            left = list(_SAMPLES) if values is None else values
-            if "const" in schema:
-                left = [value for value in left if _written(value) == _written(schema["const"])]
-            if not any(all(judge.is_valid(value) for judge in typed) for value in left):
-                return f"at {at} no value is left by type, enum and const"
-        for kind, least, most in _BOUNDS:
-            if _types(schema) == {kind} and schema.get(least, 0) > schema.get(most, schema.get(least, 0)):
-                return f"at {at} {least} is greater than {most}"
-        return None
+    def _together(self, parts: Sequence[_Part]) -> list[_Part]:
+        """Return `parts` with all that has to fit the same value, each schema once."""
+        whole: dict[int, _Part] = {}
+        todo = list(reversed(parts))
+        while todo and self._left > 0:
+            self._left -= 1
+            part = todo.pop()
+            if isinstance(part[0], dict) and id(part[0]) not in whole:
+                whole[id(part[0])] = part
+                todo += self._in_place(part)
+        if self._reference_alone:
+            return [part for key, part in whole.items() if key not in self._targets]
+        return list(whole.values())
 
-    def _of_parts(self, schema: dict[str, Any], at: str) -> Iterator[str | None]:
+    def _of_choices(self, choices: Iterable[_Part], whole: Sequence[_Part]) -> str | None:
+        reasons = []
+        for choice in choices:
+            if (reason := self.of(choice, *whole)) is None:
+                return None
+            reasons.append(reason)
+        return reasons[0]
+
+    def _has_value(self, whole: Sequence[_Part]) -> bool:
+        """Return whether a value that `enum` and `const` name fits, or they name none."""
+        lists = [schema["enum"] for schema, _ in whole if "enum" in schema]
+        if "const" in self._judge.VALIDATORS:
+            lists += [[schema["const"]] for schema, _ in whole if "const" in schema]
+        if not lists:
+            return True
+        values = min(lists, key=len)
+        if len(values) * (len(whole) + sum(map(len, lists)) - len(values)) > _MOST_JUDGEMENTS:
+            return True
+        judges = self._judges(whole, values)
+        return any(all(judge.is_valid(value) for judge in judges) for value in values)
+
+    def _judges(self, whole: Sequence[_Part], values: Sequence[object]) -> list[Any]:
+        """Return what judges one of `values`: what is plain in `whole`, also where it is denied."""
+        judges = []
+        for schema, _ in whole:
+            plain = {key: schema[key] for key in schema if key in _PLAIN and schema[key] is not values}
+            if isinstance(schema.get("not"), dict) and schema["not"].keys() <= _PLAIN:
+                plain["not"] = schema["not"]
+            if plain:
+                judges.append(self._judge(plain))
+        return judges
+
+    def _of_content(self, types: Set[str], whole: Sequence[_Part]) -> Iterator[str | None]:
         """Judge what a value has to contain."""
-        types, properties = _types(schema), schema.get("properties", {})
-        is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
-        for name in schema.get("required", []) if types == {"object"} else ():
+        if types == {"object"}:
+            for name in dict.fromkeys(name for schema, _ in whole for name in schema.get("required", [])):
+                yield self._of_property(name, whole)
+        needs_item = any(schema.get("minItems", 0) > 0 for schema, _ in whole)
+        if types == {"array"} and needs_item and not any("prefixItems" in schema for schema, _ in whole):
+            yield self.of(*((schema.get("items"), _step(at, "items")) for schema, at in whole))
+
+    def _of_property(self, name: str, whole: Sequence[_Part]) -> str | None:
+        below: list[_Part] = []
+        for schema, at in whole:
+            properties = schema.get("properties", {})
             if name in properties:
-                yield self.of(properties[name], _step(at, f"properties/{name}"))
-            elif is_closed:
+                below.append((properties[name], _step(at, f"properties/{name}")))
+            elif schema.get("additionalProperties") is False and "patternProperties" not in schema:
                 near = get_close_matches(name[:_MOST_COMPARED], list(properties)[:_MOST_COMPARED], 1)
                 meant = f" (nearest: {shorten(near[0])})" if near else ""
                 lacks = f"at {at} required names {shorten(name)}, which properties lacks and"
-                yield f"{lacks} additionalProperties forbids{meant}: name it in both"
-        if types == {"array"} and schema.get("minItems", 0) > 0 and "prefixItems" not in schema:
-            yield self.of(schema.get("items"), _step(at, "items"))
+                return f"{lacks} additionalProperties forbids{meant}: name it in both"
+        return self.of(*below)
+
+
+def _types(whole: Sequence[_Part]) -> Set[str]:
+    """Return the types of what can fit `whole`."""
+    types = _TYPES
+    for schema, _ in whole:
+        if "type" in schema:
+            types &= _named(schema["type"])
+        if isinstance(schema.get("not"), dict) and schema["not"].keys() == {"type"}:
+            types -= _named(schema["not"]["type"])
+    return types
+
+
+def _named(types: str | list[str]) -> Set[str]:
+    named = {types} if isinstance(types, str) else set(types)
+    return named | {"integer"} if "number" in named else named
+
+
+def _of_bounds(types: Set[str], whole: Sequence[_Part]) -> Iterator[str]:
+    for kinds, least, most in _BOUNDS:
+        if not types <= kinds:
+            continue
+        lowest = max(_bounds(whole, least), default=None)
+        highest = min(((bound, not is_beyond) for bound, is_beyond in _bounds(whole, most)), default=None)
+        if lowest is None or highest is None:
+            continue
+        is_beyond = lowest[1] or not highest[1]
+        if lowest[0] > highest[0] or (lowest[0] == highest[0] and is_beyond):
+            yield f"at {whole[0][1]} nothing is left between {least} and {most}"
+
+
+def _bounds(whole: Sequence[_Part], key: str) -> Iterator[tuple[float, bool]]:
+    """Yield each bound of this name, and whether a value has to be beyond it."""
+    for schema, _ in whole:
+        beyond = schema.get(_EXCLUSIVE.get(key), False)
+        if key in schema:
+            yield schema[key], beyond is True  # as draft 4 says it
+        if not isinstance(beyond, bool):
+            yield beyond, True
 
 
 def _step(at: str, step: str) -> str:
     return step if at == "its root" else f"{at}/{step}"
-
-
-def _types(schema: Mapping[str, Any]) -> set[str]:
-    """Return the types that a schema names."""
-    named = schema.get("type", [])
-    return {named} if isinstance(named, str) else set(named)
-
-
-def _written(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
