@@ -85,6 +85,8 @@ _THEIR_SERVER_FIELDS = {
     "excludetools": "disabled_tools",
 }
 """How Copilot and Gemini CLI call them."""
+_ALL_LIMITS = frozenset({"limits", "sandboxLimits", "placement", "webSearch", "webFetch", "failIf"})
+"""Parts of which every key is a limit or a condition."""
 _DISABLED = (("disabled", True), ("enabled", False))
 _CODE_MODE_FIELDS = {**fields_of(CodeMode), "maxtimeout": "max_timeout_seconds"}
 """`maxTimeout` is what CPE files call it."""
@@ -119,7 +121,11 @@ class Reading:
         self.guards = Guards(self.notes)
 
     def keep_unknown(self, key: str, value: Value, line: int | None) -> None:
-        """Remember an unknown key; `report_unknown` reports all of them at once."""
+        """Remember an unknown key; `report_unknown` reports all of them at once. A limit is refused."""
+        if key.rpartition(".")[0] in _ALL_LIMITS:
+            near = nearest_key(key)
+            self.guards.refuse(key, line, f"nearest: {near}" if near else "")
+            return
         self.unknown[key] = as_json(value)
         self.unknown_line = self.unknown_line or line
 
@@ -159,15 +165,12 @@ class _KeyedPart:
         return f"{self.where}.{camel(name)}" if self.where else camel(name)
 
     def fill(self, block: Block, fields: Mapping[str, str]) -> None:
-        """Read the keys of a mapping; those that are not in `fields` are unknown, but a limit is refused."""
+        """Read the keys of a mapping; those that are not in `fields` are unknown."""
         for key, value in block.items():
             name = fields.get(canonical(key))
-            unknown, line = f"{self.where}.{key}", block.lines.get(key)
-            if name is None and self.where in ("limits", "sandboxLimits"):
-                near = nearest_key(unknown)
-                self.reading.guards.refuse(unknown, line, f"nearest: {near}" if near else "")
-            elif name is None:
-                self.reading.keep_unknown(unknown, value, line)
+            line = block.lines.get(key)
+            if name is None:
+                self.reading.keep_unknown(f"{self.where}.{key}", value, line)
             elif not is_null(value):
                 self.put(name, value, line)
 

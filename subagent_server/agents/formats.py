@@ -125,6 +125,7 @@ _MODEL_KEYS = {
     "baseurl": "baseUrl",
     "codemode": "codeMode",
     "maxoutput": "maxTokens",
+    "maxtokens": "maxTokens",
 }
 _MODEL_ONLY = frozenset({"ref", "type", "displayname"})
 

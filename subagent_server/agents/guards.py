@@ -145,7 +145,7 @@ def _permission_mode(guards: Guards, key: str, value: Value, line: int) -> None:
 
 def _read_only(guards: Guards, key: str, value: Value, line: int) -> None:
     """`readonly: true` of Cursor."""
-    if as_json(value) is not False:
+    if canonical(_text(value)) not in _NO:
         _permission_mode(guards, key, "plan", line)
 
 
@@ -167,7 +167,7 @@ def _permission(guards: Guards, key: str, value: Value, line: int) -> None:
         elif rule == "ask" and tool in ("bash", "edit", "glob", "grep", "list", "read", "write"):
             guards.asked += names
         else:
-            guards.refuse(f"{key}.{tool}", at, "say it by tools, disallowedTools and ask")
+            guards.refuse(f"{key}.{tool}", at, _TOOLS)
 
 
 def _denied(guards: Guards, key: str, value: Value, line: int) -> None:
@@ -194,6 +194,8 @@ def _text(value: Value) -> str:
         return "a list or a mapping"
 
 
+_YES, _NO = ("true", "yes", "on"), ("false", "no", "off")
+_TOOLS = "say it by tools, disallowedTools and ask"
 _TURNS, _TIME, _COST = "say it by maxTurns", "say it by timeoutSeconds", "say it by budgetUsd"
 _READERS: Mapping[str, Callable[[Guards, str, Value, int], None]] = {
     # Claude Code, its skills, and Qwen Code
@@ -201,7 +203,8 @@ _READERS: Mapping[str, Callable[[Guards, str, Value, int], None]] = {
     "approvalmode": _permission_mode,
     "memory": _refused_unless(),
     "skills": _refused_unless(),
-    "disablemodelinvocation": _refused_unless("false"),
+    "disablemodelinvocation": _refused_unless(*_NO),
+    "permissions": _refused_unless(instead=_TOOLS),
     # of later versions
     **dict.fromkeys(("gates", "gateattempts", "parkafterseconds"), _refused_unless()),
     # Codex
@@ -209,7 +212,8 @@ _READERS: Mapping[str, Callable[[Guards, str, Value, int], None]] = {
     "approvalpolicy": _refused_unless("never", instead="say it by ask"),
     # opencode and Cursor
     "permission": _permission,
-    "disable": _refused_unless("false"),
+    **dict.fromkeys(("disable", "disabled"), _refused_unless(*_NO)),
+    "enabled": _refused_unless(*_YES),
     "readonly": _read_only,
     # Gemini CLI and goose
     "timeoutmins": _refused_unless(instead=_TIME),
@@ -217,7 +221,9 @@ _READERS: Mapping[str, Callable[[Guards, str, Value, int], None]] = {
     # Kiro and others
     "toolssettings": _refused_unless(),
     **dict.fromkeys(("deniedtools", "excludetools", "excludedtools", "blockedtools"), _denied),
-    **dict.fromkeys(("maxiterations", "steps", "maxsteps"), _refused_unless(instead=_TURNS)),
+    **dict.fromkeys(("deny", "denytools", "disabledtools", "forbiddentools"), _denied),
+    **dict.fromkeys(("maxtoolcalls", "maxcalls"), _refused_unless()),
+    **dict.fromkeys(("maxiterations", "steps", "maxsteps", "turns"), _refused_unless(instead=_TURNS)),
     **dict.fromkeys(("timeout", "timeoutms", "maxtime"), _refused_unless(instead=_TIME)),
     **dict.fromkeys(("budget", "maxcost", "maxbudget", "maxbudgetusd"), _refused_unless(instead=_COST)),
 }

@@ -20,10 +20,13 @@ from pydantic.alias_generators import to_camel
 from subagent_server.run.agent_definition import (
     AgentDefinition,
     CodeMode,
+    FailIf,
     Limits,
     Placement,
     SandboxLimits,
     ServerDefinition,
+    WebFetchBounds,
+    WebSearchBounds,
 )
 from subagent_server.run.errors import CallerError, shorten
 from subagent_server.run.files import NotPlain, read_plain
@@ -110,7 +113,7 @@ def as_text_tree(value: Value) -> object:
     if isinstance(value, list):
         return [as_text_tree(item) for item in value]
     if isinstance(value, Block):
-        return {str(key): as_text_tree(item) for key, item in value.items()}
+        return {as_text(key): as_text_tree(item) for key, item in value.items()}
     return "" if is_null(value) else as_text(value)
 
 
@@ -201,6 +204,7 @@ _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _TAGS = frozenset(
     f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "map", "seq")
 )
+_MERGE = "<<"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -211,6 +215,10 @@ class NotYaml(Exception):
         super().__init__(reason)
         self.reason = reason
         self.line = line
+
+
+class NotReadHere(NotYaml):
+    """It is YAML, but of a kind that is not read: what is written there is not what is meant."""
 
 
 def parse(text: str, first_line: int = 1, most_values: int = MAX_VALUES) -> Value:
@@ -250,7 +258,8 @@ def _check_bounds(text: str, first_line: int, most_values: int) -> None:
     for event in yaml.parse(text, Loader=_LOADER):
         line = first_line + (event.start_mark.line if event.start_mark else 0)
         if isinstance(event, yaml.AliasEvent):
-            raise NotYaml(f"*{event.anchor} is an alias, which is not read here: write the value out", line)
+            reason = f"*{event.anchor} is an alias, which is not read here: write the value out"
+            raise NotReadHere(reason, line)
         documents += isinstance(event, yaml.DocumentStartEvent)
         if documents > 1:
             raise NotYaml("a second document begins here, and one file holds one agent", line)
@@ -265,7 +274,7 @@ def _check_bounds(text: str, first_line: int, most_values: int) -> None:
 def _value(node: yaml.Node, first_line: int) -> Value:
     line = first_line + node.start_mark.line
     if node.tag not in _TAGS:
-        raise NotYaml(f"the tag {node.tag} means nothing here", line)
+        raise NotReadHere(f"the tag {node.tag} means nothing here", line)
     if isinstance(node, yaml.ScalarNode):
         if _SURROGATE.search(node.value):  # libyaml refuses it; the loader in Python does not
             raise NotYaml("an escape that is half a character", line)
@@ -277,6 +286,9 @@ def _value(node: yaml.Node, first_line: int) -> Value:
         key = _value(key_node, first_line)
         if not isinstance(key, str):
             raise NotYaml("a key must be text", first_line + key_node.start_mark.line)
+        if isinstance(key, Plain) and key == _MERGE:
+            reason = "<< is a merge key, which is not read here: write its keys out"
+            raise NotReadHere(reason, first_line + key_node.start_mark.line)
         block.put(str(key), _value(value_node, first_line), first_line + key_node.start_mark.line)
     return block
 
@@ -332,16 +344,23 @@ _KEYS_OF_PARTS: Mapping[str, Mapping[str, str]] = {
     "mcpServers": fields_of(ServerDefinition),
     "sandboxLimits": fields_of(SandboxLimits),
     "placement": fields_of(Placement),
+    "webSearch": fields_of(WebSearchBounds),
+    "webFetch": fields_of(WebFetchBounds),
+    "failIf": fields_of(FailIf),
 }
 _MOST_COMPARED = 60
 _LEAST_LIKENESS = 0.8
 
-_CLAUDE_CODE = frozenset({"background", "color", "initialprompt", "memory", "permissionmode", "skills"})
+_SURE = frozenset(
+    {"background", "color", "initialprompt", "memory", "permissionmode", "skills"}
+    | {"approvalmode", "permission", "readonly"}
+)
+"""Keys of Claude Code, and guards of other tools, in canonical spelling: no prose begins with such a word."""
 _ELSEWHERE = frozenset(
     {"argumenthint", "author", "category", "icon", "license", "metadata", "mode", "priority", "tags"}
     | {"temperature", "type", "version"}
 )
-"""Keys of Claude Code and of other tools that mean nothing here, in canonical spelling."""
+"""Keys of other tools that mean nothing here, in canonical spelling."""
 
 
 def is_ours(key: str) -> bool:
@@ -352,14 +371,14 @@ def is_ours(key: str) -> bool:
 
 def is_surely_a_key(key: str) -> bool:
     """Whether a line `key: ...` is a key even if prose runs on at the margin."""
-    return key[0].islower() and (is_ours(key) or canonical(key) in _CLAUDE_CODE)
+    return key[0].islower() and (is_ours(key) or canonical(key) in _SURE)
 
 
 def nearest_key(key: str) -> str | None:
     """Return the key that was probably meant by an unknown one, which is given with the part it stands in."""
     part, _, name = key.rpartition(".")
     form = canonical(name)[:_MOST_COMPARED]
-    if form in _CLAUDE_CODE or form in _ELSEWHERE:
+    if form in _SURE or form in _ELSEWHERE:
         return None
     known = _KEYS_OF_PARTS.get(part.partition(".")[0], {})
     near = get_close_matches(form, known, 1, _LEAST_LIKENESS)
@@ -368,7 +387,7 @@ def nearest_key(key: str) -> str | None:
 
 def is_known(key: str) -> bool:
     """Whether `key`, in any spelling, is a key of agent files, here or in another tool."""
-    return is_ours(key) or canonical(key) in _CLAUDE_CODE or canonical(key) in _ELSEWHERE
+    return is_ours(key) or canonical(key) in _SURE or canonical(key) in _ELSEWHERE
 
 
 # -- Front matter beyond strict YAML, as in most agent files in the wild.
@@ -378,7 +397,9 @@ def is_known(key: str) -> bool:
 # itself. A piece that is not YAML even then counts as plain text.
 
 
-_KEY = re.compile(r"""(?P<quote>["']?)(?P<key>[A-Za-z][\w-]{0,60})(?P=quote)[ \t]*:(?:[ \t]+(?P<rest>.*))?""")
+_KEY = re.compile(
+    r"""(?P<quote>["']?)(?P<key>[A-Za-z][\w-]{0,60}|<<)(?P=quote)[ \t]*:(?:[ \t]+(?P<rest>.*))?"""
+)
 _DIALOGUE = frozenset({"assistant", "commentary", "context", "example", "examples", "human", "note", "user"})
 _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\"}
 _ESCAPED = re.compile(r'\\([nt"\\])')
@@ -452,6 +473,8 @@ def _pieces(lines: list[str], first_line: int) -> tuple[list[_Piece], list[int]]
 
 
 def _begins_piece(key: str, current: _Piece | None) -> bool:
+    if key == _MERGE:
+        return True
     if current is not None and current.is_prose:
         return is_surely_a_key(key)
     return is_known(key) or (key[0].islower() and key.lower() not in _DIALOGUE)
@@ -461,7 +484,8 @@ def _value_of_piece(piece: _Piece) -> Value:
     """Return the value of a piece: as YAML if it is YAML, else its text.
 
     Raises:
-        NotYaml: the piece spans lines, is not prose, and its YAML is broken: the meaning cannot be known.
+        NotYaml: the piece is not prose, and its YAML spans lines and is broken, or is not read here: the
+            meaning cannot be known.
     """
     trouble: NotYaml | None = None
     is_text = canonical(piece.key) in _TEXT
@@ -476,7 +500,8 @@ def _value_of_piece(piece: _Piece) -> Value:
             value = whole[piece.key]
             if isinstance(value, str) or not is_text:
                 return value
-    if trouble is not None and not is_text and any(line.strip() for line in piece.more):
+    is_unclear = isinstance(trouble, NotReadHere) or any(line.strip() for line in piece.more)
+    if trouble is not None and not is_text and is_unclear:
         raise trouble
     return _raw_text(piece)
 
