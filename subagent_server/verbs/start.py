@@ -151,7 +151,7 @@ def start_agent(
     that the previous run has stored, which needs no trust then: a warning for the log.
     """
     # 1. Who asks, and may it start this agent?
-    parent = check_may_start(service, caller, agent.name)
+    parent = check_may_start(service, caller, agent)
     directories = None if parent is None else directories_of(service, parent)
     # 2. The one judge reads each file once: the run gets exactly what was checked.
     agent, doubts = overridden(agent, order.overrides)
@@ -206,7 +206,7 @@ def start_agent(
     started_by = _started_by(caller, order.client) if parent is None else parent.started_by
     meta = _first_state(service, request, token, started_by, worktree)
     # 7. From here on something is made: the run, with its lock held.
-    reservation = _publish(service, request, meta, masked_files)
+    reservation = _publish(service, checked.agent, request, meta, masked_files)
     # 8. What cannot live ends with its reason. The lock is given up last, or a reader would call the run dead
     # for another one.
     if (end := _end_at_once(service, meta, checked)) is not None:
@@ -338,7 +338,9 @@ def _first_state(
     )
 
 
-def _publish(service: Service, request: RunRequest, meta: RunMeta, files: list[InputFile]) -> Reservation:
+def _publish(
+    service: Service, agent: AgentDefinition, request: RunRequest, meta: RunMeta, files: list[InputFile]
+) -> Reservation:
     """Make a run whole, or nothing of it."""
     with service.launcher.starting() as starting:  # a process gets ready while the run is made
         run = service.store.create(request)
@@ -348,7 +350,7 @@ def _publish(service: Service, request: RunRequest, meta: RunMeta, files: list[I
             service.store.mark_continuation(request)
             # The lock before the state: a `ready` run whose lock is free is dead, with proof.
             reservation = starting.reserve(run)
-            publish_counted(service, meta)
+            publish_counted(service, meta, agent)
         except SubagentError:
             if reservation is not None:
                 reservation.give_up()

@@ -4,6 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 
+from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import RunRefused, SubagentError
 from subagent_server.run.locks import exclusive
 from subagent_server.run.records import RunMeta
@@ -134,7 +135,7 @@ def check_may_delegate(service: Service, caller: Caller) -> None:
         )
 
 
-def check_may_start(service: Service, caller: Caller, agent: str) -> RunMeta | None:
+def check_may_start(service: Service, caller: Caller, agent: AgentDefinition) -> RunMeta | None:
     """Return the run that wants to start `agent`, or None if the user's side does.
 
     Raises:
@@ -144,9 +145,9 @@ def check_may_start(service: Service, caller: Caller, agent: str) -> RunMeta | N
     if caller.run_id is None:
         return None
     allowed = agents_of(service, caller.run_id)
-    if agent not in allowed:
+    if agent.name not in allowed:
         raise NotAllowed(
-            f"The agent of run {caller.run_id} may not start {agent}: its file names "
+            f"The agent of run {caller.run_id} may not start {agent.name}: its file names "
             f"{', '.join(sorted(allowed)) or 'none'} under `agents`."
         )
     parent = service.store.read(caller.run_id)
@@ -159,18 +160,18 @@ def check_may_start(service: Service, caller: Caller, agent: str) -> RunMeta | N
             f"and {limit} is the limit: "
             "do the work here instead of starting another agent (SUBAGENT_MAX_DEPTH sets the limit)."
         )
-    live = _live_below(service, parent.root_run_id)
-    if len(live) >= service.settings.max_descendants:
+    live, most = _live_below(service, parent.root_run_id), _most_live(service, agent, depth + 1)
+    if len(live) >= most:
         for run_id in live:  # who died without a reader counts no more
             with suppress(SubagentError):
                 observe(service.store, run_id)
-        _check_number(service, parent.root_run_id)
+        _check_number(service, parent.root_run_id, most)
     if (why := exhausted(service.store, budgets_of(service.store, parent))) is not None:
         raise BudgetSpent(f"{why} No other agent is started for it: end with what there is.")
     return parent
 
 
-def publish_counted(service: Service, meta: RunMeta) -> None:
+def publish_counted(service: Service, meta: RunMeta, agent: AgentDefinition) -> None:
     """Publish a run; a child is counted in the same hold of its tree's lock.
 
     So runs started at the same moment, anywhere in the tree and by any run, never become too many.
@@ -183,12 +184,23 @@ def publish_counted(service: Service, meta: RunMeta) -> None:
         service.store.publish(meta)
         return
     with exclusive(service.store.paths.run(meta.root_run_id).tree_lock):
-        _check_number(service, meta.root_run_id)
+        _check_number(service, meta.root_run_id, _most_live(service, agent, meta.depth))
         service.store.publish(meta)
 
 
-def _check_number(service: Service, root_run_id: str) -> None:
-    alive, limit = len(_live_below(service, root_run_id)), service.settings.max_descendants
+def _most_live(service: Service, agent: AgentDefinition, depth: int) -> int:
+    """Return how many runs of a tree may live for one more of this agent, at this depth.
+
+    A program waits for such a place. Runs that have programs leave one for each level below them: else all
+    places are taken by flows that wait for one.
+    """
+    settings = service.settings
+    has_programs = agent.code_mode is not None and agent.code_mode.enabled and bool(agent.agents)
+    return max(1, settings.max_descendants - (settings.max_depth - depth if has_programs else 0))
+
+
+def _check_number(service: Service, root_run_id: str, limit: int) -> None:
+    alive = len(_live_below(service, root_run_id))
     if alive >= limit:
         raise TreeFull(
             f"{alive} run{' is' if alive == 1 else 's are'} at work below {root_run_id}, and {limit} is the "

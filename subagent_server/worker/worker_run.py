@@ -533,7 +533,10 @@ def _taken(run: RunPaths) -> int:
 
 
 class WorkClock:
-    """Runs while at least one stretch of work is open. Stretches overlap; a wait suspends its stretch."""
+    """Runs while at least one stretch of work is open. Stretches overlap; a wait suspends its stretch.
+
+    A program of code mode is one stretch that may wait for many runs at once: then less than none is open.
+    """
 
     def __init__(
         self,
@@ -554,7 +557,7 @@ class WorkClock:
     @property
     def elapsed(self) -> float:
         """Working time so far, in seconds."""
-        return self._elapsed + (self._clock() - self._since if self._open else 0.0)
+        return self._elapsed + (self._clock() - self._since if self.running else 0.0)
 
     @property
     def running(self) -> bool:
@@ -587,7 +590,7 @@ class WorkClock:
     def _suspended(self, until: float, on_suspended: Callable[[], None]) -> Iterator[None]:
         self._waits.append(until)
         self._change(-1)
-        if not self._open:
+        if not self.running:
             on_suspended()
         try:
             yield
@@ -596,9 +599,10 @@ class WorkClock:
             self._change(+1)
 
     def _change(self, by: int) -> None:
-        was_open, self._open = self._open, self._open + by
-        if not was_open and self._open:
+        was_running = self.running
+        self._open += by
+        if self.running and not was_running:
             self._since = self._clock()
             self._on_work()
-        elif was_open and not self._open:
+        elif was_running and not self.running:
             self._elapsed += self._clock() - self._since

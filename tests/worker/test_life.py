@@ -4,6 +4,7 @@ from decimal import Decimal
 
 from subagent_server.run.processes import now
 from subagent_server.run.states import dollars
+from subagent_server.worker.worker_run import WorkClock
 from tests.helpers.turns import asks, calls, says, tool_results, use
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -28,6 +29,19 @@ def test_time_spent_waiting_for_the_parent_does_not_count_as_working_time(world:
     wait_for(waited, BOUND, "a parent that takes its time")
     world.reply(run_id, "yes")
     assert world.completed(run_id) == "Done."
+
+
+def test_many_waits_inside_one_stretch_are_no_work() -> None:
+    moment = 0.0
+    clock = WorkClock(lambda: None, lambda: None, clock=lambda: moment)
+    with clock.working():
+        moment = 1.0
+        with clock.waiting(), clock.waiting(), clock.waiting():  # for runs that a program has started
+            moment = 100.0
+            assert clock.elapsed == 1.0
+        assert clock.running
+        moment = 101.0
+    assert clock.elapsed == 2.0
 
 
 def test_a_question_that_nobody_answers_expires_and_the_agent_goes_on_or_fails_as_its_file_says(

@@ -23,8 +23,8 @@ from subagent_server.run.journal import recorded_usage
 from subagent_server.run.processes import now
 from subagent_server.run.records import FlowOptions, Message, RunMeta
 from subagent_server.run.secrets import Masker
-from subagent_server.run.states import Status, cut, timestamp
-from subagent_server.toolbox.run_context import RunContext
+from subagent_server.run.states import MAX_OPEN_QUESTIONS, Status, cut, timestamp
+from subagent_server.toolbox.run_context import RunContext, RunOver
 from subagent_server.verbs.access import run_as_caller
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from subagent_server.verbs.end_run import stop
@@ -51,6 +51,8 @@ _ROOM_SECONDS = 1.0
 _LONGEST_WAIT = 86_400.0
 MOST_PLANNED = 128 << 20
 """How many characters all calls of one program may take, as JSON: they are kept outside of its box."""
+_MOST_QUESTIONS = MAX_OPEN_QUESTIONS - 1
+"""How many questions of a program and its agents are open at once; `ask_parent` of code mode has one more."""
 _MOST_PHASE = 200
 _MOST_LOGGED = 4_000
 _STRICT = ConfigDict(extra="forbid", strict=True)
@@ -86,7 +88,10 @@ class _Order(BaseModel):
 
 @dataclass
 class _Call:
-    """A call with its identity; `run_id` is its run when that is known, `forwarded` are its questions."""
+    """A call with its identity; `run_id` is its run when that is known, `forwarded` are its questions.
+
+    `trouble` is why one of these cannot be asked, or why that ends the run.
+    """
 
     order: StartOrder
     agent: AgentDefinition
@@ -95,6 +100,7 @@ class _Call:
     phase: str | None
     run_id: str | None = None
     forwarded: set[str] = field(default_factory=set)
+    trouble: Exception | None = None
 
 
 class AgentCalls:
@@ -124,7 +130,7 @@ class AgentCalls:
         self._phase: str | None = None
         self._changes = Changes(self._store)
         self._warm: dict[str, asyncio.Event] = {}
-        self._asking = asyncio.Lock()
+        self._asking = asyncio.Semaphore(_MOST_QUESTIONS)
         self._planning = asyncio.Lock()
         self._starting: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -261,9 +267,9 @@ class AgentCalls:
         code = meta.error.code if meta.error is not None else None
         retry = self._options.retry_failed
         if planned.agent.runner == "flow" and has_begun and meta.status.is_terminal:
-            # it has a record of its own: continued, it pays for nothing twice, as a new run would
+            # it has a record of its own: it pays for nothing twice, and what was cut below it continues
             program = (await asyncio.to_thread(self._store.read_request, known)).agent.get("programHash")
-            if program != planned.agent.program_hash or (retry and meta.status is Status.FAILED):
+            if program != planned.agent.program_hash or meta.status is not Status.COMPLETED:
                 return Fate.RESUMED, meta
         return fate_of(meta.status, code, has_begun=has_begun, is_ours=is_ours, retry_failed=retry), meta
 
@@ -323,11 +329,14 @@ class AgentCalls:
         def question(run: Observed) -> Message | None:
             return next((each for each in run.meta.pending if each.message_id not in planned.forwarded), None)
 
+        def is_enough(run: Observed) -> bool:
+            if planned.trouble is not None:
+                raise planned.trouble
+            return run.meta.status.is_terminal or question(run) is not None
+
         with self._run.waiting():
             while True:
-                observed = await self._until(
-                    run_id, lambda run: run.meta.status.is_terminal or question(run) is not None
-                )
+                observed = await self._until(run_id, is_enough)
                 message = question(observed)
                 if observed.meta.status.is_terminal or message is None:
                     return await asyncio.to_thread(self._outcome, observed, planned)
@@ -374,9 +383,12 @@ class AgentCalls:
         async def forwarded() -> None:
             label = f" ({planned.order.label})" if planned.order.label else ""
             question = f"{planned.agent.name}{label} asks: {message.question_content}"
-            answer = await self._asked(question, message.options)
-            if answer is not None and planned.run_id is not None:
-                await asyncio.to_thread(self._answered, planned.run_id, message.message_id, answer)
+            try:
+                answer = await self._asked(question, message.options)
+                if answer is not None and planned.run_id is not None:
+                    await asyncio.to_thread(self._answered, planned.run_id, message.message_id, answer)
+            except (SubagentError, RunOver) as error:
+                planned.trouble = error
 
         self._in_background(forwarded())
 

@@ -107,7 +107,7 @@ class Line:
 
     def send(self, record: dict[str, Any]) -> None:
         """Send a record."""
-        self._write(json.dumps(record).encode() + b"\n")
+        self._write(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
 
     def call(self, function: str, arguments: dict[str, Any]) -> Any:
         """Call a function of the host and return its value. Raises ToolError."""
@@ -362,7 +362,7 @@ def gather(*calls: Any, limit: int | None = None, return_exceptions: bool = Fals
     At most `limit` are under way at once. After a failure no other is begun; those under way end, and then
     the first error in the order of the arguments is raised, or is one of the results.
     """
-    calls = _calls_of(calls)
+    calls = _calls_of(calls, return_exceptions)
     if limit is None:
         limit = 8 if any(isinstance(call, Call) for call in calls) else _MOST_THREADS
     if type(limit) is not int or limit < 1:
@@ -392,14 +392,21 @@ def gather(*calls: Any, limit: int | None = None, return_exceptions: bool = Fals
     return results
 
 
-def _calls_of(given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what `gather` was given, checked; calls of agents get their identities in this order."""
+def _calls_of(given: tuple[Any, ...], with_faults: bool) -> tuple[Any, ...]:
+    """Return what `gather` was given, checked; calls of agents get their identities in this order.
+
+    A call that cannot be made raises here, before any other begins, or, `with_faults`, when its turn comes.
+    """
     calls = tuple(given[0]) if len(given) == 1 and not callable(given[0]) else given
     if not all(map(callable, calls)):
         raise TypeError("gather() takes calls: gather(agents.a.call(...), lambda: tool(a=1))")
     for call in calls:
         if isinstance(call, Call):
-            call.plan()
+            try:
+                call.plan()
+            except ToolError:
+                if not with_faults:
+                    raise
     return calls
 
 
@@ -574,7 +581,7 @@ def _run(source: str, names: dict[str, Any], flow: dict[str, Any] | None) -> tup
         return {"end": 1, "why": why}, 1
     try:
         _keep_source(source)
-        space = _execute(code, names)
+        space = _execute(code, names, "__main__" if flow is None else "flow")
         end = _returned(space["run"], flow) if flow is not None else {"end": 0}
         if calls_run:
             _show(_finish(space["run"]()))
@@ -598,11 +605,13 @@ def _returned(run: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"end": 0, "value": json.loads(_as_json(value, "run(): its results", _MOST_RESULT))}
 
 
-def _execute(code: Any, names: dict[str, Any]) -> dict[str, Any]:
-    space = vars(sys.modules["__main__"])
+def _execute(code: Any, names: dict[str, Any], module: str) -> dict[str, Any]:
+    """Run the code as this module: a flow is imported, and `if __name__ == "__main__":` calls nothing."""
+    sys.modules[module] = main_module = sys.modules["__main__"]
+    space = vars(main_module)
     for name in [name for name in space if name not in ("__name__", "__builtins__")]:
         del space[name]
-    space.update({**names, "__file__": FILE})
+    space.update({**names, "__file__": FILE, "__name__": module})
     _finish(eval(code, space))
     _show(space.pop(" value", None))
     return space

@@ -262,6 +262,59 @@ def test_an_edited_flow_within_a_flow_pays_for_nothing_twice(world: World) -> No
     assert asked(simulator) == {"a": 1, "b": 1}
 
 
+def test_what_was_cut_within_a_flow_within_a_flow_goes_on(world: World) -> None:
+    flow(world, body("return agents.inner()").replace("['worker']", "['inner']"))
+    flow(world, body("return agents.worker(prompt='task a') + agents.worker(prompt='task b')"), "inner")
+    slow = {"when": {"prompt": "task b"}, "turns": [says("done b", latency=3.0)]}
+    simulator = world.play(DONE, conversations=[slow])
+    first = started(world)
+    wait_for(lambda: len(asked(simulator)) == 2, BOUND, "the second call of the inner flow")
+    (inner,) = world.store.children_of(first)
+    cut = max(world.store.children_of(inner))
+    for identity in (world.shim(cut), world.worker(cut)):
+        processes.send_signal(identity, signal.SIGKILL)
+    wait_for(lambda: world.look(cut).meta.status.is_terminal, BOUND, "the end of a killed run")
+    assert world.failed(first)[0] == "agent_error", "of the inner flow"
+    second = again(world, first)
+    assert output(world, second) == "done adone b" and states(world, second) == ["resumed"]
+    assert asked(simulator) == {"a": 1, "b": 2}
+
+
+def test_flows_within_a_flow_leave_room_for_the_runs_that_they_wait_for(world: World) -> None:
+    world.environment["SUBAGENT_MAX_DESCENDANTS"] = "3"
+    lines = "return gather(*[agents.inner.call(key=str(n)) for n in range(4)])"
+    flow(world, body(lines, "list[str]").replace("['worker']", "['inner']"))
+    flow(world, body("return agents.worker(prompt='task a')"), "inner")
+    world.play(DONE)
+    assert output(world, started(world)) == ["done a"] * 4
+
+
+def test_a_flow_is_no_script_whatever_it_does_as_one(world: World) -> None:
+    text = body("return agents.worker(prompt='task a')")
+    flow(world, f"{text}\nif __name__ == '__main__':\n    print(run())\n")
+    simulator = world.play(DONE)
+    assert output(world, started(world)) == "done a" and asked(simulator)["a"] == 1
+
+
+def test_a_result_has_as_many_bytes_as_its_letters(world: World) -> None:
+    flow(world, body("return '\u8a9e' * 1_000_000"))
+    assert output(world, started(world)) == "\u8a9e" * 1_000_000
+
+
+def test_a_call_that_cannot_be_made_is_one_of_the_exceptions(world: World) -> None:
+    lines = (
+        "make = agents.worker.call\n"
+        "calls = [make(prompt='task a', inputs=['gone']), make(prompt='task b')]\n"
+        "return [str(each) for each in gather(*calls, return_exceptions={})]"
+    )
+    flow(world, body(lines.format(True), "list[str]"))
+    simulator = world.play(DONE)
+    gone, done = output(world, started(world))
+    assert gone.startswith("Input 'gone' is no file") and done == "done b"
+    flow(world, body(lines.format(False), "list[str]"))
+    assert gone in world.failed(started(world))[1] and asked(simulator) == {"b": 1}, "nothing was begun"
+
+
 def test_arguments_outlive_a_continuation_that_a_fault_of_the_file_refuses(world: World) -> None:
     flow(world)
     simulator = world.play(DONE)
@@ -304,6 +357,15 @@ def test_questions_of_children_go_to_the_program_or_to_the_parent(world: World) 
     assert output(world, run_id).endswith("z")
     second = again(world, run_id)
     assert output(world, second).endswith("z") and not world.meta(second).messages
+
+
+def test_questions_of_children_are_open_side_by_side_and_end_the_flow_as_it_says(world: World) -> None:
+    lines = "return ''.join(gather(*[agents.worker.call(prompt=f'task {n}') for n in range(3)]))"
+    flow(world, body(lines, keys="LIMITS = {'askTimeoutSeconds': 3, 'onAskTimeout': 'fail'}"))
+    world.play(asks("Which?"), says("done"))
+    run_id = started(world)
+    world.asking(run_id, 3)
+    assert world.failed(run_id)[0] == "ask_timeout"
 
 
 ATTEMPTS = {
