@@ -1,7 +1,8 @@
 """`subagent` as a fork of the process of the tests, which has imported everything: 20 ms in place of 400.
 
 All but the imports is as in a process of its own: arguments, directory, environment, descriptors, signals and
-exit code. What serves HTTP is executed, and so is a command whose environment asks for another interpreter.
+exit code. What serves HTTP is executed, and so is a command whose environment asks for another interpreter
+than the one of the tests.
 """
 
 import gc
@@ -25,10 +26,11 @@ from subagent_server.__main__ import main
 PROGRAM = (sys.executable, "-m", "subagent_server")
 Environment = Mapping[str, str]
 _OF_AN_INTERPRETER = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG")
+_STARTED_WITH = dict(os.environ)
 _AS_HERE = {"PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "", "LANG": "C.UTF-8"}
 
 _SERVE_HTTP = {"--http", "page", "demo", "prompt", "--script"}
-"""Of commands that serve HTTP, or play the API to their runs.
+"""Of commands that serve HTTP, or play the API to their runs; `init --http` only writes of it.
 
 One such fork in some hundred never answered, or lost a descriptor, for a reason that was not found.
 """
@@ -53,9 +55,10 @@ def popen(command: Sequence[str], env: Environment, **options: Any) -> "subproce
     odd = [
         name
         for name, value in asked.items()
-        if name.startswith(_OF_AN_INTERPRETER) and _AS_HERE.get(name) != value
+        if name.startswith(_OF_AN_INTERPRETER) and value not in (_AS_HERE.get(name), _STARTED_WITH.get(name))
     ]
-    if tuple(words[:3]) != PROGRAM or odd or not _SERVE_HTTP.isdisjoint(words):
+    is_serving = words[3:4] != ["init"] and not _SERVE_HTTP.isdisjoint(words)
+    if tuple(words[:3]) != PROGRAM or odd or is_serving:
         return subprocess.Popen(words, env=asked, **options)
 
     def instead_of_executing() -> NoReturn:
