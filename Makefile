@@ -23,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE =
 # A lock is whole, so nothing is resolved: pip 23 takes the newest `coverage[toml]` beside a pinned `coverage`, and refuses it.
 LOCKED := --quiet --disable-pip-version-check --require-hashes --no-deps
 
-.PHONY: help docs demo lint typecheck check test test-fast mutants test-whole test-races test-clients test-hosts test-browser test-nodes soak-nodes bench-nodes test-install nightly \
+.PHONY: help docs demo lint typecheck check test test-fast mutants test-whole test-races test-clients test-clients-whole test-hosts test-browser test-nodes soak-nodes bench-nodes test-install nightly \
 	picture fuzz soak soak-continue soak-flows bench format lock release release-check clean
 
 help:  ## what can be made
@@ -52,6 +52,9 @@ test-clients: $(VENV)/.installed-dev $(CLIENTS)/.installed $(SERVERS)/.installed
 	CLIENTS=$(CLIENTS) $(BIN)/pytest -n 2 --timeout 300 tests/clients
 	$(BIN)/pytest -n 2 --timeout 300 -m npm
 
+test-clients-whole: export SUBAGENT_TESTS_WHOLE = 1
+test-clients-whole: test-clients
+
 test-hosts: $(VENV)/.installed-dev $(INSTALLERS)/.installed  ## hosts of PyPI and npm as parents; HOST=NAME is one of them
 	$(BIN)/python -m tests.hosts.install $(HOSTS) $(abspath $(INSTALLERS))/bin/uv $(HOST)
 	HOSTS=$(HOSTS) $(BIN)/pytest -n 2 --timeout 600 tests/hosts $(if $(HOST),-k "[$(HOST)]")
@@ -59,7 +62,7 @@ test-hosts: $(VENV)/.installed-dev $(INSTALLERS)/.installed  ## hosts of PyPI an
 test-browser: $(VENV)/.installed-browser  ## the page in Debian's Chromium (`apt-get install chromium`); PICTURES=1 takes the pictures of docs/
 	$(BIN)/pytest -n 0 --timeout 300 tests/browser
 
-nightly: test-whole-with-coverage test-races fuzz soak test-clients test-install  ## everything that takes long; coverage in .cache/coverage
+nightly: test-whole-with-coverage test-races fuzz soak test-clients-whole test-install  ## everything that takes long; coverage in .cache/coverage
 
 test-whole-with-coverage: $(VENV)/.installed-dev $(SERVERS)/.installed
 	SUBAGENT_TESTS_WHOLE=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal --timeout 1800 -m "not install and not fuzz" \

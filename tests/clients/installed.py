@@ -67,7 +67,7 @@ class Installed:
     def inspector(self) -> list[str]:
         """MCP Inspector, as a command."""
         launcher = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
-        return [self.node, self._program(launcher), "--cli"]
+        return [self.node, self._program(launcher), "--cli", "--connect-timeout", "120000"]
 
     @property
     def conformance(self) -> list[str]:

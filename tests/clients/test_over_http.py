@@ -6,6 +6,7 @@ Claude Code, Codex and Gemini CLI have the token that `subagent init --http` has
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import pytest
 
@@ -16,12 +17,14 @@ from tests.clients.http_parents import PARENTS, Place
 from tests.clients.installed import Installed
 from tests.clients.parent_model import Call, Heard, Say, call
 from tests.clients.scene import Scene
+from tests.helpers.scale import sampled
 from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
 
 RUN = call("run_painter", prompt="Paint it.", waitSeconds=60)
 ASKS = (asks("Which colour?", "red", "blue"), says("In ${colour}.", capture={"colour": "(red|blue)"}))
 ERAS = ["legacy", "modern"]
+KILLED = sampled([*product(PARENTS, ERAS)], 3, lambda case: case[0], lambda case: case[1])
 
 
 def test_it_is_asked_answers_gets_the_result_and_stops_another_run(
@@ -93,8 +96,7 @@ def test_a_program_is_asked_answers_gets_the_result_and_stops_another_run(
         assert other["messages"] and ask("stop_run", runId=other["runId"])["status"] == "stopped"
 
 
-@pytest.mark.parametrize("era", ERAS)
-@pytest.mark.parametrize("parent", PARENTS)
+@pytest.mark.parametrize(("parent", "era"), KILLED)
 def test_a_program_whose_server_is_killed_in_the_middle_of_a_wait_finds_its_run_with_a_new_connection(
     clients: Installed, scene: Scene, parent: str, era: str
 ) -> None:

@@ -19,7 +19,11 @@ from tests.helpers.world import BOUND, World
 
 WAIT = {"waitSeconds": 200}
 AMONG_PROGRAMS = [*permutations(PROGRAMS, 2)]
-PAIRS = [*AMONG_PROGRAMS, ("opencode", "codex"), ("codex", "opencode")]
+PAIRS = [
+    *sampled(AMONG_PROGRAMS, 3, lambda pair: pair[0], lambda pair: pair[1]),
+    ("opencode", "codex"),
+    ("codex", "opencode"),
+]
 START = call("run_hand", prompt="Paint the door.", **WAIT)
 ENDS = {"stop": Status.STOPPED, "program": Status.FAILED, "worker": Status.FAILED, "shim": Status.FAILED}
 """What happens to a run, and how it ends: it is stopped, or a process of it is killed."""

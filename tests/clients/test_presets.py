@@ -1,6 +1,7 @@
 """The real programs that `runner` names alone carry out runs: asks, permissions, stops, kills, a box."""
 
 import re
+from itertools import product
 
 import pytest
 
@@ -10,7 +11,9 @@ from tests.clients.installed import Installed
 from tests.clients.parent_model import Call, Heard, Say, call, steps
 from tests.clients.presets import PRESETS, Preset
 from tests.clients.scene import Scene
+from tests.helpers.scale import sampled
 
+ENDS = sampled([*product(PRESETS, ("stop", "kill"))], 6, lambda case: case[0], lambda case: case[1])
 ASK = call("ask_parent", question="Which colour?", options=["red", "blue"])
 
 
@@ -56,7 +59,7 @@ def test_what_it_may_not_do_by_itself_is_a_question(program: Preset) -> None:
     assert allowed.exists() and not denied.exists()
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize(("program", "end"), ENDS, indirect=["program"])
 def test_stopped_or_killed_in_a_tool_call_it_leaves_nothing(program: Preset, end: str) -> None:
     world = program.world
     with program.playing(lambda _: program.stays()):

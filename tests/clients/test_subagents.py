@@ -3,7 +3,7 @@
 All models are scripted.
 """
 
-from itertools import permutations
+from itertools import permutations, product
 
 import pytest
 
@@ -13,6 +13,7 @@ from tests.clients.parent_model import Call, Heard, Say, call, steps
 from tests.clients.programs import PROGRAMS, Program
 from tests.clients.scene import AGENT, AGENT_PROMPT, Scene
 from tests.helpers import turns
+from tests.helpers.scale import sampled
 
 SCHEMA = {
     "type": "object",
@@ -29,6 +30,8 @@ IN_WORDS = "This is what was said before"
 UNKNOWN = "It is not known what they did"
 ENDS = {"program": "agent_error", "worker": "crashed", "shim": "lost"}
 """How a run ends whose process was killed."""
+KILLED = sampled([*product(PROGRAMS, ENDS)], 5, lambda case: case[0], lambda case: case[1])
+PAIRS = sampled([*permutations(PROGRAMS, 2)], 3, lambda pair: pair[0], lambda pair: pair[1])
 
 
 @pytest.fixture(params=PROGRAMS)
@@ -64,7 +67,7 @@ def test_it_works_for_the_built_in_loop_asks_and_gives_its_output(program: Progr
     assert (usage.output_tokens or 0) > 0 and (usage.cost_usd is not None) is (program.name == "claude")
 
 
-@pytest.mark.parametrize(("above", "below_it"), [*permutations(PROGRAMS, 2)])
+@pytest.mark.parametrize(("above", "below_it"), PAIRS)
 def test_one_program_has_another_do_a_part_of_its_work_and_answers_it(
     scene: Scene, clients: Installed, above: str, below_it: str
 ) -> None:
@@ -133,7 +136,7 @@ def test_stopped_by_the_loop_in_a_tool_call_it_leaves_nothing_and_is_carried_on(
         assert UNKNOWN not in told[-1], "it has given its stopped call a result"
 
 
-@pytest.mark.parametrize("victim", ENDS)
+@pytest.mark.parametrize(("program", "victim"), KILLED, indirect=["program"])
 def test_after_kill_9_the_loop_hears_of_it_and_carries_the_session_on(
     program: Program, loop: Scene, victim: str
 ) -> None:
