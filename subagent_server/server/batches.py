@@ -1,4 +1,4 @@
-"""JSON-RPC over HTTP: the ids of requests, and the batches that the version 2025-03-26 of the protocol has.
+"""JSON-RPC over HTTP: what is no message, and the batches that the version 2025-03-26 of the protocol has.
 
 A request whose id is none, or that of another request of its session that has no answer yet, is refused: the
 application would never answer it, or only one of the two.
@@ -14,11 +14,13 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import mcp_types as types
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from subagent_server.run.errors import shorten
+from subagent_server.server.messages import BadMessage, read_message
 
 BATCH_VERSION = "2025-03-26"
 MAX_BATCH = 100
@@ -65,12 +67,12 @@ class Messages:
         is_old = headers.get("mcp-protocol-version", BATCH_VERSION) == BATCH_VERSION
         messages = batch_of(body) if is_old else None
         if messages is None:
-            return await self._pass_on(scope, _parsed(body), _first(first, receive), send)
+            return await self._pass_on(scope, body, _first(first, receive), send)
         fault = batch_fault(messages)
         if fault is None and _SESSION not in headers:
             fault = "a batch belongs to a session, and the header Mcp-Session-Id is missing"
         if fault is not None:
-            answer = _refusal(fault)
+            answer = _refusal(BadMessage(fault))
         elif any(not isinstance(each, dict) or {"method", "id"} <= each.keys() for each in messages):
             answer = StreamingResponse(self._answers(scope, messages), media_type="text/event-stream")
         else:
@@ -79,26 +81,24 @@ class Messages:
             answer = Response(status_code=202)
         return await answer(scope, receive, send)
 
-    async def _pass_on(self, scope: Scope, message: Any, receive: Receive, send: Send) -> None:
-        """Pass one message on, unless it is a request whose id cannot be answered to."""
+    async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Pass one message on, unless it is none, or a request whose id cannot be answered to."""
         session = Headers(scope=scope).get(_SESSION)
-        if session is None or not isinstance(message, dict) or not {"method", "id"} <= message.keys():
+        message = read_message(body)
+        if isinstance(message, BadMessage):
+            return await _refusal(message)(scope, receive, send)
+        if session is None or not isinstance(message, types.JSONRPCRequest):
             return await self._app(scope, receive, send)
-        number = message["id"]
-        key = (session, str(number))
-        if isinstance(number, bool) or not isinstance(number, str | int):
-            fault = "id is neither text nor a whole number: give each request one of its own"
-        elif key in self._open:
-            fault = (
-                f"the request with the id {shorten(str(number))} has no answer yet: give each one of its own"
-            )
-        else:
-            self._open.add(key)
-            try:
-                return await self._app(scope, receive, send)
-            finally:
-                self._open.discard(key)
-        return await _refusal(fault)(scope, receive, send)
+        key = (session, str(message.id))
+        if key in self._open:
+            number = shorten(str(message.id))
+            fault = f"the request with the id {number} has no answer yet: give each one of its own"
+            return await _refusal(BadMessage(fault))(scope, receive, send)
+        self._open.add(key)
+        try:
+            return await self._app(scope, receive, send)
+        finally:
+            self._open.discard(key)
 
     async def _answers(self, scope: Scope, messages: Sequence[Any]) -> AsyncIterator[bytes]:
         """Yield the events of all answers; one that is no stream becomes an event."""
@@ -128,24 +128,16 @@ class Messages:
         body = json.dumps(message).encode()
         given: Message = {"type": "http.request", "body": body, "more_body": False}
         try:
-            await self._pass_on(_of_length(scope, len(body)), message, _first(given, _nothing), take)
+            await self._pass_on(_of_length(scope, len(body)), body, _first(given, _nothing), take)
             if whole.startswith(b"{"):
                 events.put_nowait(b"event: message\r\ndata: " + whole.replace(b"\n", b"") + b"\r\n\r\n")
         finally:
             events.put_nowait(None)
 
 
-def _parsed(body: bytes) -> Any:
-    """Return what a body says; None if it is no JSON, which the application refuses."""
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _refusal(fault: str) -> Response:
-    error = {"code": -32600, "message": f"{fault}."}
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, 400)
+def _refusal(bad: BadMessage) -> Response:
+    error = {"code": bad.code, "message": f"{bad.why}."}
+    return JSONResponse({"jsonrpc": "2.0", "id": bad.request_id, "error": error}, 400)
 
 
 def _of_length(scope: Scope, length: int) -> Scope:

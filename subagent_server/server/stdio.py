@@ -13,10 +13,9 @@ import select
 import signal
 import stat
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import anyio
 import mcp_types as types
@@ -31,6 +30,7 @@ from subagent_server.server.connection import (
     build_server,
     prepare_loop,
 )
+from subagent_server.server.messages import BadMessage, read_message
 from subagent_server.settings import Role
 from subagent_server.verbs.access import Caller
 from subagent_server.verbs.service import Service
@@ -49,8 +49,6 @@ LEAVE_SECONDS = 0.15
 REFUSE_SECONDS = 0.05
 """How long the client may take to read that all others are not answered."""
 _POLL_SECONDS = 0.01
-_LARGEST_ID = 1 << 63
-_MOST_DIGITS = 1_000
 _STDIN, _STDOUT, _STDERR, _FIRST_FREE = 0, 1, 2, 3
 
 
@@ -244,8 +242,8 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
 
     def _taken(self, line: bytes, size: int) -> types.JSONRPCMessage | None:
         """Return the message of a line; None if it is none, which is answered here, or empty."""
-        message = _too_long(size) if size > MAX_LINE_BYTES else _parsed(line)
-        if isinstance(message, _BadLine):
+        message = _too_long(size) if size > MAX_LINE_BYTES else read_message(line)
+        if isinstance(message, BadMessage):
             self._refuse(message, size)
             return None
         if message is not None:
@@ -305,7 +303,7 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
             if isinstance(cancelled, int | str):
                 self._outgoing.unanswered.pop(cancelled, None)
 
-    def _refuse(self, bad: "_BadLine", size: int) -> None:
+    def _refuse(self, bad: "BadMessage", size: int) -> None:
         """Answer a line that is not a message; what no request learns is reported on stderr."""
         if not bad.gets_answer or bad.request_id is None:
             self._reports.of_line(size, bad.why)
@@ -370,97 +368,8 @@ def _method(message: types.JSONRPCMessage | None) -> str | None:
     return getattr(message, "method", None)
 
 
-@dataclass(frozen=True)
-class _BadLine:
-    """A line that is not a message: what is wrong, and whether a request waits for the answer, and which."""
-
-    why: str
-    code: int = types.INVALID_REQUEST
-    request_id: int | str | None = None
-    gets_answer: bool = True
-
-
-def _too_long(size: int) -> _BadLine:
-    return _BadLine(
+def _too_long(size: int) -> BadMessage:
+    return BadMessage(
         f"the line has {size:,} of at most {MAX_LINE_BYTES:,} bytes: leave the material in a file, and "
         "name that"
     )
-
-
-def _parsed(line: bytes) -> types.JSONRPCMessage | _BadLine | None:
-    """Return the message of a line, or what is wrong with it; None if the line is empty."""
-    text = line.decode("utf-8", "replace")
-    try:
-        message = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
-        is_notification = isinstance(message, types.JSONRPCNotification)
-        # A request whose id is none would be taken for a notification. Few lines need the second reading.
-        if not (is_notification and '"id"' in text and "id" in json.loads(text)):
-            return message
-    except ValueError:
-        pass
-    return _explained(text) if text.strip() else None
-
-
-def _explained(text: str) -> _BadLine:
-    try:
-        found = json.loads(
-            text, parse_int=lambda digits: int(digits) if len(digits) <= _MOST_DIGITS else 1e999
-        )
-    except (ValueError, RecursionError):
-        return _BadLine(
-            "the line is not JSON, or is nested too deeply: send one JSON-RPC message on each line",
-            types.PARSE_ERROR,
-        )
-    if not isinstance(found, dict):
-        return _BadLine(
-            "the line is not a JSON-RPC message: send one object on each line; batches (without initialize, "
-            "at most 100 messages) are for the version 2025-03-26 alone"
-        )
-    if "method" not in found and ("result" in found or "error" in found):
-        return _BadLine(f"an answer to this server is not valid: {_why(found)}", gets_answer=False)
-    if "id" not in found and isinstance(found.get("method"), str):
-        return _BadLine(f"a notification is not valid: {_why(found, needs_id=False)}", gets_answer=False)
-    number = found.get("id")
-    return _BadLine(_why(found), request_id=number if _is_id(number) else None)
-
-
-def _is_id(number: object) -> bool:
-    if isinstance(number, str):
-        return not _is_broken(number)
-    return isinstance(number, int) and not isinstance(number, bool) and abs(number) < _LARGEST_ID
-
-
-def _why(found: dict[str, Any], *, needs_id: bool = True) -> str:
-    if needs_id and not _is_id(found.get("id")):
-        return "id is neither text nor a whole number: give each request one of its own"
-    if found.get("jsonrpc") != "2.0":
-        return 'jsonrpc is not "2.0": send JSON-RPC 2.0'
-    if not isinstance(found.get("method", ""), str) or not found.keys() & {"method", "result", "error"}:
-        return "method is not text: name what is asked for"
-    if not isinstance(found.get("params", {}), dict | None):
-        return "params is not an object: send the arguments by name"
-    place = next(_broken_texts(found), None)
-    if place is not None:
-        return (
-            f"{place[:200]} holds half a character (a lone surrogate such as \\ud800): send whole characters"
-        )
-    return "the message holds a number that is too large, or is nested too deeply: make it simpler"
-
-
-def _broken_texts(found: dict[str, Any]) -> Iterator[str]:
-    """Yield the places of texts, and the places that hold names, of which a part is missing."""
-    pending: list[tuple[str, Any]] = [("", found)]  # no recursion: the line may be nested deeply
-    while pending:
-        place, value = pending.pop()
-        if isinstance(value, str) and _is_broken(value):
-            yield place
-        elif isinstance(value, list):
-            pending += [(f"{place}[{number}]", each) for number, each in enumerate(value)]
-        elif isinstance(value, dict):
-            if any(map(_is_broken, value)):
-                yield f"a name in {place or 'the message'}"
-            pending += [(f"{place}.{name}".lstrip("."), each) for name, each in value.items()]
-
-
-def _is_broken(text: str) -> bool:
-    return not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text)

@@ -58,6 +58,26 @@ def test_over_http_an_id_that_is_none_or_has_no_answer_yet_is_refused(world: Wor
         assert answers(server.ask(body=[[request(2, "ping")]], **session))[None]["error"]
 
 
+def test_over_http_what_is_no_message_is_answered_by_its_id_and_in_words(world: World) -> None:
+    with world.http_server() as server:
+        session = open_session(server)
+        for text, number, word in (
+            (
+                r'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"a":"\ud83d"}}',
+                7,
+                "params.a holds half a char",
+            ),
+            ('{"jsonrpc":"2.0","id":"x","method":"ping","params":[]}', "x", "params is not an object"),
+            ('{"jsonrpc":"1.0","id":7,"method":"ping"}', 7, "send JSON-RPC 2.0"),
+            ('{"jsonrpc":"2.0","id":null,"method":"initialize"}', None, "id is neither text"),
+            ('"ping"', None, "not a JSON-RPC message"),
+            ("{", None, "not JSON"),
+        ):
+            error = server.ask(body=text.encode(), **session)
+            assert error.status == 400 and error.json["id"] == number, error.body
+            assert word in error.json["error"]["message"], error.body
+
+
 def test_each_message_of_a_batch_over_stdio_is_answered(world: World) -> None:
     with world.raw_server() as server:
         server.say(OLD)

@@ -1,0 +1,103 @@
+"""What a client sends as one JSON-RPC message, over stdio or HTTP, or what is wrong with it.
+
+The SDK loses the id of what is no message, so such a request would wait for ever, and names its own types.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import mcp_types as types
+
+_LARGEST_ID = 1 << 63
+_MOST_DIGITS = 1_000
+
+
+@dataclass(frozen=True)
+class BadMessage:
+    """What is not a message: what is wrong with it, and whether a request waits for the answer, and which."""
+
+    why: str
+    code: int = types.INVALID_REQUEST
+    request_id: int | str | None = None
+    gets_answer: bool = True
+
+
+def read_message(data: bytes) -> types.JSONRPCMessage | BadMessage | None:
+    """Return the message in a line or a body, or what is wrong with it; None if it is empty."""
+    text = data.decode("utf-8", "replace")
+    try:
+        message = types.jsonrpc_message_adapter.validate_json(text, by_name=False)
+        is_notification = isinstance(message, types.JSONRPCNotification)
+        # A request whose id is none would be taken for a notification. Few messages need the second reading.
+        if not (is_notification and '"id"' in text and "id" in json.loads(text)):
+            return message
+    except ValueError:
+        pass
+    return _judged(text) if text.strip() else None
+
+
+def _judged(text: str) -> BadMessage:
+    try:
+        found = json.loads(
+            text, parse_int=lambda digits: int(digits) if len(digits) <= _MOST_DIGITS else 1e999
+        )
+    except (ValueError, RecursionError):
+        return BadMessage(
+            "this is not JSON, or is nested too deeply: send JSON-RPC messages, one by one",
+            types.PARSE_ERROR,
+        )
+    if not isinstance(found, dict):
+        return BadMessage(
+            "this is not a JSON-RPC message: send objects, one by one; batches (without initialize, at most "
+            "100 messages) are for the version 2025-03-26 alone"
+        )
+    if "method" not in found and ("result" in found or "error" in found):
+        return BadMessage(f"an answer to this server is not valid: {_why(found)}", gets_answer=False)
+    if "id" not in found and isinstance(found.get("method"), str):
+        return BadMessage(f"a notification is not valid: {_why(found, needs_id=False)}", gets_answer=False)
+    number = found.get("id")
+    return BadMessage(_why(found), request_id=number if _is_id(number) else None)
+
+
+def _is_id(number: object) -> bool:
+    if isinstance(number, str):
+        return not _is_broken(number)
+    return isinstance(number, int) and not isinstance(number, bool) and abs(number) < _LARGEST_ID
+
+
+def _why(found: dict[str, Any], *, needs_id: bool = True) -> str:
+    if needs_id and not _is_id(found.get("id")):
+        return "id is neither text nor a whole number: give each request one of its own"
+    if found.get("jsonrpc") != "2.0":
+        return 'jsonrpc is not "2.0": send JSON-RPC 2.0'
+    if not isinstance(found.get("method", ""), str) or not found.keys() & {"method", "result", "error"}:
+        return "method is not text: name what is asked for"
+    if not isinstance(found.get("params", {}), dict | None):
+        return "params is not an object: send the arguments by name"
+    place = next(_broken_texts(found), None)
+    if place is not None:
+        return (
+            f"{place[:200]} holds half a character (a lone surrogate such as \\ud800): send whole characters"
+        )
+    return "the message holds a number that is too large, or is nested too deeply: make it simpler"
+
+
+def _broken_texts(found: dict[str, Any]) -> Iterator[str]:
+    """Yield the places of texts, and the places that hold names, of which a part is missing."""
+    pending: list[tuple[str, Any]] = [("", found)]  # no recursion: it may be nested deeply
+    while pending:
+        place, value = pending.pop()
+        if isinstance(value, str) and _is_broken(value):
+            yield place
+        elif isinstance(value, list):
+            pending += [(f"{place}[{number}]", each) for number, each in enumerate(value)]
+        elif isinstance(value, dict):
+            if any(map(_is_broken, value)):
+                yield f"a name in {place or 'the message'}"
+            pending += [(f"{place}.{name}".lstrip("."), each) for name, each in value.items()]
+
+
+def _is_broken(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text)
