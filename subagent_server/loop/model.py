@@ -36,7 +36,7 @@ from anthropic.types import RawMessageStreamEvent
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelInfo, Provider
 
-from subagent_server.loop.web import Block, Message, joined_text, refuses_web_tools, text_of
+from subagent_server.loop.web import Block, Message, joined_text, refuses_web_tools, text_of, whole_characters
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.processes import now
 from subagent_server.run.records import Usage
@@ -134,6 +134,7 @@ class ReplyBuilder:
                 if isinstance(managed, dict):
                     self._reply.edits = managed.get("applied_edits") or []
             case "message_stop":
+                self._reply.content = whole_characters(self.reply.content)
                 self._take_calls()
                 self._reply.complete = True
 
@@ -155,13 +156,15 @@ class ReplyBuilder:
         The API runs its own tools (`server_tool_use`): their input goes back to it as it came.
         """
         for index, block in enumerate(self._reply.content):
-            raw = "".join(self._pieces.get((index, _ARGUMENTS), []))
+            raw = whole_characters("".join(self._pieces.get((index, _ARGUMENTS), [])))
             is_call = block.get("type") == "tool_use"
             if not (is_call or raw):
                 continue
             arguments, problem = _parsed(raw) if raw else (block.get("input") or {}, None)
-            block["input"] = arguments
+            block["input"] = whole_characters(arguments)
             if is_call:
+                if not (isinstance(block.get("id"), str) and block["id"]):  # the API would refuse it
+                    block["id"] = "call"
                 self._reply.calls.append(ToolCall(block["id"], block["name"], arguments, problem))
 
     def _count(self, usage: dict[str, Any]) -> None:
@@ -567,7 +570,7 @@ class Model:
                 async for event in self._events(stream, builder):
                     try:
                         builder.take(event)
-                    except (IndexError, KeyError, TypeError, AttributeError) as error:  # damaged on its way
+                    except (LookupError, TypeError, AttributeError, RecursionError) as error:  # damaged
                         words = f"the stream held an event that makes no sense ({event.type})"
                         raise _CutStream(words) from error
         finally:

@@ -42,6 +42,21 @@ def text_of(block: Block) -> str:
     return text if isinstance(text, str) else ""
 
 
+def whole_characters(value: Any) -> Any:
+    """Return JSON data whose halves of characters are joined; a half alone becomes U+FFFD.
+
+    Gateways that count in UTF-16 cut texts in the middle of a character, and models write half an escape.
+    No request can hold that.
+    """
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, list):
+        return [whole_characters(each) for each in value]
+    if isinstance(value, dict):
+        return {whole_characters(name): whole_characters(each) for name, each in value.items()}
+    return value
+
+
 def joined_text(blocks: Iterable[Block]) -> str:
     """Return all text of a message, its pieces a blank line apart.
 

@@ -54,6 +54,33 @@ def test_arguments_as_deep_and_as_large_as_real_ones_are_taken() -> None:
     assert called_with(arguments).calls[0].problem is None
 
 
+def test_half_characters_are_joined_or_replaced_in_what_is_sent_back() -> None:
+    """Gateways that count in UTF-16 cut texts in the middle of a character; models write half an escape."""
+    builder = ReplyBuilder()
+    texts = [{"type": "text_delta", "text": half} for half in ("a \ud83d", "\ude00 b \ud83d")]
+    arguments = {"type": "input_json_delta", "partial_json": '{"x": ["\\ud83d"], "y": "\ud83d\ude00"}'}
+    events: list[dict[str, Any]] = [
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in texts),
+        {
+            "type": "content_block_start",
+            "index": 1,
+            "content_block": {"type": "tool_use", "id": "", "name": "n\ud83d", "input": {}},
+        },
+        {"type": "content_block_delta", "index": 1, "delta": arguments},
+        {"type": "message_stop"},
+    ]
+    for event in events:
+        builder.take(_EVENT.validate_python(event))
+    text, call = builder.reply.content
+    assert text["text"] == "a \U0001f600 b \ufffd"
+    assert call["input"] == {"x": ["\ufffd"], "y": "\U0001f600"} and call["name"] == "n\ufffd"
+    assert builder.reply.calls[0].arguments == {"x": ["\ud83d"], "y": "\U0001f600"}, (
+        "tools judge it themselves"
+    )
+    assert call["id"] == builder.reply.calls[0].call_id != ""
+
+
 class _CountingBlock(dict[str, Any]):
     """Counts the characters of the texts that it is given."""
 
