@@ -183,8 +183,8 @@ class LinePage:
     at_end: bool
 
 
-def append_line(file: Entry, record: dict[str, Any]) -> None:
-    """Append one record as one write, so that every line of the file stays a whole record.
+def append_line(file: Entry, record: dict[str, Any]) -> int:
+    """Append one record as one write, so that every line of the file stays whole; return its offset.
 
     A torn last line, left by a crash, is cut off first; a record lacking only its newline gets a newline.
     Only one process at a time may append to a file.
@@ -193,7 +193,7 @@ def append_line(file: Entry, record: dict[str, Any]) -> None:
         OSError: the disk refused; the file is as it was.
     """
     line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
-    _append(file, line, cut_torn_line=True)
+    return _append(file, line, cut_torn_line=True)
 
 
 def append_bytes(file: Entry, data: bytes) -> None:
@@ -205,23 +205,24 @@ def append_bytes(file: Entry, data: bytes) -> None:
     _append(file, data, cut_torn_line=False)
 
 
-def _append(file: Entry, data: bytes, *, cut_torn_line: bool) -> None:
+def _append(file: Entry, data: bytes, *, cut_torn_line: bool) -> int:
+    """Append `data` and return the offset at which it begins."""
     descriptor = file.open(os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
-        size = os.fstat(descriptor).st_size
+        size, before = os.fstat(descriptor).st_size, b""
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             end = _last_newline(descriptor, size)
             if cut_torn_line and parse(os.pread(descriptor, LONGEST_LINE, end)) is None:
                 os.ftruncate(descriptor, end)
                 size = end
             else:
-                data = b"\n" + data
+                before = b"\n"
         try:
-            while data:
-                data = data[os.write(descriptor, data) :]
+            _write_all(descriptor, before + data)
         except OSError:
             os.ftruncate(descriptor, size)
             raise
+        return size + len(before)
     finally:
         os.close(descriptor)
 
@@ -273,14 +274,28 @@ def read_from(file: Entry, cursor: int, count: int, *, max_bytes: int = 1 << 20)
 
 def records(file: Entry) -> Iterator[dict[str, Any]]:
     """Yield each whole record of a file, oldest first; a line that is not a JSON object is passed over."""
+    return (record for _, record in placed_records(file))
+
+
+def placed_records(file: Entry) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each record as `records` does, behind the offset at which `record_at` finds it."""
+    position = 0
     try:
         with file.reader() as opened:
             for line in _lines(opened):
                 record = parse(line)
                 if record is not None:
-                    yield record
+                    yield position, record
+                position += len(line)
     except FileNotFoundError:
         return
+
+
+def record_at(file: Entry, offset: int) -> dict[str, Any] | None:
+    """Return the record that begins at an offset, or None if there is none any more. Raises OSError."""
+    with file.reader() as opened:
+        opened.seek(offset)
+        return parse(opened.readline(LONGEST_LINE))
 
 
 def latest(file: Entry, wanted: frozenset[str], *, within: int = 400) -> dict[str, dict[str, Any]]:

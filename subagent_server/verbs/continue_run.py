@@ -114,14 +114,14 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
     agent, stored = _agent_now(service, request, order, caller)
     if caller.run_id is None:
         _check_options(order, agent, is_flow=is_flow)
-    if is_flow:
-        prompt = _arguments_again(agent, request, prompt)
     before = request.agent.get("runner", agent.runner)
     if before != agent.runner:
         raise BadArgument(
             f"Run {request.run_id} was carried out by the runner {before}, and agent {agent.name} has "
             f"{agent.runner} now, which cannot take its conversation over: start a new run instead."
         )
+    if is_flow:
+        prompt = _arguments_again(agent, request, prompt)
     if observed.meta.worktree is not None:
         check_not_handed_over(order.run_id, read_worktree(service.store.paths.run(order.run_id)))
     directory = directory_before_worktree(observed.meta, request)

@@ -53,9 +53,10 @@ def _with_run(store: RunStore, call: FlowCall) -> FlowCall:
     except SubagentError:
         return call
     is_over = meta.status.is_terminal
+    state = "recorded" if call.state == "running" else call.state  # it shares the run of an equal key
     return call.model_copy(
         update={
-            "state": call.state if is_over else "running",
+            "state": state if is_over else "running",
             "status": meta.status,
             "seconds": elapsed_seconds(meta.created_at, meta.ended_at if is_over else now()),
             "cost_usd": meta.with_descendants.cost_usd,
@@ -91,7 +92,8 @@ def call_lines(calls: Sequence[FlowCall], most: int) -> Iterator[str]:
 
 def _summary(calls: Sequence[FlowCall]) -> str:
     states = [call.state for call in calls]
-    cost = sum((call.cost_usd or Decimal(0) for call in calls), Decimal(0))
+    costs = {call.called_run_id: call.cost_usd or Decimal(0) for call in calls}  # equal keys share a run
+    cost = sum(costs.values(), Decimal(0))
     counts = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
     return ", ".join([*counts, *([dollars(cost)] if cost else [])])
 

@@ -355,7 +355,7 @@ class AgentCalls:
             return {"text": result.text if result is not None else meta.summary or ""}
         view = run_view(self._store, observed, AS_TOOLS, self._caller).to_wire()
         code = meta.error.code if meta.error is not None else meta.status.value
-        why = meta.error.message if meta.error is not None else meta.status.value
+        why = meta.error.message if meta.error is not None else meta.summary or "no reason was given"
         words = f"Run {meta.run_id} of {planned.agent.name} ended with {code}: {why}"
         raise _Failed({"error": words, "failed": code, "view": view})
 
@@ -437,7 +437,7 @@ class AgentCalls:
         if not self._is_flow:
             return await make()
         name = f"{kind} {self._identities.of(digest(kind, *about))}"
-        line, retry = self._record.line(name), self._options.retry_failed
+        line, retry = await asyncio.to_thread(self._record.line, name), self._options.retry_failed
         if line is not None and not (retry and _is_failure(line)):
             if "value" not in line:
                 raise _Failed({"error": _CUT_TOOL})

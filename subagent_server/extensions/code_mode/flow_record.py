@@ -12,29 +12,43 @@ from typing import Any
 
 from subagent_server.run import durable
 from subagent_server.run.errors import StorageFailed
-from subagent_server.run.files import Directory
+from subagent_server.run.files import Directory, Entry
 from subagent_server.run.secrets import Masker
 
 RECORD_FILE = "record.jsonl"
 
 
 class FlowRecord:
-    """The last line of each name: of the programs that this one continues, oldest first, and its own."""
+    """The last line of each name: of the programs that this one continues, oldest first, and its own.
+
+    Only where each line is stays in memory: 200,000 results of tools may have 16 MiB each.
+    """
 
     def __init__(self, own: Directory, masker: Masker, before: Iterable[Directory]) -> None:
         self._file = own.entry(RECORD_FILE)
         self._masker = masker
         self._writing = threading.Lock()
-        self._lines: dict[str, dict[str, Any]] = {}
+        self._places: dict[str, tuple[Entry, int]] = {}
         for directory in before:
+            file = directory.entry(RECORD_FILE)
             with suppress(OSError):
-                for line in durable.records(directory.entry(RECORD_FILE)):
+                for offset, line in durable.placed_records(file):
                     if isinstance(name := line.get("name"), str):
-                        self._lines[name] = line
+                        self._places[name] = file, offset
 
     def line(self, name: str) -> dict[str, Any] | None:
-        """Return the line with the `value` of this name; without one if it began and its end is not known."""
-        return self._lines.get(name)
+        """Return the line with the `value` of this name; without one if it began and its end is not known.
+
+        Raises:
+            StorageFailed.
+        """
+        if (place := self._places.get(name)) is None:
+            return None
+        file, offset = place
+        try:
+            return durable.record_at(file, offset)
+        except OSError as error:
+            raise StorageFailed(file.path, error.strerror or str(error)) from error
 
     def write(self, name: str, **value: Any) -> None:
         """Write a `value`, or without one that something begins which may have an effect; it lasts.
@@ -42,12 +56,11 @@ class FlowRecord:
         Raises:
             StorageFailed.
         """
-        line = {"name": name, **value}
         try:
             with self._writing:
-                durable.append_line(self._file, self._masker.data(line))
+                offset = durable.append_line(self._file, self._masker.data({"name": name, **value}))
                 self._file.sync()
                 self._file.directory.sync()
-                self._lines[name] = line
+                self._places[name] = self._file, offset
         except OSError as error:
             raise StorageFailed(self._file.path, error.strerror or str(error)) from error

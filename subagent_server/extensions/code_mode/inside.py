@@ -40,6 +40,7 @@ _FUTURE_ANNOTATIONS = 0x1000000
 _TREE = 0x400
 _MOST_RESULT = 4_000_000
 _MOST_WHY = 4_000
+_MOST_LOGGED = 100_000
 
 
 class ToolError(Exception):
@@ -423,7 +424,7 @@ def module_of(line: Line, names: dict[str, Any], agents: list[tuple[str, list[st
         return answer
 
     def log(*words: Any) -> None:
-        line.call("@log", {"text": " ".join(map(str, words))})
+        line.call("@log", {"text": " ".join(map(str, words))[:_MOST_LOGGED]})
 
     def phase(name: str) -> None:
         line.call("@phase", {"name": str(name)})

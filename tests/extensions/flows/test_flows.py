@@ -3,18 +3,25 @@
 import json
 import random
 import signal
+import tracemalloc
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from subagent_server.extensions.code_mode.flow_record import RECORD_FILE, FlowRecord
 from subagent_server.extensions.code_mode.module_stub import module_stub
 from subagent_server.run import processes, stderr
 from subagent_server.run.errors import BadArgument
+from subagent_server.run.files import Directory
 from subagent_server.run.records import FlowOptions
+from subagent_server.run.secrets import Masker
+from subagent_server.run.states import dollars
 from subagent_server.run.store import read_worktree
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
+from subagent_server.verbs.flow_calls import flow_calls, phases
 from subagent_server.verbs.remove import Age, prune
 from tests.extensions.flows.kills import campaign, repeated
 from tests.extensions.flows.place import DONE, FAN, asked, body, flow, repository
@@ -238,6 +245,9 @@ def test_what_is_asked_anew_is_asked_once_and_its_result_kept(world: World) -> N
     simulator = world.play(DONE)
     run_id = started(world)
     assert output(world, run_id) == "done adone adone b" and asked(simulator) == {"a": 1, "b": 1}
+    (title, _), *_ = phases(flow_calls(world.store, run_id))
+    spent = dollars(world.meta(run_id).with_descendants.cost_usd or 0)
+    assert title == f"calls: 2 new, 1 recorded, {spent}", "equal keys cost once"
     for fresh, counts in (([], (1, 2)), (["worker"], (2, 3)), ([], (2, 4))):
         run_id = again(world, run_id, fresh=fresh)
         assert output(world, run_id) == "done adone adone b"
@@ -511,6 +521,32 @@ def test_a_tool_call_that_was_cut_is_told_and_made_again_on_request_alone(world:
     fourth = again(world, third, retry_failed=True)
     wait_for(lambda: world.events(fourth, "program_call"), BOUND, "the call that is made again")
     world.stop(fourth)
+
+
+def test_what_is_on_record_takes_the_disk_and_not_the_memory(tmp_path: Path) -> None:
+    first, second = Directory(tmp_path / "1"), Directory(tmp_path / "2")
+    for directory in (first, second):
+        directory.make()
+    written = FlowRecord(first, Masker(), ())
+    for name in ("a", "b", "a"):
+        written.write(name, value=name * (4 << 20))
+    with (tmp_path / "1" / RECORD_FILE).open("a", encoding="utf-8") as file:
+        file.write('{"name": "cut"}')  # its newline did not get there
+    tracemalloc.start()
+    try:
+        read = FlowRecord(second, Masker(), [first])
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    read.write("c", value=None)
+    found = {name: read.line(name) for name in ("a", "b", "c", "cut", "none")}
+    assert [line and line.get("value", ...) for line in found.values()] == [
+        "a" * (4 << 20),
+        "b" * (4 << 20),
+        None,
+        ...,
+        None,
+    ]
 
 
 def test_a_merge_and_its_base_are_replayed_whatever_has_been_committed_since(world: World) -> None:

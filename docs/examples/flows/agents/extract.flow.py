@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 from typing import TypedDict
 
-from subagent import RunFailed, agents, gather, log
+from subagent import agents, gather, log
 
 AGENTS = ["extractor"]
 LIMITS = {"budgetUsd": "2.00", "timeoutSeconds": 3600}
@@ -25,7 +25,7 @@ def run(directory: str = "invoices", table: str = "invoices.csv", limit: int = 1
         writer = csv.writer(opened)
         writer.writerow(["file", "vendor", "total", "currency"])
         for file, row in zip(files, results, strict=True):
-            if isinstance(row, RunFailed):
+            if isinstance(row, Exception):
                 failed.append(file.name)
             else:
                 writer.writerow([file.name, row["vendor"], row["total"], row["currency"]])
