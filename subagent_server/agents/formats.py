@@ -277,7 +277,8 @@ def load_file(path: Path) -> LoadedFile:
         AgentFileError: it cannot be read or understood.
     """
     if shown(path) != str(path):
-        raise AgentFileError(path, "its name is not UTF-8, so rename it")
+        named = "its name" if shown(Path(path.name)) != path.name else "the name of a directory above it"
+        raise AgentFileError(path, f"{named} is not UTF-8, so rename it")
     try:
         text = read_text(path)
     except Unreadable as error:

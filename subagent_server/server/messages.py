@@ -12,6 +12,7 @@ import mcp_types as types
 
 _LARGEST_ID = 1 << 63
 _MOST_DIGITS = 1_000
+HALF_CHARACTER = "holds half a character (a lone surrogate such as \\ud800): send whole characters"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def _judged(text: str) -> BadMessage:
 
 def _is_id(number: object) -> bool:
     if isinstance(number, str):
-        return not _is_broken(number)
+        return not is_broken(number)
     return isinstance(number, int) and not isinstance(number, bool) and abs(number) < _LARGEST_ID
 
 
@@ -78,9 +79,7 @@ def _why(found: dict[str, Any], *, needs_id: bool = True) -> str:
         return "params is not an object: send the arguments by name"
     place = next(_broken_texts(found), None)
     if place is not None:
-        return (
-            f"{place[:200]} holds half a character (a lone surrogate such as \\ud800): send whole characters"
-        )
+        return f"{place[:200]} {HALF_CHARACTER}"
     return "the message holds a number that is too large, or is nested too deeply: make it simpler"
 
 
@@ -89,15 +88,16 @@ def _broken_texts(found: dict[str, Any]) -> Iterator[str]:
     pending: list[tuple[str, Any]] = [("", found)]  # no recursion: it may be nested deeply
     while pending:
         place, value = pending.pop()
-        if isinstance(value, str) and _is_broken(value):
+        if isinstance(value, str) and is_broken(value):
             yield place
         elif isinstance(value, list):
             pending += [(f"{place}[{number}]", each) for number, each in enumerate(value)]
         elif isinstance(value, dict):
-            if any(map(_is_broken, value)):
+            if any(map(is_broken, value)):
                 yield f"a name in {place or 'the message'}"
             pending += [(f"{place}.{name}".lstrip("."), each) for name, each in value.items()]
 
 
-def _is_broken(text: str) -> bool:
+def is_broken(text: str) -> bool:
+    """Whether a text holds half a character, which can be neither stored nor sent."""
     return not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text)

@@ -162,7 +162,7 @@ def older_runs(service: Service, before: str, words: str = "", caller: Caller = 
         BadArgument: `before` is not an id of a run, or the words are too long.
     """
     if not is_run_id(before):
-        raise BadArgument(f"{shorten(before)!r} is not an id of a run: name the oldest that is shown.")
+        raise BadArgument(f"{shorten(before)} is not an id of a run: name the oldest that is shown.")
     if len(words) > MAX_WORDS_CHARACTERS:
         raise BadArgument(f"Search for at most {MAX_WORDS_CHARACTERS} characters.")
     wanted, store = words.lower().split(), service.store

@@ -197,6 +197,8 @@ def test_what_a_verb_refuses_is_its_sentence(shared: tuple[World, HttpServer]) -
     assert unknown.status == 404 and "There is no run 'nobody'" in unknown.json["error"]
     wrong = post(server, "/page/runs/..%2f..%2fetc/stop", {}, secret)
     assert wrong.status in (400, 404)
+    half = post(server, "/page/runs/nobody/continue", {"prompt": "\ud83d"}, secret)
+    assert half.status == 400 and "'prompt' holds half a character" in half.json["error"]
 
 
 def test_the_page_itself_forbids_foreign_and_inline_scripts(shared: tuple[World, HttpServer]) -> None:

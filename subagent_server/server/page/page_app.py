@@ -18,8 +18,9 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import BaseRoute, Route
 from starlette.staticfiles import StaticFiles
 
-from subagent_server.run.errors import InvalidRunId, SubagentError
+from subagent_server.run.errors import BadArgument, InvalidRunId, SubagentError, shorten
 from subagent_server.run.records import RunMeta
+from subagent_server.server.messages import HALF_CHARACTER, is_broken
 from subagent_server.server.page.markdown import tree_of
 from subagent_server.verbs.access import Caller
 from subagent_server.verbs.access_tokens import PageAccess
@@ -242,13 +243,16 @@ def _from_page(handler: Handler) -> Handler:
 
 
 async def _fields(request: Request) -> dict[str, str]:
-    """Return the texts of a JSON object; none if the body is something else."""
+    """Return the texts of a JSON object; none if the body is something else. Raises BadArgument."""
     try:
         body = await request.json()
     except (ValueError, RecursionError):
         return {}
-    texts = body.items() if isinstance(body, dict) else ()
-    return {name: value for name, value in texts if isinstance(value, str)}
+    fields = body.items() if isinstance(body, dict) else ()
+    texts = {name: value for name, value in fields if isinstance(value, str)}
+    for name in (name for name, text in texts.items() if is_broken(text)):
+        raise BadArgument(f"{shorten(name)} {HALF_CHARACTER}.")
+    return texts
 
 
 async def _index(_: Request) -> Response:
