@@ -61,26 +61,12 @@ THIRD_PARTY: dict[str, set[str]] = {
 """The rooms of the ground floor stay with these."""
 
 STANDARD_LIBRARY_ONLY = ("process/shim.py", "run/paths.py", "settings.py")
-SLOW = ("mcp", "anthropic")
-READ_VERBS = ("ls", "show", "logs", "inbox", "agents", "doctor", "stats", "schema")
 
 MODULES_AFTER = """
     import importlib, sys
     for name in sys.argv[1:]:
         importlib.import_module(name)
     print(*sorted({name.partition(".")[0] for name in sys.modules}))
-"""
-MODULES_AFTER_COMMAND = """
-    import atexit, os, sys
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    for number in (1, 2):
-        os.dup2(quiet, number)
-    loaded = lambda: sorted({name.partition(".")[0] for name in sys.modules})
-    atexit.register(lambda: print(*loaded(), file=answer, flush=True))
-    from subagent_server.cli import main
-    sys.argv = ["subagent", *sys.argv[1:]]
-    main()
 """
 
 
@@ -195,22 +181,6 @@ def test_the_library_of_a_foreign_protocol_is_imported_by_its_runners_alone() ->
         if any(found.target.split(".")[0] == "acp" for found in imports_of(path))
     }
     assert users == {f"extensions.programs.{name}" for name in ("acp", "codex", "json_rpc")}
-
-
-def test_the_modules_of_the_read_commands_import_neither_protocol_nor_model() -> None:
-    assert modules_after(f"{PACKAGE}.cli", *(f"{PACKAGE}.cli.{verb}" for verb in READ_VERBS)).isdisjoint(SLOW)
-
-
-@pytest.mark.parametrize("command", ["ls --json", "show @last", "logs @last", "inbox", "agents"])
-def test_a_read_command_starts_without_protocol_and_model(tmp_path: Path, command: str) -> None:
-    done = run_python(
-        MODULES_AFTER_COMMAND,
-        *command.split(),
-        environment={"SUBAGENT_RUNS": str(tmp_path / "runs"), "SUBAGENT_AGENTS": str(tmp_path)},
-    )
-    loaded = set(done.stdout.split())
-    assert PACKAGE in loaded, done.stderr
-    assert loaded.isdisjoint(SLOW)
 
 
 def modules_after(*names: str) -> set[str]:

@@ -8,11 +8,11 @@ from datetime import datetime
 import pytest
 
 from subagent_server.run.states import Event
+from tests.helpers.mcp_client import Parent
 from tests.helpers.scale import times
 from tests.helpers.turns import says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import World
-from tests.soak.client import McpClient
 
 SERVERS, RUNS_EACH, AT_ONCE = 5, times(2, 4), 2
 BOUND = 240.0
@@ -37,10 +37,10 @@ def most_at_work(world: World, run_ids: list[str]) -> int:
     return most
 
 
-def waits_for_a_slot(server: McpClient, run_id: str) -> bool:
+def waits_for_a_slot(server: Parent, run_id: str) -> bool:
     """Whether the view of a run says so."""
     view = server.call("check_status", runId=run_id)
-    assert view is not None and view["status"] == "ready"
+    assert view["status"] == "ready"
     return bool(view.get("waitingForSlot"))
 
 
@@ -51,18 +51,13 @@ def test_of_the_runs_of_five_servers_two_work_at_once_each_begins_once_and_all_e
     simulator = world.play(says("Done.", latency=0.2), conversations=[first])
     run_ids: list[str] = []
     with ExitStack() as stack:
-        servers = [
-            stack.enter_context(McpClient(world.environment, world.work, world.errors))
-            for _ in range(SERVERS)
-        ]
+        servers = [stack.enter_context(world.serve()) for _ in range(SERVERS)]
         for number, server in enumerate(servers):
-            server.greet()
             for _ in range(RUNS_EACH):
                 view = server.call("run_worker", prompt="Do it." if run_ids else "Be the first.")
-                assert view is not None
                 run_ids.append(view["runId"])
             if number in (1, 3):
-                os.kill(server.pid, signal.SIGKILL)
+                os.kill(server.server.pid, signal.SIGKILL)
         wait_for(lambda: waits_for_a_slot(servers[0], run_ids[-1]), 60, "the last run in the queue")
     wait_for(lambda: all(world.meta(r).status.is_terminal for r in run_ids), BOUND, "the end of all runs")
     assert len(set(run_ids)) == SERVERS * RUNS_EACH

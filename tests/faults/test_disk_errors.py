@@ -1,5 +1,6 @@
 """EIO, ENOSPC and their like at every single write of a run's end: the old state or the new one, whole."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from subagent_server.run.store import RunStore
 from tests.faults.system_calls import CALLS, STRACE, Program
 from tests.helpers.files import names
 from tests.helpers.runs import ASKED, LATER, STARTED, start_run
+from tests.helpers.scale import sampled
 
 pytestmark = pytest.mark.skipif(STRACE is None, reason="strace is not installed: it is what spoils the calls")
 
@@ -46,6 +48,7 @@ BEGIN = Program("""
 """)
 KNOWN = {"request.json", "run.meta.json", "run.meta.lock", "result.json"}
 FAULTS = tuple(f"error={name}" for name in ("EIO", "ENOSPC", "EDQUOT", "EROFS", "ENOMEM"))
+SPOILED = sampled([*product(CALLS, FAULTS)], 7, lambda case: case[0], lambda case: case[1])
 WRITES = {"openat": 4, "write": 2, "fsync": 4, "renameat": 2}
 """How often a run's end does what: a lock, opened once to be checked and once to be held, and twice (result,
 state) a file, its name, and its directory."""
@@ -89,8 +92,7 @@ def test_every_write_of_a_runs_end_is_known(numbers: dict[str, list[int]]) -> No
     assert {call: len(found) for call, found in numbers.items()} == WRITES
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("call", "fault"), SPOILED)
 def test_a_write_that_fails_leaves_a_whole_state_and_one_sentence_and_a_reader_goes_on(
     store: RunStore, numbers: dict[str, list[int]], call: str, fault: str
 ) -> None:

@@ -29,8 +29,8 @@ _OF_AN_INTERPRETER = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG")
 _STARTED_WITH = dict(os.environ)
 _AS_HERE = {"PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "", "LANG": "C.UTF-8"}
 
-_SERVE_HTTP = {"--http", "page", "demo", "prompt", "--script"}
-"""Of commands that serve HTTP, or play the API to their runs; `init --http` only writes of it.
+_SERVE_HTTP, _PLAY_THE_API = {"--http", "page"}, {"demo", "prompt", "--script"}
+"""Words of commands that serve HTTP to others, or to their own runs.
 
 One such fork in some hundred never answered, or lost a descriptor, for a reason that was not found.
 """
@@ -49,16 +49,21 @@ def import_everything() -> None:
             import_module(name)
 
 
-def popen(command: Sequence[str], env: Environment, **options: Any) -> "subprocess.Popen[bytes]":
-    """Start a command: `subagent` as a fork wherever that is the same, all else as it is."""
+def popen(
+    command: Sequence[str], env: Environment, *, serves: bool = True, **options: Any
+) -> "subprocess.Popen[bytes]":
+    """Start a command: `subagent` as a fork wherever that is the same, all else as it is.
+
+    One that does not serve is waited for: with `--http` it refuses, or only writes about it.
+    """
     words, asked = list(command), dict(env)
     odd = [
         name
         for name, value in asked.items()
         if name.startswith(_OF_AN_INTERPRETER) and value not in (_AS_HERE.get(name), _STARTED_WITH.get(name))
     ]
-    is_serving = words[3:4] != ["init"] and not _SERVE_HTTP.isdisjoint(words)
-    if tuple(words[:3]) != PROGRAM or odd or is_serving:
+    apart = _PLAY_THE_API | _SERVE_HTTP if serves else _PLAY_THE_API
+    if tuple(words[:3]) != PROGRAM or odd or not apart.isdisjoint(words):
         return subprocess.Popen(words, env=asked, **options)
 
     def instead_of_executing() -> NoReturn:
@@ -79,7 +84,7 @@ def run(
         subprocess.TimeoutExpired: it did not end within `seconds`, and was killed.
     """
     pipe = subprocess.PIPE
-    with popen(command, env, stdin=pipe, stdout=pipe, stderr=pipe, **options) as process:
+    with popen(command, env, serves=False, stdin=pipe, stdout=pipe, stderr=pipe, **options) as process:
         try:
             out, err = process.communicate(stdin, timeout=seconds)
         except BaseException:
