@@ -173,7 +173,7 @@ def _worktree(shown: dict[str, Any]) -> Iterator[str]:
         merged = ", merged" if shown["merged"] else ""
         files, commits = count(shown["files"], "file"), count(shown["commits"], "commit")
         yield f"{commits}, {files}, +{shown['insertions']} -{shown['deletions']}{merged}"
-    for name in ("path", "state", "takenOverBy", "leftBehind", "next"):
+    for name in ("path", "state", "trouble", "takenOverBy", "leftBehind", "next"):
         if name in shown:
             yield f"{name}: {shown[name]}"
     yield from shown.get("notes", [])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.run.errors import visible
+from subagent_server.run.journal import count
 from subagent_server.run.locks import exclusive
 from subagent_server.run.records import RunMeta, Worktree, WorktreeState
 from subagent_server.run.store import read_worktree, write_worktree
@@ -71,22 +72,29 @@ def _merged(service: Service, meta: RunMeta, worktree: Worktree, way: MergeWay, 
     run = service.store.paths.run(meta.run_id)
     state = read_worktree(run) or WorktreeState(phase="removed")
     git = repository_of(worktree, os.environ)
-    if state.tip is None or git.commit(f"refs/heads/{worktree.branch}") != state.tip:
+    now = git.commit(f"refs/heads/{worktree.branch}")
+    if now is None and state.tip is not None:
+        raise NotMerged(
+            f"{worktree.branch} is gone: `git branch {worktree.branch} {state.tip[:12]}` brings it back, "
+            "then it can be merged."
+        )
+    if state.tip is None or now != state.tip:
         raise NotMerged(
             f"{worktree.branch} is not where run {meta.run_id} has left it: look at it, then merge it by "
             f"hand (`git merge {worktree.branch}`)."
         )
     target, into = _target(service, meta, worktree, caller)
     shown = f"{worktree.branch} into {target}"
-    if state.merged_tip == state.tip:
-        message = f"{shown}: merged already."
-        return Merged(meta.run_id, worktree.branch, str(target), state.merged_into or "", message)
-    order = MergeOrder(target, worktree.branch, worktree.base, state.tip, way, _message(meta, worktree), into)
-    commit = merge_branch(order, os.environ)
-    write_worktree(run, state.model_copy(update={"merged_tip": state.tip, "merged_into": commit}))
-    counts = f"{state.files:,} files, +{state.insertions:,} -{state.deletions:,}"
-    message = f"{shown}: merged ({way}; {counts}), now at {commit[:12]}."
-    return Merged(meta.run_id, worktree.branch, str(target), commit, message)
+    # A person may have undone an earlier merge, as by `git reset`, so what is there decides.
+    before = state.merged_into if state.merged_tip == state.tip else None
+    message = _message(meta, worktree)
+    order = MergeOrder(target, worktree.branch, worktree.base, state.tip, way, message, into, before)
+    commit, had_it = merge_branch(order, os.environ)
+    if before is None or not had_it:
+        write_worktree(run, state.model_copy(update={"merged_tip": state.tip, "merged_into": commit}))
+    counts = f"{count(state.files, 'file')}, +{state.insertions:,} -{state.deletions:,}"
+    done = "merged already." if had_it else f"merged ({way}; {counts}), now at {commit[:12]}."
+    return Merged(meta.run_id, worktree.branch, str(target), commit, f"{shown}: {done}")
 
 
 def _target(

@@ -32,7 +32,7 @@ from subagent_server.worktrees.git import GIT_SECONDS, GitFailed
 from subagent_server.worktrees.making import make_worktree
 from subagent_server.worktrees.reading import Reader
 from subagent_server.worktrees.settling import (
-    HOLDS_REPOSITORIES,
+    HOLDS_MORE,
     drop_files,
     drop_worktree,
     settle_worktree,
@@ -328,8 +328,8 @@ def unmerged(meta: RunMeta, state: WorktreeState | None) -> str | None:
         return None
     if not Path(worktree.path).exists() and not Path(worktree.repository).exists():
         return None
-    if any(note.startswith(HOLDS_REPOSITORIES) for note in state.notes):
-        return "it holds repositories that no commit has"
+    if any(note.startswith(HOLDS_MORE) for note in state.notes):
+        return "it holds files that no commit has"
     try:
         git = repository_of(worktree, os.environ)
         tip = git.commit(f"refs/heads/{worktree.branch}")

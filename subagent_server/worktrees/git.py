@@ -151,7 +151,9 @@ class Git:
                     done.communicate(None if isinstance(given, int) else given, timeout=self.seconds)
             except (OSError, subprocess.SubprocessError) as error:
                 why = f"it took more than {self.seconds:g} s"
-                raise GitFailed(doing, str(error) if isinstance(error, OSError) else why) from error
+                if isinstance(error, OSError):
+                    why = f"{os.fsdecode(error.filename or self.program)}: {error.strerror}"
+                raise GitFailed(doing, why) from error
             if done.returncode < 0:
                 raise GitFailed(doing, f"it was ended by {signal.Signals(-done.returncode).name}")
             output.seek(0)
@@ -195,13 +197,15 @@ def _program(environment: Mapping[str, str], directory: Path) -> str:
 
 
 def _of_drivers(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return overrides for each filter, merge driver and diff driver of a configuration."""
+    """Return overrides for each filter, merge driver and option of a merge in a configuration."""
     found: dict[str, str] = {}
     for key in settings:
         section, _, rest = key.partition(".")
         name, dot, _ = rest.rpartition(".")
         if dot and section in _BY_DRIVER:
             found |= {f"{section}.{name}.{last}": value for last, value in _BY_DRIVER[section].items()}
+        elif section == "branch" and key.endswith(".mergeoptions"):
+            found[key] = ""  # `--squash` would move no branch, and `-s ours` would drop the work
     return found
 
 
@@ -261,9 +265,10 @@ def signing(git: Git, environment: Mapping[str, str]) -> Git | None:
 
 
 def sentence_of(complaint: bytes) -> str:
-    """Return what git has complained of as a part of one sentence."""
+    """Return what git has complained of as a part of one sentence, without its advice."""
     lines = complaint.decode("utf-8", "replace").strip().splitlines()
-    return " ".join(line.strip().removeprefix("fatal: ").removeprefix("error: ") for line in lines)
+    told = (line.strip().removeprefix("fatal: ").removeprefix("error: ") for line in lines)
+    return " ".join(line for line in told if not line.startswith(("Please ", "Aborting")))
 
 
 @contextmanager

@@ -20,6 +20,8 @@ from subagent_server.worktrees.settling import commit_tree
 MergeWay = Literal["merge", "squash", "rebase"]
 MERGE_WAYS: tuple[MergeWay, ...] = ("merge", "squash", "rebase")
 MOST_NAMED = 10
+_USAGE = 129
+"""The exit code of git for words that it does not know."""
 _BY_GIT = frozenset(("unspecified", "unset", "set", ""))
 """What git says of an attribute that names no filter."""
 
@@ -36,6 +38,7 @@ class MergeOrder:
 
     `into` reads the target if that is the worktree of a run, which has to be on its branch: what the run has
     written there must not decide which branch is moved, and git outside of a box is not called there.
+    `before` is the commit that an earlier merge of all this has made.
     """
 
     target: Path
@@ -45,10 +48,11 @@ class MergeOrder:
     way: MergeWay
     message: str
     into: Reader | None = None
+    before: str | None = None
 
 
-def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> str:
-    """Merge a branch; return the target's commit afterwards, the same as before if it has the work already.
+def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str, bool]:
+    """Merge a branch; return the target's commit afterwards, and whether it had the work already.
 
     Raises:
         NotMerged: it conflicts, would touch uncommitted changes, or brings files that run code.
@@ -61,8 +65,8 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> str:
         git, head = order.into.git, _head_of_run(order, order.into)
     if head is None:
         raise NotMerged(f"{_shown(order.target)} has no commit to merge into: nothing was merged.")
-    if git.is_ancestor(order.tip, head):
-        return head
+    if any(git.is_ancestor(commit, head) for commit in (order.tip, order.before) if commit):
+        return head, True
     # In the worktree of a run nothing is signed: the order may be that of the run.
     signer = None if order.into is not None else signing(git, environment)
     made = (_rebased if order.way == "rebase" else _merged)(git, order, head, signer)
@@ -76,13 +80,13 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> str:
             order.into.bring_in(made)
         except GitFailed as error:
             raise _in_the_way(order, error.why) from error
-        return made
+        return made, False
     if _is_bare(git):
         git.run("move HEAD", "update-ref", "-m", f"merge {order.branch}", "HEAD", made, head)
-        return made
+        return made, False
     _check_filters(git, order, touched)
     _bring_in(git, order, head, made)
-    return made
+    return made, False
 
 
 def _head_of_run(order: MergeOrder, into: Reader) -> str:
@@ -106,10 +110,17 @@ def _merged(git: Git, order: MergeOrder, head: str, signer: Git | None) -> str:
 
 def _rebased(git: Git, order: MergeOrder, head: str, signer: Git | None) -> str:
     """Return the last of the commits of the branch, made again one by one on top of `head`."""
-    words = ("rev-list", "--reverse", "--topo-order", "--no-merges", order.tip, f"^{head}", f"^{order.base}")
-    for commit in git.line("list the commits", *words).split():
-        head = _picked(git, order, commit, head, signer)
-    return head
+    words = ("rev-list", "--topo-order", order.tip, f"^{head}", f"^{order.base}")
+    made = head
+    for commit in git.line("list the commits", *words, "--reverse", "--no-merges").split():
+        made = _picked(git, order, commit, made, signer)
+    has_merges = git.line("list the commits", *words, "--merges", "--max-count=1")
+    if has_merges and _tree(git, made) != _tree_of(git, order, head, order.tip, ""):
+        raise NotMerged(
+            f"{order.branch} has merge commits with changes of their own, which --rebase would leave out: "
+            "nothing was merged. Take --merge or --squash."
+        )
+    return made
 
 
 def _picked(git: Git, order: MergeOrder, commit: str, head: str, signer: Git | None) -> str:
@@ -141,8 +152,15 @@ def _tree_of(git: Git, order: MergeOrder, ours: str, theirs: str, where: str) ->
             f"merged. Merge it by hand there (`git merge {order.branch}`), or let the run go on and resolve "
             "it."
         )
+    if code == _USAGE:
+        raise GitFailed("merge", "it takes git 2.38 or later")
+    if code and git.tried("compare commits", "merge-base", ours, theirs)[0] == 1:
+        raise NotMerged(
+            f"{order.branch} and {_shown(order.target)} have no commit in common: nothing was merged. "
+            "--rebase puts the commits of the run on top of those there."
+        )
     if code:
-        raise GitFailed("merge", f"{complaint} (it takes git 2.38 or later)")
+        raise GitFailed("merge", complaint)
     return tree.strip()
 
 

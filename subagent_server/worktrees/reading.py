@@ -50,8 +50,11 @@ _LOOK_SECONDS = 60.0
 """Of a look that changes nothing, which a run can make wait for good."""
 _MOST_HEADER = 1 << 20
 _MOST_COMPLAINT = 600
-_BY_A_SIGNAL = 128
-"""From here on an exit code says that a program was ended, as by a reader that has had enough."""
+_BY_A_SIGNAL = 129
+"""From here on an exit code says that a program was ended, as by a reader that has had enough.
+
+With 128 git itself says that it failed.
+"""
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _SPECIAL = re.compile(r"([\\*?\[\]!# ])")
 _SCRATCH = ".tmp"
@@ -95,20 +98,35 @@ index() {
 
 commit_all() {
     index
-    git ls-files -z -t --deleted --modified --others --exclude-standard >"$GIT_DIR/listed"
-    while IFS= read -r -d '' entry; do
-        name=${entry:2}
+    exec 3>"$GIT_DIR/names" 4>"$GIT_DIR/gone"
+    keep() {
+        if [ -L "$work/$1" ] || [ -r "$work/$1" ]; then printf '%s\0' "$1" >&3
+        else tell unreadable "$1"; fi
+    }
+    # Not `git ls-files --modified`: it takes a directory in the place of a file for a change of that file.
+    git diff-files -z --name-status --no-renames --ignore-submodules=dirty >"$GIT_DIR/changed"
+    while IFS= read -r -d '' how && IFS= read -r -d '' name; do
+        file=$work/$name
+        if [ ! -L "$file" ] && [ ! -e "$file" ]; then how=D; fi
+        if [ "$how" = T ] && [ ! -L "$file" ] && [ -d "$file" ]; then tell repository "$name/"; how=D; fi
+        if [ "$how" = D ]; then printf '%s\0' "$name" >&4; else keep "$name"; fi
+    done <"$GIT_DIR/changed"
+    git ls-files -z --others --exclude-standard >"$GIT_DIR/others"
+    while IFS= read -r -d '' name; do
         case $name in
         */) tell repository "$name" ;;
-        *) if [ -L "$work/$name" ] || [ ! -e "$work/$name" ] || [ -r "$work/$name" ]; then
-                printf '%s\0' "$name" >&3
-            else tell unreadable "$name"; fi ;;
+        *) keep "$name" ;;
         esac
-    done <"$GIT_DIR/listed" 3>"$GIT_DIR/names"
+    done <"$GIT_DIR/others"
+    find "$work" -xdev -type d ! '(' -readable -executable ')' -prune -printf '%P/\0' >"$GIT_DIR/shut" || :
+    while IFS= read -r -d '' name; do tell unreadable "$name"; done <"$GIT_DIR/shut"
     { git ls-files -z --stage | grep -z '^160000 ' || :; } | while IFS= read -r -d '' entry; do
         name=${entry#*$'\t'}
         [ -z "$(ls -A -- "$work/$name" 2>/dev/null | head -c 1)" ] || tell repository "$name"
     done
+    exec 3>&- 4>&-
+    # First what has gone: git adds no file below the name of a file, and removes none behind a link.
+    git update-index -z --force-remove --stdin <"$GIT_DIR/gone"
     git update-index -z --add --remove --replace --stdin <"$GIT_DIR/names"
     tree=$(git write-tree)
     parents=(-p "$head")
@@ -159,7 +177,8 @@ class LeftWork:
     """What a run has left: the commit with all of it, and what no commit can hold.
 
     `on` is what the run's `HEAD` names. `repositories` are repositories inside and directories of submodules
-    with files, into which git does not look; `unreadable` are files whose modes forbid reading.
+    with files, into which git does not look; `unreadable` are files and directories whose modes forbid
+    reading.
     """
 
     tip: str

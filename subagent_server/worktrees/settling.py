@@ -26,8 +26,8 @@ from subagent_server.worktrees.store_of_run import (
     write_store,
 )
 
-HOLDS_REPOSITORIES = "It holds repositories"
-"""How the note begins of a worktree with work that no commit has."""
+HOLDS_MORE = "It holds"
+"""How the notes begin of a worktree with work that no commit has."""
 
 
 def settle_worktree(
@@ -96,10 +96,10 @@ def _left(reader: Reader, start: str, message: str) -> tuple[LeftWork, list[str]
         notes.append(f"Its own commits could not be read, and are left in {store_of(worktree)}: {error.why}.")
     if left.repositories:
         strange = _named(left.repositories)
-        notes.append(f"{HOLDS_REPOSITORIES} or files in submodules, which no commit has: {strange}.")
+        notes.append(f"{HOLDS_MORE} repositories or files in submodules, which no commit has: {strange}.")
     if left.unreadable:
         notes.append(
-            f"It holds files whose modes forbid reading, which no commit has: {_named(left.unreadable)}."
+            f"{HOLDS_MORE} files whose modes forbid reading, which no commit has: {_named(left.unreadable)}."
         )
     return left, notes
 

@@ -122,6 +122,10 @@ def repository_of(worktree: Worktree, environment: Mapping[str, str], *, seconds
     )
     if not is_plausible:
         raise NotOurs(worktree)
+    if not common.is_dir():
+        raise GitFailed(
+            "open the repository of the worktree", f"{common} is gone: put it back, then try again"
+        )
     return harmless_git(environment, common, seconds=seconds).at(common, GIT_DIR=str(common))
 
 
@@ -338,6 +342,7 @@ def find_repository(
             )
         ).splitlines()
         top, prefix = Path(common), ""
+        str(directory).encode()  # records hold text
         if is_in_copy == "true":
             top = Path(git.line("find the working copy", "rev-parse", "--show-toplevel"))
             named = top / ".git"  # a file in a submodule and in a worktree of the user
@@ -352,7 +357,7 @@ def find_repository(
         head = git.commit("HEAD")
         lacking = None if head is None else _lacking(git, head)
     except (GitFailed, ValueError) as error:
-        why = error.sentence if isinstance(error, GitFailed) else "its name has a line break"
+        why = error.sentence if isinstance(error, GitFailed) else "its path has a line break, or is not UTF-8"
         raise NoWorktree(_refused(directory, why)) from error
     if head is None:
         raise NoWorktree(_refused(directory, "its repository has no commit yet"))
@@ -369,8 +374,8 @@ def find_repository(
 
 def _refused(directory: Path, why: str) -> str:
     return (
-        f"isolation: worktree cannot be kept in {shorten(str(directory), 200)}: {why.rstrip('.')}. Start it "
-        "in a repository that has a commit, or remove `isolation` from the agent file."
+        f"isolation: worktree cannot be kept in {shorten(str(directory), 200)}: {why.rstrip('.')}. Change "
+        "that, start it elsewhere, or remove `isolation` from the agent file."
     )
 
 

@@ -70,6 +70,34 @@ def test_what_a_repository_has_beside_plain_files_is_there_or_said_to_be_missing
     assert world.cli("rm", "--drop-unmerged", only_there).returncode == 0
 
 
+def test_files_directories_and_links_in_the_places_of_each_other_are_kept_and_merged(
+    world: World, repository: Repository
+) -> None:
+    top = repository.top
+    for name in ("also/kept.txt", "other/file", "own"):
+        (top / name).parent.mkdir(exist_ok=True)
+        (top / name).write_text("one\n", encoding="utf-8")
+    (top / "link").symlink_to("shared.txt")
+    repository.commit("more")
+    world.agent(isolation="worktree", sandbox="bwrap")
+    run_id = repository.ran(
+        "rm shared.txt link own; mkdir shared.txt link; echo a > shared.txt/in; echo b > link/in; "
+        "rm -r deep other; ln -s also deep; echo c > other; mkdir -p shut/in; chmod 000 shut/in; "
+        "git init -q own; git -C own -c user.name=A -c user.email=a@b commit -q --allow-empty -m own"
+    )
+    assert "merged" in repository.merge(run_id)
+    assert repository.git("ls-files").split() == [
+        "also/kept.txt",
+        "deep",
+        "link/in",
+        "other",
+        "shared.txt/in",
+    ]
+    for missing in ("shut/in/", "own/"):
+        assert any(f"no commit has: {missing}" in note for note in repository.shown(run_id)["notes"])
+    assert "it holds files that no commit has" in world.cli("rm", run_id).stderr
+
+
 def test_runs_begin_inside_a_submodule_and_at_a_detached_head_of_a_linked_worktree(
     world: World, repository: Repository
 ) -> None:

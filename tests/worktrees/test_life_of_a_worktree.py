@@ -43,6 +43,40 @@ def test_changes_are_kept_on_a_branch_and_merged_and_the_working_copy_is_not_tou
     assert not spot.exists()
 
 
+def test_a_merge_that_was_undone_is_done_again_as_the_command_says(
+    world: World, repository: Repository
+) -> None:
+    run_id, base = repository.ran(), repository.head
+    for options in ("", "--squash", "-s ours"):
+        repository.git("config", "branch.main.mergeOptions", options)
+        assert "2 files, +2 -0), now at" in repository.merge(run_id)
+        assert repository.git("show", "HEAD:new.txt") == "new" and repository.git("status", "--short") == ""
+        assert "already" in repository.merge(run_id)
+        repository.git("reset", "--quiet", "--hard", base)
+    repository.git("checkout", "--quiet", "--orphan", "other")
+    repository.commit("other")
+    assert "have no commit in common" in repository.merge(run_id, code=2)
+    repository.git("checkout", "--quiet", "main")
+    (branch,) = repository.branches()
+    repository.git("branch", "-m", branch, "mine")
+    assert f"`git branch {branch} " in repository.merge(run_id, code=2)
+    (repository.top / ".git").rename(world.home / "moved")
+    assert "/.git is gone: put it back" in repository.merge(run_id, code=6)
+
+
+def test_a_rebase_leaves_out_nothing_that_a_merge_commit_alone_has(
+    world: World, repository: Repository
+) -> None:
+    run_id = repository.ran(
+        "g() { git -c user.name=A -c user.email=a@b $@; }; g checkout -qb side; echo x > x; g add x; "
+        "g commit -qm x; g checkout -q -; echo y > y; g add y; g commit -qm y; g merge -q --no-commit side; "
+        "echo more >> shared.txt; g add shared.txt; g commit -qm both"
+    )
+    assert "Take --merge or --squash" in repository.merge(run_id, "--rebase", code=2)
+    assert "merged" in repository.merge(run_id, "--squash")
+    assert (repository.top / "shared.txt").read_text("utf-8") == "first\nmore\n"
+
+
 def test_without_changes_the_worktree_and_its_branch_are_gone_with_the_run(
     world: World, repository: Repository
 ) -> None:
