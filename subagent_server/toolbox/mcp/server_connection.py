@@ -49,6 +49,9 @@ _LOST = ("Connection closed", "Session terminated", "SSE stream")
 """How the SDK words a lost connection; servers use its error codes for other things as well."""
 _BY_STATUS = "Server returned an error"
 """How it words every HTTP status that it has no other words for."""
+_NO_MESSAGE = "Failed to parse JSON response"
+"""How it begins what names its own types."""
+_SENT_NONE = "sent what is no message of the protocol"
 
 
 class ServerTrouble(Exception):
@@ -79,7 +82,9 @@ def means_loss(error: MCPError, status: str | None) -> bool:
 
 
 def with_status(error: MCPError, status: str | None) -> str:
-    """Return the message of an error; the SDK leaves out the HTTP status and the body."""
+    """Return the message of an error: the SDK leaves out the HTTP status, and names its types."""
+    if error.message.startswith(_NO_MESSAGE):
+        return f"it {status or _SENT_NONE}"
     return f"it {status}" if status and error.message.startswith(_BY_STATUS) else error.message
 
 
@@ -121,6 +126,8 @@ def _reason(error: BaseException, definition: ServerDefinition) -> str:
             return f"cannot work in its box: {error.reason}"
         case ServerTrouble():
             return error.what
+        case MCPError() if error.message.startswith(_NO_MESSAGE):
+            return _SENT_NONE
         case MCPError():
             return f"refused to connect: {error.message}"
         case ValidationError():

@@ -1,9 +1,11 @@
 """Servers that are slow, silent, broken, old or rude, each as a process of its own."""
 
 import asyncio
+import gzip
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -115,6 +117,40 @@ def test_a_server_that_cannot_be_used_is_named_with_its_failure_and_its_output(
 ) -> None:
     sentence = refusal(tmp_path, odd=keys, fine=scripted("t"))
     assert sentence.startswith("The MCP server odd ") and said in sentence and "fine" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (b"", "sent an answer of more than 64 MiB"),
+        (b"Content-Encoding: gzip\r\n", "sent an answer of more than 64 MiB"),
+        (b"Content-Length: 1\r\n", "sent what is no message of the protocol"),
+    ],
+    ids=["endless", "compressed", "no-message"],
+)
+def test_an_answer_over_http_takes_a_bounded_memory_and_is_a_message(
+    tmp_path: Path, head: bytes, said: str
+) -> None:
+    """A body of 200 MB, as it is, is 200 KB if it is compressed."""
+    whole = b"{" + b" " * 200_000_000
+    body = gzip.compress(whole, 1) if b"gzip" in head else whole if head == b"" else b"{"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        with suppress(ConnectionError):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + head + b"\r\n" + body)
+            await writer.drain()
+            writer.close()
+
+    async def attempt() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1")
+        port = server.sockets[0].getsockname()[1]
+        async with server, connected(tmp_path, odd={"type": "http", "url": f"http://127.0.0.1:{port}/"}):
+            pass
+
+    with pytest.raises(RunRefused) as caught:
+        asyncio.run(attempt())
+    assert f"The MCP server odd {said}." in caught.value.sentence
 
 
 def test_several_that_fail_at_once_are_all_named(tmp_path: Path) -> None:
