@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import warm
 from tests.helpers.processes import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "tutorial.md"
@@ -54,7 +55,7 @@ def test_the_commands_of_the_tutorial_print_what_their_screens_show(tmp_path: Pa
     done = subprocess.run(
         ["bash", "-c", f"code=0\n{script}"],
         cwd=tmp_path,
-        env={**kept, "PATH": path, "HOME": str(tmp_path), "COLUMNS": "100", "SUBAGENT_WARM": "0"},
+        env={**kept, "PATH": path, "HOME": str(tmp_path), "COLUMNS": "100", **warm.settings()},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -12,7 +12,7 @@ from typing import Any
 from subagent_server.run.store import RunStore
 from tests.faults.canaries import SECRET, Outside, changed, holders_of_secret, tree
 from tests.faults.planted import AGENT, SAMPLED_KINDS, Kind, Planted, plant, write_run
-from tests.helpers.bounded import HANG_SECONDS, Ended, call_bounded
+from tests.helpers.bounded import HANG_SECONDS, Ended, call_bounded, little_room
 from tests.helpers.forked import PROGRAM
 from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
 
@@ -20,7 +20,6 @@ TRUST = "subagent trust --runs"
 """What a refusal to change anything in somebody else's root names."""
 HEALTHY = "20261122-healthy"
 FAULT = "a fault of the server"
-_LIMITED = ["/bin/sh", "-c", 'ulimit -v 6000000; ulimit -c 0; exec "$@"', "sh"]
 _STREAMS = ("log", "events", "result", "payload")
 
 
@@ -104,8 +103,9 @@ class Scene:
     def server(self) -> Iterator["Asker"]:
         """Start the server, with so much memory that what is endless is noticed."""
         errors = self.home / "server.err"
-        command = [*_LIMITED, *PROGRAM, "serve"]
-        with RawServer(command, self.environment, self.work, errors) as server:
+        with little_room():
+            started = RawServer([*PROGRAM, "serve"], self.environment, self.work, errors)
+        with started as server:
             server.say(HELLO)
             server.answer_to("hello")
             server.say(READY)

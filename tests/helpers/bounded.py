@@ -55,7 +55,7 @@ def call_bounded(
         AssertionError: it died, or showed a traceback.
     """
     began = time.monotonic()
-    with _little_room():
+    with little_room():
         done = run([*PROGRAM, *words], environment, cwd=cwd or home, seconds=seconds)
     said = [text.decode("utf-8", "replace") for text in (done.stdout, done.stderr)]
     ended = Ended(words, done.returncode, said[0], said[1], time.monotonic() - began)
@@ -65,7 +65,7 @@ def call_bounded(
 
 
 @contextmanager
-def _little_room() -> Iterator[None]:
+def little_room() -> Iterator[None]:
     """Bound the memory and the files of this process, and of those that it starts meanwhile."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     bounds = {

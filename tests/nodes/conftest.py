@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import bubblewrap
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 from tests.nodes import cluster as slurm_cluster
@@ -73,7 +74,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
         def make(launcher: str, environment: Mapping[str, str]) -> World:
             world = World(tmp_path)
             ending.callback(world.close)
-            world.environment |= environment
+            # in the namespace of a node nobody is root, who has to own the bubblewrap of the system
+            world.environment |= {**environment, **bubblewrap.packaged()}
             world.environment |= {"SUBAGENT_LAUNCHER": launcher, "SUBAGENT_LEASE": f"{LEASE:g}"}
             for name, value in environment.items():
                 monkeypatch.setenv(name, value)
