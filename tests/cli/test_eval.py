@@ -216,6 +216,16 @@ def test_the_rows_of_a_dataset_are_cases_judged_by_their_target(cli: Cli) -> Non
     assert (found["passRate"], found["standardError"]) == (0.5, 0.5)
 
 
+def test_a_row_of_json_may_hold_any_end_of_a_line(cli: Cli) -> None:
+    cli.agent("worker")
+    (cli.home / "evals").mkdir()
+    row = json.dumps({"prompt": "Of\u2028France?", "target": "Paris"}, ensure_ascii=False)
+    (cli.home / "evals" / "rows.jsonl").write_text(row, encoding="utf-8")
+    dataset = {"path": "rows.jsonl", "script": "s.json", "expect": [{"includes": True}]}
+    (cli.home / "evals" / "s.json").write_text(json.dumps({"turns": [says("Paris.")]}), "utf-8")
+    assert passed(cli.json("eval", evaluation(cli, dataset=dataset), env=NO_KEY)) == {"row 1": True}
+
+
 @pytest.mark.parametrize(
     ("rows", "why"),
     [

@@ -338,7 +338,7 @@ def _rows_of(source: Path) -> Iterator[dict[str, Any]]:
         except csv.Error as error:
             raise BadEvalFile(source, f"it is not CSV ({error})") from error
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # a text may hold other ends of lines
         if not line.strip():
             continue
         try:

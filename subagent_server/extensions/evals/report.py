@@ -114,11 +114,7 @@ def as_wire(results: Sequence[TrialResult], before: Sequence[TrialResult] | None
     then = _grouped(before or ())
     rows = [
         {
-            **{
-                name: part
-                for name, part in zip(("case", "agent", "model"), key, strict=True)
-                if part != UNKNOWN
-            },
+            **_names(key),
             **Sums(group).to_wire(),
             **({"before": Sums(then[key]).to_wire()} if key in then else {}),
         }

@@ -5,7 +5,6 @@ It cannot start in a box, so there it is switched off, and no approval is asked.
 """
 
 import asyncio
-import json
 import re
 import tempfile
 from collections.abc import Callable, Mapping
@@ -25,6 +24,7 @@ from subagent_server.extensions.programs.program import (
     ProgramTask,
     about_login,
     count_of,
+    from_program,
     members,
     text_of,
 )
@@ -524,6 +524,6 @@ def _texts(value: Any) -> list[str]:
 
 def _parsed(arguments: Any) -> Any:
     try:
-        return json.loads(arguments)
+        return from_program(arguments)
     except (TypeError, ValueError, RecursionError):
         return arguments

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
-from subagent_server.extensions.programs.program import Launch, ProgramEvents, ProgramTask
+from subagent_server.extensions.programs.program import Launch, ProgramEvents, ProgramTask, from_program
 from subagent_server.loop.runner import Outcome
 from subagent_server.run.commands import WorkDied, killable
 from subagent_server.run.errors import shorten, visible
@@ -111,7 +111,7 @@ class CommandDialect:
         except OSError as error:
             return _bad_result(outcome, f"cannot be read ({error.strerror or error})")
         try:
-            output = json.loads(content)
+            output = from_program(content)
             summary = output.get("summary") if isinstance(output, dict) else output
             if not isinstance(summary, str):
                 summary = json.dumps(output, ensure_ascii=False)

@@ -208,6 +208,19 @@ def test_lines_that_are_no_events_and_all_that_comes_after_the_end_do_no_harm(tm
     assert direct(tmp_path, raw, says(text("Done.")), result(), after).outcome.text == "Done."
 
 
+def test_what_no_file_of_a_run_can_hold_is_left_out_of_its_events_and_its_output(world: World) -> None:
+    too_deep = "[" * 300 + "]" * 300
+    deep = json.dumps(says({**BASH, "input": {}})).replace("{}", too_deep)
+    not_a_number = json.dumps(result(total_cost_usd=1)).replace(": 1,", ": NaN,")
+    half = result(structured_output={"n": 1, "\ud83d": "\ud83d"})
+    lines = [deep, not_a_number, json.dumps(half)]
+    plays(world, *({"raw": f"{line}\n"} for line in lines), outputSchema={"type": "object"})
+    run_id = world.start()
+    world.completed(run_id)
+    assert world.result(run_id).output == {"n": 1, "?": "?"}
+    assert len(world.events(run_id, "warning")) == 2 and not world.events(run_id, "tool_call")
+
+
 @pytest.mark.parametrize("victim", ["program", "worker", "shim"])
 def test_after_a_kill_the_session_is_carried_on_and_told_what_is_not_known(world: World, victim: str) -> None:
     plays(world, says(text("I begin."), BASH), {"sleep": 600})

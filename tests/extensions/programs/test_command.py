@@ -79,6 +79,10 @@ BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
         "import os; open(os.environ['SUBAGENT_RESULT_FILE'], 'w').write('{'); print('done')",
         *({"outputSchema": SCHEMA}, "invalid_output", "is not JSON"),
     ),
+    "an output that no file can hold": (
+        "print('[' * 300 + ']' * 300)",
+        *({"outputSchema": {"type": "array"}}, "invalid_output", "is not JSON"),
+    ),
     "a link as result file": (
         "import os; os.symlink('/etc/hostname', os.environ['SUBAGENT_RESULT_FILE']); print('done')",
         *({}, "invalid_output", "cannot be read"),
