@@ -101,6 +101,7 @@ class ReplyBuilder:
         self._reply = ModelReply()
         self._pieces: dict[tuple[int, str], list[str]] = {}
         """By block and field, the text that the field has and the pieces that belong behind it."""
+        self._room = MOST_CHARACTERS
 
     @property
     def reply(self) -> ModelReply:
@@ -124,6 +125,7 @@ class ReplyBuilder:
                 self._reply.response_id, self._reply.model = event.message.id, event.message.model
                 self._count(event.message.usage.to_dict(warnings=False))
             case "content_block_start":
+                self._take_room(_BLOCK_CHARACTERS)
                 self._reply.content.append(dict(event.content_block.to_dict(warnings=False)))
             case "content_block_delta":
                 self._grow(event.index, event.delta.to_dict(warnings=False))
@@ -145,10 +147,17 @@ class ReplyBuilder:
                 first = block.get(name, "")
                 if not (isinstance(first, str) and isinstance(delta[name], str)):
                     raise TypeError(f"a piece of {name} is not a text")
+                self._take_room(len(delta[name]))
                 self._pieces.setdefault((index, name), [first]).append(delta[name])
         if "citation" in delta:
             block["citations"] = block.get("citations") or []
             block["citations"].append(delta["citation"])
+
+    def _take_room(self, characters: int) -> None:
+        self._room -= characters
+        if self._room < 0:
+            words = f"The reply has more than {MOST_CHARACTERS:,} characters, so it was broken off."
+            raise RunRefused("model_error", words, "Check the address of the model: no model writes as much.")
 
     def _take_calls(self) -> None:
         """Parse the arguments of calls, in their order; those of a block that was never closed count too.
@@ -177,6 +186,10 @@ class ReplyBuilder:
         self._reply.usage |= counts
 
 
+MOST_CHARACTERS = 8 << 20
+"""Of one reply: the longest of any model have less than a tenth."""
+_BLOCK_CHARACTERS = 1_000
+"""What a block counts for besides the text that comes in pieces."""
 _MOST_TOKENS = 1 << 53
 """Of one call, so that sums of many stay numbers that every reader of JSON can hold."""
 _ARGUMENTS = "partial_json"

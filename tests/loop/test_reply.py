@@ -7,6 +7,7 @@ from anthropic.types import RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from subagent_server.loop.model import ModelReply, ReplyBuilder
+from subagent_server.run.errors import RunRefused
 
 _EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
 
@@ -79,6 +80,17 @@ def test_half_characters_are_joined_or_replaced_in_what_is_sent_back() -> None:
         "tools judge it themselves"
     )
     assert call["id"] == builder.reply.calls[0].call_id != ""
+
+
+def test_a_reply_without_an_end_is_broken_off() -> None:
+    builder = ReplyBuilder()
+    block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+    piece = {"type": "text_delta", "text": "x" * 1_000_000}
+    delta = {"type": "content_block_delta", "index": 0, "delta": piece}
+    with pytest.raises(RunRefused, match="more than 8,388,608 characters"):
+        for event in [block, *[delta] * 9]:
+            builder.take(_EVENT.validate_python(event))
+    assert len(builder.reply.text) == 8_000_000
 
 
 class _CountingBlock(dict[str, Any]):
