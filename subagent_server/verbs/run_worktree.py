@@ -19,6 +19,7 @@ from subagent_server.run.errors import (
     SubagentError,
     UnreadableMeta,
 )
+from subagent_server.run.journal import count
 from subagent_server.run.locks import exclusive
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import RunMeta, RunRequest, Worktree, WorktreeState
@@ -329,7 +330,7 @@ def unmerged(meta: RunMeta, state: WorktreeState | None) -> str | None:
     if not Path(worktree.path).exists() and not Path(worktree.repository).exists():
         return None
     if any(note.startswith(HOLDS_MORE) for note in state.notes):
-        return "it holds files that no commit has"
+        return "it holds work that its branch has not"
     try:
         git = repository_of(worktree, os.environ)
         tip = git.commit(f"refs/heads/{worktree.branch}")
@@ -339,7 +340,7 @@ def unmerged(meta: RunMeta, state: WorktreeState | None) -> str | None:
         return None
     others = ("--not", f"--exclude={worktree.branch}", "--branches", "--remotes", "--tags")
     left = int(git.line("compare branches", "rev-list", "--count", tip, *others))
-    return None if not left else f"{left:,} commit{'' if left == 1 else 's'} of it are not merged"
+    return f"{count(left, 'commit')} of it {'is' if left == 1 else 'are'} not merged" if left else None
 
 
 def drop(store: RunStore, meta: RunMeta, *, drop_unmerged: bool, only_look: bool = False) -> None:

@@ -107,6 +107,7 @@ commit_all() {
     git diff-files -z --name-status --no-renames --ignore-submodules=dirty >"$GIT_DIR/changed"
     while IFS= read -r -d '' how && IFS= read -r -d '' name; do
         file=$work/$name
+        [ "$how" != U ] || tell conflict "$name"
         if [ ! -L "$file" ] && [ ! -e "$file" ]; then how=D; fi
         if [ "$how" = T ] && [ ! -L "$file" ] && [ -d "$file" ]; then tell repository "$name/"; how=D; fi
         if [ "$how" = D ]; then printf '%s\0' "$name" >&4; else keep "$name"; fi
@@ -138,10 +139,26 @@ commit_all() {
     fi
 }
 
+# What lies loose in its own store was made by the run: there are the branches of the user, too.
+name_branches() {
+    named=0
+    git --git-dir="$store" for-each-ref --format='%(objectname) %(refname:short)' refs/heads refs/stash \
+        >"$GIT_DIR/found" 2>/dev/null || :
+    while read -r commit name; do
+        if [ -f "$store/objects/${commit:0:2}/${commit:2}" ] && ! follows "$commit" "$tip"; then
+            tell branch "$name"
+            [ $((named += 1)) -lt 20 ] || break
+        fi
+    done <"$GIT_DIR/found"
+}
+
 case $what in
 name) tip=$head ;;
 take) tip=$(ask "$start") ;;
-end) tip=$head; if [ -d "$work" ]; then commit_all; fi ;;
+end)
+    tip=$head
+    if [ -d "$work" ]; then commit_all; fi
+    if [ -n "$store" ]; then name_branches; fi ;;
 diff)
     index
     cd "$work"
@@ -178,13 +195,16 @@ class LeftWork:
 
     `on` is what the run's `HEAD` names. `repositories` are repositories inside and directories of submodules
     with files, into which git does not look; `unreadable` are files and directories whose modes forbid
-    reading.
+    reading, and `branches` have commits that are not in it. `conflicts` are files of a merge that has not
+    ended.
     """
 
     tip: str
     on: str = ""
     repositories: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
+    branches: list[str] = field(default_factory=list)
+    conflicts: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -434,7 +454,8 @@ def _left(process: "subprocess.Popen[bytes]") -> LeftWork:
     tip = found.get("tip", [""])[-1]
     if _COMMIT.fullmatch(tip) is None:
         raise GitFailed("read what the run has left", "it does not name a commit")
-    return LeftWork(tip, found.get("on", [""])[-1], found.get("repository", []), found.get("unreadable", []))
+    kinds = ("repository", "unreadable", "branch", "conflict")
+    return LeftWork(tip, found.get("on", [""])[-1], *(found.get(kind, []) for kind in kinds))
 
 
 def _stream(process: "subprocess.Popen[bytes]") -> IO[bytes]:

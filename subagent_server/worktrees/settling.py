@@ -55,7 +55,7 @@ def settle_worktree(
     left, notes = _left(Reader(git, worktree, state, environment), start or worktree.base, message)
     failpoint("worktree.committed")
     commits = int(git.line("count the commits", "rev-list", "--count", left.tip, f"^{worktree.base}"))
-    if not commits and not left.repositories and not left.unreadable:
+    if not (commits or left.repositories or left.unreadable or left.branches):
         going = state.model_copy(update={"phase": "removing", "tip": worktree.base, "commits": 0})
         begin_removal(going)
         return _removed(worktree, going, git)
@@ -101,6 +101,13 @@ def _left(reader: Reader, start: str, message: str) -> tuple[LeftWork, list[str]
         notes.append(
             f"{HOLDS_MORE} files whose modes forbid reading, which no commit has: {_named(left.unreadable)}."
         )
+    if left.branches:
+        notes.append(
+            f"{HOLDS_MORE} commits on other branches, which are not merged: {_named(left.branches)}. They "
+            f"are in {store_of(worktree)}."
+        )
+    if left.conflicts:
+        notes.append(f"A merge has not ended in {_named(left.conflicts)}: look at this before you merge.")
     return left, notes
 
 

@@ -18,7 +18,7 @@ def test_a_person_is_asked_and_a_no_keeps_the_run(cli: Cli, model: Model) -> Non
     assert done.returncode == 0, done.stderr
     (run_id,) = cli.store.run_ids()
     with person(cli, "rm", run_id) as terminal:
-        assert "1 commit of it are not merged" in terminal.hear("Drop these changes?")
+        assert "1 commit of it is not merged" in terminal.hear("Drop these changes?")
         terminal.type("n\n")
         terminal.hear("subagent merge")
     assert cli.store.run_ids() == [run_id]

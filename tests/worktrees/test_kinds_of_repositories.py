@@ -95,7 +95,7 @@ def test_files_directories_and_links_in_the_places_of_each_other_are_kept_and_me
     ]
     for missing in ("shut/in/", "own/"):
         assert any(f"no commit has: {missing}" in note for note in repository.shown(run_id)["notes"])
-    assert "it holds files that no commit has" in world.cli("rm", run_id).stderr
+    assert "it holds work that its branch has not" in world.cli("rm", run_id).stderr
 
 
 def test_runs_begin_inside_a_submodule_and_at_a_detached_head_of_a_linked_worktree(

@@ -77,6 +77,23 @@ def test_a_rebase_leaves_out_nothing_that_a_merge_commit_alone_has(
     assert (repository.top / "shared.txt").read_text("utf-8") == "first\nmore\n"
 
 
+def test_commits_on_other_branches_stashed_changes_and_conflicts_are_named(
+    world: World, repository: Repository
+) -> None:
+    run_id = repository.ran(
+        "g() { git -c user.name=A -c user.email=a@b $@; }; g checkout -qb other; echo x > x; g add x; "
+        "g commit -qm x; g checkout -q -; echo y > y; g add y; g stash -q; g branch same"
+    )
+    (note,) = repository.shown(run_id)["notes"]
+    assert "not merged: other, stash. They are in" in note and repository.store(run_id).is_dir()
+    assert "it holds work that its branch has not" in world.cli("rm", run_id).stderr
+    run_id = repository.ran(
+        "g() { git -c user.name=A -c user.email=a@b $@; }; g checkout -qb x; echo x >> shared.txt; "
+        "g commit -qam x; g checkout -q -; echo y >> shared.txt; g commit -qam y; g merge x"
+    )
+    assert any("A merge has not ended in shared.txt" in note for note in repository.shown(run_id)["notes"])
+
+
 def test_without_changes_the_worktree_and_its_branch_are_gone_with_the_run(
     world: World, repository: Repository
 ) -> None:
@@ -102,7 +119,7 @@ def test_unmerged_work_is_dropped_only_if_asked_and_never_pruned(
 ) -> None:
     kept = repository.ran()
     done = json.loads(world.cli("prune", "--keep", "0", "--json").stdout)
-    assert done["removed"] == [] and "1 commit of it are not merged" in done["left"][0]["why"]
+    assert done["removed"] == [] and "1 commit of it is not merged" in done["left"][0]["why"]
     refused = world.cli("rm", kept)
     assert refused.returncode == 2 and f"subagent merge {kept}" in refused.stderr
     assert repository.place(kept).is_dir() and len(repository.branches()) == 1
