@@ -27,13 +27,6 @@ FILES = {
         else "home/.config/Claude/claude_desktop_config.json"
     ),
 }
-USUAL = {
-    "claude": "project",
-    "codex": "user",
-    "gemini": "user",
-    "cursor": "project",
-    "claude-desktop": "user",
-}
 
 
 def written(cli: Cli, *words: str) -> Completed:

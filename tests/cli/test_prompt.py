@@ -1,15 +1,12 @@
 """`subagent prompt`: exactly what the model of a run would get first, and nothing stays behind."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from tests.cli.command import Cli, Model, stored
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import says
-
-SERVER = [sys.executable, str(Path(__file__).parents[1] / "helpers" / "scripted_server.py")]
 
 
 def without_ids(body: Any, run_id: str) -> Any:

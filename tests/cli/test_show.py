@@ -152,9 +152,6 @@ def test_a_run_is_shown_with_the_cost_of_its_tree(cli: Cli) -> None:
         assert "withDescendants" not in cli.json("show", runs.tester)
 
 
-TEXT = {"type": "text", "text": "a\n" * 99}
-
-
 def test_the_conversation_is_shown_whole_and_as_text(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa")
     assert "no conversation yet" in cli("show", run_id, "--transcript").stderr

@@ -23,7 +23,6 @@ from tests.helpers.raw_server import request, tool_call
 from tests.helpers.scale import WHOLE
 
 NAMED = [kind for kind in FILE_KINDS if kind.file]
-SAMPLE = FILE_KINDS[::13]
 
 
 @pytest.fixture

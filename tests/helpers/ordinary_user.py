@@ -117,18 +117,6 @@ def user(uid: int = UID) -> Iterator[User]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def run_as_user(
-    program: str | Sequence[str],
-    *,
-    uid: int = UID,
-    umask: int = 0o022,
-    env: Mapping[str, str] | None = None,
-) -> "subprocess.CompletedProcess[str]":
-    """Run a command, or Python code if it is a text, as a user who is gone afterwards."""
-    with user(uid) as someone:
-        return someone.run(program, umask=umask, env=env)
-
-
 def play_here(scenario: "Callable[[World], None]") -> None:
     """Call `scenario` with a world in the home directory of this process's user."""
     from tests.helpers.world import World

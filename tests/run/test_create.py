@@ -14,7 +14,6 @@ from tests.helpers.files import longest_file, names
 from tests.helpers.runs import RUN_ID, STARTED, make_meta, make_request, metas, start_run
 
 OTHER_ID = "20261122-093016-000-zzzzzz"
-BAD_IDS = ["../escape", "a\n", ".changes"]
 
 
 def test_the_root_is_made_on_first_use_and_keeps_itself_out_of_the_repository(tmp_path: Path) -> None:

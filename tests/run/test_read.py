@@ -40,7 +40,6 @@ CORRUPT: dict[str, bytes] = {
     "a number without end": b'{"revision": ' + b"9" * 5000 + b"}",
     "the state of another run": make_meta("another").to_json(),
 }
-BAD_IDS = ["../outside", "a\n", ".changes"]
 ASKS: dict[str, Callable[[RunStore, str], object]] = {
     "read": RunStore.read,
     "read_request": RunStore.read_request,

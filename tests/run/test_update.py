@@ -9,7 +9,7 @@ import pytest
 
 from subagent_server.run import transitions
 from subagent_server.run.errors import IllegalTransition, MessageClosed, NewerSchema, UnknownMessage
-from subagent_server.run.records import Failure, RunResult
+from subagent_server.run.records import RunResult
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import RunEvent
@@ -17,7 +17,6 @@ from tests.helpers.files import names
 from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, start_run
 
 BLUE = transitions.ReplyGiven(message_id="q1", answer="blue")
-FAILED = transitions.RunFailed(failure=Failure(code="agent_error", message="It broke."))
 DONE = RunResult(outcome=Status.COMPLETED, text="All done.", summary="done")
 OF_ITS_OWN = ["request.json", "run.meta.json", "run.meta.lock"]
 

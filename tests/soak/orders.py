@@ -217,8 +217,6 @@ _CHECKS: dict[str, Callable[[Path, str], bool]] = {
 }
 LEAVES_A_MARK = frozenset({"append", "edit", "daemon", "program"})
 """The kinds of steps whose doing is a line in a file."""
-IN_A_TREE = frozenset({"commit", "leave"})
-"""The kinds of steps whose doing is a line in a file of the run's worktree."""
 
 PROGRAM = '''
 """An order carried out without a model: by a program that is no agent of ours."""

@@ -118,9 +118,6 @@ def test_what_is_believed_of_another_host(case: str) -> None:
 # -- what follows for the files of a run; the ages of its beat are made
 
 
-Says = Callable[[str], Sight | None]
-
-
 @pytest.fixture
 def slurm_says(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sight | None], None]:
     return lambda sight: monkeypatch.setattr(slurm, "sight", lambda _: sight)

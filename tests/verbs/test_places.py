@@ -22,7 +22,6 @@ from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.start import StartOrder, start
 from tests.verbs.test_nesting import HoldingLauncher, Kept
 
-BOUND = 30.0
 FRONT = "---\nname: {}\ndescription: It goes on.\nagents: [again, placed]\n{}---\nGo on."
 
 
