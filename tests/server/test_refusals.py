@@ -125,7 +125,7 @@ def test_a_connection_begins_once(world: World) -> None:
         assert "send initialize first" in server.answer_to(1)["error"]["message"]
         server.say(HELLO, READY)
         server.answer_to("hello")
-        server.say(HELLO)
+        server.say({"jsonrpc": "2.0", "method": "initialize"}, HELLO)
         assert "initialized already" in server.answer_to("hello")["error"]["message"]
 
 
