@@ -15,7 +15,7 @@ from subagent_server.process.zygote_protocol import interpreter_variables
 from subagent_server.run import locks, processes, stderr
 from subagent_server.run.errors import LaunchFailed, StorageFailed
 from subagent_server.run.paths import RunPaths
-from subagent_server.run.stderr import failpoint
+from subagent_server.run.stderr import failpoint, lack_of_room
 
 
 @dataclass(frozen=True)
@@ -221,10 +221,8 @@ class LocalReservation:
                 self.launcher.adopt(self._spawned())
                 self.launcher.warm_up()
         except OSError as error:
-            raise LaunchFailed(
-                f"The process of run {self.run.run_id} could not be started ({error.strerror or error}): "
-                "free memory or processes, then start it again."
-            ) from error
+            why = lack_of_room(error) or f"{error.strerror or error}: put that right, then start it again."
+            raise LaunchFailed(f"The process of run {self.run.run_id} could not be started. {why}") from error
         finally:
             self.give_up()
         failpoint("starter.launched")
