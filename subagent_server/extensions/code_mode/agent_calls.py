@@ -5,6 +5,7 @@ makes the same call again, in the same run or in one that continues it, gets the
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -23,7 +24,7 @@ from subagent_server.run.journal import recorded_usage
 from subagent_server.run.processes import now
 from subagent_server.run.records import FlowOptions, Message, RunMeta
 from subagent_server.run.secrets import Masker
-from subagent_server.run.states import MAX_OPEN_QUESTIONS, Status, cut, timestamp
+from subagent_server.run.states import MAX_OPEN_QUESTIONS, MAX_QUESTION_CHARACTERS, Status, cut, timestamp
 from subagent_server.toolbox.run_context import RunContext, RunOver
 from subagent_server.verbs.access import run_as_caller
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
@@ -48,7 +49,6 @@ WARM_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
 _ROOM_SECONDS = 1.0
 """How often a call looks whether its tree has room for another run."""
-_LONGEST_WAIT = 86_400.0
 MOST_PLANNED = 128 << 20
 """How many characters all calls of one program may take, as JSON: they are kept outside of its box."""
 _MOST_QUESTIONS = MAX_OPEN_QUESTIONS - 1
@@ -88,9 +88,10 @@ class _Order(BaseModel):
 
 @dataclass
 class _Call:
-    """A call with its identity; `run_id` is its run when that is known, `forwarded` are its questions.
+    """A call with its identity; `run_id` is its run when that is known.
 
-    `trouble` is why one of these cannot be asked, or why that ends the run.
+    `forwarded` are its questions to whoever answers this run, `left` is one that the program leaves to them,
+    and `trouble` is why one of these cannot be asked, or why that ends the run.
     """
 
     order: StartOrder
@@ -100,6 +101,7 @@ class _Call:
     phase: str | None
     run_id: str | None = None
     forwarded: set[str] = field(default_factory=set)
+    left: str | None = None
     trouble: Exception | None = None
 
 
@@ -132,6 +134,7 @@ class AgentCalls:
         self._warm: dict[str, asyncio.Event] = {}
         self._asking = asyncio.Semaphore(_MOST_QUESTIONS)
         self._planning = asyncio.Lock()
+        self._merging = asyncio.Lock()
         self._starting: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         own = (self.plan, self.start, self.result, self.answer, self.status, self.stop, self.merge)
@@ -260,7 +263,7 @@ class AgentCalls:
         if not meta.status.is_terminal and not is_ours and not self._options.dry_run:
             # its parent has ended, and so shall it: what it has done so far is kept, and goes on
             await asyncio.to_thread(lambda: stop(self._service, known, "its flow is continued", self._caller))
-            meta = (await self._until(known, lambda run: run.meta.status.is_terminal)).meta
+            meta = await self._until(known, lambda run: run.meta if run.meta.status.is_terminal else None)
         has_begun = meta.started_at is not None
         if planned.agent.runner == "messages":
             has_begun = await asyncio.to_thread(self._store.paths.run(known).transcript.exists)
@@ -326,24 +329,22 @@ class AgentCalls:
         """Return the result of a run when it has ended, or, if the program `asks` for it, its question."""
         run_id, planned = self._run_of(call), self._call(call)
 
-        def question(run: Observed) -> Message | None:
-            return next((each for each in run.meta.pending if each.message_id not in planned.forwarded), None)
-
-        def is_enough(run: Observed) -> bool:
+        def news(run: Observed) -> Answer | Message | None:
             if planned.trouble is not None:
                 raise planned.trouble
-            return run.meta.status.is_terminal or question(run) is not None
+            if run.meta.status.is_terminal:
+                return self._outcome(run, planned)
+            return next((each for each in run.meta.pending if each.message_id not in planned.forwarded), None)
 
         with self._run.waiting():
             while True:
-                observed = await self._until(run_id, is_enough)
-                message = question(observed)
-                if observed.meta.status.is_terminal or message is None:
-                    return await asyncio.to_thread(self._outcome, observed, planned)
-                if asks:
-                    asked = {"messageId": message.message_id, "question": message.question_content}
-                    return {"question": {**asked, "options": message.options}}
-                self._forward(planned, message)
+                found: Answer | Message = await self._until(run_id, news)
+                if not isinstance(found, Message):
+                    return found
+                if asks and found.message_id != planned.left:
+                    asked = {"messageId": found.message_id, "question": found.question_content}
+                    return {"question": {**asked, "options": found.options}}
+                self._forward(planned, found)
 
     def _outcome(self, observed: Observed, planned: _Call) -> Answer:
         """Return the result of a run that has ended. Raises _Failed."""
@@ -362,12 +363,10 @@ class AgentCalls:
     async def answer(self, call: int, messageId: str, answer: str | None) -> None:
         """Answer a question of a run; None leaves it to whoever answers this run."""
         run_id, planned = self._run_of(call), self._call(call)
-        if answer is not None:
-            return await asyncio.to_thread(self._answered, run_id, messageId, answer)
-        for message in (await self._look(run_id)).meta.pending:
-            if message.message_id == messageId:
-                self._forward(planned, message)
-        return None
+        if answer is None:
+            planned.left = messageId
+        else:
+            await asyncio.to_thread(self._answered, run_id, messageId, answer)
 
     def _answered(self, run_id: str, message_id: str, answer: str) -> None:
         try:
@@ -384,7 +383,7 @@ class AgentCalls:
             label = f" ({planned.order.label})" if planned.order.label else ""
             question = f"{planned.agent.name}{label} asks: {message.question_content}"
             try:
-                answer = await self._asked(question, message.options)
+                answer = await self._asked(cut(question, MAX_QUESTION_CHARACTERS), message.options)
                 if answer is not None and planned.run_id is not None:
                     await asyncio.to_thread(self._answered, planned.run_id, message.message_id, answer)
             except (SubagentError, RunOver) as error:
@@ -409,14 +408,11 @@ class AgentCalls:
     async def _look(self, run_id: str) -> Observed:
         return await asyncio.to_thread(observe, self._store, run_id)
 
-    async def _until(self, run_id: str, is_enough: Callable[[Observed], bool]) -> Observed:
-        def look() -> Observed | None:
-            observed = observe(self._store, run_id)
-            return observed if is_enough(observed) else None
-
-        wait = Wait(_LONGEST_WAIT, frozenset({run_id}))
-        while (found := await wait_until(self._changes, look, wait)) is None:
-            pass
+    async def _until(self, run_id: str, look: Callable[[Observed], _Value | None]) -> _Value:
+        """Return the first value of `look` at a run that is not None."""
+        wait = Wait(math.inf, frozenset({run_id}))
+        found = await wait_until(self._changes, lambda: look(observe(self._store, run_id)), wait)
+        assert found is not None  # the wait has no end
         return found
 
     # -- what is recorded besides
@@ -465,7 +461,8 @@ class AgentCalls:
         def merged() -> str:
             return merge_run(self._service, runId, caller=self._caller).sentence
 
-        return await self._recorded("merge", [runId], lambda: asyncio.to_thread(merged))
+        async with self._merging:  # side by side, one would move the working copy of the other
+            return await self._recorded("merge", [runId], lambda: asyncio.to_thread(merged))
 
     async def now(self) -> str:
         """Return the moment of the first time."""

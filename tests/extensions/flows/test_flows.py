@@ -356,11 +356,12 @@ def test_questions_of_children_go_to_the_program_or_to_the_parent(world: World) 
         "return a + agents.worker(prompt='task b') + (ask('And?') or '')"
     )
     flow(world, body(lines))
-    world.play(asks("Which?", "x", "y"), says("${it}", capture={"it": "(x|why)"}))
+    longest = "Which?".rjust(20_000, ".")
+    world.play(asks(longest, "x", "y"), says("${it}", capture={"it": "(x|why)"}))
     run_id = started(world)
     world.asking(run_id)
     (question,) = world.meta(run_id).pending
-    assert question.question_content == "worker asks: Which?" and question.options == ["x", "y"]
+    assert question.question_content.startswith("worker asks: ...") and question.options == ["x", "y"]
     world.reply(run_id, "why")
     world.until(run_id, lambda meta: any(m.question_content == "And?" for m in meta.pending))
     world.reply(run_id, "z")
@@ -562,6 +563,20 @@ def test_a_merge_and_its_base_are_replayed_whatever_has_been_committed_since(wor
     second = again(world, first)
     assert output(world, second) == merged and states(world, second) == ["recorded"]
     assert asked(simulator)["a"] == 2, "two turns of one run"
+
+
+def test_merges_side_by_side_are_made_one_after_the_other(world: World) -> None:
+    git = repository(world.work)
+    world.agent(isolation="worktree")
+    lines = (
+        "calls = [agents.worker.call(prompt=f'task {n} of it') for n in 'xyz']\n"
+        "gather(*calls)\nreturn gather(*[lambda call=call: merge(call) for call in calls])"
+    )
+    flow(world, body(lines, "list[str]"))
+    commits = call("bash", command="echo ${n} > ${n}.txt && git add . && git commit -qm ${n}")
+    world.play({**commits, "capture": {"n": r"task (\w) of"}}, says("done"))
+    assert len(output(world, started(world))) == 3
+    assert {"x.txt", "y.txt", "z.txt"} < set(git("ls-files").split())
 
 
 def test_equal_prefixes_wait_until_the_first_has_had_its_answer(world: World) -> None:
