@@ -59,14 +59,22 @@ def works_without_box(agent: AgentDefinition) -> bool:
     return agent.sandbox == "none" or (not agent.is_built_in and agent.sandbox == "auto")
 
 
+_COMMITS = re.compile(
+    r"\bgit commit\b|\bcommit(?:ting)? (?:your|the|them|it|each|every|all)\b"
+    r"|(?:^|[.:;,*-] |\b(?:and|then|to|must|should|always) )commit\b",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""To make commits. A prompt that names some, as that of a reviewer does, needs no warning."""
+
+
 def why_no_commit(agent: AgentDefinition) -> str | None:
-    """Return a sentence for an agent whose prompt speaks of commits that its runs cannot make, or None."""
+    """Return a sentence for an agent whose prompt asks for commits that its runs cannot make, or None."""
     has_shell = agent.runner == "messages" and agent.selection.bash
     can_commit = agent.sandbox == "none" or agent.isolation == "worktree" or not has_shell
-    if can_commit or re.search(r"\bcommit(s|ted|ting)?\b", agent.system_prompt, re.IGNORECASE) is None:
+    if can_commit or _COMMITS.search(agent.system_prompt) is None:
         return None
     return (
-        "Its prompt speaks of commits, and .git is read-only in the sandbox: `isolation: worktree` gives its "
+        "Its prompt asks for commits, and .git is read-only in the sandbox: `isolation: worktree` gives its "
         "runs a branch of their own; `sandbox: none` lets them write the repository."
     )
 

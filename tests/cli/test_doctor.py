@@ -22,10 +22,19 @@ def test_agents_without_faults_exit_with_0(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "is_told"), [("tools: Bash", True), ("isolation: worktree", False), ("sandbox: none", False)]
+    ("key", "prompt", "is_told"),
+    [
+        ("tools: Bash", "Fix the fault, then commit.", True),
+        ("tools: Bash", "1. Fix it.\n2. Commit your work.", True),
+        ("tools: Bash", "Review a commit or a branch; make no commits. Take the last commit else.", False),
+        ("isolation: worktree", "Fix the fault, then commit.", False),
+        ("sandbox: none", "Fix the fault, then commit.", False),
+    ],
 )
-def test_a_prompt_that_speaks_of_commits_is_told_where_they_work(cli: Cli, key: str, is_told: bool) -> None:
-    text = f"---\nname: fixer\ndescription: x\n{key}\n---\nFix the fault, then commit.\n"
+def test_a_prompt_that_asks_for_commits_is_told_where_they_work(
+    cli: Cli, key: str, prompt: str, is_told: bool
+) -> None:
+    text = f"---\nname: fixer\ndescription: x\n{key}\n---\n{prompt}\n"
     (cli.home / "agents" / "fixer.md").write_text(text, encoding="utf-8")
     assert ("`isolation: worktree`" in cli("doctor", "fixer").stdout) == is_told
 
