@@ -139,14 +139,6 @@ def test_a_job_that_gets_term_is_told_why(
     assert why is None if sentence is None else why is not None and why[1].startswith(sentence)
 
 
-def test_nothing_else_than_the_table_names_is_asked_of_slurm(world: World, engine: FakeSlurm) -> None:
-    """What its keys may hold: `tests/agents/golden/wrong_values.txt`."""
-    world.agent(placement={"options": "--uid=0"})
-    run_id = world.start()
-    assert "--uid" not in engine.job(run_id, "script")
-    world.stop(run_id)
-
-
 @pytest.mark.parametrize(
     ("content", "mode", "said"),
     [
