@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from subagent_server.extensions.simulator import Simulator
+from tests.helpers import warm
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.turns import Turn, call
 
@@ -60,7 +61,7 @@ def ran(forge: str, turn: Turn, place: Path) -> tuple[int, str]:
             "ANTHROPIC_BASE_URL": simulator.base_url,
             "ANTHROPIC_API_KEY": "scripted",
             "GITHUB_STEP_SUMMARY": str(place / "summary.md"),
-            "SUBAGENT_WARM": "0",
+            **warm.settings(),
         }
         environment.pop("XDG_CONFIG_HOME", None)
         done = subprocess.run(
