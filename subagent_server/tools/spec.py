@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence, Sized
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
@@ -124,7 +124,7 @@ def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
     """Refuse arguments that do not fit, naming the argument to fix; what hosts write is read as it is meant.
 
     An optional argument that is null or an empty text is left out: some hosts fill in every argument, and
-    those of OpenAI's strict mode have to. A number given as text becomes one.
+    those of OpenAI's strict mode have to. What is no text and given as one is read (`"45"`, `"true"`).
 
     Raises:
         BadArgument.
@@ -135,7 +135,7 @@ def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
     for name in [name for name, value in arguments.items() if value is None or value == ""]:
         if name in schema["properties"] and name not in schema["required"]:
             del arguments[name]
-    _take_numbers(arguments, schema)
+    _take_texts(arguments, schema)
     for name, value in arguments.items():
         if isinstance(value, float) and math.isnan(value):  # it passes every bound of a schema
             raise BadArgument(f"{tool}: {name} is no number: fix the arguments, and call again.")
@@ -144,15 +144,30 @@ def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
         raise BadArgument(f"{tool}: {_fault(error)}, and call again.")
 
 
-def _take_numbers(arguments: Arguments, schema: Schema) -> None:
-    """Replace each number that is given as text, or as 50.0 for 50: many models write them so."""
+def _take_texts(arguments: Arguments, schema: Schema) -> None:
+    """Replace what is given as text and is meant as something else, and 50.0 for 50: many models write so."""
     for name, value in arguments.items():
         wanted = schema["properties"].get(name, {}).get("type")
-        if isinstance(value, str) and wanted in {"number", "integer"} and _NUMBER.fullmatch(value.strip()):
-            value = float(value)
+        if isinstance(value, str):
+            value = _meant(value, wanted)
         if isinstance(value, float) and wanted in {"number", "integer"} and value.is_integer():
             value = int(value)
         arguments[name] = value
+
+
+def _meant(text: str, wanted: object) -> object:
+    """Return what a text means where another type is wanted; else the text."""
+    plain = text.strip()
+    if wanted in ("number", "integer") and _NUMBER.fullmatch(plain):
+        return float(plain)
+    if wanted == "boolean" and plain.lower() in ("true", "false"):
+        return plain.lower() == "true"
+    if wanted in ("array", "object") and plain[:1] in ("[", "{"):
+        with suppress(ValueError, RecursionError):
+            found = json.loads(plain)
+            json.dumps(found, ensure_ascii=False, allow_nan=False).encode()  # no half characters in it
+            return found
+    return text
 
 
 _NUMBER = re.compile(r"[+-]?\d{1,15}(\.\d{1,6})?", re.ASCII)
@@ -172,6 +187,9 @@ def _fault(error: "ValidationError") -> str:
         size = len(cast(Sized, error.instance))
         return f"{where} has {size:,} of at most {error.validator_value:,} {unit}: {instead}"
     message = error.message
+    if error.validator == "type":  # the validator writes None, True and 'x'
+        written = json.dumps(error.instance, ensure_ascii=False)
+        message = f"{written} is not of type {error.validator_value!r}"
     if len(message) > MAX_FAULT_CHARACTERS:
         message = message[:MAX_FAULT_CHARACTERS] + "…"
     return f"{where}: {message}: fix the arguments" if where else f"{message}: fix the arguments"

@@ -50,7 +50,9 @@ def test_arguments_that_do_not_fit_are_refused_by_name(world: World, parent: Par
         ({"prompt": "Go.", "waitSecond": 5}, "waitSecond"),
         ({"prompt": "Go.", "cwd": 1}, "cwd"),
         ({"prompt": "Go.", "label": ["a"]}, "label"),
-        ({"prompt": None}, "prompt"),
+        ({"prompt": None}, "prompt: null is not of type 'string'"),
+        ({"prompt": "Go.", "inputs": "[1"}, "inputs"),
+        ({"prompt": "Go.", "inputs": r'["\ud83d"]'}, "inputs"),
     ):
         assert word in parent.refused("run_worker", **arguments)
     for tool, arguments, word in (

@@ -117,13 +117,13 @@ def test_every_argument_says_what_it_is_for(world: World) -> None:
     assert [name for name, has_words in described.items() if not has_words] == []
 
 
-def test_a_number_may_be_given_as_text(world: World) -> None:
+def test_what_is_no_text_may_be_given_as_text(world: World) -> None:
     world.agent()
     world.play(says("Done."))
     with world.serve() as parent:
-        run_id = parent.call("run_worker", prompt="Go.", waitSeconds=" 45 ")["runId"]
-        assert parent.call("wait_for_runs", runIds=[run_id], waitSeconds="0.5")["runs"]
-        assert len(parent.call("list_runs", limit="5")["runs"]) == 1
+        run_id = parent.call("run_worker", prompt="Go.", waitSeconds=" 45 ", inputs="[]")["runId"]
+        assert parent.call("wait_for_runs", runIds=f'["{run_id}"]', waitSeconds="0.5")["runs"]
+        assert len(parent.call("list_runs", limit="5", all="True")["runs"]) == 1
         assert parent.call("get_logs", runId=run_id, lines="2.0")["text"].count("\n") == 1
         for odd in ("many", "1e3", "0x10", "9" * 40, "\uff11\uff12"):
             assert "limit: " in parent.refused("list_runs", limit=odd)

@@ -74,7 +74,7 @@ def test_a_flow_is_a_tool_with_its_own_arguments(world: World) -> None:
         assert not {"prompt"} & tool.input_schema["properties"].keys()
         view = parent.call("run_fan", many=2, label="two", waitSeconds=40)
         assert view["output"] == ["done 0", "done 1"] and len(json.dumps(view)) < 1_000
-        assert "many: 'x' is not of type 'integer'" in parent.refused("run_fan", many="x")
+        assert "many: \"x\" is not of type 'integer'" in parent.refused("run_fan", many="x")
         (row,) = few.call("list_agents", query="many")["agents"]
         assert '"many": {"type": "integer", "default": 3}' in row["description"]
         view = few.call("run_agent", agent="fan", arguments={"many": 1}, waitSeconds=40)
