@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from tests.cli.command import Cli, asked, stored
+from tests.extensions.flows.place import FAN
 from tests.helpers.turns import call, says, shell
 
 ODD = "Costs $${x} and ${HOME}.\nGr\u00f6\u00dfe \u202e and \x1b[31m yes"
@@ -43,6 +44,19 @@ def test_a_run_and_the_runs_below_it_play_again_with_the_same_turns_and_calls(cl
     assert happened(cli, lead_again) == happened(cli, lead) != []
     assert happened(cli, worker_again) == happened(cli, worker) != []
     assert cli.json("script", lead) == yaml.safe_load(done.stdout)
+
+
+def test_a_flow_plays_again_with_the_answers_of_its_agents(cli: Cli) -> None:
+    cli.agent("worker")
+    (cli.home / "agents" / "fan.flow.py").write_text(FAN.replace("= 3", "= 2"), encoding="utf-8")
+    cli.trust()
+    script = {"turns": [says("done ${n}", capture={"n": r"task (\w+)"})]}
+    (cli.home / "first.json").write_text(json.dumps(script), encoding="utf-8")
+    first = json.loads(cli("run", "fan", "--script", "first.json").stdout)
+    made = cli("script", stored(cli)[0])
+    assert made.returncode == 0, made.stderr
+    (cli.home / "again.yaml").write_text(made.stdout, encoding="utf-8")
+    assert json.loads(cli("run", "fan", "--script", "again.yaml").stdout) == first == ["done 0", "done 1"]
 
 
 def test_a_run_that_has_not_ended_or_never_answered_is_no_script(cli: Cli) -> None:

@@ -91,16 +91,15 @@ def script_of_run(service: Service, run_id: str, caller: Caller) -> dict[str, An
 
     Raises:
         UnknownRun, UnreadableMeta, NotAllowed, StorageFailed: as reading a run does.
-        BadArgument: the run has not ended, or its model never answered.
+        BadArgument: the run has not ended, or no model ever answered.
     """
     observed = open_run(service, run_id, caller)
     if observed.meta.ended_at is None:
         raise BadArgument(f"Run {run_id} has not ended yet: wait for its end, then make a script of it.")
-    turns = _turns(service, run_id)
-    if not turns:
+    turns, below = _turns(service, run_id), list(_conversations(service, observed.meta, caller))
+    if not turns and not below:  # a flow has no model, and the runs below it do
         raise BadArgument(f"The model of run {run_id} never answered, so there is nothing to play again.")
-    below = list(_conversations(service, observed.meta, caller))
-    return {**({"conversations": below} if below else {}), "turns": turns}
+    return {name: part for name, part in (("conversations", below), ("turns", turns)) if part}
 
 
 def _conversations(service: Service, meta: RunMeta, caller: Caller) -> Iterator[dict[str, Any]]:
