@@ -139,14 +139,17 @@ commit_all() {
     fi
 }
 
-# What lies loose in its own store was made by the run: there are the branches of the user, too.
+# What lies loose in its own store was made by the run: there are the branches of the user, too. The files are
+# those of the branch that it is on, whatever history it has written for that.
 name_branches() {
     named=0
-    git --git-dir="$store" for-each-ref --format='%(objectname) %(refname:short)' refs/heads refs/stash \
+    git --git-dir="$store" for-each-ref --format='%(objectname) %(refname)' refs/heads refs/stash \
         >"$GIT_DIR/found" 2>/dev/null || :
     while read -r commit name; do
-        if [ -f "$store/objects/${commit:0:2}/${commit:2}" ] && ! follows "$commit" "$tip"; then
-            tell branch "$name"
+        if [ "$name" != "$on" ] && [ -f "$store/objects/${commit:0:2}/${commit:2}" ] &&
+            ! follows "$commit" "$tip"; then
+            name=${name#refs/}
+            tell branch "${name#heads/}"
             [ $((named += 1)) -lt 20 ] || break
         fi
     done <"$GIT_DIR/found"
