@@ -416,7 +416,11 @@ def http_client(on_sent: Callable[[], None]) -> httpx2.AsyncClient:
     async def watch(request: httpx2.Request) -> None:
         request.extensions["trace"] = trace
 
-    return anthropic.DefaultAsyncHttpxClient(verify=tls_context(), event_hooks={"request": [watch]})
+    return anthropic.DefaultAsyncHttpxClient(
+        verify=tls_context(),
+        event_hooks={"request": [watch]},
+        follow_redirects=False,  # key and conversation would go to another host
+    )
 
 
 def tls_context() -> ssl.SSLContext:
@@ -533,7 +537,7 @@ class Model:
                 reply = await self._attempt(self._request(system, messages, tools), on_spent)
                 self._broken_off = ""
                 return reply
-            except (anthropic.APIError, httpx2.TransportError, _CutStream) as error:
+            except (anthropic.APIError, httpx2.RequestError, _CutStream) as error:
                 retry = self._without_edits(error) or _retry(error, attempt)
                 if retry is None:
                     raise _refusal(error, tools) from error
@@ -672,10 +676,10 @@ def _refusal(error: Exception, tools: Sequence[Mapping[str, Any]]) -> RunRefused
     words = _message_of(error)
     status = error.status_code if isinstance(error, anthropic.APIStatusError) else 0
     kind = _field_of(error, "type") if isinstance(error, anthropic.APIStatusError) else type(error).__name__
-    fault = f"{status} {kind}".strip() if status >= 400 else kind
+    fault = f"{status} {kind}".strip() if status >= 300 else kind
     if refuses_web_tools(status, words, tools):
         return RunRefused("config", f"The API refused the web tools ({fault}): {words}", _NO_WEB_TOOLS)
-    hint = CONTEXT_HINT if _TOO_LONG in words else _HINTS.get(status)
+    hint = CONTEXT_HINT if _TOO_LONG in words else _HINTS.get(status if status >= 400 else status // 100 * 100)
     return RunRefused("model_error", f"The API refused the call ({fault}): {words}", hint)
 
 
@@ -684,6 +688,7 @@ _BUSY_HINT = "Continue the run then, or raise the limits of the account."
 _TOO_LONG = "prompt is too long"
 CONTEXT_HINT = "The conversation no longer fits the model: give it a smaller task, or a larger window."
 _HINTS = {
+    300: "The address of the API leads elsewhere: name the place by `baseUrl` or ANTHROPIC_BASE_URL.",
     400: "The request does not suit this model: check `model`, `maxTokens` and the output schema.",
     401: "Check the API key in ANTHROPIC_API_KEY (or the variable that `apiKeyEnv` names).",
     403: "The API key may not use this model.",

@@ -178,6 +178,22 @@ def test_bytes_that_are_not_utf_8_are_a_damaged_stream_that_is_tried_again() -> 
     assert "not JSON in UTF-8" in played.failure.message
 
 
+def test_what_is_packed_wrongly_is_a_damaged_stream_that_is_tried_again() -> None:
+    with answering(b"not gzip", headers={"content-encoding": "gzip"}) as base_url:
+        played = Played(says("Never said."), base_url=base_url)
+    assert played.failure.code == "model_error" and len(played.run.pauses) == 9
+
+
+def test_key_and_conversation_follow_no_redirect() -> None:
+    with (
+        answering(b"") as elsewhere,
+        answering(b"", status=307, headers={"location": f"{elsewhere}/v1/messages"}) as base_url,
+    ):
+        played = Played(says("Never said."), base_url=base_url)
+    assert played.failure.code == "model_error" and played.run.pauses == []
+    assert "(307" in played.failure.message and "baseUrl" in (played.failure.hint or "")
+
+
 def test_events_that_do_not_fit_together_are_a_damaged_stream_that_is_tried_again() -> None:
     delta = {"type": "content_block_delta", "index": 7, "delta": {"type": "text_delta", "text": "x"}}
     with streaming(delta) as base_url:
