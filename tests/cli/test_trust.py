@@ -61,6 +61,10 @@ def test_a_person_is_asked_once_and_again_when_a_pinned_command_has_changed(clon
         assert "agents: worker" in terminal.hear("Trust this directory?")
         terminal.type("n\n")
         assert "which is not trusted" in terminal.hear("one command")
+    with person(clone, *RUN) as terminal:
+        terminal.hear("[y/N]: ")
+        terminal.type("\x04")
+        assert terminal.hear("interrupted.").startswith("\r\nsubagent: ")
     assert clone.store.run_ids() == [] and trusted(clone) == []
     with person(clone, *RUN) as terminal:
         terminal.hear("Trust this directory?")

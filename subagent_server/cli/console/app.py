@@ -241,6 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 next_step = verdict.next_step or last_clause(verdict.sentence)
                 report_json(verdict.sentence, code=verdict.code, next_step=next_step)
             elif verdict.sentence:
+                if isinstance(error, click.Abort):
+                    err("")  # the line of the question, which was not answered
                 report(verdict.sentence)
         return verdict.exit
 
