@@ -75,10 +75,10 @@ TESTS: dict[str, str] = {
     "verbs/examine.py": "cli/test_doctor.py",
     "verbs/export_run.py": "cli/test_export.py end_to_end/test_exported_runs.py",
     "verbs/get_logs.py": "cli/test_logs.py verbs/test_answer_size.py",
-    "verbs/hooks.py": "cli/test_hooks.py",
+    "verbs/own_settings.py": "cli/test_hooks.py",
     "verbs/inputs.py": "verbs/test_places.py verbs/test_start.py",
     "verbs/left_behind.py": "sandbox/test_left_behind.py",
-    "verbs/list_runs.py": "cli/test_ls.py cli/test_stats.py verbs/test_run_case.py "
+    "verbs/list_runs.py": "cli/test_ls.py cli/test_stats.py cli/test_compare.py verbs/test_run_case.py "
     "server/test_wait_for_runs.py",
     "verbs/live_runs.py": "cli/test_agents.py cli/test_doctor.py verbs/test_program_version.py",
     "verbs/merge_run.py": "worktrees/test_life_of_a_worktree.py "
@@ -90,10 +90,10 @@ TESTS: dict[str, str] = {
     "end_to_end/test_stops.py",
     "verbs/remove.py": "cli/test_rm.py cli/test_prune.py",
     "verbs/run_worktree.py": "worktrees/test_life_of_a_worktree.py worktrees/test_settled_later.py",
-    "verbs/scripts.py": "cli/test_script.py cli/test_scripted_runs.py",
-    "verbs/service.py": "server/test_tool_list.py server/test_many_agents.py verbs/test_nesting.py",
+    "verbs/service.py": "server/test_tool_list.py server/test_many_agents.py verbs/test_nesting.py "
+    "cli/test_script.py cli/test_scripted_runs.py",
     "verbs/start.py": "verbs/test_start.py verbs/test_places.py verbs/test_nesting.py cli/test_hooks.py",
-    "verbs/tool_names.py": "verbs/test_check_agent.py",
+    "agents/known_names.py": "verbs/test_check_agent.py",
     "verbs/tree_limits.py": "verbs/test_nesting.py cli/test_trees.py",
     "verbs/trust_check.py": "cli/test_trust.py",
     "verbs/views.py": "cli/test_show.py verbs/test_answer_size.py verbs/test_next_calls.py "

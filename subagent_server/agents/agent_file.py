@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from subagent_server.agents.guards import Guards
-from subagent_server.agents.model_names import misspelt_alias, resolve_model
+from subagent_server.agents.known_names import misspelt_alias, resolve_model
 from subagent_server.agents.output_schemas import BadSchema, inline_schema, schema_file
 from subagent_server.agents.yaml_reader import (
     AGENT_FIELDS,
@@ -317,10 +317,6 @@ def _choice(value: Value, _: _Key) -> object:
     return text.strip().lower() if isinstance(text, str) else text
 
 
-def _places(value: Value, _: _Key) -> list[str]:
-    return as_places(value)
-
-
 def _part_of(kind: type[BaseModel], fields: Mapping[str, str]) -> Callable[[Value, _Key], object]:
     """Return the reader of a key whose value is a part of its own."""
 
@@ -589,9 +585,8 @@ _READERS: Mapping[str, Callable[[Value, _Key], object]] = {
     "placement": _part_of(Placement, fields_of(Placement)),
     "web_search": _web(WebSearchBounds),
     "web_fetch": _web(WebFetchBounds),
-    "sandbox_read": _places,
+    **dict.fromkeys(("sandbox_read", "mcpServers.sandbox_write"), lambda value, _: as_places(value)),
     "sandbox_write": lambda value, _: as_paths(value),
-    "mcpServers.sandbox_write": _places,
     "code_mode": _code_mode,
     "runner": _runner,
     "fail_if": _part_of(FailIf, fields_of(FailIf)),

@@ -3,12 +3,13 @@
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from subagent_server.agents.flow_file import SUFFIX as FLOW
-from subagent_server.agents.formats import CONFIGURATION, MARKDOWN, LoadedFile, load_file
+from subagent_server.agents.formats import CONFIGURATION, MARKDOWN, load_file
 from subagent_server.agents.yaml_reader import AgentFileError, Kind, NotAnAgent, Problem, shown, why
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import UnknownAgent, shorten
@@ -30,32 +31,17 @@ _HIDDEN = "hidden files and directories are not read"
 _NOT_BELOW = "the files in it are read, its sub-directories are not"
 
 
-def agent_files(directory: Path, seen: dict[Identity, Path]) -> list[Path | Problem]:
-    """Return the files of a directory tree with the suffix of an agent file, sorted in each directory.
+class _TreeWalk:
+    """Yields the files of a directory tree with the suffix of an agent file, sorted in each directory.
 
     In the place of what is not to be loaded stands the problem with it.
 
     Links to files are followed. Of a directory outside to which a link leads the files are read, and not its
     sub-directories: a link to `/` is not the whole disk. What was reached before, by whatever name, is not
-    read again: `seen` remembers it across calls, by device and inode. Hidden files and directories are listed
+    read again: `seen` remembers it across walks, by device and inode. Hidden files and directories are listed
     as skipped.
     """
-    return list(_TreeWalk(directory, seen).found_files())
 
-
-def _problem(path: Path, kind: Kind, reason: str) -> Problem:
-    return Problem(path, None, kind, reason)
-
-
-def _is_directory(entry: "os.DirEntry[str]") -> bool:
-    """Whether an entry is a directory, or a link to one; no if the system does not say."""
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
-
-
-class _TreeWalk:
     def __init__(self, top: Path, seen: dict[Identity, Path]) -> None:
         self._seen = seen
         self._left = MAX_ENTRIES
@@ -65,20 +51,19 @@ class _TreeWalk:
         self._top = top
         self._real_top = os.path.realpath(top)
 
-    def found_files(self) -> Iterator[Path | Problem]:
+    def __iter__(self) -> Iterator[Path | Problem]:
         while self._pending:
             path, is_outside = self._pending.pop()
             try:
                 yield from self._directory(path, is_outside)
             except FileNotFoundError:
-                yield _problem(path, "warning", "there is no such directory")
+                yield Problem(path, None, "warning", "there is no such directory")
             except OSError as error:
-                yield _problem(path, "error", f"the directory cannot be read ({why(error)})")
+                yield Problem(path, None, "error", f"the directory cannot be read ({why(error)})")
 
     def _directory(self, path: Path, is_outside: bool) -> Iterator[Path | Problem]:
-        earlier = self._earlier(path)
-        if earlier is not None:
-            yield _problem(path, "skipped", f"it is {shown(earlier)}, which was read already")
+        if (problem := self._seen_before(path)) is not None:
+            yield problem
             return
         below: list[tuple[Path, bool]] = []
         with os.scandir(path) as entries:
@@ -86,23 +71,17 @@ class _TreeWalk:
         for entry in here:
             self._left -= 1
             if excess := self._excess():
-                yield _problem(self._top, "error", f"{excess}: the rest is not read")
+                yield Problem(self._top, None, "error", f"{excess}: the rest is not read")
                 self._pending.clear()
                 return
             if not _is_directory(entry):
-                suffix = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122 - of 20,000
-                if suffix in _SUFFIXES or entry.name.endswith(FLOW):
-                    yield from self._file(Path(entry.path))
-                elif suffix in _ELSEWHERE:
-                    yield _problem(
-                        Path(entry.path), "skipped", f"files of the kind {suffix} are not read here"
-                    )
+                yield from self._file(entry)
             elif entry.name.startswith("."):
-                yield _problem(Path(entry.path), "skipped", _HIDDEN)
+                yield Problem(Path(entry.path), None, "skipped", _HIDDEN)
             else:
                 below.append((Path(entry.path), self._leads_out(entry)))
         if is_outside and below:
-            yield _problem(path, "skipped", f"a link leads out of {shown(self._top)}: {_NOT_BELOW}")
+            yield Problem(path, None, "skipped", f"a link leads out of {shown(self._top)}: {_NOT_BELOW}")
         else:
             self._pending += reversed(below)
 
@@ -116,26 +95,36 @@ class _TreeWalk:
     def _leads_out(self, entry: "os.DirEntry[str]") -> bool:
         return entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(self._real_top)
 
-    def _file(self, path: Path) -> Iterator[Path | Problem]:
-        if path.name.startswith("."):
-            yield _problem(path, "skipped", _HIDDEN)
+    def _file(self, entry: "os.DirEntry[str]") -> Iterator[Path | Problem]:
+        suffix = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122 - of 20,000
+        path = Path(entry.path)
+        if suffix in _ELSEWHERE:
+            yield Problem(path, None, "skipped", f"files of the kind {suffix} are not read here")
+        elif suffix not in _SUFFIXES and not entry.name.endswith(FLOW):
             return
-        try:
-            earlier = self._earlier(path)
-        except OSError:
-            earlier = None  # reading the file will say what is wrong with it
-        if earlier is None:
-            yield path
+        elif entry.name.startswith("."):
+            yield Problem(path, None, "skipped", _HIDDEN)
         else:
-            yield _problem(path, "skipped", f"it is {shown(earlier)}, which was read already")
+            problem = None
+            with suppress(OSError):  # reading the file will say what is wrong with it
+                problem = self._seen_before(path)
+            yield problem or path
 
-    def _earlier(self, path: Path) -> Path | None:
-        """Return the path under which this very file or directory was reached before, if it was."""
+    def _seen_before(self, path: Path) -> Problem | None:
+        """Note this very file or directory; return the problem if it was reached before, by another path."""
         status = path.stat()
-        identity = status.st_dev, status.st_ino
-        earlier = self._seen.get(identity)
-        self._seen.setdefault(identity, path)
-        return earlier
+        earlier = self._seen.setdefault((status.st_dev, status.st_ino), path)
+        if earlier is path:
+            return None
+        return Problem(path, None, "skipped", f"it is {shown(earlier)}, which was read already")
+
+
+def _is_directory(entry: "os.DirEntry[str]") -> bool:
+    """Whether an entry is a directory, or a link to one; no if the system does not say."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -181,18 +170,14 @@ class _Candidate:
     """A loaded file of a directory, with a hash of its prompt in place of the prompt."""
 
     path: Path
-    loaded: LoadedFile
+    agent: AgentDefinition
+    problems: list[Problem]
     prompt: int
-
-    @property
-    def name(self) -> str:
-        return self.loaded.definition.name
 
     @property
     def content(self) -> tuple[AgentDefinition, int]:
         """The agent without the place of its file and of its keys, and its prompt."""
-        placeless = self.loaded.definition.model_copy(update={"source": None, "read_from": {}, "lines": {}})
-        return placeless, self.prompt
+        return self.agent.model_copy(update={"source": None, "read_from": {}, "lines": {}}), self.prompt
 
 
 @dataclass
@@ -207,7 +192,7 @@ class _Search:
     """By tool name: the agent that has it."""
 
     def report(self, candidate: _Candidate, kind: Kind, reason: str) -> None:
-        self.problems.append(Problem(candidate.path, None, kind, reason, candidate.name))
+        self.problems.append(Problem(candidate.path, None, kind, reason, candidate.agent.name))
 
 
 def discover(directories: Sequence[Path]) -> Catalog:
@@ -220,7 +205,7 @@ def discover(directories: Sequence[Path]) -> Catalog:
     seen: dict[tuple[int, int], Path] = {}
     for number, directory in enumerate(directories):
         start = len(search.problems)
-        loaded = [_load(found, search) for found in agent_files(directory, seen)]
+        loaded = [_load(found, search) for found in _TreeWalk(directory, seen)]
         for candidate in sorted(filter(None, loaded), key=lambda candidate: str(candidate.path)):
             _admit(candidate, number, search)
         search.problems[start:] = sorted(search.problems[start:], key=lambda p: (str(p.path), p.line or 0))
@@ -229,25 +214,25 @@ def discover(directories: Sequence[Path]) -> Catalog:
 
 def _admit(candidate: _Candidate, directory: int, search: _Search) -> None:
     """Add an agent, unless an earlier file has its name."""
-    earlier_directory, earlier = search.first.setdefault(candidate.name, (directory, candidate))
+    agent = candidate.agent
+    earlier_directory, earlier = search.first.setdefault(agent.name, (directory, candidate))
     where = shown(earlier.path)
     if earlier is candidate:
-        definition = candidate.loaded.definition
-        owner = search.tools.get(definition.tool_name)
+        owner = search.tools.get(agent.tool_name)
         if owner is not None:
-            clash = definition.tool_name
-            definition = definition.model_copy(update={"distinct_tool": True})
-            search.report(candidate, "warning", f"its tool is {definition.tool_name}: {owner} has {clash}")
-        search.tools[definition.tool_name] = candidate.name
-        search.agents[candidate.name] = definition
-        search.problems += _noted(candidate)
+            clash = agent.tool_name
+            agent = agent.model_copy(update={"distinct_tool": True})
+            search.report(candidate, "warning", f"its tool is {agent.tool_name}: {owner} has {clash}")
+        search.tools[agent.tool_name] = agent.name
+        search.agents[agent.name] = agent
+        search.problems += candidate.problems
     elif candidate.content == earlier.content:
         search.report(candidate, "skipped", f"it is the same agent as {where}")
     elif earlier_directory != directory:
-        search.report(candidate, "shadowed", f"{candidate.name} of {where} goes before it")
+        search.report(candidate, "shadowed", f"{agent.name} of {where} goes before it")
     else:
-        search.report(candidate, "duplicate", f"{where} has the name {candidate.name} too: rename one")
-        search.problems += _noted(candidate)
+        search.report(candidate, "duplicate", f"{where} has the name {agent.name} too: rename one")
+        search.problems += candidate.problems
 
 
 def _load(found: Path | Problem, search: _Search) -> _Candidate | None:
@@ -256,9 +241,8 @@ def _load(found: Path | Problem, search: _Search) -> _Candidate | None:
         return None
     try:
         loaded = load_file(found)
-        definition = loaded.definition
-        listed = replace(loaded, definition=definition.model_copy(update={"system_prompt": ""}))
-        return _Candidate(found, listed, hash(definition.system_prompt))
+        listed = loaded.definition.model_copy(update={"system_prompt": ""})
+        return _Candidate(found, listed, loaded.problems, hash(loaded.definition.system_prompt))
     except NotAnAgent as error:
         search.problems.append(Problem(found, error.line, "skipped", error.reason))
     except AgentFileError as error:
@@ -270,11 +254,3 @@ def _load(found: Path | Problem, search: _Search) -> _Candidate | None:
         reason = f"reading it failed ({type(error).__name__}: {shorten(str(error))}), so report it"
         search.problems.append(Problem(found, None, "error", reason))
     return None
-
-
-def _noted(candidate: _Candidate) -> list[Problem]:
-    """Return the mistakes that were found while the file was read."""
-    return [
-        Problem(candidate.path, note.line, note.kind, note.reason, candidate.name)
-        for note in candidate.loaded.notes
-    ]

@@ -1,6 +1,7 @@
 """The agent of one file: Markdown with front matter between two lines of `---`, or a CPE configuration."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from subagent_server.agents.yaml_reader import (
     AgentFileError,
     Block,
     NotAnAgent,
-    Note,
     Notes,
     NotYaml,
+    Plain,
+    Problem,
     Unreadable,
     canonical,
     is_null,
@@ -23,7 +25,7 @@ from subagent_server.agents.yaml_reader import (
     shown,
 )
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.errors import shorten
+from subagent_server.run.errors import BadArgument, shorten
 
 _OPENING = re.compile(r"\s*?^---[ \t]*$\n?", re.MULTILINE)
 _LOST_OPENING = re.compile(
@@ -263,14 +265,14 @@ CONFIGURATION = frozenset({".yaml", ".yml"})
 
 @dataclass(frozen=True)
 class LoadedFile:
-    """An agent, and the notes on its file with the line of each."""
+    """An agent, and what was found while its file was read: faults and warnings."""
 
     definition: AgentDefinition
-    notes: list[Note]
+    problems: list[Problem]
 
 
 def load_file(path: Path) -> LoadedFile:
-    """Return the agent in `path` with its notes: by its name Markdown or a flow, else a CPE configuration.
+    """Return the agent in `path` with its problems: by its name Markdown or a flow, else a CPE configuration.
 
     Raises:
         NotAnAgent: the file is readable and does not set out to be an agent.
@@ -294,7 +296,8 @@ def load_file(path: Path) -> LoadedFile:
             "warnings": notes.reasons("warning"),
         }
     )
-    return LoadedFile(whole, notes.found)
+    found = [Problem(path, note.line, note.kind, note.reason, whole.name) for note in notes.found]
+    return LoadedFile(whole, found)
 
 
 def load_agent_file(path: Path) -> AgentDefinition:
@@ -313,8 +316,55 @@ def load_config(path: Path) -> AgentDefinition:
         AgentFileError: the file cannot be read, defines no agent, or has a fault.
     """
     loaded = load_file(path)
-    faults = [note for note in loaded.notes if note.kind == "fault"]
+    faults = [note for note in loaded.problems if note.kind == "fault"]
     if faults:
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         raise AgentFileError(path, faults[0].reason + more, faults[0].line)
     return loaded.definition
+
+
+# -- Keys of an agent file that a caller gives for one run, checked as the file's own are.
+
+
+OVERRIDES = ("model", "effort", "maxTurns", "timeoutSeconds", "budgetUsd")
+"""The keys that a caller may give: none of them starts a program or sends a key elsewhere."""
+
+
+def overridden(agent: AgentDefinition, given: Mapping[str, str]) -> tuple[AgentDefinition, list[str]]:
+    """Return the agent with the values of `given` in place of those of its file, and warnings about them.
+
+    Raises:
+        BadArgument: a key may not be given, or its value is wrong.
+    """
+    if not given:
+        return agent, []
+    if unknown := sorted(set(given) - set(OVERRIDES)):
+        raise BadArgument(f"{unknown[0]} cannot be given for one run: only {', '.join(OVERRIDES)} can.")
+    if empty := [key for key, value in given.items() if is_null(Plain(value.strip()))]:
+        raise BadArgument(f"{empty[0]} is empty: give a value, or leave it out.")
+    found, notes = _read(agent.runner, given)
+    if faults := notes.reasons("fault"):
+        raise BadArgument(f"{'; '.join(faults)}: give another value.")
+    changes: dict[str, object] = {name: getattr(found, name) for name in ("model", "effort") if name in given}
+    if "model" in given:
+        changes["other_models"] = []
+    limits = {name: getattr(found.limits, name) for name in found.limits.model_fields_set}
+    changes["limits"] = agent.limits.model_copy(update=limits)
+    warnings = [f"{warning}." for warning in notes.reasons("warning") if warning.startswith("model ")]
+    return agent.model_copy(update=changes), warnings
+
+
+def fault_of(key: str, value: str) -> str | None:
+    """Return what is wrong with the value of a key, as words that go after its name, or None."""
+    if is_null(Plain(value.strip())):
+        return "is empty"
+    _, notes = _read("messages", {key: value})
+    faults = notes.reasons("fault")
+    return faults[0].partition(" ")[2] if faults else None
+
+
+def _read(runner: str, given: Mapping[str, str]) -> tuple[AgentDefinition, Notes]:
+    block, notes = Block(), Notes()
+    for line, (key, value) in enumerate({"runner": runner, **given}.items(), start=1):
+        block.put(key, Plain(value), line)
+    return read_definition(block, Origin(Path(), "override"), notes), notes

@@ -11,17 +11,17 @@ import re
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from difflib import get_close_matches
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urljoin
 
+from subagent_server.agents.known_names import nearest
 from subagent_server.agents.yaml_reader import Json, Plain, Unreadable, Value, as_json, read_text, shown
 from subagent_server.run.agent_definition import JsonSchema
 from subagent_server.run.errors import shorten
-from subagent_server.run.schemas import NEWEST, validator_name
+from subagent_server.run.schemas import validator_name
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -98,8 +98,9 @@ def _checked(content: Json, where: str) -> JsonSchema:
         raise BadSchema(f"{where}a schema is an object, true or false")
     try:
         _check_size(content)
-        targets = _check_form_and_references(content)
-        draft = validator_name(content) or NEWEST
+        if (draft := validator_name(content)) is None:
+            raise _unknown_draft(content)
+        targets = _check_form_and_references(content, draft)
         if (reason := _Contradictions(targets, draft).of((content, "its root"))) is not None:
             raise BadSchema(f"no result fits, because {reason}")
     except BadSchema as error:
@@ -130,7 +131,7 @@ def _check_size(content: Json) -> None:
 # -- the form of a schema, and its references
 
 
-def _check_form_and_references(content: dict[str, Any] | bool) -> dict[int, Any]:
+def _check_form_and_references(content: dict[str, Any] | bool, draft: str) -> dict[int, Any]:
     """Return the target of the `$ref` of each schema in `content`, by the identity of that schema.
 
     Raises:
@@ -140,13 +141,14 @@ def _check_form_and_references(content: dict[str, Any] | bool) -> dict[int, Any]
     from jsonschema_specifications import REGISTRY
     from referencing.exceptions import Unresolvable
 
-    form = _Form(content)
-    form.check(content)
+    judge = _judge(draft)
+    judged = judge.kind(judge.meta, format_checker=_Patterns())
+    _check_form(judged, judge.draft, content)
     targets: dict[int, Any] = {}
     walked: set[int] = set()
     reference = "$id"
     try:
-        root = form.dialect.create_resource(content)
+        root = judge.dialect.create_resource(content)
         uri = root.id() or ""
         todo = list(_references(root, REGISTRY.with_resource(uri, root).crawl().resolver(uri), walked))
         while todo:
@@ -156,8 +158,8 @@ def _check_form_and_references(content: dict[str, Any] | bool) -> dict[int, Any]
                 targets[id(schema)] = found.contents
             if not reference.startswith(_META_SCHEMAS) and id(found.contents) not in walked:
                 # It stands where no schema is expected, so it has not been looked at.
-                form.check(found.contents)
-                todo += _references(form.dialect.create_resource(found.contents), found.resolver, walked)
+                _check_form(judged, judge.draft, found.contents)
+                todo += _references(judge.dialect.create_resource(found.contents), found.resolver, walked)
     except (Unresolvable, ValueError) as error:
         message = f"the reference {shorten(reference)} leads nowhere: put what it means under $defs"
         raise BadSchema(message) from error
@@ -185,33 +187,21 @@ def _references(start: "Resource[Any]", resolver: "Resolver[Any]", walked: set[i
                 yield schema, key, target, resolver
 
 
-def _unknown_draft(schema: Mapping[str, Any]) -> BadSchema:
+def _unknown_draft(schema: Any) -> BadSchema:
     return BadSchema(f"its $schema {shorten(str(schema['$schema']))} is not known: {_DRAFTS} are")
 
 
-class _Form:
-    """The check whether schemas are well-formed, by the draft of the root."""
+def _check_form(judge: Any, draft: str, schema: Any) -> None:
+    """Raise BadSchema where a schema is not well-formed by the draft of the root."""
+    from jsonschema.exceptions import best_match
 
-    def __init__(self, root: Any) -> None:
-        name = validator_name(root)
-        if name is None:
-            raise _unknown_draft(root)
-        judge = _judge(name)
-        self.dialect = judge.dialect
-        self._draft = judge.draft
-        self._validator = judge.kind(judge.meta, format_checker=_Patterns())
-
-    def check(self, schema: Any) -> None:
-        """Raise BadSchema where a schema is not well-formed."""
-        from jsonschema.exceptions import best_match
-
-        with warnings.catch_warnings():  # of patterns that may mean something else one day
-            warnings.simplefilter("ignore")
-            error = best_match(islice(self._validator.iter_errors(schema), 1))
-        if error is not None:
-            at = "/".join(str(step) for step in error.absolute_path) or "its root"
-            message = shorten(error.message, 160)
-            raise BadSchema(f"it is not a JSON Schema {self._draft} (at {at}: {message})")
+    with warnings.catch_warnings():  # of patterns that may mean something else one day
+        warnings.simplefilter("ignore")
+        error = best_match(islice(judge.iter_errors(schema), 1))
+    if error is not None:
+        at = "/".join(str(step) for step in error.absolute_path) or "its root"
+        message = shorten(error.message, 160)
+        raise BadSchema(f"it is not a JSON Schema {draft} (at {at}: {message})")
 
 
 class _Judge(NamedTuple):
@@ -308,7 +298,6 @@ _PLAIN = {
 _MOST_STEPS = 2_000
 _MOST_JUDGEMENTS = 5_000
 _DEEPEST = 100
-_MOST_COMPARED = 80
 
 _Part = tuple[Any, str]
 """A schema and where it stands."""
@@ -444,8 +433,8 @@ class _Contradictions:
             if name in properties:
                 below.append((properties[name], _step(at, f"properties/{name}")))
             elif schema.get("additionalProperties") is False and "patternProperties" not in schema:
-                near = get_close_matches(name[:_MOST_COMPARED], list(properties)[:_MOST_COMPARED], 1)
-                meant = f" (nearest: {shorten(near[0])})" if near else ""
+                near = nearest(name, properties)
+                meant = f" (nearest: {shorten(near)})" if near else ""
                 lacks = f"at {at} required names {shorten(name)}, which properties lacks and"
                 return f"{lacks} additionalProperties forbids{meant}: name it in both"
         return self.of(*below)

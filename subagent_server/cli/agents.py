@@ -4,13 +4,13 @@ from typing import Any
 
 import click
 
+from subagent_server.agents.known_names import MissingName
 from subagent_server.agents.yaml_reader import Problem
 from subagent_server.cli.console.app import Session, pass_session
 from subagent_server.cli.console.output import ExitCode, err, json_option, out, out_json
 from subagent_server.cli.console.terminal import GAP, coloured, one_line, table
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent
-from subagent_server.verbs.tool_names import MissingName
 
 _LIMITS = (24, 40)
 _BREAKING = frozenset({"error", "duplicate", "fault"})

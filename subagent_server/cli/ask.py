@@ -9,9 +9,9 @@ from subagent_server.cli.console.follow import wait_for
 from subagent_server.cli.console.output import SECONDS, TEXT, EarlyExit, ExitCode, out
 from subagent_server.run.states import MessageStatus
 from subagent_server.verbs.access import NotAllowed
-from subagent_server.verbs.questions import ask_as_child, view_for
+from subagent_server.verbs.questions import ask_as_child
 from subagent_server.verbs.reconcile import Observed
-from subagent_server.verbs.views import AS_TOOLS
+from subagent_server.verbs.views import AS_TOOLS, view_for
 
 
 @click.command()

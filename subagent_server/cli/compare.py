@@ -19,7 +19,7 @@ from subagent_server.cli.console.terminal import (
     table,
 )
 from subagent_server.run.states import dollars, least_mark
-from subagent_server.verbs.scripts import RunTotals, run_totals
+from subagent_server.verbs.list_runs import RunTotals, run_totals
 
 _NAMES = 18
 """Columns of the names of the figures; the two runs share the rest of the line."""

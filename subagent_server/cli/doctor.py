@@ -33,8 +33,8 @@ from subagent_server.sandbox.verify import outlook
 from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent, why_no_commit
 from subagent_server.verbs.check_nodes import check_nodes
 from subagent_server.verbs.examine import NOT_SETTLED, examine
-from subagent_server.verbs.hooks import hooks_for_run
 from subagent_server.verbs.live_runs import written_directories
+from subagent_server.verbs.own_settings import hooks_for_run
 from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.run_worktree import open_worktree
 from subagent_server.verbs.service import warm_start
@@ -163,8 +163,7 @@ def _of_file(path: Path) -> tuple[list[AgentDefinition], list[Problem]]:
         loaded = load_file(path)
     except AgentFileError as error:  # a file that is named is meant as an agent
         return [], [Problem(path, error.line, "error", error.reason)]
-    agent = loaded.definition
-    return [agent], [Problem(path, note.line, note.kind, note.reason, agent.name) for note in loaded.notes]
+    return [loaded.definition], loaded.problems
 
 
 def _named(session: Session, name: str) -> tuple[list[AgentDefinition], list[Problem]]:

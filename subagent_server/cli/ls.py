@@ -135,7 +135,7 @@ def _cells(store: RunStore, row: RunRow) -> tuple[str, ...]:
 
 def _wire(store: RunStore, row: RunRow) -> dict[str, Any]:
     """Return the JSON object of a row, with the model and the directory of its task."""
-    from subagent_server.agents.model_names import resolve_model  # a list for people reads no agent files
+    from subagent_server.agents.known_names import resolve_model  # a list for people reads no agent files
 
     wire = row.to_full_wire()
     try:

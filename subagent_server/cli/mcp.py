@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 
 import click
 
-from subagent_server.agents.expand import expand_definition
 from subagent_server.agents.formats import load_file
-from subagent_server.agents.mcp_json import read_server_file, with_named_servers
-from subagent_server.agents.redact import hidden_values, redact
+from subagent_server.agents.named_servers import read_server_file, with_named_servers
+from subagent_server.agents.variables import expand_definition, hidden_values, redact
 from subagent_server.agents.yaml_reader import AgentFileError, NotAnAgent
 from subagent_server.cli.console.app import Session, no_such_command, pass_session
 from subagent_server.cli.console.output import (

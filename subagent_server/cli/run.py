@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from subagent_server import extensions
-from subagent_server.agents.expand import fault_of
+from subagent_server.agents.formats import fault_of
 from subagent_server.cli.console.app import Session, complete_agents, complete_runs, pass_session
 from subagent_server.cli.console.asking import ask_person, with_trust
 from subagent_server.cli.console.follow import LogFollower, interrupts_held, until_gone, wait_for, watching
@@ -50,7 +50,7 @@ from subagent_server.verbs.access import COMMAND_LINE
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run, order_of
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.reconcile import Observed
-from subagent_server.verbs.scripts import PlayedScript, check_not_scripted
+from subagent_server.verbs.service import PlayedScript, check_not_scripted
 from subagent_server.verbs.start import StartOrder, start
 from subagent_server.verbs.views import RunView
 

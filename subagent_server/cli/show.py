@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from subagent_server.agents.model_names import resolve_model
+from subagent_server.agents.known_names import resolve_model
 from subagent_server.cli.console.app import Session, complete_runs, pass_session
 from subagent_server.cli.console.output import err, json_option, out, out_json
 from subagent_server.cli.console.terminal import (

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from subagent_server.agents.trust_list import read_trust_file
 from subagent_server.cli.console.app import Session, pass_session
 from subagent_server.cli.console.asking import coverage_lines
 from subagent_server.cli.console.output import (
@@ -27,6 +26,7 @@ from subagent_server.verbs.trust_check import (
     check_may_trust,
     coverage,
     forget,
+    read_trust_file,
     take_inventory,
 )
 from subagent_server.verbs.trust_check import trust as trust_now

@@ -361,7 +361,7 @@ class AgentDefinition(Record):
     its hash.
     `read_from` says which files the values of keys such as `systemPromptPath` were read from, links resolved.
     `lines` are the lines of the file's keys, as people write them (`maxTurns`, `mcpServers.github`).
-    `served` are the entries of `mcpServers` that are agents of this installation (`verbs/served_agents.py`).
+    `served` are the entries of `mcpServers` that are agents of this installation (`agents/named_servers.py`).
     The judge takes them out of `mcp_servers`, and they go to the worker in the memory file alone.
     """
 

@@ -4,7 +4,7 @@ import gzip
 import heapq
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -290,6 +290,24 @@ class RunStore:
             InvalidRunId, UnknownRun, UnreadableMeta.
         """
         return self.read_state(self.paths.run(run_id))
+
+    def readable(self, run_ids: Iterable[str]) -> Iterator[RunMeta]:
+        """Yield the states of these runs, without those that are not there or cannot be read."""
+        for run_id in run_ids:
+            with suppress(SubagentError):
+                meta = self.read(run_id)
+                yield meta
+
+    def above(self, meta: RunMeta) -> Iterator[RunMeta]:
+        """Yield the runs above a run, its parent first, as far as they can be read."""
+        for _ in range(meta.depth):  # states are data, and may lead in a circle
+            if meta.parent_run_id is None:
+                return
+            try:
+                meta = self.read(meta.parent_run_id)
+            except SubagentError:
+                return
+            yield meta
 
     def read_state(self, run: RunPaths) -> RunMeta:
         """Return the state of a run whose directory is at hand. Raises UnknownRun, UnreadableMeta."""

@@ -20,16 +20,13 @@ from subagent_server.tools.spec import (
     ToolContext,
     ToolHints,
     ToolSpec,
-    agents_answer,
+    answer,
     arguments,
     bounded,
     digest_of,
     output_answer,
     page_of,
     record_answer,
-    reply_answer,
-    rows_answer,
-    run_answer,
     text,
     wait,
 )
@@ -42,7 +39,7 @@ from subagent_server.verbs.merge_run import merge_run
 from subagent_server.verbs.questions import masked_note, reply
 from subagent_server.verbs.reconcile import open_run
 from subagent_server.verbs.start import StartOrder, start
-from subagent_server.verbs.views import RunView
+from subagent_server.verbs.views import RunView, row_schema
 from subagent_server.verbs.wait_for_runs import Wait, WaitResult, Watchlist
 from subagent_server.worktrees.merging import MERGE_WAYS
 
@@ -67,7 +64,7 @@ CHECK_STATUS = ToolSpec(
         messageId=text("Only for the asker"),
         waitSeconds=wait(0),
     ),
-    answer=run_answer,
+    answer=partial(record_answer, RunView),
     handler=_check_status,
     roles=frozenset({"parent", "child"}),
     in_sight=True,
@@ -143,7 +140,9 @@ LIST_RUNS = ToolSpec(
         limit=bounded("integer", 1, 500, 20, "How many"),
         all={"type": "boolean", "description": "Also other parents' runs"},
     ),
-    answer=rows_answer,
+    answer=lambda: answer(
+        ["runs"], runs={"type": "array", "items": row_schema()}, otherParents=text(), omitted=text()
+    ),
     handler=_list_runs,
     hints=_READ_ONLY,
 )
@@ -179,6 +178,15 @@ GET_LOGS = ToolSpec(
 )
 
 
+def _done() -> Schema:
+    return answer(
+        ["success", "message", "updatedMetadata"],
+        success={"type": "boolean"},
+        message=text(),
+        updatedMetadata={"type": "object"},
+    )
+
+
 async def _reply(context: ToolContext, call: Call) -> Answer:
     given, message_id = call.arguments, call.get("messageId")
     observed = await asyncio.to_thread(
@@ -200,7 +208,7 @@ REPLY_SUBAGENT = ToolSpec(
         answer=text("What it is to know", maxLength=MAX_ANSWER_CHARACTERS),
         waitSeconds=wait(0),
     ),
-    answer=reply_answer,
+    answer=_done,
     handler=_reply,
     in_sight=True,
 )
@@ -221,7 +229,7 @@ STOP_RUN = ToolSpec(
     title="Stop a run",
     description="End a run and all it started. An ended run stays as it is.",
     arguments=arguments(["runId"], runId=RUN_ID, reason=SUMMARY | {"description": "Why"}),
-    answer=run_answer,
+    answer=partial(record_answer, RunView),
     handler=_stop,
     hints=ToolHints(destructive=True, idempotent=True),
 )
@@ -251,7 +259,7 @@ CONTINUE_RUN = ToolSpec(
         storedAgent={"type": "boolean", "description": "The agent as the run had it"},
         waitSeconds=wait(0),
     ),
-    answer=run_answer,
+    answer=partial(record_answer, RunView),
     handler=_continue,
 )
 
@@ -278,7 +286,7 @@ MERGE_RUN = ToolSpec(
         runId=RUN_ID,
         how={"enum": list(MERGE_WAYS), "description": "Default merge"},
     ),
-    answer=reply_answer,
+    answer=_done,
     handler=_merge,
 )
 
@@ -371,7 +379,7 @@ RUN_AGENT = ToolSpec(
         **RUN_ARGUMENTS["properties"],
         arguments={"type": "object", "description": "Of a flow, in the place of prompt"},
     ),
-    answer=run_answer,
+    answer=partial(record_answer, RunView),
     handler=_run_agent,
     hints=ToolHints(destructive=None, idempotent=None, open_world=True),
     in_sight=True,
@@ -383,7 +391,7 @@ async def _list_agents(context: ToolContext, call: Call) -> Answer:
     agents = await asyncio.to_thread(offered.matching, call.get("query", ""))
     digest = digest_of([agent.name for agent in agents])
     page, next_cursor = page_of(agents, digest, PAGE_AGENTS, call.get("cursor"))
-    answer: Answer = {
+    page_answer: Answer = {
         "agents": [
             {"agent": agent.name, "description": cut(_described(agent), MAX_DESCRIPTION_CHARACTERS)}
             for agent in page
@@ -393,7 +401,7 @@ async def _list_agents(context: ToolContext, call: Call) -> Answer:
         if agents
         else "No agent has a word of the query: ask for others, or for all without a query.",
     }
-    return answer if next_cursor is None else {**answer, "nextCursor": next_cursor}
+    return page_answer if next_cursor is None else {**page_answer, "nextCursor": next_cursor}
 
 
 def _described(agent: AgentDefinition) -> str:
@@ -410,7 +418,16 @@ LIST_AGENTS = ToolSpec(
         query=text("Words of a name or description", maxLength=500),
         cursor=text("From the last answer: the next page"),
     ),
-    answer=agents_answer,
+    answer=lambda: answer(
+        ["agents", "total", "instructions"],
+        agents={
+            "type": "array",
+            "items": answer(["agent", "description"], agent=text(), description=text()),
+        },
+        total={"type": "integer"},
+        nextCursor=text(),
+        instructions=text(),
+    ),
     handler=_list_agents,
     hints=_READ_ONLY,
     in_sight=True,

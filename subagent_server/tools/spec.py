@@ -11,10 +11,8 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from hashlib import blake2b
-from operator import is_
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from subagent_server.agents.trust_list import TrustFile
 from subagent_server.run import store
 from subagent_server.run.agent_definition import AgentDefinition, JsonSchema
 from subagent_server.run.errors import BadArgument, UnknownAgent
@@ -23,12 +21,11 @@ from subagent_server.run.schemas import NEWEST, embedded, validator_name
 from subagent_server.run.states import MAX_SUMMARY_CHARACTERS, MessageStatus
 from subagent_server.verbs.access import Caller, ShownRuns
 from subagent_server.verbs.check_agent import AgentChecker, says_refused
-from subagent_server.verbs.questions import view_for
 from subagent_server.verbs.reconcile import Observed, observe, open_run
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.tree_limits import agents_of
-from subagent_server.verbs.trust_check import TrustCheck
-from subagent_server.verbs.views import NextCalls, RunView, row_schema, run_view
+from subagent_server.verbs.trust_check import TrustCheck, TrustFile
+from subagent_server.verbs.views import NextCalls, RunView, run_view, view_for
 from subagent_server.verbs.wait_for_runs import Changes, Wait, has_ended_or_asks, wait_until
 
 if TYPE_CHECKING:
@@ -269,13 +266,7 @@ class AgentsOfCaller:
         Looks at the files: call it off the event loop.
         """
         agents, trusted = self._service.registry.agents(), TrustCheck(self._service).trusted
-        if (
-            self._offered is None
-            or self._made_from is None
-            or self._made_from[1] != trusted
-            or not _are_same(self._made_from[0], agents)
-            or self._offered.is_outdated()
-        ):
+        if self._offered is None or self._made_from != (agents, trusted) or self._offered.is_outdated():
             self._offered = VisibleAgents(list(filter(self._is_offered, agents)), self._service)
             self._made_from = agents, trusted
         return self._offered
@@ -290,10 +281,6 @@ class AgentsOfCaller:
     def _allowed(self) -> set[str] | None:
         """The names of the agents that a run may start: its request never changes. None: all."""
         return None if self._caller.run_id is None else agents_of(self._service, self._caller.run_id)
-
-
-def _are_same(some: Sequence[AgentDefinition], others: Sequence[AgentDefinition]) -> bool:
-    return len(some) == len(others) and all(map(is_, some, others))
 
 
 def _rating(agent: AgentDefinition, words: set[str]) -> int:
@@ -485,11 +472,6 @@ def record_answer(record: type[Record]) -> Schema:
     return schema
 
 
-def run_answer() -> Schema:
-    """Return the schema of a run view."""
-    return record_answer(RunView)
-
-
 def answer(required: list[str], **properties: Schema) -> Schema:
     """Return the schema of an answer that is no record."""
     return {"type": "object", "properties": properties, "required": required}
@@ -502,40 +484,6 @@ def output_answer(schema: JsonSchema) -> Schema:
     """
     output = embedded(schema, "#/properties/output") if validator_name(schema) == NEWEST else {}
     return {"type": "object", "properties": {"runId": {"type": "string"}, "output": output}}
-
-
-def agents_answer() -> Schema:
-    """Return the schema of a page of agents."""
-    row = answer(["agent", "description"], agent=text(), description=text())
-    return answer(
-        ["agents", "total", "instructions"],
-        agents={"type": "array", "items": row},
-        total={"type": "integer"},
-        nextCursor=text(),
-        instructions=text(),
-    )
-
-
-def rows_answer() -> Schema:
-    """Return the schema of a list of runs."""
-    return answer(
-        ["runs"], runs={"type": "array", "items": row_schema()}, otherParents=text(), omitted=text()
-    )
-
-
-def reply_answer() -> Schema:
-    """Return the schema of what `reply_subagent` answers."""
-    return answer(
-        ["success", "message", "updatedMetadata"],
-        success={"type": "boolean"},
-        message=text(),
-        updatedMetadata={"type": "object"},
-    )
-
-
-def ask_answer() -> Schema:
-    """Return the schema of what `ask_parent` answers."""
-    return answer(["messageId"], messageId=text(), answer=text(), instructions=text())
 
 
 def _untitled(schema: Any) -> Any:

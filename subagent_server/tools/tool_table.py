@@ -45,11 +45,9 @@ from subagent_server.tools.spec import (
     VisibleAgents,
     answer,
     arguments,
-    ask_answer,
     check_arguments,
     digest_of,
     record_answer,
-    run_answer,
     text,
     wait,
 )
@@ -60,6 +58,7 @@ from subagent_server.verbs.questions import ask_as_child
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.start import StartOrder, start_agent
 from subagent_server.verbs.tree_limits import agents_of
+from subagent_server.verbs.views import RunView
 from subagent_server.verbs.wait_for_runs import Changes
 
 # -- The tools of a run itself: asking its parent, and saying how far it is.
@@ -94,7 +93,7 @@ ASK_PARENT = ToolSpec(
         options=OPTIONS_SCHEMA | {"description": "Likely answers; any other may come"},
         waitSeconds=wait(45, "Seconds to wait for the answer"),
     ),
-    answer=ask_answer,
+    answer=lambda: answer(["messageId"], messageId=text(), answer=text(), instructions=text()),
     handler=_ask,
     roles=frozenset({"child"}),
     in_sight=True,
@@ -129,7 +128,7 @@ UPDATE_STATUS = ToolSpec(
         summary=text("How far it is, its result, or why it failed", maxLength=MAX_REPORT_CHARACTERS),
         payload=text("The full result; JSON if the agent has an output schema"),
     ),
-    answer=run_answer,
+    answer=partial(record_answer, RunView),
     handler=_update_status,
     roles=frozenset({"child"}),
 )

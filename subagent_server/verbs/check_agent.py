@@ -17,14 +17,20 @@ from typing import Protocol
 
 from subagent_server import extensions
 from subagent_server.agents.agent_file import is_http_url
-from subagent_server.agents.expand import REFERENCE, expand_as_far_as_set
-from subagent_server.agents.mcp_json import UnknownServer
-from subagent_server.agents.model_names import (
+from subagent_server.agents.known_names import (
+    MissingName,
     has_known_price,
+    missing_agents,
+    missing_sentence,
+    missing_tools,
     misspelt_alias,
     resolve_model,
+    tool_refusals,
     unknown_model,
+    verdict_of,
 )
+from subagent_server.agents.named_servers import UnknownServer, served_agent, serves_config
+from subagent_server.agents.variables import REFERENCE, expand_as_far_as_set
 from subagent_server.agents.yaml_reader import AgentFileError
 from subagent_server.run.agent_definition import AgentDefinition, ServedAgent, ServerDefinition
 from subagent_server.run.errors import BadArgument, shorten
@@ -40,17 +46,7 @@ from subagent_server.sandbox.server_places import (
 )
 from subagent_server.verbs.inputs import cwd_of_user
 from subagent_server.verbs.live_runs import written_directories
-from subagent_server.verbs.scripts import is_scripted
-from subagent_server.verbs.served_agents import served_agent, serves_config
-from subagent_server.verbs.service import Service
-from subagent_server.verbs.tool_names import (
-    MissingName,
-    missing_agents,
-    missing_sentence,
-    missing_tools,
-    tool_refusals,
-    verdict_of,
-)
+from subagent_server.verbs.service import Service, is_scripted
 from subagent_server.verbs.trust_check import NotTrusted, TrustCheck
 
 
@@ -143,17 +139,8 @@ class CheckedAgent:
     cwd: Path | None = None
     missing_tools: list[MissingName] = field(default_factory=list)
     missing_agents: list[MissingName] = field(default_factory=list)
-    unknown_version: str | None = None
-    unknown_model: str | None = None
-
-    @property
-    def missing(self) -> dict[str, str]:
-        """By key, a sentence on what nothing here has, or nobody tells. The agent runs all the same."""
-        each = {"tools": self.missing_tools, "agents": self.missing_agents}
-        sentences = {key: missing_sentence(key, names) for key, names in each.items()}
-        sentences["runner"] = self.unknown_version
-        sentences["model"] = self.unknown_model
-        return {key: sentence for key, sentence in sentences.items() if sentence is not None}
+    missing: dict[str, str] = field(default_factory=dict)
+    """By key, a sentence on what nothing here has, or nobody tells. The agent runs all the same."""
 
     @property
     def lacks_cwd(self) -> bool:
@@ -248,24 +235,29 @@ class AgentChecker:
         ready, wrong = self._with_served(ready, cwd)
         refusals += wrong
         if doubt is None and not is_asked_for:
-            doubts = (self._trust_check.doubt_of_served(each.agent, agent) for each in ready.served.values())
+            doubts = (self._trust_check.doubt(each.agent, agent) for each in ready.served.values())
             doubt = next((each for each in doubts if each is not None), None)
         refusals += self._of_runner(ready, cwd)
         # 4. To ask a program for its version executes it, so only when nothing is doubted.
-        old, unknown = (None, None)
-        checks = _runner_checks(agent)
+        unknown, checks = None, _runner_checks(agent)
         if asks_program and doubt is None and checks is not None:
-            old, unknown = checks.too_old(
-                ready, self._environment(ready), written_directories(self._service.settings)
-            )
+            written = written_directories(self._service.settings)
+            old, unknown = checks.too_old(ready, self._environment(ready), written)
             refusals += [Refusal(old, "runner", in_file=False)] if old is not None else []
         # 5. Boxes last: they depend on the directory.
         refusals += self._of_box(ready, cwd)
         refusals += self._of_servers(ready, cwd)
-        lost = missing_agents(ready, self._agent_names) if ready.agents else []
-        doubtful_model, missing = unknown_model(ready), missing_tools(ready)
+        tools = missing_tools(ready)
+        agents = missing_agents(ready, self._agent_names) if ready.agents else []
+        missing = {
+            "tools": missing_sentence("tools", tools),
+            "agents": missing_sentence("agents", agents),
+            "runner": unknown,
+            "model": unknown_model(ready),
+        }
         judged = ready.model_copy(update={"verdict": verdict_of(ready)})
-        return CheckedAgent(judged, refusals, doubt, cwd, missing, lost, unknown, doubtful_model)
+        told = {key: sentence for key, sentence in missing.items() if sentence is not None}
+        return CheckedAgent(judged, refusals, doubt, cwd, tools, agents, told)
 
     def as_shown(self, agent: AgentDefinition) -> AgentDefinition:
         """Return an agent as models may see it.

@@ -25,7 +25,7 @@ from subagent_server.run.paths import RECORD_BYTES, RootPaths
 from subagent_server.sandbox.verify import outlook
 from subagent_server.settings import state_directory_of
 from subagent_server.verbs.live_runs import written_by_live_runs
-from subagent_server.verbs.placement import launcher_for
+from subagent_server.verbs.own_settings import launcher_for
 from subagent_server.verbs.service import Service
 
 ANSWER_SECONDS = 60.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from subagent_server.agents.expand import MissingVariable, expand_definition
+from subagent_server.agents.variables import MissingVariable, expand_definition
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import (
     BadArgument,
@@ -32,8 +32,7 @@ from subagent_server.verbs.contract_agent import contract_agent
 from subagent_server.verbs.inputs import cwd_of_agent
 from subagent_server.verbs.reconcile import Observed, open_run, read_exit
 from subagent_server.verbs.run_worktree import check_not_handed_over, directory_before_worktree, hand_over
-from subagent_server.verbs.scripts import PlayedScript, check_not_scripted, is_scripted
-from subagent_server.verbs.service import Service
+from subagent_server.verbs.service import PlayedScript, Service, check_not_scripted, is_scripted
 from subagent_server.verbs.start import StartOrder, start_agent, with_arguments
 
 

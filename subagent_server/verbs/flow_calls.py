@@ -113,11 +113,9 @@ def dry_run_text(store: RunStore, run_id: str) -> str:
     """
     calls, paid = flow_calls(store, run_id), defaultdict[str, list[Decimal]](list)
     for flow in run_as_caller(store, run_id).carries_on:
-        for child in store.children_of(flow):
-            with suppress(SubagentError):
-                meta = store.read(child)
-                cost = meta.with_descendants.cost_usd
-                paid[meta.agent_name] += [cost] if cost and meta.status is Status.COMPLETED else []
+        for meta in store.readable(store.children_of(flow)):
+            cost = meta.with_descendants.cost_usd
+            paid[meta.agent_name] += [cost] if cost and meta.status is Status.COMPLETED else []
     rest = [call for call in calls if call.state != "recorded"]
     known = [sum(paid[call.agent]) / len(paid[call.agent]) for call in rest if paid[call.agent]]
     lines = [f"A dry run, which has started nothing: {_summary(calls) or 'no calls'}."]

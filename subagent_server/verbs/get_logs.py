@@ -4,6 +4,7 @@ Tested in `tests/server/test_results.py` and `tests/cli/test_logs.py`.
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal
 
 from pydantic import Field
@@ -96,21 +97,12 @@ def _bounded(run_id: str, stream: str, found: LinePage, offset: int | None) -> L
         if offset is None:
             text = "… " + text[-PAGE_CHARACTERS:]
         else:
-            kept = _fitting(found.lines)
+            sizes = accumulate(len(line) + 1 for line in found.lines)
+            kept = max(1, sum(size <= PAGE_CHARACTERS for size in sizes))
             text = "\n".join(found.lines[:kept])[:PAGE_CHARACTERS]
             cursor = offset + sum(len(line.encode()) + 1 for line in found.lines[:kept])
             at_end = False
     return LogPage(run_id=run_id, stream=stream, text=text, cursor=str(cursor), at_end=at_end)
-
-
-def _fitting(lines: list[str]) -> int:
-    """Return how many of `lines` fit on a page, at least one."""
-    size = 0
-    for number, line in enumerate(lines):
-        size += len(line) + 1
-        if size > PAGE_CHARACTERS:
-            return max(1, number)
-    return len(lines)
 
 
 def _whole(service: Service, run_id: str, stream: str) -> str:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from subagent_server.agents.expand import MissingVariable, expand_definition
-from subagent_server.agents.redact import hidden_values
+from subagent_server.agents.variables import MissingVariable, expand_definition, hidden_values
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.confined_path import LeadsOutside, inside, is_text, open_real
 from subagent_server.run.errors import BadArgument, StorageFailed, SubagentError, shorten

@@ -3,25 +3,32 @@
 A list reads the runs that may live, known by their marks in `.changes`, and then the others one by one, the
 newest first, until it has enough rows. Only a filter, which may pass over many, needs a bound.
 
-Tested in `tests/cli/test_ls.py`, `tests/verbs/test_run_case.py`, `tests/cli/test_stats.py` and
-`tests/cli/test_trees.py`.
+Tested in `tests/cli/test_ls.py`, `tests/verbs/test_run_case.py`, `tests/cli/test_stats.py`,
+`tests/cli/test_compare.py` and `tests/cli/test_trees.py`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from heapq import merge
 from itertools import islice
 from typing import Any
 
+from pydantic import Field
+
+from subagent_server.run import durable
 from subagent_server.run.errors import SubagentError, UnknownRun
-from subagent_server.run.records import RunMeta, StartedBy, Usage
+from subagent_server.run.journal import recorded_usage
+from subagent_server.run.paths import RunPaths
+from subagent_server.run.records import Failure, Money, Record, RunMeta, StartedBy, Usage
 from subagent_server.run.states import TOKENS, Status
 from subagent_server.run.store import RunStore, drop_vain
 from subagent_server.verbs.access import USER, Caller, NotAllowed, OtherParents, others_sentence
 from subagent_server.verbs.reconcile import Observed, is_over, observe, open_run, tree_usage
 from subagent_server.verbs.service import Service
-from subagent_server.verbs.views import RunRow, row_of, those_that_fit
+from subagent_server.verbs.views import RunRow, elapsed_seconds, row_of, those_that_fit
 
 MAX_SEARCHED = 5_000
 """How many of the newest runs a list looks at, unless it is of every run. Reading a state takes 60 µs."""
@@ -285,6 +292,94 @@ def stats(store: RunStore, *, since: datetime | None = None, agent: str | None =
     return found
 
 
+# -- The figures by which runs are compared.
+
+
+_OWN = ("turns", "toolCalls")
+"""Figures that are those of the run alone."""
+_TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+_MOST_NAMES = 200
+_NAME_CHARACTERS = 200
+
+
+class RunTotals(Record):
+    """The known figures of a run; tokens and cost are those of its tree, turns and tools its own.
+
+    `model` is None if the journal names no model, a figure if it is unknown.
+    `at_least` names the sums of which a part is not known. `result` is the text, or the structured value, of
+    a run that has one.
+    """
+
+    run_id: str
+    agent: str
+    label: str | None = None
+    status: Status
+    model: str | None = None
+    scripted: bool | None = None
+    seconds: float
+    turns: int | None = None
+    tool_calls: int | None = None
+    tools: dict[str, int] = Field(default_factory=dict)
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cost_usd: Money | None = None
+    at_least: tuple[str, ...] | None = None
+    error: Failure | None = None
+    result: Any = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return it for `--json`, without the fields that are not known."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+def run_totals(service: Service, observed: Observed) -> RunTotals:
+    """Return the figures of a run, those so far if it has not ended.
+
+    Raises:
+        UnreadableMeta: its result cannot be read.
+    """
+    meta, run = observed.meta, service.store.paths.run(observed.meta.run_id)
+    own = meta.usage if meta.ended_at is not None else meta.usage.merged(recorded_usage(run))
+    tree = tree_usage(service.store, meta) if service.store.children_of(meta.run_id) else own
+    model, tools = _from_journal(run)
+    tokens: dict[str, int | None] = {name: getattr(tree, name) for name in _TOKENS}
+    result = service.store.read_result(meta.run_id) if meta.ended_at is not None else None
+    scripted = None
+    with suppress(SubagentError):
+        scripted = service.store.read_request(meta.run_id).scripted
+    return RunTotals(
+        run_id=meta.run_id,
+        agent=meta.agent_name,
+        label=meta.label,
+        status=meta.status,
+        model=model,
+        scripted=scripted,
+        seconds=elapsed_seconds(meta.started_at or meta.created_at, meta.ended_at),
+        turns=own.turns,
+        tool_calls=own.tool_calls,
+        tools=tools,
+        **(tokens if any(tokens.values()) else {}),
+        cost_usd=tree.cost_usd,
+        at_least=tuple(name for name in tree.at_least if name not in _OWN) or None,
+        error=meta.error,
+        result=None if result is None else (result.output if result.has_output else result.text or None),
+    )
+
+
+def _from_journal(run: RunPaths) -> tuple[str | None, dict[str, int]]:
+    """Return the model, and how often each tool was called; a journal is data, so names are bounded."""
+    model: str | None = None
+    tools: Counter[str] = Counter()
+    for event in durable.records(run.events):
+        if event.get("type") == "run_started" and isinstance(event.get("model"), str):
+            model = event["model"][:_NAME_CHARACTERS]
+        elif event.get("type") == "tool_call":
+            tools[str(event.get("toolName"))[:_NAME_CHARACTERS]] += 1
+    return model, dict(tools.most_common(_MOST_NAMES))
+
+
 # -- Whole trees of runs for people: each run reconciled, with the cost of the run and all runs below.
 
 
@@ -326,42 +421,31 @@ def trees_of(service: Service, run_ids: Iterable[str], caller: Caller = USER) ->
     trees: dict[str, Node] = {}
     for run_id in run_ids:
         top = _top(service, run_id, caller)
-        if top not in trees:
-            trees[top] = _tree(service, top, caller)
+        if top not in trees and (tree := _tree(service, top, caller)) is not None:
+            trees[top] = tree
     return list(trees.values())
 
 
 def _top(service: Service, run_id: str, caller: Caller) -> str:
     """Return the highest run above this run that can be read and is open to the caller."""
-    top, seen = run_id, {run_id}
-    while True:
-        try:
-            above = service.store.read(top).parent_run_id
-            if above is None or above in seen or not caller.may_open(service.store.read(above)):
-                return top
-        except SubagentError:
-            return top
-        seen.add(above)
-        top = above
+    with suppress(SubagentError):
+        for above in service.store.above(service.store.read(run_id)):
+            if not caller.may_open(above):
+                break
+            run_id = above.run_id
+    return run_id
 
 
-def _tree(service: Service, run_id: str, caller: Caller, depth: int = -1) -> Node:
+def _tree(service: Service, run_id: str, caller: Caller, depth: int = -1) -> Node | None:
+    """Return a run with all below it; None if there is none, or the caller may not see it."""
     try:
         observed = open_run(service, run_id, caller)
         usage = tree_usage(service.store, observed.meta)
+    except (UnknownRun, NotAllowed):
+        return None
     except SubagentError as error:
-        return Node(TreeRow(RunRow(run_id=run_id, unreadable=error.sentence)))
+        return None if caller.is_child else Node(TreeRow(RunRow(run_id=run_id, unreadable=error.sentence)))
     meta = observed.meta
     row = TreeRow(row_of(service.store.paths, observed), meta.parent_run_id, usage)
     below = service.store.children_of(run_id) if meta.depth > depth else []  # else the marks lead in a circle
-    return Node(row, [_tree(service, i, caller, meta.depth) for i in below if _is_open(service, i, caller)])
-
-
-def _is_open(service: Service, run_id: str, caller: Caller) -> bool:
-    """Whether there is such a run, and the caller may see the run; the user sees unreadable runs too."""
-    if not service.store.exists(run_id):
-        return False
-    try:
-        return caller.may_open(service.store.read(run_id))
-    except SubagentError:
-        return not caller.is_child
+    return Node(row, [*filter(None, (_tree(service, child, caller, meta.depth) for child in below))])

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.agents.templates import copied, examples, template
-from subagent_server.agents.trust_list import real_path
 from subagent_server.agents.yaml_reader import shown
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, SubagentError, UnknownAgent, shorten
 from subagent_server.sandbox.file_watch import OwnWrites
 from subagent_server.settings import Settings
 from subagent_server.verbs.service import Service
-from subagent_server.verbs.trust_check import Coverage, coverage, trust
+from subagent_server.verbs.trust_check import Coverage, coverage, real_path, trust
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 

@@ -18,19 +18,18 @@ from subagent_server.run.errors import (
     BadArgument,
     MessageClosed,
     SubagentError,
-    UnknownMessage,
     UnreadableMeta,
 )
 from subagent_server.run.processes import now
 from subagent_server.run.records import Record, RunMeta
 from subagent_server.run.secrets import MASK
-from subagent_server.run.states import MessageStatus, check_answer, check_question
+from subagent_server.run.states import check_answer, check_question
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.access import USER, Caller, NotAllowed
 from subagent_server.verbs.inputs import masker_at_door
 from subagent_server.verbs.reconcile import Observed, open_run
 from subagent_server.verbs.service import Service
-from subagent_server.verbs.views import MessageView, NextCalls, RunView, message_view, run_view
+from subagent_server.verbs.views import MessageView, message_view
 
 
 def ask(
@@ -165,36 +164,22 @@ def open_questions(service: Service, caller: Caller = USER) -> list[OpenQuestion
     Only a live run can ask, so the cost follows the live runs. An unreadable run asks nothing: lists show the
     run as unreadable.
     """
+    store = service.store
     found: list[OpenQuestion] = []
-    for run_id in service.store.live_ids():
+    for run_id in store.live_ids():
         with suppress(SubagentError):
             meta = open_run(service, run_id, caller).meta
             if meta.pending:
+                above = [Ancestor(run_id=each.run_id, agent=each.agent_name) for each in store.above(meta)]
                 about: dict[str, Any] = {
                     "run_id": meta.run_id,
                     "agent": meta.agent_name,
                     "label": meta.label,
-                    "path": _path(service, meta) or None,
+                    "path": above[::-1] or None,
                     "prompt": _prompt(service, meta.run_id),
                 }
                 found += [OpenQuestion(**message_view(m).model_dump(), **about) for m in meta.pending]
     return sorted(found, key=lambda question: (question.asked_at, question.run_id))
-
-
-def _path(service: Service, meta: RunMeta) -> list[Ancestor]:
-    """Return the runs above this one, the first of the tree first, as far as they can be read."""
-    path: list[Ancestor] = []
-    above = meta.parent_run_id
-    for _ in range(meta.depth):
-        if above is None:
-            break
-        try:
-            parent = service.store.read(above)
-        except SubagentError:
-            break
-        path.insert(0, Ancestor(run_id=parent.run_id, agent=parent.agent_name))
-        above = parent.parent_run_id
-    return path
 
 
 def _prompt(service: Service, run_id: str) -> str | None:
@@ -202,33 +187,3 @@ def _prompt(service: Service, run_id: str) -> str | None:
         line = service.store.read_request(run_id).prompt.strip().split("\n", 1)[0]
         return line[:MAX_PROMPT_CHARACTERS]
     return None
-
-
-def view_for(
-    service: Service,
-    observed: Observed,
-    calls: NextCalls,
-    message_id: str | None,
-    caller: Caller,
-    *,
-    is_asker: bool = False,
-) -> RunView:
-    """Return the view of a run just opened; its asker takes the answer to the question that it names.
-
-    The view shows the state before the acknowledgement, with the answer (seed
-    `bidirectional_communication.txt`, 3.4). A parent that looks changes nothing, whatever it names.
-
-    Raises:
-        UnknownMessage, UnreadableMeta.
-    """
-    run_id = observed.meta.run_id
-    if message_id is None:
-        return run_view(service.store, observed, calls, caller)
-    message = observed.meta.message(message_id)
-    if message is None:
-        raise UnknownMessage(run_id, message_id, [m.message_id for m in observed.meta.pending])
-    view = run_view(service.store, observed, calls, caller, message_id, to_asker=is_asker)
-    if is_asker and message.message_status is MessageStatus.REPLIED:
-        with suppress(MessageClosed):  # the run ended meanwhile; the answer stays readable
-            service.store.update(run_id, transitions.ReplyAcknowledged(message_id=message_id), now())
-    return view

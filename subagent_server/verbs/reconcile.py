@@ -7,16 +7,16 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from subagent_server.process import marks
+from subagent_server.process import beat, marks
+from subagent_server.process.launcher import Sight
 from subagent_server.run import durable, locks, processes, transitions
 from subagent_server.run.control_groups import GROUPS, group_of_run
 from subagent_server.run.errors import StorageFailed, SubagentError, UnknownRun, UnreadableMeta, visible
-from subagent_server.run.files import Entry
 from subagent_server.run.journal import RunJournal, recorded_usage
 from subagent_server.run.locks import exclusive
 from subagent_server.run.paths import RECORD_BYTES, RunPaths
@@ -25,7 +25,6 @@ from subagent_server.run.records import NEXT_STEP, Failure, RunMeta, Usage
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.stderr import failpoint
 from subagent_server.run.store import RunStore, restore, retire
-from subagent_server.verbs import elsewhere
 from subagent_server.verbs.access import USER, Caller, check_open
 from subagent_server.verbs.left_behind import left_behind
 from subagent_server.verbs.run_worktree import is_settled, settle_if_possible
@@ -38,25 +37,17 @@ _MOST_WORDS = 300
 
 def read_exit(run: RunPaths) -> dict[str, Any] | None:
     """Return how the worker ended, as recorded by the shim, or None without a record."""
-    return _read_object(run.exit)
+    return durable.read_object(run.exit, RECORD_BYTES) or None
 
 
 def read_shim(run: RunPaths) -> dict[str, Any]:
     """Return the identities of shim and worker; empty if no shim ever recorded itself."""
-    return _read_object(run.shim) or {}
+    return durable.read_object(run.shim, RECORD_BYTES)
 
 
 def tree_is_gone(run: RunPaths) -> bool:
     """Whether the record says that no process of a run is left."""
     return (read_exit(run) or {}).get("treeGone") is True
-
-
-def _read_object(file: Entry) -> dict[str, Any] | None:
-    try:
-        data = json.loads(file.read(RECORD_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return data if isinstance(data, dict) else None
 
 
 # -- The tree of runs below a run, children and their children: walking the tree, and its cost.
@@ -93,11 +84,9 @@ def children(store: RunStore, meta: RunMeta) -> Iterator[RunMeta]:
 
     Marks and states are data: a run that does not name this run as its parent is not its child.
     """
-    for run_id in store.children_of(meta.run_id):
-        with suppress(SubagentError):  # a start that never was, or one that the doctor lists
-            child = store.read(run_id)
-            if child.parent_run_id == meta.run_id and child.depth > meta.depth:
-                yield child
+    for child in store.readable(store.children_of(meta.run_id)):
+        if child.parent_run_id == meta.run_id and child.depth > meta.depth:
+            yield child
 
 
 def subtree(store: RunStore, meta: RunMeta) -> Iterator[RunMeta]:
@@ -148,7 +137,7 @@ def signal_shim(store: RunStore, run_id: str) -> None:
     """Send TERM to the shim of an ended run. A shim not recorded yet reads the status itself."""
     run = store.paths.run(run_id)
     with suppress(SubagentError):
-        elsewhere.end(run, store.read(run_id))
+        end_elsewhere(run, store.read(run_id))
     shim = marks.recorded_shim(run)
     if shim is not None:
         processes.send_signal(shim, signal.SIGTERM)
@@ -159,16 +148,11 @@ def stop_children(store: RunStore, run_id: str) -> None:
 
     Those that have not begun come first: they would take the slots of those that are stopped.
     """
-    live: list[tuple[bool, str]] = []
-    for child in store.children_of(run_id):
-        with suppress(SubagentError):
-            status = store.read(child).status
-            live += [] if status.is_terminal else [(status is not Status.READY, child)]
-    for _, child in sorted(live):
-        try:
-            stop_run(store, child, f"run {run_id}, which started it, has ended")
-        except SubagentError:
-            continue  # unreadable or never a run: the doctor lists it, and the others are still stopped
+    started = store.readable(store.children_of(run_id))
+    live = [meta for meta in started if not meta.status.is_terminal]
+    for child in sorted(live, key=lambda meta: (meta.status is not Status.READY, meta.run_id)):
+        with suppress(SubagentError):  # the doctor lists it, and the others are still stopped
+            stop_run(store, child.run_id, f"run {run_id}, which started it, has ended")
 
 
 OVERDUE_SECONDS = 5.0
@@ -218,7 +202,7 @@ def observe(store: RunStore, run_id: str, caller: Caller = USER) -> Observed:
 
 def _reconciled(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
     """Compare the record of a run with its processes. The first case that fits decides."""
-    is_here = elsewhere.is_here(run, meta)
+    runs_here = is_here(run, meta)
     # Looked at before the lock: the shim lets go of the lock first and takes the mark away second.
     is_marked = run.root.change_mark(run.run_id).exists()
     # 1. The root is not ours: the state is all that is known.
@@ -226,9 +210,9 @@ def _reconciled(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
         return Observed(meta, None)
     # 2. A newer version wrote the state: it is read and never changed.
     if meta.schema_version > SCHEMA_VERSION:
-        return Observed(meta, locks.is_held(run.live_lock) if is_here else None)
+        return Observed(meta, locks.is_held(run.live_lock) if runs_here else None)
     # 3. Its processes are on another host, and nobody can look at them here: files, heartbeat, engine.
-    if not is_here:
+    if not runs_here:
         return _reconciled_elsewhere(store, run, meta)
     # 4. The result counts before the processes do, or a run that finished could be called lost.
     meta = _roll_forward(store, run, meta)
@@ -246,7 +230,7 @@ def _reconciled(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
 
 def _reconciled_elsewhere(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
     """Compare the record of a run with what is heard of another host. Nothing is swept or locked there."""
-    look = elsewhere.look(run, meta)
+    look = look_elsewhere(run, meta)
     if meta.launch is None or meta.launch.lease is None:
         return Observed(_expire_questions(store, meta), None, look.reason, look.node or None)
     # 1. Files first: a result, then the recorded end of the worker.
@@ -498,6 +482,160 @@ def _expire_questions(store: RunStore, meta: RunMeta) -> RunMeta:
                 meta.run_id, transitions.QuestionExpired(message_id=message.message_id), moment
             )
     return meta
+
+
+# -- The verdict on a run whose processes are on another host: by its files, its heartbeat, and its engine.
+#
+# Nothing that only a host of its own can know is asked: no pid, no `/proc`, no FIFO, no free lock. The order
+# of belief is that of SPEC section 12. `judge` is pure, and `look_elsewhere` collects its facts.
+
+
+FRESH = 4
+"""A beat younger than this part of a lease is that of a living run."""
+SETTLE_SECONDS = 5.0
+"""Between the two looks that find neither a shim nor a job: a job may just have been accepted."""
+_MOST_NAME = 64
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What can be known from here. Ages are in seconds, by the clock of the file server."""
+
+    lease: float
+    node: str = ""
+    tree_gone: bool = False
+    """Nothing of the run is left, says `exit.json`, or ever was."""
+    beat_age: float | None = None
+    starting: bool = False
+    """Its starter holds its lock. A free lock says nothing."""
+    engine: str = ""
+    """The name of the engine, empty without one."""
+    sight: Sight | None = None
+    """What the engine says; None if it does not answer, or there is none."""
+    unseen_age: float | None = None
+    """Since a first look found nothing of a run that never beat."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Whether the processes of a run live, None if nobody can know; `reason` says why."""
+
+    live: bool | None
+    reason: str | None = None
+    node: str = ""
+    is_unseen: bool = False
+    """Nothing was found of it: a second look decides."""
+
+
+def judge(facts: Facts) -> Look:
+    """Return the verdict on the processes of a run."""
+    sight, age, node = facts.sight, facts.beat_age, facts.node
+    if facts.tree_gone:
+        return Look(False, node=node)
+    if age is not None and abs(age) < facts.lease / FRESH:
+        return Look(True, node=node)
+    if sight is not None and sight.state == "waiting":
+        return Look(True, f"waits in {facts.engine} ({sight.words})", node)
+    if age is None:
+        return _unheard(facts)
+    if sight is not None and sight.state == "ended":
+        return Look(False, f"{facts.engine} says {sight.words}", node)
+    # A beat of tomorrow proves nothing: the clock of the file server was set back, or somebody wrote it.
+    ago = f"{age:.0f} s ago" if age >= 0 else "at a time to come"
+    heard = f"{node or 'its node'} was last heard {ago}"
+    if age > 2 * facts.lease:
+        return Look(False, heard, node)
+    return Look(None, f"{heard}{_engine_says(facts)}", node)
+
+
+def _unheard(facts: Facts) -> Look:
+    """Judge a run that never beat: its process is on its way, or will never come.
+
+    To call it dead is safe in either case: a shim that begins reads the state first.
+    """
+    sight, node, says = facts.sight, facts.node, _engine_says(facts)
+    if facts.starting or (sight is not None and sight.state == "working"):
+        return Look(True, "is being started", node)
+    if facts.engine and sight is None:  # it may be in the queue
+        return Look(None, f"nothing was heard of it yet{says}", node)
+    # What is in no queue begins within two leases, or never: its node may have died when it was given to it.
+    is_over = sight is not None and sight.state in ("ended", "absent")
+    patience = SETTLE_SECONDS if is_over else 2 * facts.lease
+    if facts.unseen_age is not None and facts.unseen_age >= patience:
+        return Look(False, f"it never began{says}", node)
+    return Look(None, f"nothing was heard of it yet{says}", node, is_unseen=True)
+
+
+def _engine_says(facts: Facts) -> str:
+    if not facts.engine:
+        return ""
+    if facts.sight is None:
+        return f"; {facts.engine} does not answer"
+    return f"; {facts.engine} says {facts.sight.words or 'nothing of it'}"
+
+
+def is_here(run: RunPaths, meta: RunMeta) -> bool:
+    """Whether the processes of a run are, or were, on this host, so that they can be looked at."""
+    launch = meta.launch
+    if launch is None:
+        return True
+    if launch.kind == "local":
+        return launch.host == processes.host_name()
+    # Two hosts of `ssh` may have one name; a host that was booted anew has no process of the run.
+    shim = _recorded_shim(run)
+    return shim is not None and (shim.host, shim.boot_id) == (processes.host_name(), processes.boot_id())
+
+
+def node_of(run: RunPaths) -> str:
+    """Return the host on which the shim of a run said to be; empty without one."""
+    shim = _recorded_shim(run)
+    return "" if shim is None else visible(shim.host[:_MOST_NAME])
+
+
+def _recorded_shim(run: RunPaths) -> processes.Identity | None:
+    return processes.Identity.from_json(read_shim(run).get("shim"))
+
+
+def look_elsewhere(run: RunPaths, meta: RunMeta) -> Look:
+    """Return the verdict on a run that is not here. Raises OSError: the file system refuses."""
+    launch = meta.launch
+    node = node_of(run)
+    if launch is None or launch.lease is None:  # no heartbeat: nobody here will ever know
+        host = "another host" if launch is None else visible(launch.host[:_MOST_NAME])
+        return Look(None, f"it runs on {node or host}", node)
+    # A shim reads the state after its claim: of a run that ended before, none will begin.
+    never_begins = meta.status.is_terminal and not run.shim_claim.exists()
+    gone = never_begins or tree_is_gone(run)
+    age = None if gone else beat.age(run, run.beat)
+    facts = Facts(launch.lease, node, tree_gone=gone, beat_age=age)
+    if (verdict := judge(facts)).live or gone:
+        return verdict
+    # The order matters: a starter lets go of the lock when the engine has its job, so the engine comes last.
+    starting = age is None and locks.is_held(run.live_lock)
+    unseen = None if age is not None else beat.age(run, run.unseen)
+    engine, sight = _sight(launch.kind, run.run_id)
+    verdict = judge(replace(facts, starting=starting, engine=engine, sight=sight, unseen_age=unseen))
+    if verdict.is_unseen and unseen is None:
+        run.unseen.touch()
+    elif not verdict.is_unseen and unseen is not None and verdict.live is not False:
+        run.unseen.unlink()
+    return verdict
+
+
+def _sight(kind: str, run_id: str) -> tuple[str, Sight | None]:
+    if kind != "slurm":
+        return "", None
+    from subagent_server.process import slurm  # most roots have no run of an engine
+
+    return slurm.NAME, slurm.sight(run_id)
+
+
+def end_elsewhere(run: RunPaths, meta: RunMeta) -> None:
+    """Ask the engine to end a run whose end is on disk. Its worker sees that by itself within 2 s."""
+    if meta.launch is not None and meta.launch.kind == "slurm":
+        from subagent_server.process import slurm
+
+        slurm.cancel(run.run_id)
 
 
 # -- Opening a run for a caller: a single read of its state, the check of the caller, then reconciliation.

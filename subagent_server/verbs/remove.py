@@ -8,10 +8,11 @@ Tested in `tests/cli/test_rm.py` and `tests/cli/test_prune.py`.
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache, partial
 
 from subagent_server.process import marks
 from subagent_server.run import locks
@@ -107,11 +108,11 @@ def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Prune
     store.paths.check_ours()
     if not dry_run:
         sweep(store)
-    unfinished = _Unfinished(store)
+    is_unfinished = cache(partial(_is_unfinished, store))
     for run_id in _old(store, age):
         try:
             parent = _check_removable(store, run_id)
-            unfinished.check(run_id, parent)
+            _check_not_needed(store, run_id, parent, is_unfinished)
             _drop_worktree(store, run_id, only_look=dry_run)
             if not dry_run:
                 _take_away(store, run_id, parent)
@@ -135,47 +136,37 @@ def sweep(store: RunStore) -> None:
         drop_vain(store.paths.run(name))
 
 
-class _Unfinished:
-    """Spares the runs that a flow has started and will need again, if it is continued."""
+def _check_not_needed(
+    store: RunStore, run_id: str, parent: str | None, is_unfinished: Callable[[str], bool]
+) -> None:
+    """Refuse a run that an unfinished flow would use: one that it started, or that it continues.
 
-    def __init__(self, store: RunStore) -> None:
-        self._store = store
-        self._needs: dict[str, bool] = {}
+    Raises:
+        StillNeeded.
+    """
+    after = store.continuation_of(run_id)
+    needs = {"started": parent, "continues": None if after is None else after.run_id}
+    for how, flow in needs.items():
+        if flow is not None and is_unfinished(flow):
+            raise StillNeeded(
+                f"Run {run_id} stays, because flow {flow}, which {how} it, has not completed: remove "
+                "that first."
+            )
 
-    def check(self, run_id: str, parent: str | None) -> None:
-        """Refuse a run that an unfinished flow would use: one that it started, or that it continues.
 
-        Raises:
-            StillNeeded.
-        """
-        after = self._store.continuation_of(run_id)
-        needs = {"started": parent, "continues": None if after is None else after.run_id}
-        for how, flow in needs.items():
-            if flow is not None and self._is_unfinished(flow):
-                raise StillNeeded(
-                    f"Run {run_id} stays, because flow {flow}, which {how} it, has not completed: remove "
-                    "that first."
-                )
-
-    def _is_unfinished(self, flow: str) -> bool:
-        """Whether a run is of a flow, and neither it nor a run that continues it has completed."""
-        if flow not in self._needs:
-            self._needs[flow] = all(self._may_be_continued(run_id) for run_id in self._continuations(flow))
-        return self._needs[flow]
-
-    def _may_be_continued(self, run_id: str) -> bool:
-        try:
-            is_flow = self._store.read_request(run_id).agent.get("runner") == "flow"
-            return is_flow and self._store.read(run_id).status is not Status.COMPLETED
-        except SubagentError:
-            return False  # it was removed
-
-    def _continuations(self, flow: str) -> list[str]:
-        """Return the run and those that continue it, in turn."""
-        found = [flow]
-        while (after := self._store.continuation_of(found[-1])) is not None and after.run_id not in found:
-            found.append(after.run_id)
-        return found
+def _is_unfinished(store: RunStore, flow: str) -> bool:
+    """Whether a run is of a flow, and neither it nor a run that continues it, in turn, has completed."""
+    turns = [flow]
+    while (after := store.continuation_of(turns[-1])) is not None and after.run_id not in turns:
+        turns.append(after.run_id)
+    try:
+        return all(
+            store.read_request(run_id).agent.get("runner") == "flow"
+            and store.read(run_id).status is not Status.COMPLETED
+            for run_id in turns
+        )
+    except SubagentError:
+        return False  # it was removed
 
 
 # -- Which runs are old.

@@ -2,8 +2,9 @@
 
 import math
 import os
+import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from subagent_server.process.launcher import Launcher, LocalLauncher
 from subagent_server.process.zygote_client import WarmStart
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.errors import SubagentError, UnknownAgent
+from subagent_server.run.errors import BadArgument, SubagentError, UnknownAgent
 from subagent_server.run.records import AgentsFrom
 from subagent_server.run.store import RunStore
 from subagent_server.settings import Settings
@@ -36,15 +37,15 @@ class AgentRegistry:
     def __init__(
         self,
         directories: Sequence[Path],
-        only: AgentDefinition | None = None,
         *,
         also: Sequence[AgentDefinition] = (),
         looked_for: bool = False,
+        is_one: bool = False,
     ) -> None:
         self._directories = tuple(directories)
         self._also = {agent.name: agent for agent in also}
         self._looked_for = looked_for
-        self._only = only
+        self._is_one = is_one
         self._read: tuple[Fingerprint, Catalog] | None = None
         self._keep_seconds, self._looked_at = 0.0, -math.inf
 
@@ -55,11 +56,11 @@ class AgentRegistry:
     @classmethod
     def of_one(cls, definition: AgentDefinition) -> "AgentRegistry":
         """Return a registry with exactly one agent (`serve --config`)."""
-        return cls((), definition)
+        return cls((), also=[definition], is_one=True)
 
     def is_named(self, agent: AgentDefinition) -> bool:
         """Whether this very agent was named by a person (`serve --config`), or is judged already."""
-        return agent is self._only or agent is self._also.get(agent.name)
+        return agent is self._also.get(agent.name)
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -83,13 +84,11 @@ class AgentRegistry:
 
     def agents(self) -> list[AgentDefinition]:
         """Return the agents that loaded, by name; those of a directory without their prompts."""
-        if self._only is not None:
-            return [self._only]
         return list({**self.catalog().agents, **self._also}.values())
 
     def names(self) -> frozenset[str] | None:
         """Return the names that agents may name, or None if only one agent is known (`serve --config`)."""
-        return None if self._only is not None else frozenset({**self.catalog().agents, **self._also})
+        return None if self._is_one else frozenset({**self.catalog().agents, **self._also})
 
     def get(self, name: str) -> AgentDefinition:
         """Return the agent of this name or tool name, whole, as its file is now.
@@ -98,13 +97,11 @@ class AgentRegistry:
             UnknownAgent: none loaded; the sentence says why if a file of that name was refused.
             AgentFileError: the file has just become unreadable.
         """
-        if self._only is not None:
-            if name in (self._only.name, self._only.tool_name):
-                return self._only
-            raise UnknownAgent(name, [self._only.name])
         for agent in self._also.values():
             if name in (agent.name, agent.tool_name):
                 return agent
+        if self._is_one:
+            raise UnknownAgent(name, list(self._also))
         listed = self.catalog().require(name)
         if listed.source is None:
             return listed
@@ -169,7 +166,11 @@ def confined(settings: Settings, store: RunStore) -> Settings:
 
     The flags and variables of the process itself do not count. If nothing is on record, there are no agents.
     """
-    origin = _on_record(settings, store) or AgentsFrom(directories=[])
+    try:
+        recorded = store.read_request(settings.child_run_id or "").agents_from
+    except SubagentError:
+        recorded = None  # the door refuses a caller in the name of that run, with the reason
+    origin = recorded or AgentsFrom(directories=[])
     return replace(
         settings,
         agent_directories=tuple(Path(directory) for directory in origin.directories),
@@ -178,13 +179,6 @@ def confined(settings: Settings, store: RunStore) -> Settings:
         trust_file=_path(origin.trust_file),
         trusts_all=origin.trusts_all,
     )
-
-
-def _on_record(settings: Settings, store: RunStore) -> AgentsFrom | None:
-    try:
-        return store.read_request(settings.child_run_id or "").agents_from
-    except SubagentError:
-        return None  # the door refuses a caller in the name of that run, with the reason
 
 
 def _text(path: Path | None) -> str | None:
@@ -239,3 +233,83 @@ def warm_start(settings: Settings) -> WarmStart | None:
     return WarmStart(
         settings.runtime_directory, settings.warm_idle_seconds, may_spawn=settings.child_run_id is None
     )
+
+
+# -- Runs whose model is a script: played by the worker itself, without a key, and never billed.
+#
+# The key is the mark. The environment of such a run has a key that this module has made, and no other key
+# of the Messages API; so the runs that it starts call the same script, and none can call the real API by
+# mistake.
+
+
+KEY, ADDRESS = "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"
+_AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
+_MARK = "scripted-model-"
+"""The beginning of the key of a scripted model; the real API knows no such keys."""
+
+WARNING = "The model is played by a script, so nothing is billed and no budget is watched."
+
+
+@dataclass(frozen=True)
+class PlayedScript:
+    """The script of a model: the name of its file, and its content."""
+
+    name: str
+    text: str
+
+
+def is_scripted(environment: Mapping[str, str]) -> bool:
+    """Whether runs with this environment call a scripted model."""
+    return environment.get(KEY, "").startswith(_MARK)
+
+
+def new_key() -> str:
+    """Return a key for one scripted model."""
+    return f"{_MARK}{secrets.token_urlsafe(24)}"
+
+
+def scripted_environment(
+    environment: Mapping[str, str], key: str, address: str | None = None
+) -> dict[str, str]:
+    """Return an environment that calls the scripted model of this key, and has no way to another."""
+    kept = {name: value for name, value in environment.items() if name not in (KEY, ADDRESS, _AUTH_TOKEN)}
+    return {**kept, KEY: key, **({ADDRESS: address} if address is not None else {})}
+
+
+def scripted_service(service: Service, agent: AgentDefinition, script: PlayedScript | None) -> Service:
+    """Return the service that starts this run: with a script, or below a scripted run, a scripted one.
+
+    Raises:
+        BadArgument: the agent does not call the Messages API, so no script can play its model.
+    """
+    environment = service.settings.environment
+    if script is not None:
+        environment = scripted_environment(environment, new_key())
+    elif not is_scripted(environment):
+        return service
+    if not agent.is_built_in:
+        raise BadArgument(
+            f"Agent {agent.name} thinks by `runner: {agent.runner}`, and a script plays the Messages API "
+            "alone: start it without a script."
+        )
+    environment = {**environment, agent.api_key_env: environment[KEY]}  # for the check of the agent
+    return replace(service, settings=replace(service.settings, environment=environment))
+
+
+def check_not_scripted(service: Service, run_id: str) -> None:
+    """Refuse a run whose model was a script: a run that follows from it would call a real model.
+
+    Raises:
+        BadArgument; UnreadableMeta.
+    """
+    if service.store.read_request(run_id).scripted:
+        raise BadArgument(
+            f"The model of run {run_id} was a script, and a real model is not called by mistake: give "
+            "a script by `--script FILE`, or start a new run."
+        )
+
+
+def calling_script(agent: AgentDefinition) -> AgentDefinition:
+    """Return an agent that has no address and no key of its own."""
+    env = {name: value for name, value in agent.env.items() if name not in (KEY, ADDRESS, _AUTH_TOKEN)}
+    return agent.model_copy(update={"base_url": None, "api_key_env": KEY, "env": env})

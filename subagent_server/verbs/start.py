@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from subagent_server.agents.expand import overridden
-from subagent_server.agents.redact import redact
+from subagent_server.agents.formats import overridden
+from subagent_server.agents.variables import redact
 from subagent_server.process import cleanup
 from subagent_server.process.launcher import LaunchPackage, Reservation
 from subagent_server.run import processes
@@ -37,7 +37,6 @@ from subagent_server.run.transitions import RunEvent, RunFailed, StopRequested
 from subagent_server.settings import Settings
 from subagent_server.verbs.access import USER, Caller, new_token, token_hash
 from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent, Refusal, unpriced
-from subagent_server.verbs.hooks import hooks_for_run
 from subagent_server.verbs.inputs import (
     NAMES_ON_DISK,
     InputFile,
@@ -50,10 +49,17 @@ from subagent_server.verbs.inputs import (
     masked_warnings,
     masker_at_start,
 )
-from subagent_server.verbs.placement import launcher_for
+from subagent_server.verbs.own_settings import hooks_for_run, launcher_for
 from subagent_server.verbs.run_worktree import new_worktree, worktree_of_previous
-from subagent_server.verbs.scripts import WARNING, PlayedScript, calling_script, is_scripted, scripted_service
-from subagent_server.verbs.service import Service, agents_from
+from subagent_server.verbs.service import (
+    WARNING,
+    PlayedScript,
+    Service,
+    agents_from,
+    calling_script,
+    is_scripted,
+    scripted_service,
+)
 from subagent_server.verbs.tree_limits import budgets_of, check_may_start, publish_counted
 from subagent_server.worktrees.git import GitFailed
 from subagent_server.worktrees.store_of_run import NoWorktree
@@ -65,7 +71,7 @@ class StartOrder:
 
     From a run, both have to lie in its own `cwd` (`verbs/inputs.py`).
 
-    `overrides` are keys of the agent's file with other values for this run (`agents/expand.py`).
+    `overrides` are keys of the agent's file with other values for this run (`agents/formats.py`).
     `client` is the name that the client of the caller gives itself. `script` plays the model, of this run and
     of those below. `arguments` are those of a flow, in the place of a prompt. `call_id`, `base` (a commit for
     its worktree) and `flow` are of calls that a program makes (`RunRequest`).

@@ -35,18 +35,12 @@ def budgets_of(store: RunStore, meta: RunMeta, *, of_flows: bool = True) -> list
     bounds nothing: its end has ended this run, or is about to.
     """
     found: list[Budget] = []
-    above: str | None = meta.run_id
-    for _ in range(meta.depth + 1):
-        try:
-            request = store.read_request(above or "")
-        except SubagentError:
-            break
-        usd = _budget_of(request.agent)
-        if usd is not None and (of_flows or request.agent.get("runner") != "flow"):
-            found.append(Budget(request.run_id, usd))
-        above = request.parent_run_id
-        if above is None:
-            break
+    with suppress(SubagentError):
+        for run in (meta, *store.above(meta)):
+            agent = store.read_request(run.run_id).agent
+            usd = _budget_of(agent)
+            if usd is not None and (of_flows or agent.get("runner") != "flow"):
+                found.append(Budget(run.run_id, usd))
     return found
 
 
@@ -210,10 +204,8 @@ def _check_number(service: Service, root_run_id: str, limit: int) -> None:
 
 def _live_below(service: Service, root_run_id: str) -> list[str]:
     """Return the live runs of a tree, without its first run."""
-    found: list[str] = []
-    for run_id in service.store.live_ids():
-        with suppress(SubagentError):  # it cannot be counted; the doctor lists it
-            meta = service.store.read(run_id)
-            if meta.root_run_id == root_run_id != run_id and not meta.status.is_terminal:
-                found.append(run_id)
-    return found
+    return [
+        meta.run_id
+        for meta in service.store.readable(service.store.live_ids())
+        if meta.root_run_id == root_run_id != meta.run_id and not meta.status.is_terminal
+    ]

@@ -1,50 +1,319 @@
-"""The trust check: decides whether an agent, and the MCP servers that it names, may be used.
+"""Trust: which agents, and MCP servers that they name, may be used.
 
 They may if a person named them, or if they are in the user's own configuration. They also may if their
 directory is trusted and their programs are unchanged since then (SPEC section 13).
 
-Tested in `tests/cli/test_trust.py` and `tests/end_to_end/test_trust.py`.
+Tested in `tests/agents/test_trust.py`, `tests/cli/test_trust.py` and `tests/end_to_end/test_trust.py`.
 """
 
+import errno
+import hashlib
+import json
+import os
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
 
 from subagent_server import extensions
 from subagent_server.agents.discover import discover
-from subagent_server.agents.mcp_json import (
+from subagent_server.agents.named_servers import (
     PROJECT_FILE,
     FoundServer,
     ServerFiles,
     find_named_servers,
+    served_below,
     usable_servers,
     with_servers,
 )
-from subagent_server.agents.trust_list import (
-    Pins,
-    TrustFile,
-    differences,
-    forget_project,
-    pins_of_agent,
-    pins_of_reach,
-    pins_of_server,
-    read_trust_file,
-    real_path,
-    trust_project,
+from subagent_server.agents.variables import redact
+from subagent_server.agents.yaml_reader import shown, why
+from subagent_server.run import durable, locks
+from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
+from subagent_server.run.errors import (
+    BadArgument,
+    CallerError,
+    HostError,
+    StorageFailed,
+    SubagentError,
+    shorten,
 )
-from subagent_server.agents.yaml_reader import shown
-from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.errors import BadArgument, CallerError, StorageFailed, SubagentError, shorten
+from subagent_server.run.files import PrivateDirectory
 from subagent_server.run.paths import RootDirectory
 from subagent_server.run.processes import now
+from subagent_server.run.records import Moment, Record
 from subagent_server.run.states import is_run_id
 from subagent_server.run.store import RunStore
 from subagent_server.settings import DEFAULT_AGENT_DIRECTORIES, Settings
-from subagent_server.verbs.served_agents import served_below
 from subagent_server.verbs.service import Service
+
+# -- Pins: the programs that an agent or a server would start, and the places it would send a key to.
+#
+# The prompt and the tools of a trusted agent may change at any time. A changed pin asks the user once. So
+# each pin is kept as a hash, with a text to show in which secrets are masked.
+
+
+MAX_KEPT = 2000
+"""Characters of a value that are kept to be shown when it has changed: a question shows all of it."""
+
+
+class Pin(Record):
+    """One value as it was when the user trusted it."""
+
+    hash: str
+    shown: str
+
+
+Pins = dict[str, Pin]
+"""The values of one agent or server, by their keys."""
+
+_PLAIN = ("runner", "command", "args", "baseUrl", "apiKeyEnv", "programHash")
+_PINNED = (
+    *("name", "runner", "command", "args", "env", "base_url", "api_key_env", "code_mode", "mcp_servers"),
+    *("sandbox", "sandbox_read", "sandbox_write", "hooks", "placement", "program_hash"),
+)
+"""The fields that pins are taken from: masking all of an agent, its prompt too, takes much longer."""
+_USUAL = AgentDefinition(name="").model_dump(mode="json")
+_SERVER_PLAIN = ("type", "command", "args", "url", "sandbox", "network", "sandboxRead", "sandboxWrite")
+_USUAL_SERVER = ServerDefinition().model_dump(mode="json")
+
+
+def pins_of_agent(agent: AgentDefinition, project: Path) -> Pins:
+    """Return the pins of an agent that comes with the directory `project`."""
+    narrow = AgentDefinition(**{field: getattr(agent, field) for field in _PINNED})
+    places = dict(_places_outside(agent, project))
+    return _pinned(
+        {**dict(_values(narrow.model_dump(mode="json"))), **places},
+        {**dict(_values(redact(narrow))), **places},
+    )
+
+
+def pins_of_server(name: str, server: ServerDefinition) -> Pins:
+    """Return the pins of a server that a file of a project defines."""
+    alone = AgentDefinition(name="", mcp_servers={name: server})
+    whole, masked = alone.model_dump(mode="json"), redact(alone)
+    return _pinned(
+        dict(_server_values(whole["mcpServers"][name])), dict(_server_values(masked["mcpServers"][name]))
+    )
+
+
+def pins_of_reach(reach: Mapping[str, list[str]]) -> Pins:
+    """Return the pins of another file of a project: its commands, and places outside of the project."""
+    return _pinned(reach, reach)
+
+
+def kept(pins: Pins) -> Pins:
+    """Return pins as they are stored, with long texts cut."""
+    shorter = {
+        key: f"{pin.shown[:MAX_KEPT]}… ({len(pin.shown) - MAX_KEPT:,} more characters)"
+        for key, pin in pins.items()
+        if len(pin.shown) > MAX_KEPT
+    }
+    return {key: pin.model_copy(update={"shown": shorter.get(key, pin.shown)}) for key, pin in pins.items()}
+
+
+def differences(what: str, before: Mapping[str, Pin], after: Mapping[str, Pin]) -> list[str]:
+    """Return the changes from `before` to `after`, a line each; `what` names the owner of the values."""
+    lines: list[str] = []
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key), after.get(key)
+        if old is not None and new is not None and old.hash == new.hash:
+            continue
+        if old is not None and new is not None and old.shown == new.shown:
+            lines.append(f"~ {what}: {key}: {new.shown} (what is hidden here has changed)")
+            continue
+        lines += [] if old is None else [f"- {what}: {key}: {old.shown}"]
+        lines += [] if new is None else [f"+ {what}: {key}: {new.shown}"]
+    return lines
+
+
+def _values(data: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    yield from ((key, data[key]) for key in _PLAIN if data[key] != _USUAL[key])
+    yield from ((f"env.{name}", value) for name, value in data["env"].items())
+    if data["sandbox"] == "none":
+        yield "sandbox", "none"
+    yield from ((key, data[key]) for key in ("sandboxRead", "sandboxWrite") if data[key])
+    placement = data["placement"] or {}
+    yield from ((f"placement.{key}", value) for key, value in placement.items() if value is not None)
+    yield from ((f"hooks.{event}", commands) for event, commands in data["hooks"].items())
+    if data["codeMode"] and data["codeMode"]["python"]:
+        yield "codeMode.python", data["codeMode"]["python"]
+    for name, server in data["mcpServers"].items():
+        yield from ((f"mcpServers.{name}.{key}", value) for key, value in _server_values(server))
+
+
+def _server_values(server: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    yield from ((key, server[key]) for key in _SERVER_PLAIN if server[key] != _USUAL_SERVER[key])
+    for group in ("env", "headers"):
+        yield from ((f"{group}.{name}", value) for name, value in server[group].items())
+
+
+def _places_outside(agent: AgentDefinition, project: Path) -> Iterator[tuple[str, object]]:
+    """Yield the places of an agent that do not lie in the project, links resolved."""
+    top = os.path.realpath(project)
+    for key, path in agent.read_from.items():
+        if not path.is_relative_to(top):
+            yield key, str(path)
+    if agent.source is not None and not (real := Path(os.path.realpath(agent.source))).is_relative_to(top):
+        yield "file", str(real)
+    if agent.cwd is not None:
+        place = _directory(agent.cwd, project)
+        if place is None or not place.is_relative_to(top):
+            yield "cwd", agent.cwd if place is None else str(place)
+
+
+def _directory(text: str, project: Path) -> Path | None:
+    """Return the directory of `cwd`; None if only the start of a run can say."""
+    if "${" in text:
+        return None
+    try:
+        return Path(os.path.realpath(project / Path(text).expanduser()))
+    except (RuntimeError, ValueError):  # the home of nobody, a NUL
+        return None
+
+
+def _pinned(values: Mapping[str, object], masked: Mapping[str, object]) -> Pins:
+    pins: Pins = {}
+    for key, value in values.items():
+        text = masked[key] if isinstance(masked[key], str) else json.dumps(masked[key], ensure_ascii=False)
+        digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+        pins[key] = Pin(hash=digest, shown=str(text))
+    return pins
+
+
+# -- The file `trust.json` of the user: the trusted directories, with the pins at the time of trust.
+#
+# The file is this user's alone (0600 in a directory of 0700), is opened without following links or waiting,
+# and is read with a bound. If the file is not as it should be, nothing is trusted, and a sentence says why.
+
+
+MAX_BYTES = 8 << 20
+_LOCK = "trust.lock"
+
+
+class TrustNotKept(HostError):
+    """The file of trusted directories cannot be changed."""
+
+    code = "trust_not_kept"
+
+
+class Project(Record):
+    """A trusted directory: the moment, and the pins of its agents and servers by their names."""
+
+    trusted_at: Moment
+    pins: dict[str, Pins] = Field(default_factory=dict)
+
+
+class TrustFile(Record):
+    """The trusted directories by their real paths; `trouble` says why the file could not be used."""
+
+    version: Literal[1] = 1
+    projects: dict[str, Project] = Field(default_factory=dict)
+    trouble: str | None = Field(default=None, exclude=True)
+
+
+_OPEN_TO_OTHERS = "its directory is another user's, or others may enter it, which `chmod 700` fixes"
+
+
+class _NotUsable(Exception):
+    """The file of trusted directories cannot be used, for this reason."""
+
+
+def real_path(directory: Path) -> Path:
+    """Return the path that trust in a directory belongs to."""
+    return Path(os.path.realpath(directory))
+
+
+def read_trust_file(path: Path | None) -> TrustFile:
+    """Return the user's trust; with an unusable file nothing is trusted, and `trouble` has the reason."""
+    if path is None:
+        return TrustFile(trouble="Nothing is trusted, because HOME names no directory: set it.")
+    try:
+        return _parsed(PrivateDirectory(path.parent, make=False).entry(path.name).read(MAX_BYTES))
+    except FileNotFoundError:
+        return TrustFile()
+    except OSError as error:
+        reason = _reason(error)
+    except _NotUsable as error:
+        reason = str(error)
+    return TrustFile(trouble=f"{shown(path)} cannot be used ({reason}): fix or remove it, then trust again.")
+
+
+def trust_project(path: Path | None, project: Path, pins: Mapping[str, Pins], moment: datetime) -> None:
+    """Trust a directory, with these pins; pins of agents that are not there now are kept.
+
+    Raises:
+        TrustNotKept.
+    """
+    with _changing(path) as projects:
+        before = projects.get(str(project))
+        known = before.pins if before else {}
+        stored = {**known, **{what: kept(each) for what, each in pins.items() if each}}
+        projects[str(project)] = Project(trusted_at=moment, pins=stored)
+
+
+def forget_project(path: Path | None, project: Path) -> bool:
+    """Trust a directory no more; False if it was not trusted.
+
+    Raises:
+        TrustNotKept.
+    """
+    with _changing(path) as projects:
+        return projects.pop(str(project), None) is not None
+
+
+@contextmanager
+def _changing(path: Path | None) -> Iterator[dict[str, Project]]:
+    """Give the projects to change, and write them afterwards, in one hold of a lock."""
+    if path is None:
+        raise TrustNotKept("Trust cannot be kept, because HOME names no directory: set it.")
+    directory = PrivateDirectory(path.parent)
+    try:
+        path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locks.exclusive(directory.entry(_LOCK)):
+            trusted = read_trust_file(path)
+            if trusted.trouble is not None:
+                raise TrustNotKept(trusted.trouble)
+            projects = dict(trusted.projects)
+            yield projects
+            data = TrustFile(projects=projects).to_json()
+            if len(data) > MAX_BYTES:
+                most = f"{MAX_BYTES >> 20} MiB"
+                raise TrustNotKept(f"{shown(path)} would be larger than {most}: trust smaller directories.")
+            durable.write_durably(directory.entry(path.name), data)
+    except OSError as error:
+        raise _not_kept(path, error) from error
+    except StorageFailed as error:
+        cause = error.__cause__
+        raise (_not_kept(path, cause) if isinstance(cause, OSError) else error) from error
+
+
+def _not_kept(path: Path, error: OSError) -> TrustNotKept:
+    return TrustNotKept(f"{shown(path)} cannot be written ({_reason(error)}): fix that, then try again.")
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.ELOOP:
+        return "it is a link"
+    return why(error) if error.errno else _OPEN_TO_OTHERS
+
+
+def _parsed(data: bytes) -> TrustFile:
+    try:
+        return TrustFile.model_validate(json.loads(data) | {"trouble": None})
+    except (ValueError, TypeError, RecursionError, ValidationError) as error:
+        raise _NotUsable("its content has another form than this version writes") from error
+
+
+# -- The check: decides whether an agent, and the MCP servers that it names, may be used.
+
 
 _USERS_AGENTS = Path(".claude", "agents")
 _MOST_SHOWN = 40_000
@@ -108,32 +377,21 @@ class TrustCheck:
         """The trusted directories and their pins, as the user's file has them."""
         return read_trust_file(self._settings.trust_file)
 
-    def doubt(self, agent: AgentDefinition) -> NotTrusted | None:
-        """Return why an agent may not be used, or None. Its named servers are judged at the start."""
-        project = self._settings.project
-        if project is None or self._registry.is_named(agent) or self._needs_none(agent):
-            return None
-        real = real_path(project)
-        return self._compared(f"agent {agent.name}", real, pins_of_agent(agent, real))
+    def doubt(self, agent: AgentDefinition, above: AgentDefinition | None = None) -> NotTrusted | None:
+        """Return why an agent may not be used, or None. Its named servers are judged at the start.
 
-    def doubt_of_served(self, agent: AgentDefinition, above: AgentDefinition) -> NotTrusted | None:
-        """Return why an agent may not be used that the file of `above` names as an MCP server, or None.
-
-        A file that a person named speaks for the files that it names; in a run nobody has named any.
+        The file of `above` names it as an MCP server. A file that a person named speaks for the files that it
+        names; in a run nobody has named any.
         """
-        project = self._settings.project
-        is_named = self._registry.is_named(above) and not self._settings.is_of_a_run
-        if project is None or is_named or self._needs_none(above):
+        project, home, judged = self._settings.project, self._settings.home, above or agent
+        is_named = self._registry.is_named(judged) and (above is None or not self._settings.is_of_a_run)
+        if project is None or is_named or self._settings.trusts_all or judged.source is None:
+            return None
+        if home is not None and real_path(judged.source).is_relative_to(real_path(home / _USERS_AGENTS)):
             return None
         real = real_path(project)
-        return self._compared(_subject_of_served(agent, real), real, pins_of_agent(agent, real))
-
-    def _needs_none(self, agent: AgentDefinition) -> bool:
-        """Whether an agent needs no trust: all is trusted, it has no file, or it is one of the user's own."""
-        home = self._settings.home
-        if self._settings.trusts_all or agent.source is None:
-            return True
-        return home is not None and real_path(agent.source).is_relative_to(real_path(home / _USERS_AGENTS))
+        what = f"agent {agent.name}" if above is None else _subject_of_served(agent, real)
+        return self._compared(what, real, pins_of_agent(agent, real))
 
     def check(self, agent: AgentDefinition) -> None:
         """Refuse an agent that may not be used.
@@ -233,10 +491,12 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
     changes = [
         line for what, each in pins.items() if each for line in differences(what, before.get(what, {}), each)
     ]
-    files = {f"agent {name}": agent.source for name, agent in agents.items() if agent.source is not None}
     too_much = None
     if sum(map(len, [*agents, *changes])) > _MOST_SHOWN:
-        too_much = _too_much(project, pins, files)
+        too_much = (
+            f"There is more to trust in {shown(project)} than a question can show whole: look at its files, "
+            f"then `subagent trust --yes {shlex.quote(shown(project))}` trusts it."
+        )
     return Coverage(project, list(agents), pins, changes, known is not None, too_much)
 
 
@@ -244,18 +504,6 @@ def _subject_of_served(agent: AgentDefinition, project: Path) -> str:
     source = agent.source
     inside = source is not None and source.is_relative_to(project)
     return f"agent {agent.name} of {source.relative_to(project) if source and inside else source}"
-
-
-def _too_much(project: Path, pins: dict[str, Pins], files: dict[str, Path]) -> str:
-    """Return the sentence that names the largest value of all."""
-    sizes = [(len(pin.shown), key, what) for what, each in pins.items() for key, pin in each.items()]
-    size, key, what = max(sizes, default=(0, "description", "its agents"))
-    place = shown(files.get(what, project / PROJECT_FILE)) if not what.startswith("evaluation") else what
-    return (
-        f"There is more to trust in {shown(project)} than a question can show whole; the largest is "
-        f"{shorten(key)} of {shorten(what)}, with {size:,} characters: look at {place}, then "
-        f"`subagent trust --yes {shlex.quote(shown(project))}` trusts it."
-    )
 
 
 def trust(settings: Settings, covered: Coverage) -> None:

@@ -12,11 +12,12 @@ from typing import Any, Literal, TypeVar, get_args
 from pydantic import Field
 
 from subagent_server.process import slots
-from subagent_server.run import durable
-from subagent_server.run.errors import UnreadableMeta
+from subagent_server.run import durable, transitions
+from subagent_server.run.errors import MessageClosed, UnknownMessage, UnreadableMeta
 from subagent_server.run.executed_files import can_run_code
 from subagent_server.run.journal import latest_text, recorded_can_run_code, recorded_usage
 from subagent_server.run.paths import RootPaths, RunPaths
+from subagent_server.run.processes import now
 from subagent_server.run.records import (
     Failure,
     Message,
@@ -42,6 +43,7 @@ from subagent_server.run.store import RunStore, read_worktree
 from subagent_server.verbs.access import USER, Caller, OtherParents
 from subagent_server.verbs.left_behind import quarantined
 from subagent_server.verbs.reconcile import Observed, read_shim, tree_usage
+from subagent_server.verbs.service import Service
 
 # -- The next step of a view, fitted to the state of the run. A model reads tool calls, a person commands.
 
@@ -404,6 +406,36 @@ def run_view(
     if result is None or not has_output or is_large:
         return view
     return view.model_copy(update={"output": result.output})  # it is there even if it is null
+
+
+def view_for(
+    service: Service,
+    observed: Observed,
+    calls: NextCalls,
+    message_id: str | None,
+    caller: Caller,
+    *,
+    is_asker: bool = False,
+) -> RunView:
+    """Return the view of a run just opened; its asker takes the answer to the question that it names.
+
+    The view shows the state before the acknowledgement, with the answer (seed
+    `bidirectional_communication.txt`, 3.4). A parent that looks changes nothing, whatever it names.
+
+    Raises:
+        UnknownMessage, UnreadableMeta.
+    """
+    run_id = observed.meta.run_id
+    if message_id is None:
+        return run_view(service.store, observed, calls, caller)
+    message = observed.meta.message(message_id)
+    if message is None:
+        raise UnknownMessage(run_id, message_id, [m.message_id for m in observed.meta.pending])
+    view = run_view(service.store, observed, calls, caller, message_id, to_asker=is_asker)
+    if is_asker and message.message_status is MessageStatus.REPLIED:
+        with suppress(MessageClosed):  # the run ended meanwhile; the answer stays readable
+            service.store.update(run_id, transitions.ReplyAcknowledged(message_id=message_id), now())
+    return view
 
 
 def message_view(message: Message) -> MessageView:

@@ -217,14 +217,9 @@ class Watchlist:
 
     def _count_others(self) -> tuple[int, int]:
         """Return how many runs of other parents work, and how many of these ask."""
-        working = asking = 0
-        for run_id in self._others:
-            with suppress(SubagentError):
-                meta = self._service.store.read(run_id)
-                if not meta.status.is_terminal:
-                    working += 1
-                    asking += meta.pending_questions > 0
-        return working, asking
+        others = self._service.store.readable(self._others)
+        working = [meta for meta in others if not meta.status.is_terminal]
+        return len(working), sum(meta.pending_questions > 0 for meta in working)
 
 
 # -- Changes of runs, and waiting for them: subscribe, read, then wait. Nothing is lost in between.
@@ -378,7 +373,7 @@ MAX_STEP_CHARACTERS = 120
 
 def progress_text(store: RunStore, run_ids: Iterable[str]) -> str:
     """Return what these runs do, as far as they can be read; runs that have ended are left out."""
-    metas = [meta for run_id in sorted(run_ids) if (meta := _at_work(store, run_id)) is not None]
+    metas = [meta for meta in store.readable(sorted(run_ids)) if not meta.status.is_terminal]
     if not metas:
         return "still waiting"
     words = [_words(store, meta) for meta in metas[:MAX_SHOWN_RUNS]]
@@ -386,14 +381,6 @@ def progress_text(store: RunStore, run_ids: Iterable[str]) -> str:
         return words[0]
     more = [f"and {len(metas) - len(words)} more"] if len(metas) > len(words) else []
     return f"{len(metas)} at work: {'; '.join([*words, *more])}"
-
-
-def _at_work(store: RunStore, run_id: str) -> RunMeta | None:
-    try:
-        meta = store.read(run_id)
-    except SubagentError:
-        return None  # the answer of the call says so
-    return None if meta.status.is_terminal else meta
 
 
 def _words(store: RunStore, meta: RunMeta) -> str:

@@ -83,7 +83,7 @@ async def connect_servers(
 
 
 class AgentAsServer(ServerConnection):
-    """An agent that its parent has as an MCP server (`verbs/served_agents.py`): one tool, and no process.
+    """An agent that its parent has as an MCP server (`agents/named_servers.py`): one tool, and no process.
 
     So it has all that a server has (`prefix`, `enabledTools`, functions of code mode), and a call does what
     a call of the parent's own tools does: the clock stands still while it waits for the run.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from subagent_server import extensions
+from subagent_server.agents.known_names import ALWAYS, verdict_of
 from subagent_server.loop.loop import Loop
 from subagent_server.loop.model import (
     DEFAULT_MAX_TOKENS,
@@ -52,8 +53,7 @@ from subagent_server.toolbox.todo_list import todo_tools
 from subagent_server.toolbox.tool import RunTools, Tool
 from subagent_server.toolbox.workspace import off_loop
 from subagent_server.verbs.inputs import copied_inputs
-from subagent_server.verbs.scripts import is_scripted
-from subagent_server.verbs.tool_names import ALWAYS, verdict_of
+from subagent_server.verbs.service import is_scripted
 from subagent_server.worker.previous_run import read_previous_runs
 from subagent_server.worker.runners import RunnerSetup
 from subagent_server.worker.sandbox_setup import (

@@ -23,8 +23,7 @@ from subagent_server.run.stderr import log
 from subagent_server.sandbox.verify import rehearse_box
 from subagent_server.settings import read_settings
 from subagent_server.verbs.access import USER
-from subagent_server.verbs.scripts import KEY, new_key
-from subagent_server.verbs.service import open_service
+from subagent_server.verbs.service import KEY, new_key, open_service
 from subagent_server.verbs.start import StartOrder, start_agent
 from subagent_server.worker.__main__ import work
 from subagent_server.worker.worker_run import WorkerRun

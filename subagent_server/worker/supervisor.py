@@ -21,9 +21,8 @@ from subagent_server.run.stderr import half_upgraded, lack_of_room, log_exceptio
 from subagent_server.run.store import RunStore
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.toolbox.run_context import RunOver
-from subagent_server.verbs.elsewhere import is_here
 from subagent_server.verbs.export_run import export_end
-from subagent_server.verbs.reconcile import observe
+from subagent_server.verbs.reconcile import is_here, observe
 from subagent_server.verbs.run_worktree import settle_if_possible
 from subagent_server.worker.protected_paths import ExecutedWatch, protected_paths
 from subagent_server.worker.run_end import LeftBehind, close_journal, end_run

@@ -2,8 +2,8 @@
 
 import pytest
 
-from subagent_server.agents.expand import MissingVariable, expand, expand_definition
-from subagent_server.agents.model_names import ALIASES, DEFAULT_MODEL, resolve_model
+from subagent_server.agents.known_names import ALIASES, DEFAULT_MODEL, resolve_model
+from subagent_server.agents.variables import MissingVariable, expand, expand_definition
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 
 

@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from subagent_server.agents.discover import discover
 from subagent_server.agents.formats import load_agent_file
-from subagent_server.agents.model_names import ALIASES
+from subagent_server.agents.known_names import ALIASES
 from subagent_server.agents.templates import EXAMPLE_AGENTS
 from subagent_server.run.agent_definition import (
     AgentDefinition,

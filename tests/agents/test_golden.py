@@ -58,7 +58,7 @@ def _read(path: Path) -> Iterator[str]:
     for key, value in {"description": "", **({} if more else {"systemPrompt": ""}), **agent}.items():
         if value != USUAL.get(key):
             yield f"{key} = {json.dumps(value, ensure_ascii=False)}"
-    for note in loaded.notes:
+    for note in loaded.problems:
         yield f"{note.kind}{_line(note.line)}: {note.reason}"
 
 

@@ -1,6 +1,6 @@
 """Which secrets a definition holds itself."""
 
-from subagent_server.agents.redact import hidden_values
+from subagent_server.agents.variables import hidden_values
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from subagent_server.agents.discover import discover
 from subagent_server.agents.formats import load_agent_file, load_config
-from subagent_server.agents.redact import redact
+from subagent_server.agents.variables import redact
 from subagent_server.agents.yaml_reader import MAX_BYTES, AgentFileError
 from subagent_server.run.agent_definition import AgentDefinition
 from tests.helpers.scale import times

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.agents.mcp_json import UnknownServer, read_server_file, with_named_servers
+from subagent_server.agents.named_servers import UnknownServer, read_server_file, with_named_servers
 from subagent_server.agents.yaml_reader import AgentFileError
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 

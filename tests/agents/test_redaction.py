@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from subagent_server.agents.redact import redact
+from subagent_server.agents.variables import redact
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 
 VARIABLES = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.agents.formats import load_agent_file
-from subagent_server.agents.trust_list import (
+from subagent_server.verbs.trust_check import (
     TrustNotKept,
     differences,
     forget_project,

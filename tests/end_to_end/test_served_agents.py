@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from subagent_server.agents.named_servers import serves_config
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.states import Status
 from subagent_server.verbs.check_agent import AgentChecker
-from subagent_server.verbs.served_agents import serves_config
 from tests.helpers.mcp_servers import definition, scripted
 from tests.helpers.turns import asks, call, says, tool_results
 from tests.helpers.world import World

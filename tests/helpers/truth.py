@@ -12,10 +12,9 @@ from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.examine import Defect, examine
-from subagent_server.verbs.questions import view_for
 from subagent_server.verbs.reconcile import open_run
 from subagent_server.verbs.service import Service
-from subagent_server.verbs.views import AS_TOOLS, RunView
+from subagent_server.verbs.views import AS_TOOLS, RunView, view_for
 
 
 def check_status(service: Service, run_id: str, message_id: str | None = None) -> RunView:

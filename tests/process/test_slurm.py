@@ -11,7 +11,7 @@ from subagent_server.process.launcher import LocalLauncher, Sight
 from subagent_server.run.agent_definition import Placement
 from subagent_server.run.states import Status
 from subagent_server.settings import read_settings
-from subagent_server.verbs.placement import BadSlurmSettings, launcher_for
+from subagent_server.verbs.own_settings import BadSlurmSettings, launcher_for
 from tests.helpers.fake_slurm import FakeSlurm, fake_slurm
 from tests.helpers.runs import RUN_ID
 from tests.helpers.turns import asks, says

@@ -17,8 +17,7 @@ from subagent_server.run.records import LaunchInfo, RunResult
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import StopRequested
-from subagent_server.verbs.elsewhere import SETTLE_SECONDS, Facts, judge
-from subagent_server.verbs.reconcile import observe
+from subagent_server.verbs.reconcile import SETTLE_SECONDS, Facts, judge, observe
 from subagent_server.worker.supervisor import ParentWatch
 from tests.helpers.files import names
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from subagent_server.agents.known_names import missing_sentence, missing_tools, verdict_of
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.verbs.check_agent import AgentChecker
-from subagent_server.verbs.tool_names import missing_sentence, missing_tools, verdict_of
 from tests.helpers.truth import check_status
 from tests.helpers.turns import call, cites, says, search, used
 from tests.helpers.world import World

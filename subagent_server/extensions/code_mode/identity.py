@@ -14,7 +14,7 @@ from typing import Any
 
 import rfc8785
 
-from subagent_server.agents.model_names import resolve_model
+from subagent_server.agents.known_names import resolve_model
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument
 from subagent_server.run.states import Status

@@ -43,7 +43,7 @@ from subagent_server.extensions.evals.trials import Evaluation, TrialResult
 from subagent_server.run.errors import choices
 from subagent_server.run.processes import now
 from subagent_server.run.states import timestamp
-from subagent_server.verbs.scripts import PlayedScript
+from subagent_server.verbs.service import PlayedScript
 from subagent_server.verbs.trust_check import TrustCheck
 
 DEFAULT_JOBS = 2

@@ -37,8 +37,7 @@ from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.questions import reply
 from subagent_server.verbs.reconcile import open_run, tree_usage
 from subagent_server.verbs.run_worktree import directory_before_worktree
-from subagent_server.verbs.scripts import PlayedScript
-from subagent_server.verbs.service import Service
+from subagent_server.verbs.service import PlayedScript, Service
 from subagent_server.verbs.start import StartOrder, start
 from subagent_server.verbs.wait_for_runs import Changes, Wait, wait_until
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 from subagent_server.extensions.simulator import Simulator, parse_script
 from subagent_server.run.errors import LaunchFailed, SubagentError
-from subagent_server.verbs.scripts import ADDRESS, KEY
+from subagent_server.verbs.service import ADDRESS, KEY
 
 
 @contextmanager

@@ -39,8 +39,7 @@ from subagent_server.verbs.access import USER
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.export_run import VARIABLE as OTLP
 from subagent_server.verbs.reconcile import open_run
-from subagent_server.verbs.scripts import new_key, scripted_environment
-from subagent_server.verbs.service import Service, open_service
+from subagent_server.verbs.service import Service, new_key, open_service, scripted_environment
 from subagent_server.verbs.start import StartOrder, start_agent
 from subagent_server.verbs.trust_check import TrustCheck
 

@@ -1,14 +1,16 @@
-"""Find names in an agent's `tools` and `agents` that nothing offers, and conditions that cannot be kept.
+"""The names in an agent file: of models, of tools, and of agents; which of them are known, and the nearest.
 
-`verbs/check_agent.py` asks for all doors. The view and the log of a run show these sentences.
+`verbs/check_agent.py` asks for all doors. The view and the log of a run show the sentences about names that
+nothing offers, and about conditions that cannot be kept.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
+from itertools import islice
 
-from subagent_server.agents.model_names import resolve_model, unknown_model
 from subagent_server.run.agent_definition import (
     CODE_TOOL_NAME,
     NAMES,
@@ -20,8 +22,84 @@ from subagent_server.run.agent_definition import (
 )
 from subagent_server.run.errors import shorten
 
-_MOST_NAMED = 10
 _MOST_COMPARED = 80
+
+
+def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return the known name that was probably meant, or None. Long names and lists are compared in part."""
+    near = get_close_matches(name[:_MOST_COMPARED], list(islice(known, _MOST_COMPARED)), 1, likeness)
+    return near[0] if near else None
+
+
+# -- Models: the aliases of agent files (`sonnet`, `opus`, ...), and the ids that the API knows.
+
+
+_SONNET = "claude-sonnet-5-5"
+
+DEFAULT_MODEL = _SONNET
+"""The model of an agent that names none, or says `inherit`: a run has no session to inherit one from."""
+
+ALIASES: Mapping[str, str] = {
+    "sonnet": _SONNET,
+    "opus": "claude-opus-5-5",
+    "haiku": "claude-haiku-5-5",
+    "fable": "claude-fable-5-2",
+    "mythos": "claude-mythos-5-2",
+    "inherit": DEFAULT_MODEL,
+    "default": DEFAULT_MODEL,
+}
+
+
+def resolve_model(name: str | None) -> str:
+    """Return the model id for `name`; a name that is not an alias is an id and stays unchanged.
+
+    Case does not matter to an alias. The long-context mark of agent files in the wild (`sonnet[1m]`) and a
+    provider before the id (`anthropic/claude-...`) are dropped: the API knows neither. A title such as
+    `Claude Sonnet 4.5` becomes its id.
+    """
+    text = (name or "").strip()
+    bare = text.removeprefix("anthropic/").removesuffix("[1m]")
+    title = bare.partition(" (")[0].lower()  # `Claude Sonnet 4.5 (copilot)`
+    model = re.sub(r"[ .]+", "-", title) if title.startswith("claude ") else bare
+    return ALIASES.get(bare.lower(), model) or DEFAULT_MODEL
+
+
+def misspelt_alias(name: str | None) -> str | None:
+    """Return the alias that was probably meant by a name that is neither an alias nor the id of a Claude."""
+    model = resolve_model(name).lower()
+    if "claude" in model:
+        return None
+    return nearest(model, ALIASES, likeness=0.75)
+
+
+def has_known_price(name: str | None) -> bool:
+    """Whether the list prices know the model, so that a budget can be kept."""
+    # Imported here: only an agent with a budget pays for it.
+    from genai_prices.data_snapshot import get_snapshot
+
+    try:
+        get_snapshot().find_provider_model(resolve_model(name), None, "anthropic", None)
+    except LookupError:
+        return False
+    return True
+
+
+def unknown_model(agent: AgentDefinition) -> str | None:
+    """Return a sentence on a model that the API surely has not; at another address it may be there."""
+    is_elsewhere = agent.runner != "messages" or agent.base_url
+    for model in map(resolve_model, () if is_elsewhere else (agent.model, *agent.other_models)):
+        if "claude" not in model.lower() and not misspelt_alias(model):
+            why = f"model {shorten(model)} is no known model of the Messages API, and it has no known price"
+            return (
+                f"{why}: name one such as sonnet, give the `baseUrl` that has it, or choose another `runner`."
+            )
+    return None
+
+
+# -- Tools and agents.
+
+
+_MOST_NAMED = 10
 ALWAYS = frozenset({"ask_parent", "askuserquestion", "final_answer", "structuredoutput"})
 """Names that mean what every run has without naming it."""
 _STARTS_AGENTS = frozenset(
@@ -97,8 +175,8 @@ def _missing_servers(names: Sequence[str], servers: Sequence[str]) -> list[Missi
             not any(server == known or server.startswith(f"{known}__") for known in servers)
             and "*" not in server
         ):
-            near = get_close_matches(server.partition("__")[0], servers, 1)
-            missing.append(MissingName(name, f"mcp__{near[0]}" if near else None))
+            near = nearest(server.partition("__")[0], servers)
+            missing.append(MissingName(name, near and f"mcp__{near}"))
     return missing
 
 
@@ -124,7 +202,7 @@ def missing_agents(agent: AgentDefinition, known: Collection[str] | None) -> lis
     """Return the names in `agents` of agents that are not there; nothing is missing if `known` is None."""
     if known is None:
         return []
-    return [MissingName(name, _near_agent(name, known)) for name in agent.agents if name not in known]
+    return [MissingName(name, nearest(name, known)) for name in agent.agents if name not in known]
 
 
 def missing_sentence(key: str, missing: Sequence[MissingName]) -> str | None:
@@ -180,19 +258,14 @@ def _missing(name: str) -> MissingName:
     plain = name.partition("(")[0].strip().lower()
     if plain in _ELSEWHERE:
         return MissingName(name, _ELSEWHERE[plain])
-    return MissingName(name, _nearest(plain[:_MOST_COMPARED]))
-
-
-def _near_agent(name: str, known: Collection[str]) -> str | None:
-    near = get_close_matches(name[:_MOST_COMPARED], list(known)[:_MOST_COMPARED], 1)
-    return near[0] if near else None
+    return MissingName(name, _nearest_tool(plain))
 
 
 @lru_cache(maxsize=1_000)
-def _nearest(plain: str) -> str | None:
+def _nearest_tool(plain: str) -> str | None:
     by_name = {known.lower(): known for known in NAMES}
-    near = get_close_matches(plain, by_name, 1)
-    return by_name[near[0]] if near else None
+    near = nearest(plain, by_name)
+    return near and by_name[near]
 
 
 def _plain(name: str) -> str:

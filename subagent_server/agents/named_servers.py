@@ -1,19 +1,26 @@
-"""MCP servers named but not defined by an agent file: looked up in the files of Claude Code.
+"""MCP servers that an agent file only names, and those that are agents of this installation.
 
-The order is: the `.mcp.json` nearest upwards from the start directory of the server or command, then the
-`.mcp.json` nearest upwards from the agent file, then `mcpServers` of `~/.claude.json`. The working directory
-of a run never counts: a repository that an agent works in must not choose the programs behind a name.
+Servers that are named but not defined are looked up in the files of Claude Code. The order is: the
+`.mcp.json` nearest upwards from the start directory of the server or command, then the `.mcp.json` nearest
+upwards from the agent file, then `mcpServers` of `~/.claude.json`. The working directory of a run never
+counts: a repository that an agent works in must not choose the programs behind a name.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from subagent_server.agents.agent_file import Reading, read_servers
+from subagent_server.agents.formats import load_config
+from subagent_server.agents.known_names import nearest
 from subagent_server.agents.yaml_reader import (
     AgentFileError,
     Block,
@@ -25,12 +32,11 @@ from subagent_server.agents.yaml_reader import (
     parse,
     read_text,
 )
-from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
-from subagent_server.run.errors import CallerError, shorten
+from subagent_server.run.agent_definition import AgentDefinition, ServedAgent, ServerDefinition
+from subagent_server.run.errors import BadArgument, CallerError, shorten
 
 PROJECT_FILE = ".mcp.json"
 USER_FILE = ".claude.json"
-_MOST_COMPARED = 80
 
 
 class UnknownServer(CallerError):
@@ -38,7 +44,7 @@ class UnknownServer(CallerError):
 
     code = "unknown_server"
 
-    def __init__(self, name: str, looked_in: list[Path], near: str | None = None) -> None:
+    def __init__(self, name: str, looked_in: list[Path], near: str | None) -> None:
         places = " nor in ".join(str(path) for path in looked_in) or f"any {PROJECT_FILE} from here upwards"
         meant = f" (nearest: {shorten(near)})" if near else ""
         super().__init__(
@@ -62,7 +68,7 @@ class ServerFiles:
     """Files that define servers, each read once, however many agents name servers in it."""
 
     def __init__(self) -> None:
-        self._read: dict[Path, Value | AgentFileError] = {}
+        self._servers = cache(_servers_in)
 
     def server(self, path: Path, name: str) -> ServerDefinition | None:
         """Return the server of this name, if the file has it; faults of other servers do not matter.
@@ -82,17 +88,6 @@ class ServerFiles:
         """Return the names of the servers in a file. Raises as `server`."""
         servers = self._servers(path)
         return list(servers) if isinstance(servers, Block) else []
-
-    def _servers(self, path: Path) -> Value:
-        if path not in self._read:
-            try:
-                self._read[path] = _servers_in(path)
-            except AgentFileError as error:
-                self._read[path] = error
-        read = self._read[path]
-        if isinstance(read, AgentFileError):
-            raise read
-        return read
 
 
 def find_named_servers(
@@ -177,9 +172,8 @@ def _look_up(name: str, paths: list[Path], users: Path | None, files: ServerFile
     for path in paths:
         if (server := files.server(path, name)) is not None:
             return FoundServer(name, server, path, is_users=path == users)
-    known = [known for path in paths for known in files.names(path)[:_MOST_COMPARED]]
-    near = get_close_matches(name[:_MOST_COMPARED], known, 1)
-    raise UnknownServer(name, paths, near[0] if near else None)
+    known = [known for path in paths for known in files.names(path)]
+    raise UnknownServer(name, paths, nearest(name, known))
 
 
 def _servers_in(path: Path) -> Value:
@@ -208,3 +202,107 @@ def _from_json(value: Any) -> Value:
     if isinstance(value, list):
         return [_from_json(item) for item in value]
     return value if isinstance(value, str) else Plain(json.dumps(value))
+
+
+# -- Entries that start `subagent serve --config FILE`: agents that an agent file names as MCP servers.
+#
+# No process is started for such an entry. Its agent becomes one that the run may start: depth, budget,
+# directory and trust are those of every child, and neither a box nor the variables of a process are in the
+# way. The program has to be this installation, by its inode; of another program, nothing is assumed.
+
+
+_NAME = "subagent"
+_MODULE = ["-m", "subagent_server"]
+
+
+def serves_config(server: ServerDefinition, path: str | None) -> bool:
+    """Whether an entry starts `serve --config` of this installation; `path` is the variable PATH."""
+    words = _own_words(server, path)
+    return words[:1] == ["serve"] and any(word.partition("=")[0] == "--config" for word in words)
+
+
+def _own_words(server: ServerDefinition, path: str | None) -> list[str]:
+    """Return the arguments for `subagent`; none if the entry starts another program."""
+    if server.type != "stdio" or not server.command or "\0" in server.command:
+        return []
+    found = shutil.which(server.command, path=path)
+    if found is None:
+        return list(server.args) if server.command == _NAME else []
+    if server.args[:2] == _MODULE and _is_one_of(found, [sys.executable]):
+        return list(server.args[2:])
+    directories = {str(Path(sys.executable).parent), *map(_scripts, ("venv", "posix_user", "posix_prefix"))}
+    return list(server.args) if _is_one_of(found, [f"{place}/{_NAME}" for place in directories]) else []
+
+
+def _scripts(scheme: str) -> str:
+    return sysconfig.get_path("scripts", scheme) if scheme in sysconfig.get_scheme_names() else ""
+
+
+def _is_one_of(found: str, ours: Sequence[str]) -> bool:
+    """Whether a program is one of these; the interpreter that a venv links to is not that of the venv."""
+    for program in ours:
+        with suppress(OSError):
+            is_link = Path(program).name != _NAME
+            here = Path(found).parent.samefile(Path(program).parent) if is_link else True
+            if here and Path(found).samefile(program):
+                return True
+    return False
+
+
+def served_agent(name: str, server: ServerDefinition, source: Path | None, cwd: Path) -> ServedAgent:
+    """Return the agent of an entry that `serves_config`, as its file is now.
+
+    The path is relative to the file that has the entry; what is not there is looked up in `cwd`.
+
+    Raises:
+        AgentFileError: the file cannot be used.
+        BadArgument: the entry asks for what only a process could keep.
+    """
+    key = f"mcpServers.{name}"
+    words = [part for word in server.args[server.args.index("serve") + 1 :] for part in _split(word)]
+    if len(words) != 2 or words[0] != "--config":
+        raise BadArgument(f"{key}.args can only be `serve --config FILE`: leave the others out.")
+    for field, asked in (
+        ("sandbox: true", server.sandbox is True),
+        ("network", server.network is not None),
+        ("sandboxRead", server.sandbox_read),
+        ("sandboxWrite", server.sandbox_write),
+    ):
+        if asked:
+            raise BadArgument(
+                f"{key} has {field}, and its agent's own file says where the agent works: leave it out."
+            )
+    agent = load_config(_config(words[1], source, cwd))
+    return ServedAgent(entry=server, agent=agent.model_copy(update={"env": {**server.env, **agent.env}}))
+
+
+def _split(word: str) -> list[str]:
+    return ["--config", word.removeprefix("--config=")] if word.startswith("--config=") else [word]
+
+
+def _config(text: str, source: Path | None, cwd: Path) -> Path:
+    """Return the file that an entry names. Raises AgentFileError: no file can have such a name."""
+    try:
+        named = Path(text).expanduser()
+        beside = cwd if source is None else source.parent
+        return Path(os.path.realpath(beside / named if (beside / named).exists() else cwd / named))
+    except (RuntimeError, ValueError) as error:  # the home of nobody, a NUL
+        raise AgentFileError(Path(shorten(text)), "no file can be found under this name") from error
+
+
+def served_below(
+    agents: Mapping[str, AgentDefinition], path: str | None, cwd: Path
+) -> Iterator[AgentDefinition]:
+    """Yield the agents that the files of these name as MCP servers, and those that they name, each once."""
+    pending, seen = list(agents.values()), set[Path | None]()
+    while pending:
+        above = pending.pop()
+        for name, server in above.mcp_servers.items():
+            with suppress(AgentFileError, BadArgument):
+                if not serves_config(server, path):
+                    continue
+                agent = served_agent(name, server, above.source, cwd).agent
+                if agent.source not in seen:
+                    seen.add(agent.source)
+                    pending.append(agent)
+                    yield agent

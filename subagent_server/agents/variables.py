@@ -1,17 +1,129 @@
-"""A definition as it may stand on disk: secret-looking values become `***`, references to secrets stay.
+"""Variables and secrets in a definition: `${VAR}` is replaced for a run, secrets are masked for the disk.
 
-`${VAR}` names a secret without being a secret, and so is kept; a literal is judged by its name and by its
-look. Masking too much costs little here, because a run gets its real definition another way.
+A variable is left as it is until a run starts, then taken from the environment of the run.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from subagent_server.agents.expand import REFERENCE
+from pydantic import BaseModel
+
+from subagent_server.agents.yaml_reader import camel
 from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.errors import CallerError
 from subagent_server.run.secrets import MASK, TOKENS, is_secret_name, looks_random, without_shapes
+
+REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
+"""`${VAR}`, `${VAR:-text where it is unset}`, and `$${` for a literal `${`."""
+_MOST_MISSING = 10
+_OF_AGENT = ("cwd", "base_url", "command", "args")
+_OF_SERVER = ("command", "args", "env", "url", "headers")
+"""The fields in which variables are replaced, besides the `env` of an agent."""
+
+
+class MissingVariable(CallerError):
+    """A definition refers to a variable that is not set."""
+
+    code = "missing_variable"
+
+    def __init__(self, variable: str, where: str) -> None:
+        place = f" for {where}" if where else ""
+        super().__init__(
+            f"The environment variable {variable} is not set{place}: set it where the server starts."
+        )
+        self.variable = variable
+        self.where = where
+
+
+def expand(value: str, environment: Mapping[str, str], where: str = "") -> str:
+    """Return `value` with every `${VAR}` replaced from `environment`; `where` goes into the error.
+
+    Anything else with a dollar sign (`$HOME`, `${x%.py}`) stays: it is for a shell to read.
+
+    Raises:
+        MissingVariable: a variable is not set and has no default.
+    """
+
+    def replacement(match: re.Match[str]) -> str:
+        name, default = match["name"], match["default"]
+        if name is None:
+            return "${"
+        found = environment.get(name)
+        if found is None or (default is not None and not found):
+            found = default
+        if found is None:
+            raise MissingVariable(name, where)
+        return found
+
+    return REFERENCE.sub(replacement, value)
+
+
+def expand_definition(definition: AgentDefinition, environment: Mapping[str, str]) -> AgentDefinition:
+    """Return `definition` ready for a run: variables replaced in `env`, programs, URLs and servers.
+
+    The agent's own `env` is read against `environment`; everything else sees both. Prompts, descriptions and
+    schemas are literal.
+
+    Raises:
+        MissingVariable: a variable is not set; the error names it and the field.
+    """
+    env = _expanded(definition, ("env",), environment)["env"]
+    both = {**environment, **env}
+    servers = {
+        name: server.model_copy(update=_expanded(server, _OF_SERVER, both, f"mcpServers.{name}."))
+        for name, server in definition.mcp_servers.items()
+    }
+    changes = {"env": env, "mcp_servers": servers}
+    return definition.model_copy(update=changes | _expanded(definition, _OF_AGENT, both))
+
+
+def _expanded(
+    part: BaseModel, fields: Sequence[str], environment: Mapping[str, str], where: str = ""
+) -> dict[str, Any]:
+    """Return these fields of a part of a definition, with variables replaced in each of their texts."""
+
+    def expanded(value: Any, at: str) -> Any:
+        if isinstance(value, dict):
+            return {key: expanded(item, f"{at}.{key}") for key, item in value.items()}
+        if isinstance(value, list):
+            return [expanded(item, at) for item in value]
+        return None if value is None else expand(value, environment, at)
+
+    return {name: expanded(getattr(part, name), where + camel(name)) for name in fields}
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """A definition with its variables replaced as far as they are set; the others stay as they are."""
+
+    definition: AgentDefinition
+    missing: list[MissingVariable]
+
+
+def expand_as_far_as_set(definition: AgentDefinition, environment: Mapping[str, str]) -> Expanded:
+    """Return the definition expanded as far as possible, and each variable that is not set.
+
+    After ten missing variables the rest is not looked at, and the definition is returned as it was.
+    """
+    known, missing = dict(environment), list[MissingVariable]()
+    while len(missing) < _MOST_MISSING:
+        try:
+            return Expanded(expand_definition(definition, known), missing)
+        except MissingVariable as error:
+            missing.append(error)
+            # The variable stands for itself from now on, so that the next round comes to the next one.
+            known[error.variable] = f"${{{error.variable}}}"
+    return Expanded(definition, missing)
+
+
+# -- A definition as it may stand on disk: secret-looking values become `***`, references to secrets stay.
+#
+# `${VAR}` names a secret without being a secret, and so is kept; a literal is judged by its name and by its
+# look. Masking too much costs little here, because a run gets its real definition another way.
+
 
 _HARMLESS_VALUE = re.compile(r"(?i:true|false|yes|no|none|auto)?")
 
