@@ -161,10 +161,10 @@ async def _status(context: ToolContext, call: Call) -> Answer:
     found = await asyncio.to_thread(
         agent_statuses, context.service, call.arguments["agent_ids"], context.caller, call.http_url
     )
-    for shown in found:
-        if shown.meta is not None and context.shown.revision(shown.meta.run_id) < ENDED:
-            await context.note(shown.meta)
-    return {LIST: [_wire(shown.status) for shown in found]}
+    for _, meta in found:
+        if meta is not None and context.shown.revision(meta.run_id) < ENDED:
+            await context.note(meta)
+    return {LIST: [_wire(status) for status, _ in found]}
 
 
 async def _complete(context: ToolContext, call: Call) -> Answer:

@@ -95,8 +95,10 @@ def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path
     return None
 
 
-def is_missing(command: str, path: str | None, cwd: Path | None) -> bool:
+def _is_missing(command: str, path: str | None, cwd: Path | None) -> bool:
     """Whether a program is surely not there. Without `cwd`, a relative path may lead anywhere."""
+    if not command or _has_unset(command):
+        return False
     if os.sep in command:
         return (cwd is not None or Path(command).is_absolute()) and shutil.which(
             (cwd or Path()) / command
@@ -319,9 +321,7 @@ class AgentChecker:
         """Yield the refusal of an agent whose runs need a program that is not there."""
         checks = _runner_checks(agent)
         command = (checks.program_of(agent) or "").strip() if checks is not None else ""
-        if checks is None or not command or _has_unset(command):
-            return
-        if is_missing(command, self._environment(agent).get("PATH"), cwd):
+        if checks is not None and _is_missing(command, self._environment(agent).get("PATH"), cwd):
             message = f"The program {shorten(command)} of the runner {agent.runner} is not here: "
             yield Refusal(f"{message}{checks.installing(agent)}.", "runner", in_file=False)
 
@@ -353,19 +353,42 @@ class AgentChecker:
         for key, name in asked.items() if reason is not None else ():
             yield Refusal(f"{key} cannot be kept: {reason}.", f"mcpServers.{name}", in_file=False)
         for name, server in agent.mcp_servers.items():
-            key = f"mcpServers.{name}"
-            if server.type == "stdio":
-                yield from self._of_program(agent, name, server, cwd)
-                yield from self._of_place_outside(agent, name, server, cwd)
-            elif server.url and not _has_unset(server.url) and not is_http_url(server.url):
-                message = f"{key}.url must begin with http:// or https:// and name a host."
-                if not any(fault.startswith(f"{key}.url ") for fault in agent.faults):
-                    yield Refusal(message, key, in_file=False)
+            for sentence in self._of_server(agent, name, server, cwd):
+                yield Refusal(sentence, f"mcpServers.{name}", in_file=False)
+
+    def _of_server(
+        self, agent: AgentDefinition, name: str, server: ServerDefinition, cwd: Path | None
+    ) -> Iterator[str]:
+        """Yield why a server cannot be reached, or started where it is to work, unless the call decides."""
+        key, settings, environment = f"mcpServers.{name}", self._service.settings, self._environment(agent)
+        if server.type != "stdio":
+            is_noted = any(fault.startswith(f"{key}.url ") for fault in agent.faults)
+            is_judged = is_noted or not server.url or _has_unset(server.url)
+            if not is_judged and not is_http_url(server.url or ""):
+                yield f"{key}.url must begin with http:// or https:// and name a host."
+            return
+        command = (server.command or "").strip()
+        if _is_missing(command, server.env.get("PATH", environment.get("PATH")), cwd):
+            yield (
+                f"The MCP server {shorten(name)} cannot be started, because its program {shorten(command)} "
+                "is not here: install it, or fix the command."
+            )
+        if server.sandbox is not False or _has_unset(" ".join([command, *server.args])):
+            return
+        if not agent.is_built_in:
+            yield f"{key}.sandbox cannot be kept: {_starts_servers(agent)}."
+            return
+        try:
+            here, written = [cwd or settings.cwd], written_directories(settings)
+            outside_start(agent, server, environment, settings.state_directory, here, written)
+        except NotOutside as error:
+            why = f"{key} cannot work outside of every box (sandbox: false): {error.why}"
+            yield f"{why}; without the key it works in a box of its own."
 
     def _no_box_for_servers(self, agent: AgentDefinition, cwd: Path | None) -> str | None:
         """Return why the servers of an agent surely have no box, as a part of a sentence."""
         if not agent.is_built_in:
-            return f"the program of the runner {agent.runner} starts the servers itself"
+            return _starts_servers(agent)
         try:
             find_program(self._service.settings.environment, cwd or self._service.settings.cwd)
         except BoxRefused as refusal:
@@ -382,41 +405,6 @@ class AgentChecker:
             why = f"it is this installation, so its agent is started by {each.agent.tool_name} as any other"
             known[name] = ServerPlace("runner", "in the run itself", why)
         return known
-
-    def _of_place_outside(
-        self, agent: AgentDefinition, name: str, server: ServerDefinition, cwd: Path | None
-    ) -> Iterator[Refusal]:
-        """Yield the refusal of a server that may not work outside of every box."""
-        settings = self._service.settings
-        if server.sandbox is not False or _has_unset(" ".join([server.command or "", *server.args])):
-            return
-        key = f"mcpServers.{name}"
-        if not agent.is_built_in:
-            why = f"the program of the runner {agent.runner} starts the servers itself"
-            yield Refusal(f"{key}.sandbox cannot be kept: {why}.", key, in_file=False)
-            return
-        try:
-            here, written = [cwd or settings.cwd], written_directories(settings)
-            environment = self._environment(agent)
-            outside_start(agent, server, environment, settings.state_directory, here, written)
-        except NotOutside as error:
-            message = f"{key} cannot work outside of every box (sandbox: false): {error.why}; "
-            yield Refusal(f"{message}without the key it works in a box of its own.", key, in_file=False)
-
-    def _of_program(
-        self, agent: AgentDefinition, name: str, server: ServerDefinition, cwd: Path | None
-    ) -> Iterator[Refusal]:
-        """Yield the refusal of a server whose program is not there, unless that depends on the call."""
-        command = (server.command or "").strip()
-        if not command or _has_unset(command):
-            return
-        path = server.env.get("PATH", self._environment(agent).get("PATH"))
-        if is_missing(command, path, cwd):
-            message = (
-                f"The MCP server {shorten(name)} cannot be started, because its program {shorten(command)} "
-                "is not here: install it, or fix the command."
-            )
-            yield Refusal(message, f"mcpServers.{name}", in_file=False)
 
 
 class RunnerChecks(Protocol):
@@ -484,6 +472,10 @@ def says_refused(description: str) -> bool:
 
 def _refused_call(doubt: NotTrusted) -> str:
     return f"{_REFUSED_CALL}, because {doubt.remark}"
+
+
+def _starts_servers(agent: AgentDefinition) -> str:
+    return f"the program of the runner {agent.runner} starts the servers itself"
 
 
 def _has_unset(text: str) -> bool:

@@ -1,7 +1,6 @@
 """The agent of `agent_start`: it has no file, only a model, and its run is given a contract as its prompt."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import ConfigDict
@@ -69,18 +68,12 @@ class AgentStatus(Record):
     error: str | None = None
 
 
-@dataclass(frozen=True)
-class ShownAgent:
-    """An agent's status, and the state of its run if that could be read."""
-
-    status: AgentStatus
-    meta: RunMeta | None = None
-
-
 def agent_statuses(
     service: Service, agent_ids: Sequence[str], caller: Caller = USER, url: str | None = None
-) -> list[ShownAgent]:
-    """Return the statuses of agents in their order; one that cannot be read says so in its own object.
+) -> list[tuple[AgentStatus, RunMeta | None]]:
+    """Return the statuses of agents in their order, each with the state of its run.
+
+    One that cannot be read says so in its own object.
 
     `url` is the address of this server, for the addresses of payloads.
 
@@ -90,18 +83,20 @@ def agent_statuses(
     return [_looked_at(service, agent_id, caller, room, url) for agent_id in agent_ids]
 
 
-def _looked_at(service: Service, agent_id: str, caller: Caller, room: int, url: str | None) -> ShownAgent:
+def _looked_at(
+    service: Service, agent_id: str, caller: Caller, room: int, url: str | None
+) -> tuple[AgentStatus, RunMeta | None]:
     try:
         meta = open_run(service, agent_id, caller).meta
     except SubagentError as error:
         name = cut(agent_id.encode("utf-8", "replace").decode(), MAX_NAME_CHARACTERS)
-        return ShownAgent(AgentStatus(agent_id=name, error=cut(error.sentence, room)))
+        return AgentStatus(agent_id=name, error=cut(error.sentence, room)), None
     status = status_of(meta, url)
     if not meta.status.is_terminal:
         words = latest_text(service.store.paths.run(meta.run_id)) or ""
         status = status.model_copy(update={"preview": words[: min(room, MAX_PREVIEW_CHARACTERS)] or None})
     shorter = {"summary": maybe_cut(status.summary, room), "error": maybe_cut(status.error, room)}
-    return ShownAgent(status.model_copy(update=shorter), meta)
+    return status.model_copy(update=shorter), meta
 
 
 def status_of(meta: RunMeta, url: str | None = None) -> AgentStatus:

@@ -108,8 +108,8 @@ def test_an_agent_that_cannot_start_is_stopped_with_the_reason(world: World) -> 
     del world.environment["ANTHROPIC_API_KEY"]
     agent = contract_agent("haiku")
     meta = start_agent(world.service, agent, StartOrder(agent.name, "Count."), USER)
-    (shown,) = agent_statuses(world.service, [meta.run_id])
-    assert shown.status.status == "stopped" and "ANTHROPIC_API_KEY is not set" in (shown.status.error or "")
+    ((status, _),) = agent_statuses(world.service, [meta.run_id])
+    assert status.status == "stopped" and "ANTHROPIC_API_KEY is not set" in (status.error or "")
 
 
 def test_an_agent_that_waits_for_a_slot_is_running_and_may_be_completed(world: World) -> None:

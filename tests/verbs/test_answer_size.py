@@ -128,8 +128,8 @@ def test_a_run_directory_full_of_long_texts_makes_no_long_answer(service: Servic
 def test_the_summaries_of_many_agents_are_shorter_and_those_of_a_few_whole(service: Service) -> None:
     agent_ids = service.store.run_ids()
     few = agent_statuses(service, agent_ids[:3])
-    assert [shown.status.summary for shown in few] == ["s" * 4_000] * 3
+    assert [status.summary for status, _ in few] == ["s" * 4_000] * 3
     many = agent_statuses(service, [*agent_ids, *("\ud800" * 1_000 for _ in range(970))])
-    assert [shown.status.agent_id for shown in many[:NUMBER]] == agent_ids
-    size = len(json.dumps([shown.status.model_dump(mode="json", exclude_none=True) for shown in many]))
+    assert [status.agent_id for status, _ in many[:NUMBER]] == agent_ids
+    size = len(json.dumps([status.model_dump(mode="json", exclude_none=True) for status, _ in many]))
     assert size < 3 * MAX_TOOL_ANSWER_CHARACTERS
