@@ -5,7 +5,6 @@ A variable is left as it is until a run starts, then taken from the environment 
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -95,15 +94,9 @@ def _expanded(
     return {name: expanded(getattr(part, name), where + camel(name)) for name in fields}
 
 
-@dataclass(frozen=True)
-class Expanded:
-    """A definition with its variables replaced as far as they are set; the others stay as they are."""
-
-    definition: AgentDefinition
-    missing: list[MissingVariable]
-
-
-def expand_as_far_as_set(definition: AgentDefinition, environment: Mapping[str, str]) -> Expanded:
+def expand_as_far_as_set(
+    definition: AgentDefinition, environment: Mapping[str, str]
+) -> tuple[AgentDefinition, list[MissingVariable]]:
     """Return the definition expanded as far as possible, and each variable that is not set.
 
     After ten missing variables the rest is not looked at, and the definition is returned as it was.
@@ -111,12 +104,12 @@ def expand_as_far_as_set(definition: AgentDefinition, environment: Mapping[str, 
     known, missing = dict(environment), list[MissingVariable]()
     while len(missing) < _MOST_MISSING:
         try:
-            return Expanded(expand_definition(definition, known), missing)
+            return expand_definition(definition, known), missing
         except MissingVariable as error:
             missing.append(error)
             # The variable stands for itself from now on, so that the next round comes to the next one.
             known[error.variable] = f"${{{error.variable}}}"
-    return Expanded(definition, missing)
+    return definition, missing
 
 
 # -- A definition as it may stand on disk: secret-looking values become `***`, references to secrets stay.

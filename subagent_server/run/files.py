@@ -199,6 +199,20 @@ class Directory:
         finally:
             os.close(descriptor)
 
+    def files_below(self, depth: int) -> Iterator["Entry"]:
+        """Yield the files in this directory and `depth` levels below, and what else stands among them."""
+        names: list[str] = []
+        with suppress(OSError):
+            names = sorted(self.names())
+        for name in names:
+            entry, is_directory = self.entry(name), False
+            with suppress(OSError):  # to read it says what it is instead
+                is_directory = stat.S_ISDIR(entry.stat().st_mode)
+            if not is_directory:
+                yield entry
+            elif depth > 0:
+                yield from self.below(name).files_below(depth - 1)
+
     def exists(self) -> bool:
         """Whether the directory exists, and is a directory. Raises OSError if this cannot be found out."""
         with suppress(FileNotFoundError, NotADirectoryError, NotPlain):

@@ -222,12 +222,10 @@ class AgentChecker:
             refusals.append(Refusal(error.sentence, f"mcpServers.{error.name}"))
         except AgentFileError as error:
             refusals.append(Refusal(error.sentence, "mcpServers", in_file=False))
-        expanded = expand_as_far_as_set(equipped, self._service.settings.environment)
+        ready, unset = expand_as_far_as_set(equipped, self._service.settings.environment)
         refusals += (
-            Refusal(error.sentence, ".".join(error.where.split(".")[:2]), in_file=False)
-            for error in expanded.missing
+            Refusal(error.sentence, ".".join(error.where.split(".")[:2]), in_file=False) for error in unset
         )
-        ready = expanded.definition
         # 3. What it relies on here, by the values that a run would have.
         refusals += self._of_surroundings(ready)
         cwd = None

@@ -6,7 +6,6 @@ Tested in `tests/cli/test_doctor.py`; the tests in `tests/faults/` and `tests/so
 """
 
 import json
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from functools import reduce
 from subagent_server.process import marks
 from subagent_server.run import durable, locks, processes
 from subagent_server.run.errors import SubagentError, UnknownRun
-from subagent_server.run.files import Directory, Entry
 from subagent_server.run.journal import recorded_usage
 from subagent_server.run.paths import RECORD_BYTES, RunPaths
 from subagent_server.run.records import RunMeta, Transition, Usage
@@ -36,6 +34,8 @@ from subagent_server.verbs.run_worktree import open_worktree
 _WORKING = frozenset({Status.RUNNING, Status.WAITING, Status.REPLIED})
 NOT_SETTLED = "its worktree is not settled, and each reader tries again"
 _LARGEST_SEARCHED = 64 << 20
+_DEEPEST = 4
+"""How deep the files of a run go."""
 
 
 @dataclass(frozen=True)
@@ -228,23 +228,12 @@ def _children(case: _Case) -> Iterator[str]:
 def _secrets(case: _Case) -> Iterator[str]:
     """No value of a secret variable of this process stands in any file of the run."""
     secrets = {name: value.encode() for name, value in secret_values(case.environment).items()}
-    for file in _files_below(case.run.files) if secrets else ():
+    for file in case.run.files.files_below(_DEEPEST) if secrets else ():
         with suppress(OSError):  # not a file that we wrote, or larger than is searched
             content = file.read(_LARGEST_SEARCHED)
             for name, value in secrets.items():
                 if value in content:
                     yield f"{file.path.relative_to(case.run.directory)} holds the value of {name}"
-
-
-def _files_below(directory: Directory, depth: int = 4) -> Iterator[Entry]:
-    """Yield all entries of a directory and its subdirectories, as deep as the files of a run go."""
-    with suppress(OSError):
-        for name in sorted(directory.names()):
-            entry = directory.entry(name)
-            if not stat.S_ISDIR(entry.stat().st_mode):
-                yield entry
-            elif depth > 0:
-                yield from _files_below(directory.below(name), depth - 1)
 
 
 def _shim(case: _Case) -> Iterator[str]:

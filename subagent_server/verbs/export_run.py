@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from subagent_server import __version__
 from subagent_server.run import durable
 from subagent_server.run.errors import SubagentError
-from subagent_server.run.files import Directory, Entry
+from subagent_server.run.files import Entry
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import RunMeta, RunRequest, Usage
 from subagent_server.run.secrets import Masker
@@ -33,7 +33,7 @@ MAX_FILE_BYTES = 64 << 20
 """A larger file of a run is left out, and said."""
 MAX_FILES = 2_000
 """Of one run; the rest is left out, and said."""
-_DEEPEST = 4
+_DEEPEST = 3
 
 
 def export(service: Service, run_ids: Iterable[str], file: BinaryIO, caller: Caller = USER) -> list[str]:
@@ -50,7 +50,9 @@ def export(service: Service, run_ids: Iterable[str], file: BinaryIO, caller: Cal
         for run_id in run_ids:
             meta = open_run(service, run_id, caller).meta
             masker = masker_at_door(service, run_id)
-            for number, (name, entry) in enumerate(_files(service.store.paths.run(run_id))):
+            run = service.store.paths.run(run_id)
+            for number, entry in enumerate(_files(run)):
+                name = f"{run_id}/{entry.path.relative_to(run.directory)}"
                 if number >= MAX_FILES:
                     left_out.append(f"Run {run_id} has more than {MAX_FILES:,} files: the rest is left out.")
                     break
@@ -59,31 +61,18 @@ def export(service: Service, run_ids: Iterable[str], file: BinaryIO, caller: Cal
                 except FileNotFoundError:
                     continue  # it has just been removed
                 except OSError as error:
-                    left_out.append(f"{run_id}/{name} is left out: {error.strerror}.")
+                    left_out.append(f"{name} is left out: {error.strerror}.")
                     continue
-                _add(archive, f"{run_id}/{name}", content, meta.created_at.timestamp())
+                _add(archive, name, content, meta.created_at.timestamp())
     return left_out
 
 
-def _files(run: RunPaths) -> Iterator[tuple[str, Entry]]:
-    """Yield the files of a run that a reader can use, with their names in the archive."""
+def _files(run: RunPaths) -> Iterator[Entry]:
+    """Yield the files of a run that a reader can use."""
     single = (run.request, run.meta, run.result, run.payload, run.events, run.log, run.transcript)
-    for entry in (*single, run.shim, run.exit, run.worker_out):
-        if entry.exists():
-            yield entry.name, entry
+    yield from (entry for entry in (*single, run.shim, run.exit, run.worker_out) if entry.exists())
     for folder in (run.inputs, run.outputs, run.server_logs, run.code):
-        yield from _below(folder, folder.path.name, 1)
-
-
-def _below(folder: Directory, named: str, depth: int) -> Iterator[tuple[str, Entry]]:
-    if depth > _DEEPEST or not folder.exists():
-        return
-    for name in sorted(folder.names()):
-        inner = folder.below(name)
-        if inner.exists():
-            yield from _below(inner, f"{named}/{name}", depth + 1)
-        else:
-            yield f"{named}/{name}", folder.entry(name)
+        yield from folder.files_below(_DEEPEST)
 
 
 def _masked(masker: Masker, content: bytes) -> bytes:
