@@ -244,6 +244,8 @@ STATE_BYTES = 32 << 20
 """How much of a state, a request or a result is read: no run writes more."""
 RECORD_BYTES = 64 << 10
 """The same of the records of a shim."""
+REMOVED_CHILD = ".removed"
+"""In `children/`: what the mark of a removed run becomes. Its cost still counts in the runs above it."""
 _TEMPORARY = re.compile(r"\..+\.tmp|wake\.([A-Za-z0-9_-]+\.)?[0-9]+")
 _MANY_MARKS = 1_000
 _MOST_SLEEPERS = 1_000

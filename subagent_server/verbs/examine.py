@@ -15,7 +15,7 @@ from subagent_server.process import marks
 from subagent_server.run import durable, locks, processes
 from subagent_server.run.errors import SubagentError, UnknownRun
 from subagent_server.run.journal import recorded_usage
-from subagent_server.run.paths import RECORD_BYTES, RunPaths
+from subagent_server.run.paths import RECORD_BYTES, REMOVED_CHILD, RunPaths
 from subagent_server.run.records import RunMeta, Transition, Usage
 from subagent_server.run.secrets import secret_values
 from subagent_server.run.states import (
@@ -178,9 +178,10 @@ def _tree(case: _Case) -> Iterator[str]:
         return
     below = list(children(case.store, meta))
     total = reduce(Usage.plus, (child.with_descendants for child in below), meta.usage)
-    # a mark of a missing part may be of a removed run, and older versions made none
+    # a mark of a missing part may be of a run that is being removed, and older versions made none
+    is_whole = len(below) == len(marks) and not case.run.children.entry(REMOVED_CHILD).exists()
     stated, total = (usage.model_copy(update={"at_least": ()}) for usage in (meta.with_descendants, total))
-    if stated != stated.caught_up(total) or (len(below) == len(marks) and stated != total):
+    if stated != stated.caught_up(total) or (is_whole and stated != total):
         yield f"its withDescendants is {_figures(stated)}, but its runs sum up to {_figures(total)}"
 
 

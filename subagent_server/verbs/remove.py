@@ -26,7 +26,7 @@ from subagent_server.run.errors import (
     shorten,
 )
 from subagent_server.run.files import NotPlain, remove_tree
-from subagent_server.run.paths import RunPaths
+from subagent_server.run.paths import REMOVED_CHILD, RunPaths
 from subagent_server.run.processes import now
 from subagent_server.run.states import SCHEMA_VERSION, Status, is_run_id
 from subagent_server.run.store import RunStore, drop_vain, mark_seen, newer_version, read_request
@@ -318,7 +318,8 @@ def _take_away(store: RunStore, run_id: str, parent: str | None) -> None:
     mark_seen(run)
     with suppress(OSError):
         if parent is not None and is_run_id(parent):
-            store.paths.run(parent).children.entry(run_id).unlink()
+            marks = store.paths.run(parent).children
+            marks.entry(run_id).rename(marks.entry(REMOVED_CHILD))
     remove_tree(taken)
     if taken.exists():
         raise StorageFailed(taken.path, "not all of it could be deleted, though the run is gone")

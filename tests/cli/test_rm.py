@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server.run.paths import REMOVED_CHILD
 from subagent_server.run.records import LaunchInfo
 from subagent_server.verbs.access import token_hash
 from tests.cli.command import Cli, stored, until_watching
@@ -58,7 +59,7 @@ def test_a_parent_is_removed_without_its_children_and_a_child_with_its_mark(cli:
     for child in (first, second):
         (marks.path / child).touch()
     assert cli("rm", first).returncode == 0
-    assert names(marks.path) == [second]
+    assert names(marks.path) == [REMOVED_CHILD, second]
     assert cli("rm", parent).returncode == 0
     assert stored(cli) == [second] and cli("show", second).returncode == 0
 

@@ -111,6 +111,8 @@ def test_runs_of_a_flow_are_pruned_once_it_has_completed(world: World) -> None:
     assert output(world, second) == 1.0
     world.gone(second)
     assert all(each.why is None for each in prune(world.store, Age(), dry_run=True))
+    assert world.cli("rm", child).returncode == 0
+    assert world.cli("doctor", "--runs").returncode == 0, "what the removed run has cost still counts"
 
 
 def test_a_flow_is_continued_by_one_run_whose_record_is_kept_with_its_own(world: World) -> None:
