@@ -22,7 +22,7 @@ from typing import NoReturn
 from subagent_server.process import marks
 from subagent_server.process.zygote_server import close_all_but
 from subagent_server.run import processes
-from subagent_server.run.files import Entry
+from subagent_server.run.files import Entry, held_open
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.processes import Identity
 
@@ -164,12 +164,9 @@ def _clock() -> float:
 
 def _write(run: RunPaths) -> None:
     """Write a beat: the file server sets its time. Raises OSError."""
-    descriptor = run.beat.open(os.O_WRONLY | os.O_CREAT)
-    try:
+    with held_open(run.beat.open(os.O_WRONLY | os.O_CREAT)) as descriptor:
         os.pwrite(descriptor, b"%020d\n" % time.time_ns(), 0)
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # -- Reading: how old something is, by the clock of the file server alone.

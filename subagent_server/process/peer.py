@@ -10,6 +10,7 @@ import socket
 import sys
 
 from subagent_server.run import processes
+from subagent_server.run.files import held_open
 
 _INT = 4
 _SO_PEERPIDFD = 77
@@ -53,12 +54,11 @@ def is_user_outside_boxes(connection: socket.socket) -> bool:
     """
     try:
         pid, uid = credentials(connection)
-        descriptor = _pidfd_of(connection, pid)
-        try:
-            with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:  # noqa: PTH123
-                facts = dict(line.split(":", 1) for line in file if ":" in line)
-        finally:
-            os.close(descriptor)
+        with (
+            held_open(_pidfd_of(connection, pid)) as descriptor,
+            open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file,  # noqa: PTH123
+        ):
+            facts = dict(line.split(":", 1) for line in file if ":" in line)
     except OSError:  # it has ended
         return False
     return uid == os.getuid() and facts.get("NSpid", "").split() == [str(pid)]

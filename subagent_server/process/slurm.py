@@ -20,6 +20,7 @@ from subagent_server.process.launcher import Sight
 from subagent_server.process.remote import KEY, NoAnswer, RemoteLauncher, call, passed_on, path_of
 from subagent_server.run.bounded_command import start
 from subagent_server.run.errors import visible
+from subagent_server.run.files import held_open
 from subagent_server.run.host_programs import NoHostProgram
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.states import is_run_id
@@ -78,15 +79,12 @@ class SlurmLauncher(RemoteLauncher):
         options = ["--no-requeue", "--output=/dev/null", "--chdir=/", *more, *self.options]
         script = "\n".join(["#!/bin/sh", *(f"#SBATCH {option}" for option in options), command, ""])
         own = {name: self.environment[name] for name in _OF_STARTER if name in self.environment}
-        memory = os.memfd_create("environment", 0)
-        try:
+        with held_open(os.memfd_create("environment", 0)) as memory:
             for pair in {**own, **given}.items():
                 os.write(memory, "=".join(pair).encode("utf-8", "surrogateescape") + b"\0")
             os.lseek(memory, 0, os.SEEK_SET)
             content = script.encode("utf-8", "surrogateescape")
             call("sbatch", "--parsable", f"--export-file={memory}", stdin=content, passes=(memory,))
-        finally:
-            os.close(memory)
 
 
 # -- What Slurm says. One question for all runs of this user: others may name their jobs as they like.

@@ -18,6 +18,7 @@ if __name__ == "__main__":  # -I leaves out the directory of the package
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from subagent_server.run import processes
+from subagent_server.run.files import held_open
 
 EXIT_LATE = 124
 EXIT_NOT_STARTED = 127
@@ -41,8 +42,7 @@ def start(
     Raises:
         OSError: the machine has no room for a process.
     """
-    given = os.memfd_create("stdin")
-    try:
+    with held_open(os.memfd_create("stdin")) as given:
         os.write(given, stdin)
         os.lseek(given, 0, os.SEEK_SET)
         bound = f"{seconds:g}" if with_starter else f"+{seconds:g}"
@@ -50,8 +50,6 @@ def start(
         return subprocess.Popen(
             words, stdin=given, env=dict(environment), start_new_session=True, close_fds=True, **options
         )
-    finally:
-        os.close(given)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from subagent_server.run import processes
+from subagent_server.run.files import held_open
 from subagent_server.run.schemas import NEWEST, validator_name
 
 if TYPE_CHECKING:
@@ -48,23 +49,15 @@ async def killable(work: Callable[[], Any], seconds: float) -> Any:
         OSError: the process could not be made.
     """
     out, into = os.pipe()
-    try:
-        try:
+    with held_open(out):
+        with held_open(into):
             pid = _forked(work, into, seconds)
-        finally:
-            os.close(into)
-        with _collected(pid):
-            pidfd = os.pidfd_open(pid)
-            try:
-                await _readable(pidfd, seconds)
-            finally:
-                os.close(pidfd)
+        with _collected(pid), held_open(os.pidfd_open(pid)) as pidfd:
+            await _readable(pidfd, seconds)
         try:
             return json.loads(os.read(out, MOST_BYTES))
         except ValueError as error:
             raise WorkDied("The work ended without an answer.") from error
-    finally:
-        os.close(out)
 
 
 def _forked(work: Callable[[], Any], into: int, seconds: float) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from subagent_server.run.errors import BadArgument, shorten
+from subagent_server.run.files import held_open
 
 _MOST_LINKS = 40
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -98,11 +99,8 @@ def open_real(directory: Path) -> int:
     # Part by part, because O_NOFOLLOW looks at the last part of a path alone.
     descriptor = os.open(directory.anchor or ".", _DIRECTORY)
     for part in directory.parts[bool(directory.anchor) :]:
-        above = descriptor
-        try:
+        with held_open(descriptor) as above:
             descriptor = os.open(part, _DIRECTORY, dir_fd=above)
-        finally:
-            os.close(above)
     return descriptor
 
 
@@ -113,19 +111,15 @@ def directory_below(directory: int, path: str, flags: int = os.O_PATH) -> Iterat
     Raises:
         OSError: it is missing, or something on the way is no directory.
     """
-    opened = os.open(".", _DIRECTORY, dir_fd=directory)
-    try:
-        *parts, last = PurePosixPath(path).parts or (".",)
-        for part in parts:
-            above = opened
-            opened = os.open(part, _DIRECTORY, dir_fd=above)
-            os.close(above)
-        above = opened
-        opened = os.open(last, flags | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-        os.close(above)
-        yield opened
-    finally:
-        os.close(opened)
+    *parts, last = PurePosixPath(path).parts or (".",)
+    here = os.open(".", _DIRECTORY, dir_fd=directory)
+    for part in parts:
+        with held_open(here) as above:
+            here = os.open(part, _DIRECTORY, dir_fd=above)
+    with held_open(here) as above:
+        here = os.open(last, flags | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    with held_open(here):
+        yield here
 
 
 def status_below(directory: int, path: str) -> os.stat_result | None:
@@ -134,14 +128,14 @@ def status_below(directory: int, path: str) -> os.stat_result | None:
     with suppress(OSError):
         if not above:
             return os.stat(name, dir_fd=directory, follow_symlinks=False)
-        with directory_below(directory, above) as opened:
-            return os.stat(name, dir_fd=opened, follow_symlinks=False)
+        with directory_below(directory, above) as inner:
+            return os.stat(name, dir_fd=inner, follow_symlinks=False)
     return None
 
 
 def names_below(directory: int, path: str, most: int) -> list[str]:
     """Return up to `most` names in a directory below an open one. Raises as `directory_below` does."""
-    with directory_below(directory, path, os.O_RDONLY) as opened, os.scandir(opened) as entries:
+    with directory_below(directory, path, os.O_RDONLY) as inner, os.scandir(inner) as entries:
         return [entry.name for _, entry in zip(range(most), entries, strict=False)]
 
 

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from subagent_server.run import processes
 from subagent_server.run.errors import NotDurable, StorageFailed
-from subagent_server.run.files import Directory, Entry
+from subagent_server.run.files import Directory, Entry, held_open
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -80,12 +80,9 @@ def write_new(file: Entry, data: bytes) -> None:
 def _make(made: Entry, data: bytes, file: Entry) -> None:
     """Make a file, durably, which is or will be `file`; an existing file stays. Raises StorageFailed."""
     try:
-        descriptor = made.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
+        with held_open(made.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)) as descriptor:
             _write_all(descriptor, data)
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
     except OSError as error:
         if not isinstance(error, FileExistsError):
             discard(made)
@@ -94,15 +91,8 @@ def _make(made: Entry, data: bytes, file: Entry) -> None:
 
 def reserve(spare: Entry, size: int) -> None:
     """Keep `size` bytes of the disk in the file `spare`, for `write_reserved`. A full disk keeps fewer."""
-    with suppress(OSError):
-        descriptor = spare.open(os.O_WRONLY | os.O_CREAT)
-        try:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(descriptor, 0, size)
-            else:
-                os.pwrite(descriptor, bytes(size), 0)
-        finally:
-            os.close(descriptor)
+    with suppress(OSError), held_open(spare.open(os.O_WRONLY | os.O_CREAT)) as descriptor:
+        os.posix_fallocate(descriptor, 0, size)
 
 
 def write_reserved(file: Entry, spare: Entry, data: bytes) -> None:
@@ -112,15 +102,12 @@ def write_reserved(file: Entry, spare: Entry, data: bytes) -> None:
         StorageFailed: `spare` is too small, or the disk refused; the old content is whole.
     """
     try:
-        descriptor = spare.open(os.O_WRONLY)
-        try:
+        with held_open(spare.open(os.O_WRONLY)) as descriptor:
             if os.fstat(descriptor).st_size < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             _write_all(descriptor, data)
             os.ftruncate(descriptor, len(data))
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
     except OSError as error:
         raise StorageFailed(file.path, error.strerror or str(error)) from error
     commit(spare, file)
@@ -207,8 +194,7 @@ def append_bytes(file: Entry, data: bytes) -> None:
 
 def _append(file: Entry, data: bytes, *, cut_torn_line: bool) -> int:
     """Append `data` and return the offset at which it begins."""
-    descriptor = file.open(os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    try:
+    with held_open(file.open(os.O_RDWR | os.O_CREAT | os.O_APPEND)) as descriptor:
         size, before = os.fstat(descriptor).st_size, b""
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             end = _last_newline(descriptor, size)
@@ -223,8 +209,6 @@ def _append(file: Entry, data: bytes, *, cut_torn_line: bool) -> int:
             os.ftruncate(descriptor, size)
             raise
         return size + len(before)
-    finally:
-        os.close(descriptor)
 
 
 def tail(file: Entry, count: int) -> LinePage:

@@ -19,6 +19,16 @@ from typing import BinaryIO, TypeVar
 
 T = TypeVar("T")
 
+
+@contextmanager
+def held_open(descriptor: int) -> Iterator[int]:
+    """Give an open descriptor, and close it at the end."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 """Of what is made here. No usual umask takes anything from them."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -49,14 +59,13 @@ def read_plain(path: Path, most: int, flags: int = 0) -> tuple[bytes, os.stat_re
         OSError: it cannot be read; BlockingIOError: it is a file of the kernel that has nothing now.
     """
     _check_regular(path, path.stat(follow_symlinks=not flags & os.O_NOFOLLOW))  # opening can do things
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | flags)
-    try:
+    with held_open(
+        os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | flags)
+    ) as descriptor:
         _check_regular(path, status := os.fstat(descriptor))
         data = b""
         while len(data) <= most and (block := os.read(descriptor, 64 << 10)):
             data += block
-    finally:
-        os.close(descriptor)
     if len(data) > most:
         size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
         raise NotPlain(path, f"it is larger than {size}, so make it smaller")
@@ -193,11 +202,10 @@ class Directory:
 
     def names(self) -> list[str]:
         """Return the names in this directory, in no order. Raises OSError."""
-        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
-        try:
+        with held_open(
+            os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
+        ) as descriptor:
             return os.listdir(descriptor)  # noqa: PTH208 - a descriptor of its own has a place of its own
-        finally:
-            os.close(descriptor)
 
     def files_below(self, depth: int) -> Iterator["Entry"]:
         """Yield the files in this directory and `depth` levels below, and what else stands among them."""
@@ -275,8 +283,7 @@ class Entry:
 
     def read(self, limit: int) -> bytes:
         """Return its content. Raises as `Directory.open` does, NotPlain if it has more than `limit` bytes."""
-        descriptor = self.open()
-        try:
+        with held_open(self.open()) as descriptor:
             size = os.fstat(descriptor).st_size
             content = b""
             while size <= limit and (part := os.read(descriptor, max(size - len(content), 4_096) + 1)):
@@ -285,8 +292,6 @@ class Entry:
             if size > limit:
                 raise NotPlain(self.path, f"it has more than the {limit:,} bytes that are read of it")
             return content
-        finally:
-            os.close(descriptor)
 
     def write(self, data: bytes) -> None:
         """Write `data` over its content, if it must not last. Raises as `Directory.open` does."""
@@ -304,10 +309,8 @@ class Entry:
             descriptor = self.open()
         except OSError:
             return
-        try:
+        with held_open(descriptor):
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def stat(self) -> os.stat_result:
         """Return its status; of a link itself, not of its target. Raises OSError."""
@@ -321,11 +324,8 @@ class Entry:
 
     def touch(self) -> None:
         """Make it, empty, or set its times to now. Raises OSError."""
-        descriptor = self.open(os.O_WRONLY | os.O_CREAT)
-        try:
+        with held_open(self.open(os.O_WRONLY | os.O_CREAT)) as descriptor:
             os.utime(descriptor)
-        finally:
-            os.close(descriptor)
 
     def make_fifo(self) -> None:
         """Make it a FIFO. Raises OSError."""
@@ -405,11 +405,8 @@ def remove_below(directory: int, name: str) -> None:
         try:
             os.unlink(name, dir_fd=directory)
         except IsADirectoryError:
-            top = _opened_writable(directory, name)
-            try:
+            with held_open(_opened_writable(directory, name)) as top:
                 _empty(top)
-            finally:
-                os.close(top)
             os.rmdir(name, dir_fd=directory)
 
 
@@ -437,21 +434,15 @@ def _empty(top: int) -> None:
     while waiting:
         name = waiting.pop()
         with suppress(OSError):
-            directory = _opened_writable(top, name)
-            try:
+            with held_open(_opened_writable(top, name)) as directory:
                 clear(directory)
-            finally:
-                os.close(directory)
             os.rmdir(name, dir_fd=top)
 
 
 def _opened_writable(directory: int, name: str) -> int:
     """Open a directory that may be read-only, through no link. Raises OSError."""
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    place = os.open(name, flags | os.O_PATH, dir_fd=directory)
-    try:
+    with held_open(os.open(name, flags | os.O_PATH, dir_fd=directory)) as place:
         with suppress(OSError):
             Path(f"/proc/self/fd/{place}").chmod(0o700)
         return os.open(".", flags, dir_fd=place)
-    finally:
-        os.close(place)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from subagent_server.run.errors import LockTimeout, StorageFailed
-from subagent_server.run.files import Entry
+from subagent_server.run.files import Entry, held_open
 
 TIMEOUT_SECONDS = 10.0
 _POLL_SECONDS = 0.005  # a contended hand-over takes about half of this
@@ -91,13 +91,10 @@ def is_held(file: Entry) -> bool:
         if error.errno not in _MAY_ONLY_READ:
             raise
         descriptor = file.open()
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
+    with held_open(descriptor):
+        if not _try(descriptor, fcntl.LOCK_SH):
+            return True
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a copy that a fork has of it would hold it on
     return False
 
 
@@ -107,10 +104,8 @@ def wait_until_free(file: Entry) -> None:
         descriptor = file.open(os.O_RDWR)
     except FileNotFoundError:
         return
-    try:
+    with held_open(descriptor):
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-    finally:
-        os.close(descriptor)
 
 
 def give_back(descriptor: int) -> None:

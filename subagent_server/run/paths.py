@@ -15,7 +15,7 @@ from pathlib import Path
 
 from subagent_server.run import durable, processes
 from subagent_server.run.errors import ForeignRoot, StorageFailed, UnsafeRoot
-from subagent_server.run.files import DIRECTORY_MODE, Directory, Entry
+from subagent_server.run.files import DIRECTORY_MODE, Directory, Entry, held_open
 from subagent_server.run.states import check_run_id, is_run_id
 
 # -- The owner of a runs root. A root that came with a repository, an archive or another user is not ours.
@@ -104,12 +104,8 @@ class RootDirectory(Directory):
 
     def keep_out_of_repositories(self) -> None:
         """Put a `.gitignore` into it, if there is none. Raises OSError."""
-        with suppress(FileExistsError):
-            descriptor = self.open(".gitignore", _NEW)
-            try:
-                os.write(descriptor, _IGNORE_EVERYTHING.encode())
-            finally:
-                os.close(descriptor)
+        with suppress(FileExistsError), held_open(self.open(".gitignore", _NEW)) as descriptor:
+            os.write(descriptor, _IGNORE_EVERYTHING.encode())
 
 
 def make_root(path: Path) -> RootDirectory:
@@ -153,12 +149,9 @@ def is_ours(path: Path) -> bool:
 
 def is_marked(path: Path) -> bool:
     """Whether the directory at `path` carries the mark of a root, of whichever user."""
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            return _has_mark(descriptor, os.fstat(descriptor).st_ino)
-        finally:
-            os.close(descriptor)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(OSError), held_open(os.open(path, flags)) as descriptor:
+        return _has_mark(descriptor, os.fstat(descriptor).st_ino)
     return False
 
 
@@ -201,18 +194,10 @@ def _has_mark(descriptor: int, inode: int) -> bool:
 
 
 def _mark_in_file(descriptor: int) -> bytes:
-    try:
-        file = os.open(
-            MARK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor
-        )
-    except OSError:
-        return b""
-    try:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with suppress(OSError), held_open(os.open(MARK_FILE, flags, dir_fd=descriptor)) as file:
         return os.read(file, _LONGEST_MARK)
-    except OSError:
-        return b""
-    finally:
-        os.close(file)
+    return b""
 
 
 def _mark(descriptor: int) -> None:
@@ -226,11 +211,10 @@ def _mark(descriptor: int) -> None:
             raise
         with suppress(FileNotFoundError):
             os.unlink(MARK_FILE, dir_fd=descriptor)
-        file = os.open(MARK_FILE, _NEW | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=descriptor)
-        try:
+        with held_open(
+            os.open(MARK_FILE, _NEW | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=descriptor)
+        ) as file:
             os.write(file, f"{name} {os.fstat(descriptor).st_ino}\n".encode())
-        finally:
-            os.close(file)
 
 
 def _is_open_to_others(descriptor: int) -> bool:

@@ -22,6 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from subagent_server.run.files import held_open
+
 _PROC = Path("/proc")
 _DEAD_STATES = frozenset("ZX")
 
@@ -145,19 +147,11 @@ def send_signal(identity: Identity, number: int) -> bool:
     """Send a signal to exactly this process, never to another with its pid. Returns False if it is gone."""
     if not is_alive(identity):
         return False
-    try:
-        descriptor = os.pidfd_open(identity.pid)
-    except (ProcessLookupError, PermissionError):
-        return False
-    try:
-        if not is_alive(identity):  # the pid may have come again before the descriptor was open
-            return False
-        signal.pidfd_send_signal(descriptor, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+    with suppress(ProcessLookupError, PermissionError), held_open(os.pidfd_open(identity.pid)) as descriptor:
+        if is_alive(identity):  # else the pid has come again before the descriptor was open
+            signal.pidfd_send_signal(descriptor, number)
+            return True
+    return False
 
 
 def wait_for_exit(identity: Identity, seconds: float) -> None:
@@ -167,17 +161,11 @@ def wait_for_exit(identity: Identity, seconds: float) -> None:
     """
     if _stat_of(identity) is None:
         return
-    try:
-        descriptor = os.pidfd_open(identity.pid)
-    except (ProcessLookupError, PermissionError):
-        return
-    try:
+    with suppress(ProcessLookupError, PermissionError), held_open(os.pidfd_open(identity.pid)) as descriptor:
         if _stat_of(identity) is not None:  # else the pid has come again
             poller = select.poll()
             poller.register(descriptor, select.POLLIN)
             poller.poll(seconds * 1000)
-    finally:
-        os.close(descriptor)
 
 
 def reap_children() -> dict[int, int]:
@@ -228,16 +216,13 @@ def _words(pid: int, name: str) -> bytes | None:
         return None
     except OSError:
         return data
-    try:
+    with held_open(descriptor), suppress(OSError):
         while len(data) < _MOST and (part := os.read(descriptor, _PART)):
             data += part
             if part.endswith(_EMPTY_ROOM):
                 break
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
-    return data
+        return data
+    return b""
 
 
 def _never(_: object) -> bool:

@@ -10,7 +10,7 @@ import os
 import stat
 from contextlib import suppress
 
-from subagent_server.run.files import Entry
+from subagent_server.run.files import Entry, held_open
 
 SLOW_POLL_SECONDS = 2.0
 
@@ -40,8 +40,6 @@ def poke(fifo: Entry) -> None:
         if error.errno == errno.ENXIO:
             fifo.unlink()
         return
-    try:
-        with suppress(BlockingIOError, BrokenPipeError):  # full: one is queued already; or it left just now
-            os.write(descriptor, b"!")
-    finally:
-        os.close(descriptor)
+    # full: one is queued already; or it left just now
+    with held_open(descriptor), suppress(BlockingIOError, BrokenPipeError):
+        os.write(descriptor, b"!")

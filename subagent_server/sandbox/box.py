@@ -23,6 +23,7 @@ from subagent_server.run.agent_definition import SandboxLimits
 from subagent_server.run.confined_path import open_real, printable
 from subagent_server.run.control_groups import GROUPS
 from subagent_server.run.executed_files import executed_by, is_lifted, literal_names
+from subagent_server.run.files import held_open
 from subagent_server.run.host_programs import NoHostProgram, user_program
 from subagent_server.sandbox import git_places
 from subagent_server.sandbox.box_limits import entering
@@ -452,11 +453,8 @@ def _setting(environment: Mapping[str, str]) -> Iterator[str]:
 def _identity(path: Path) -> Identity:
     """Return the identity of a real path. Raises BoxRefused: it is gone, or a link has come into it."""
     try:
-        directory = open_real(path.parent)
-        try:
+        with held_open(open_real(path.parent)) as directory:
             status = os.stat(path.name or ".", dir_fd=directory, follow_symlinks=False)
-        finally:
-            os.close(directory)
     except OSError as error:
         gone = isinstance(error, FileNotFoundError)
         raise BoxRefused(f"{path} cannot be shown in it ({error.strerror})", passes=gone) from error

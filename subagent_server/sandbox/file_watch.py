@@ -35,7 +35,7 @@ from subagent_server.run.executed_files import (
     lies_above,
     literal_names,
 )
-from subagent_server.run.files import Directory, Entry
+from subagent_server.run.files import Directory, Entry, held_open
 from subagent_server.run.locks import exclusive
 from subagent_server.sandbox.git_places import git_settings, makes_repository, plain_content
 from subagent_server.sandbox.quarantine import Kept, Quarantine
@@ -266,11 +266,8 @@ class CommandWatch:
                 return  # the first of several has seen most
             facts = {"during": what[:200], "names": sorted(before), "configured": self.names.configured()}
             record = json.dumps(facts) if self._running else ""
-            descriptor = self.mark.open(os.O_WRONLY | os.O_CREAT)
-            try:
+            with held_open(self.mark.open(os.O_WRONLY | os.O_CREAT)) as descriptor:
                 os.pwrite(descriptor, f"{record}\n".encode(), 0)
-            finally:
-                os.close(descriptor)
 
 
 @contextmanager
@@ -402,12 +399,8 @@ def disarmed(cwd: Path, paths: Sequence[str], quarantine: Quarantine) -> Taken:
     stuck: list[str] = []
     for path in paths[:MOST_REPOSITORIES]:
         try:
-            top = open_real(cwd)
-            try:
-                with directory_below(top, path) as directory:
-                    _Repository(quarantine, moved).disarm(directory, cwd / path, _DEPTH)
-            finally:
-                os.close(top)
+            with held_open(open_real(cwd)) as top, directory_below(top, path) as directory:
+                _Repository(quarantine, moved).disarm(directory, cwd / path, _DEPTH)
         except OSError as error:
             stuck.append(f"{printable(path)} ({error.strerror or error})")
     return Taken(moved, stuck)
@@ -543,12 +536,8 @@ def look(
     do not decide where to look. A directory that is to be left out is not looked at.
     """
     walk = _Look(cwd, leave_out, hooks)
-    with suppress(OSError):
-        walk.top = open_real(cwd)
-        try:
-            walk.run()
-        finally:
-            os.close(walk.top)
+    with suppress(OSError), held_open(open_real(cwd)) as walk.top:
+        walk.run()
     return Seen(walk.fingerprints, frozenset(walk.repositories), walk.hooks, walk.whole, walk.cut)
 
 

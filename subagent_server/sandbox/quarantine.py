@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from subagent_server.run.confined_path import directory_below, names_below, open_real, printable, status_below
-from subagent_server.run.files import Directory, remove_below
+from subagent_server.run.files import Directory, held_open, remove_below
 from subagent_server.run.processes import now
 from subagent_server.run.states import timestamp
 
@@ -94,11 +94,8 @@ class Quarantine:
             OSError: its directory is gone or was replaced by a link, or the system refused.
         """
         slot, path = self._directory.below(kept.number), Path(kept.path)
-        directory = open_real(path.parent)
-        try:
+        with held_open(open_real(path.parent)) as directory:
             _move(slot.writable(), _MOVED, directory, path.name)
-        finally:
-            os.close(directory)
         self._drop(slot)
 
     def _new_slot(self) -> Directory:
@@ -194,8 +191,7 @@ class _Bounds:
             raise OSError(errno.EINVAL, "it is a FIFO, a socket or a device")
 
     def _copy_file(self, source: int, name: str, target: int, new_name: str, depth: int) -> None:
-        old = os.open(name, os.O_RDONLY | _SAFE, dir_fd=source)
-        try:
+        with held_open(os.open(name, os.O_RDONLY | _SAFE, dir_fd=source)) as old:
             mode = os.fstat(old).st_mode
             if not stat.S_ISREG(mode):
                 raise OSError(errno.EINVAL, "it was replaced meanwhile")
@@ -204,5 +200,3 @@ class _Bounds:
                 while part := os.read(old, 1 << 20):
                     self._spend(0, len(part), depth)
                     new.write(part)
-        finally:
-            os.close(old)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from subagent_server.run.files import held_open
 from subagent_server.run.stderr import lack_of_room
 from subagent_server.sandbox.box import Box, Rules, build_box
 from subagent_server.sandbox.box_limits import bounding_processes, limits_as_shell, limits_as_text
@@ -271,7 +272,7 @@ def start_gated(
         OSError: bubblewrap cannot be started.
     """
     gate, opener = os.pipe()
-    try:
+    with held_open(gate), held_open(opener):
         holding = ["--block-fd", str(gate), *more]
         process = box.start(argv, more=holding, pass_fds=(*pass_fds, gate), **how)
         try:
@@ -285,9 +286,6 @@ def start_gated(
             discard(process)
             raise
         return process
-    finally:
-        os.close(gate)
-        os.close(opener)
 
 
 def start_bounded(box: Box, argv: Sequence[str], **how: Any) -> "subprocess.Popen[bytes]":
@@ -307,8 +305,7 @@ def _closed_child(leader: int, box: Box, given_up: threading.Event | None) -> in
 
     Raises BoxRefused: bubblewrap has ended, the box does not close, or nobody waits for it any more.
     """
-    ended = os.pidfd_open(leader)
-    try:
+    with held_open(os.pidfd_open(leader)) as ended:
         poller = select.poll()
         poller.register(ended, select.POLLIN)
         deadline = time.monotonic() + _SECONDS
@@ -320,8 +317,6 @@ def _closed_child(leader: int, box: Box, given_up: threading.Event | None) -> in
             if time.monotonic() > deadline:
                 raise BoxRefused(f"bubblewrap did not close it within {_SECONDS:g} s")
         return child
-    finally:
-        os.close(ended)
 
 
 def discard(process: "subprocess.Popen[bytes]") -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from subagent_server.run.errors import BadArgument
-from subagent_server.run.files import Directory
+from subagent_server.run.files import Directory, held_open
 from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.file_watch import CommandWatch, watching
@@ -134,13 +134,12 @@ class BashTool:
 
     async def _interruptible(self, work: Callable[[int], T]) -> T:
         readable, writable = os.pipe()
-        self._interrupt = lambda: os.write(writable, b"!")
-        try:
-            return await off_loop(lambda: work(readable), interrupt=self._interrupt)
-        finally:
-            self._interrupt = None
-            os.close(readable)
-            os.close(writable)
+        with held_open(readable), held_open(writable):
+            self._interrupt = lambda: os.write(writable, b"!")
+            try:
+                return await off_loop(lambda: work(readable), interrupt=self._interrupt)
+            finally:
+                self._interrupt = None
 
     def _serve(self, wanted: _BashArguments, cancel: int) -> ToolResult:
         notes = self._notes_on_former_shell(wanted)

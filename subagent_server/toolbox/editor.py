@@ -16,6 +16,7 @@ from pydantic import Field
 
 from subagent_server.run.confined_path import PathInside, printable
 from subagent_server.run.errors import BadArgument, shorten
+from subagent_server.run.files import held_open
 from subagent_server.run.images import check_image, media_type
 from subagent_server.sandbox.file_watch import CommandWatch, watching
 from subagent_server.toolbox.tool import ToolResult
@@ -282,11 +283,8 @@ _NOT_ENTERED = frozenset({"node_modules", "__pycache__"})
 def list_directory(place: PathInside) -> str:
     """Return the entries of `place` and of its directories, hidden ones left out, links not followed."""
     lines: list[str] = []
-    descriptor = place.open_directory()
-    try:
+    with held_open(place.open_directory()) as descriptor:
         _list(descriptor, "/".join(place.parts), _LEVELS, lines)
-    finally:
-        os.close(descriptor)
     head = f"{place.shown}/ holds, two levels deep and without hidden entries:"
     if not lines:
         return f"{place.shown}/ is empty, but for hidden entries perhaps."
@@ -315,10 +313,8 @@ def _enter(directory: int, name: str, path: str, levels: int, lines: list[str]) 
     except OSError as error:
         lines[-1] += f" [not readable: {error.strerror}]"
         return
-    try:
+    with held_open(inner):
         _list(inner, path, levels, lines)
-    finally:
-        os.close(inner)
 
 
 def _target(directory: int, entry: os.DirEntry[str]) -> str:

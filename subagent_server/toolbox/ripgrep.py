@@ -24,6 +24,7 @@ from typing import Any
 
 from subagent_server.run.confined_path import PathInside, is_text, printable
 from subagent_server.run.errors import BadArgument, shorten
+from subagent_server.run.files import held_open
 from subagent_server.sandbox.box import build_search_box
 from subagent_server.sandbox.readable import BoxRefused
 from subagent_server.sandbox.verify import start_gated
@@ -64,10 +65,8 @@ class SearchScope:
                 if directory is None:
                     yield SearchTarget(self, place.directory, place.parts[:-1], place)
                     return
-                try:
+                with held_open(directory):
                     yield SearchTarget(self, directory, place.parts)
-                finally:
-                    os.close(directory)
         except OSError as error:
             raise BadArgument(
                 f"{shorten(path or '.')} could not be searched ({error.strerror or error}): use another path."

@@ -22,6 +22,7 @@ from pydantic.alias_generators import to_camel
 
 from subagent_server.run.confined_path import PathInside, printable
 from subagent_server.run.errors import BadArgument, shorten
+from subagent_server.run.files import held_open
 from subagent_server.toolbox.ripgrep import (
     MEMORY_BYTES,
     Ripgrep,
@@ -570,11 +571,7 @@ def _entries(target: SearchTarget, patterns: Sequence[PathPattern]) -> dict[str,
 
 
 def _is_empty(target: SearchTarget, name: str) -> bool:
-    with suppress(OSError):
-        directory = PathInside(target.descriptor, name, ()).open_directory()
-        try:
-            with os.scandir(directory) as entries:
-                return next(entries, None) is None
-        finally:
-            os.close(directory)
+    place = PathInside(target.descriptor, name, ())
+    with suppress(OSError), held_open(place.open_directory()) as inner, os.scandir(inner) as entries:
+        return next(entries, None) is None
     return False

@@ -13,7 +13,7 @@ from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.confined_path import LeadsOutside, inside, is_text, open_real
 from subagent_server.run.errors import BadArgument, StorageFailed, SubagentError, shorten
 from subagent_server.run.executed_files import executed_by
-from subagent_server.run.files import Entry
+from subagent_server.run.files import Entry, held_open
 from subagent_server.run.images import check_image
 from subagent_server.run.images import media_type as image_type
 from subagent_server.run.paths import RunPaths
@@ -116,11 +116,8 @@ def enter(directory: str) -> None:
     Raises:
         OSError: the directory is gone, or its path got a link since the check.
     """
-    descriptor = open_real(Path(directory))
-    try:
+    with held_open(open_real(Path(directory))) as descriptor:
         os.fchdir(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _absolute(service: Service, named: str | None) -> Path:

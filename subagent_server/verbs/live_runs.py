@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.run import locks
-from subagent_server.run.files import PrivateDirectory
+from subagent_server.run.files import PrivateDirectory, held_open
 from subagent_server.run.host_programs import user_program
 from subagent_server.run.processes import Identity, host_name, is_alive
 from subagent_server.sandbox.readable import working_copies
@@ -70,8 +70,7 @@ def enter(state_directory: Path | None, mine: LiveRun) -> list[LiveRun]:
         return []
     state_directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory = PrivateDirectory(state_directory)
-    lock = locks.open_lock(directory.entry(_LOCK))
-    try:
+    with held_open(locks.open_lock(directory.entry(_LOCK))) as lock:
         locks.lock(lock)
         noted = _noted(directory)
         # A run of another host is judged there alone: its entry stays (a home that hosts share).
@@ -80,8 +79,6 @@ def enter(state_directory: Path | None, mine: LiveRun) -> list[LiveRun]:
         with os.fdopen(new.open(os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(json.dumps([run.to_json() for run in (*kept, mine)]).encode())
         new.rename(directory.entry(_FILE))
-    finally:
-        os.close(lock)
     return _alive(noted)
 
 

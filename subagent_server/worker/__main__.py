@@ -29,7 +29,7 @@ from subagent_server import extensions
 from subagent_server.run import locks
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import LaunchFailed, RunRefused, StorageFailed, SubagentError
-from subagent_server.run.files import Directory, Entry, NotPlain
+from subagent_server.run.files import Directory, Entry, NotPlain, held_open
 from subagent_server.run.records import Failure
 from subagent_server.run.stderr import MaskedText, log
 from subagent_server.verbs.inputs import enter
@@ -159,13 +159,10 @@ def _import_gently(run: WorkerRun, agent: AgentDefinition) -> None:
     """
     if _SUPERVISOR in sys.modules:
         return
-    lock = _take_import_lock(run.paths.root.slots)
-    try:
+    with held_open(_take_import_lock(run.paths.root.slots)):
         thread = threading.Thread(target=_import_niced, args=[agent], name="import")
         thread.start()
         thread.join()
-    finally:
-        os.close(lock)
     _import(agent)
     gc.freeze()  # imported objects stay: to look through them again and again holds the run up for 150 ms
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from subagent_server.run.confined_path import PathInside, inside, printable
 from subagent_server.run.errors import BadArgument
+from subagent_server.run.files import held_open
 from subagent_server.run.records import Worktree, WorktreeState
 from subagent_server.run.stderr import failpoint
 from subagent_server.worktrees.git import Git, GitFailed, harmless_git
@@ -164,10 +165,7 @@ def _copy(origin: Path, path: Path, name: str, room: int) -> int:
 @contextmanager
 def _opened(place: PathInside) -> Iterator[int]:
     """Open a plain file for reading. Raises OSError, BadArgument."""
-    descriptor = place.open(os.O_RDONLY)
-    try:
+    with held_open(place.open(os.O_RDONLY)) as descriptor:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise BadArgument(f"{place.shown} is not a file.")
         yield descriptor
-    finally:
-        os.close(descriptor)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.run.errors import CallerError, HostError, shorten
+from subagent_server.run.files import Directory
 from subagent_server.run.records import Worktree
 from subagent_server.sandbox.git_places import common_directory, plain_content
 from subagent_server.worktrees.git import GIT_SECONDS, Git, GitFailed, harmless_git
@@ -275,11 +276,7 @@ def sync_directories(directory: Path) -> None:
     """Make the names in a directory and in those above it, up to the git directory, durable."""
     for place in (directory, *directory.parents[:4]):
         with suppress(OSError):
-            descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            Directory(place).sync()
 
 
 def _configuration(copied: Mapping[str, str]) -> str:
