@@ -27,8 +27,7 @@ SECONDS = 400
 
 TESTS: dict[str, str] = {
     "run/agent_definition.py": "run/test_tool_selection.py run/test_records.py agents/test_golden.py",
-    "run/bounded_command.py": "run/test_bounded_command.py",
-    "run/command_input.py": "extensions/programs/test_command.py",
+    "run/bounded_command.py": "run/test_bounded_command.py cli/test_hooks.py",
     "run/commands.py": "run/test_killable.py toolbox/test_final_answer.py agents/test_output_schemas.py",
     "run/confined_path.py": "toolbox/test_workspace_escapes.py toolbox/test_editor_edits.py "
     "verbs/test_places.py",

@@ -10,8 +10,7 @@ import click
 from subagent_server.cli.console.app import Session, pass_session
 from subagent_server.cli.console.asking import question_text
 from subagent_server.cli.console.output import TEXT, err, is_terminal, json_option, out, out_json, report
-from subagent_server.run.bounded_command import start
-from subagent_server.run.command_input import command_environment, command_stdin
+from subagent_server.run.bounded_command import start_for_event
 from subagent_server.run.host_programs import NoHostProgram
 from subagent_server.verbs.live_runs import host_program
 from subagent_server.verbs.questions import OpenQuestion, open_questions
@@ -88,12 +87,18 @@ class _Alarm:
             self._start(question)
 
     def _start(self, question: OpenQuestion) -> None:
-        facts = _wire(question)
-        environment = command_environment(self._session.settings.environment, "onQuestion", facts)
-        given = command_stdin("onQuestion", facts)
+        environment = self._session.settings.environment
         here = sys.stderr.fileno()  # stdout has the questions, as a program may read them
         try:
-            started = start(self._command, EXEC_SECONDS, environment, given, with_starter=True, stdout=here)
+            started = start_for_event(
+                self._command,
+                EXEC_SECONDS,
+                environment,
+                "onQuestion",
+                _wire(question),
+                with_starter=True,
+                stdout=here,
+            )
         except OSError as error:
             report(f"--exec could not be started ({error.strerror}); the next question tries again.")
         else:

@@ -17,8 +17,7 @@ from subagent_server.process import marks
 from subagent_server.process.slots import signal_when_free
 from subagent_server.process.worker_process import EXIT_GATE_CLOSED, WorkerProgram
 from subagent_server.run import durable, locks, processes, wake
-from subagent_server.run.bounded_command import start
-from subagent_server.run.command_input import command_environment, command_stdin
+from subagent_server.run.bounded_command import start_for_event
 from subagent_server.run.control_groups import GROUPS, group_of_run
 from subagent_server.run.errors import StorageFailed
 from subagent_server.run.paths import RECORD_BYTES, STATE_BYTES, RunPaths
@@ -283,10 +282,9 @@ def fire(hooks: str | None, event: str, facts: Mapping[str, Any]) -> None:
         return  # a process of the run has put something else there
     if not isinstance(command, list) or not command:
         return
-    told = command_environment(environment, event, facts)
     try:
         # It outlives this process, within its bound.
-        start(command, HOOK_SECONDS, told, command_stdin(event, facts), with_starter=False, stdout=2)
+        start_for_event(command, HOOK_SECONDS, environment, event, facts, with_starter=False, stdout=2)
     except (OSError, ValueError, TypeError) as error:
         log(f"The hook {event} could not be started: {error}")
 

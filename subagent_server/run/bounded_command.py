@@ -5,6 +5,7 @@ asked to end, every process that it has left is killed. This process exits with 
 with 124 if its time was over. Standard library only: it starts for every event.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -18,10 +19,15 @@ if __name__ == "__main__":  # -I leaves out the directory of the package
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from subagent_server.run import processes
+from subagent_server.run.errors import visible
 from subagent_server.run.files import held_open
+from subagent_server.run.states import cut
 
 EXIT_LATE = 124
 EXIT_NOT_STARTED = 127
+MAX_TEXT_CHARACTERS = 1_000
+"""Of a question or a summary in a variable of the environment; stdin has all of it."""
+_OF_A_RUN = ("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN", "SUBAGENT_LOGGING_ADDRESS")
 _KILL_SECONDS = 5.0
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
@@ -50,6 +56,36 @@ def start(
         return subprocess.Popen(
             words, stdin=given, env=dict(environment), start_new_session=True, close_fds=True, **options
         )
+
+
+def start_for_event(
+    command: Sequence[str],
+    seconds: float,
+    environment: Mapping[str, str],
+    event: str,
+    facts: Mapping[str, Any],
+    **how: Any,
+) -> "subprocess.Popen[bytes]":
+    """Start a command that the user has set for an event, as `start` does; `how` are its other arguments.
+
+    The facts are data: a line of JSON on its stdin, `SUBAGENT_EVENT` and its kind in its environment, texts
+    cut, on one line, and without control characters. A token of a run is not passed on.
+    """
+    told = {
+        "SUBAGENT_EVENT": event,
+        "SUBAGENT_EVENT_RUN": facts.get("runId"),
+        "SUBAGENT_EVENT_AGENT": facts.get("agent"),
+        "SUBAGENT_EVENT_STATUS": facts.get("status"),
+        "SUBAGENT_EVENT_TEXT": facts.get("question") or facts.get("summary") or facts.get("error"),
+    }
+    variables = {name: value for name, value in environment.items() if name not in _OF_A_RUN}
+    variables |= {name: _plain(str(value)) for name, value in told.items() if value is not None}
+    return start(command, seconds, variables, json.dumps({"event": event, **facts}).encode() + b"\n", **how)
+
+
+def _plain(text: str) -> str:
+    one_line = visible(" ".join(text.split()))
+    return cut(one_line, MAX_TEXT_CHARACTERS).encode("utf-8", "replace").decode()
 
 
 def main(arguments: Sequence[str]) -> int:

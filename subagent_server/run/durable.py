@@ -250,10 +250,11 @@ def read_from(file: Entry, cursor: int, count: int, *, max_bytes: int = 1 << 20)
                     break
                 lines.append(line)
                 position += len(line)
+            at_end = position >= _last_newline(opened.fileno(), os.fstat(opened.fileno()).st_size)
     except FileNotFoundError:
         return LinePage([], 0, True)
     text = [line.decode("utf-8", "replace").rstrip("\n") for line in lines]
-    return LinePage(text, position, position >= _complete_size(file))
+    return LinePage(text, position, at_end)
 
 
 def records(file: Entry) -> Iterator[dict[str, Any]]:
@@ -285,9 +286,8 @@ def record_at(file: Entry, offset: int) -> dict[str, Any] | None:
 def latest(file: Entry, wanted: frozenset[str], *, within: int = 400) -> dict[str, dict[str, Any]]:
     """Return the last record of each wanted `type` among the last `within` lines."""
     found: dict[str, dict[str, Any]] = {}
-    for line in tail(file, within).lines:
-        record = parse(line)
-        if record is not None and record.get("type") in wanted:
+    for record in filter(None, map(parse, tail(file, within).lines)):
+        if record.get("type") in wanted:
             found[record["type"]] = record
     return found
 
@@ -355,8 +355,3 @@ def _last_newline(descriptor: int, size: int) -> int:
             return start + at + 1
         position = start
     return 0
-
-
-def _complete_size(file: Entry) -> int:
-    with file.reader() as opened:
-        return _last_newline(opened.fileno(), os.fstat(opened.fileno()).st_size)

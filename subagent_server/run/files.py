@@ -44,6 +44,11 @@ _KINDS = {
 _OPENING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
+def kind_of(mode: int) -> str:
+    """Return the name for a kind of file, with its article."""
+    return _KINDS.get(stat.S_IFMT(mode), "odd")
+
+
 class NotPlain(OSError):
     """The file of that name is of another kind than in a run: `strerror` names its kind."""
 
@@ -194,7 +199,7 @@ class Directory:
         if kind == stat.S_IFDIR and stat.S_ISREG(found.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self.path / name))
         if stat.S_IFMT(found.st_mode) != kind:
-            raise NotPlain(self.path / name, f"it is {_KINDS.get(stat.S_IFMT(found.st_mode), 'odd')}")
+            raise NotPlain(self.path / name, f"it is {kind_of(found.st_mode)}")
         if self.owners is not None and found.st_uid not in self.owners:
             raise NotPlain(self.path / name, f"it belongs to another user ({found.st_uid})")
         if kind != stat.S_IFDIR and found.st_nlink > 1:

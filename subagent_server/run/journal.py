@@ -16,7 +16,7 @@ from subagent_server.run.errors import StorageFailed, UnreadableMeta, visible
 from subagent_server.run.files import Entry
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import Usage
-from subagent_server.run.states import TOKENS, dollars, known_sum, timestamp
+from subagent_server.run.states import TOKENS, cut, dollars, known_sum, timestamp
 from subagent_server.run.stderr import log
 
 # -- The journal for people: an event becomes a few lines that read well under `tail -f`.
@@ -43,7 +43,7 @@ def render(event: Event) -> str:
 def preview(text: str, lines: int = _PREVIEW_LINES) -> str:
     """Return the first lines of `text`, each cut to a readable width, and how much is left out."""
     every = text.rstrip("\n").split("\n")
-    shown = [_cut(line, _PREVIEW_WIDTH) for line in every[:lines]]
+    shown = [cut(line, _PREVIEW_WIDTH) for line in every[:lines]]
     if len(every) == lines + 1:  # a remark would take the line that it saves
         return preview(text, lines + 1)
     if len(every) > lines:
@@ -81,12 +81,8 @@ def one_line(arguments: Any, width: int = _PREVIEW_WIDTH) -> str:
     if isinstance(arguments, dict) and len(arguments) == 1:
         (value,) = arguments.values()
         if isinstance(value, str):
-            return _cut(" ⏎ ".join(value.strip().split("\n")), width)
-    return _cut(json.dumps(arguments, ensure_ascii=False, default=str), width)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+            return cut(" ⏎ ".join(value.strip().split("\n")), width)
+    return cut(json.dumps(arguments, ensure_ascii=False, default=str), width)
 
 
 def _started(e: Event) -> str:
@@ -155,7 +151,7 @@ def _edited(e: Event) -> str:
 
 
 def _server_log(e: Event) -> str:
-    return f"[{e.get('server')}] {_cut(str(e.get('text', '')), 2 * _PREVIEW_WIDTH)}"
+    return f"[{e.get('server')}] {cut(str(e.get('text', '')), 2 * _PREVIEW_WIDTH)}"
 
 
 def _progress(e: Event) -> str:
@@ -284,11 +280,9 @@ class RunJournal:
 
 def next_seq(run: RunPaths) -> int:
     """Return the number of the next event. A last line without its newline counts: the next write adds it."""
-    for line in (durable.torn_line(run.events), *reversed(durable.tail(run.events, 50).lines)):
-        event = durable.parse(line)
-        if event is not None and isinstance(event.get("seq"), int):
-            return int(event["seq"]) + 1
-    return 1
+    lines = (durable.torn_line(run.events), *reversed(durable.tail(run.events, 50).lines))
+    events = filter(None, map(durable.parse, lines))
+    return next((event["seq"] + 1 for event in events if isinstance(event.get("seq"), int)), 1)
 
 
 def recorded_usage(run: RunPaths) -> Usage | None:

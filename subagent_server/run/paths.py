@@ -417,11 +417,6 @@ class RootPaths:
         root = self.open()
         return root.forbidden if root.exists() else None
 
-    @property
-    def is_foreign(self) -> bool:
-        """Whether the root exists, but is not ours by proof: then nothing inside is changed."""
-        return self.foreign() is not None
-
     def check_ours(self) -> None:
         """Refuse a root that is there and not ours by proof.
 

@@ -404,14 +404,13 @@ def restore_defaults() -> None:
 # `mem` and `pagemap` belong to root then.
 
 
-_libc_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+_libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
 def _prctl(option: int, value: int) -> None:
-    """Set an attribute of this process (prctl(2)); elsewhere than on Linux, do without."""
-    if _libc_prctl is not None:
-        _libc_prctl(option, value, 0, 0, 0)
+    """Set an attribute of this process (prctl(2))."""
+    _libc.prctl(option, value, 0, 0, 0)
 
 
 def keep_others_out() -> None:

@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     SerializerFunctionWrapHandler,
+    ValidationError,
     model_serializer,
     model_validator,
 )
@@ -81,6 +82,12 @@ def encoded(record: BaseModel, *, exclude_none: bool = False, exclude_unset: boo
         data = record.model_dump(mode="json", exclude_none=exclude_none, exclude_unset=exclude_unset)
         text = json.dumps(data, ensure_ascii=False, indent=1)
     return text.encode("utf-8", "replace") + b"\n"
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return where the first problem of some data is, and which, as a part of a sentence."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
 
 
 # -- The usage of a run, and sums of it over a tree of runs.

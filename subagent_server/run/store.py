@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -29,15 +29,19 @@ from subagent_server.run.paths import STATE_BYTES, RootPaths, RunPaths, make_roo
 from subagent_server.run.records import (
     Failure,
     PayloadInfo,
+    Record,
     RunMeta,
     RunRequest,
     RunResult,
     Usage,
     WorktreeState,
+    first_problem,
 )
 from subagent_server.run.states import SCHEMA_VERSION, Status, is_run_id
 from subagent_server.run.stderr import failpoint
 from subagent_server.run.transitions import RunEvent, apply
+
+R = TypeVar("R", bound=Record)
 
 # -- Older meta files, brought to the present schema while reading; a newer one is read as far as known.
 
@@ -116,22 +120,21 @@ def read_request(run: RunPaths) -> RunRequest:
 
 def read_result(run: RunPaths) -> RunResult | None:
     """Return the result of a run, or None if it left no result. Raises UnreadableMeta."""
-    try:
-        return RunResult.model_validate_json(run.result.read(RESULT_BYTES))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as error:
-        raise UnreadableMeta(run.run_id, run.result.path, _reason(error)) from error
+    return _read(run, run.result, RunResult, RESULT_BYTES)
 
 
 def read_worktree(run: RunPaths) -> WorktreeState | None:
     """Return how the worktree of a run stands, or None if none was made. Raises UnreadableMeta."""
+    return _read(run, run.worktree, WorktreeState, STATE_BYTES)
+
+
+def _read(run: RunPaths, file: Entry, kind: type[R], most: int) -> R | None:
     try:
-        return WorktreeState.model_validate_json(run.worktree.read(STATE_BYTES))
+        return kind.model_validate_json(file.read(most))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
-        raise UnreadableMeta(run.run_id, run.worktree.path, _reason(error)) from error
+        raise UnreadableMeta(run.run_id, file.path, _reason(error)) from error
 
 
 def write_worktree(run: RunPaths, state: WorktreeState) -> None:
@@ -156,8 +159,7 @@ def read_payload(run: RunPaths) -> bytes | None:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
+        return first_problem(error)
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return str(error)[:200]

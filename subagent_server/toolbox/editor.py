@@ -16,7 +16,7 @@ from pydantic import Field
 
 from subagent_server.run.confined_path import PathInside, printable
 from subagent_server.run.errors import BadArgument, shorten
-from subagent_server.run.files import held_open
+from subagent_server.run.files import held_open, kind_of
 from subagent_server.run.images import check_image, media_type
 from subagent_server.sandbox.file_watch import CommandWatch, watching
 from subagent_server.toolbox.tool import ToolResult
@@ -24,7 +24,6 @@ from subagent_server.toolbox.workspace import (
     Arguments,
     Workspace,
     definition_of,
-    kind,
     off_loop,
     parse_arguments,
 )
@@ -225,9 +224,8 @@ def write_file(place: PathInside, data: bytes) -> bool:
     """
     before = place.status()
     if place.name == "." or (before is not None and not stat.S_ISREG(before.st_mode)):
-        raise BadArgument(
-            f"{place.shown} is {kind(before.st_mode) if before else 'a directory'}: give the path of a file."
-        )
+        what = kind_of(before.st_mode) if before else "a directory"
+        raise BadArgument(f"{place.shown} is {what}: give the path of a file.")
     name = f".{secrets.token_hex(8)}.tmp"
     temporary = PathInside(place.directory, name, (*place.parts[:-1], name))
     try:
@@ -254,7 +252,9 @@ def _write(temporary: PathInside, data: bytes, like: os.stat_result | None) -> N
 
 def _refuse_special(place: PathInside, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise BadArgument(f"{place.shown} is {kind(status.st_mode)}, not a regular file: use another path.")
+        raise BadArgument(
+            f"{place.shown} is {kind_of(status.st_mode)}, not a regular file: use another path."
+        )
 
 
 # -- Images as content blocks of the Messages API.

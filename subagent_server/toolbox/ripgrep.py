@@ -24,11 +24,11 @@ from typing import Any
 
 from subagent_server.run.confined_path import PathInside, is_text, printable
 from subagent_server.run.errors import BadArgument, shorten
-from subagent_server.run.files import held_open
+from subagent_server.run.files import held_open, kind_of
 from subagent_server.sandbox.box import build_search_box
 from subagent_server.sandbox.readable import BoxRefused
 from subagent_server.sandbox.verify import start_gated
-from subagent_server.toolbox.workspace import Workspace, kind
+from subagent_server.toolbox.workspace import Workspace
 
 # -- where a search may look
 
@@ -86,7 +86,7 @@ class SearchScope:
             return place.open_directory()
         if not stat.S_ISREG(status.st_mode):
             raise BadArgument(
-                f"{place.shown} is {kind(status.st_mode)}, not to be searched: use another path."
+                f"{place.shown} is {kind_of(status.st_mode)}, not to be searched: use another path."
             )
         if not files:
             raise BadArgument(f"{place.shown} is a file: give the path of a directory.")

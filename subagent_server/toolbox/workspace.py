@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -81,19 +80,6 @@ def _is_repository(directory: int) -> bool:
             os.stat(name, dir_fd=directory)
             names.add(name)
     return makes_repository(names)
-
-
-def kind(mode: int) -> str:
-    """Return the name for a kind of file, with its article."""
-    if stat.S_ISDIR(mode):
-        return "a directory"
-    if stat.S_ISFIFO(mode):
-        return "a FIFO"
-    if stat.S_ISSOCK(mode):
-        return "a socket"
-    if stat.S_ISLNK(mode):
-        return "a symbolic link"
-    return "a device"
 
 
 # -- From what a model passed to a tool to checked values, or to one sentence that says what is wrong.

@@ -277,7 +277,7 @@ class Changes(ChangeSource):
         self.watcher.close()
 
     def _watch(self) -> None:
-        if not self._watching and not self._store.paths.is_foreign:
+        if not self._watching and self._store.paths.foreign() is None:
             self._store.make_root()
             self.watcher.watch(self._store.paths.changes.path, self._notify)
             self._watching = True

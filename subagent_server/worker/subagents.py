@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from subagent_server.run.errors import SubagentError
 from subagent_server.run.history import EVENT_VARIABLES, KIND, ForeignEvent, nested_event
+from subagent_server.run.records import first_problem
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.get_logs import JournalFollower, JournalPosition
 from subagent_server.worker.worker_run import WorkerRun
@@ -158,9 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._port.record(ForeignEvent.model_validate_json(body))
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"])) or "the body"
-            return HTTPStatus.BAD_REQUEST, f"{place}: {first['msg']}"[:300]
+            return HTTPStatus.BAD_REQUEST, first_problem(error)[:300]
         return HTTPStatus.OK, "recorded"
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:

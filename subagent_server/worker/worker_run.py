@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,11 @@ from subagent_server.run.paths import RunPaths, run_at
 from subagent_server.run.processes import DeadlineWriter, now
 from subagent_server.run.records import Message, RunMeta, RunRequest, RunResult, Usage, WorkerIdentity
 from subagent_server.run.secrets import Masker
-from subagent_server.run.sleeper import Sleeper
 from subagent_server.run.states import MessageStatus
 from subagent_server.run.stderr import failpoint
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import RunEvent
-from subagent_server.run.wake import SLOW_POLL_SECONDS
+from subagent_server.run.wake import SLOW_POLL_SECONDS, Sleeper
 from subagent_server.toolbox.run_context import Reply, RunOver
 from subagent_server.verbs.inputs import masker_of
 from subagent_server.verbs.questions import ask, hooks_of
@@ -112,10 +112,7 @@ class WorkerRun:
         Raises:
             StorageFailed: the state cannot be written.
         """
-        identity = processes.this_process()
-        worker = WorkerIdentity(
-            host=identity.host, pid=identity.pid, start_time=identity.start_time, boot_id=identity.boot_id
-        )
+        worker = WorkerIdentity(**asdict(processes.this_process()))
         try:
             self.apply(transitions.WorkerStarted(worker=worker))
         except IllegalTransition:
@@ -164,7 +161,7 @@ class WorkerRun:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """While inside, each change of the run wakes every `sleep`. Enter it inside the event loop."""
-        self._sleeper = Sleeper(self.paths.wake(os.getpid()))
+        self._sleeper = Sleeper(self.paths.wake(os.getpid()), asyncio.get_running_loop())
         try:
             yield
         finally:

@@ -10,7 +10,6 @@ Submodules are never entered, because git drops the overrides there. Files are a
 What is written is synced before git ends, so what was acknowledged outlives a power cut.
 """
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from subagent_server.run import processes
 from subagent_server.run.errors import HostError
 from subagent_server.run.host_programs import NoHostProgram, system_program, user_program
 from subagent_server.sandbox.readable import working_copies
@@ -60,8 +60,6 @@ _SIGNERS = {"openpgp": "gpg", "x509": "gpgsm", "ssh": "ssh-keygen"}
 _SEEN_BY_SIGNERS = {"GNUPGHOME", "GPG_TTY", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR"}
 _TRUE = ("true", "yes", "on", "1", "")
 _NAME, _ADDRESS = "subagent", "subagent@localhost"
-_PR_SET_PDEATHSIG = 1
-_prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
 
 class GitFailed(HostError):
@@ -291,8 +289,7 @@ def end_with_parent() -> None:
 
     By SIGTERM, at which git removes its locks: after SIGKILL they stay in the repository of a person.
     """
-    if _prctl is not None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    processes.end_with_parent(signal.SIGTERM)
 
 
 def joined(names: Sequence[str]) -> bytes:

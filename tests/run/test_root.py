@@ -63,7 +63,7 @@ def test_a_copy_and_what_an_archive_brings_are_not_ours(place: Path, tmp_path: P
     subprocess.run(["tar", "-C", tmp_path / "unpacked", "-xf", tmp_path / "a.tar"], check=True)
     for name in ("copy", "unpacked"):
         foreign = RunStore(tmp_path / name)
-        assert foreign.paths.is_foreign and foreign.read(RUN_ID) == store.read(RUN_ID)
+        assert foreign.paths.foreign() is not None and foreign.read(RUN_ID) == store.read(RUN_ID)
         assert foreign.live_ids() == [], "who lives in another root is not known here"
         refuse_changes(foreign)
 
@@ -131,7 +131,7 @@ def test_a_mark_that_is_a_link_or_a_fifo_is_none(tmp_path: Path, monkeypatch: py
         (place / "mine").mkdir(parents=True)
         (tmp_path / "mark").write_text(f"x {place.stat().st_ino}\n", encoding="utf-8")
         plant(place / roots.MARK_FILE)
-        assert RootPaths(place).is_foreign
+        assert RootPaths(place).foreign() is not None
 
 
 def test_what_stands_in_the_way_of_a_root_is_said(tmp_path: Path) -> None:

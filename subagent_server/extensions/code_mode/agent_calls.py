@@ -22,7 +22,7 @@ from subagent_server.run.errors import BadArgument, RunRefused, SubagentError, c
 from subagent_server.run.files import Directory
 from subagent_server.run.journal import recorded_usage
 from subagent_server.run.processes import now
-from subagent_server.run.records import FlowOptions, Message, RunMeta
+from subagent_server.run.records import FlowOptions, Message, RunMeta, first_problem
 from subagent_server.run.secrets import Masker
 from subagent_server.run.states import MAX_OPEN_QUESTIONS, MAX_QUESTION_CHARACTERS, Status, cut, timestamp
 from subagent_server.toolbox.run_context import RunContext, RunOver
@@ -169,8 +169,7 @@ class AgentCalls:
         except SubagentError as error:
             return {"error": error.sentence}
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            return {"error": f"{'.'.join(map(str, first['loc']))}: {first['msg']}"}
+            return {"error": first_problem(error)}
 
     async def aclose(self) -> None:
         """End what waits; the runs go on, until the run that has started them ends."""

@@ -29,6 +29,7 @@ from subagent_server.extensions.programs.program import (
 from subagent_server.loop.runner import Outcome
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.errors import RunRefused
+from subagent_server.run.records import first_problem
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.run_context import Permissions
 
@@ -133,8 +134,7 @@ class AcpDialect:
         except RequestError as error:
             return self._failed_request(error)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            what = first_problem(error)
             return self._events.failed(f"{self.title} does not keep its protocol: {what}.")
         finally:
             await self._agent.close()

@@ -34,6 +34,7 @@ from subagent_server import __version__
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.errors import shorten
 from subagent_server.run.files import Directory
+from subagent_server.run.records import first_problem
 from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.file_watch import CommandWatch
 from subagent_server.sandbox.readable import BoxRefused, PlaceRefused
@@ -104,12 +105,6 @@ def why_not_connected(
     return ServerTrouble(_reason(error, definition))
 
 
-def first_fault(error: ValidationError) -> str:
-    """Return the first fault, with its location."""
-    first = error.errors()[0]
-    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"[:300]
-
-
 def _says_lost(error: MCPError) -> bool:
     return error.message.startswith(_LOST)
 
@@ -131,7 +126,7 @@ def _reason(error: BaseException, definition: ServerDefinition) -> str:
         case MCPError():
             return f"refused to connect: {error.message}"
         case ValidationError():
-            return f"answered what the protocol does not know ({first_fault(error)})"
+            return f"answered what the protocol does not know ({first_problem(error)[:300]})"
     if definition.type == "stdio":
         return f"could not be started: {error}"
     place = shown_url(definition.url or "")
@@ -223,7 +218,7 @@ class RepairedListing:
         try:
             validate_server_result(_LIST, self._version() or _OLDEST_JUDGED, page)
         except ValidationError as error:
-            return first_fault(error)
+            return first_problem(error)[:300]
         except (KeyError, ValueError):
             pass  # a version without rules
         return None
@@ -365,7 +360,7 @@ class ServerSession:
             raise await self._loss_or_refusal(error) from error
         except ValidationError as error:
             raise ServerTrouble(
-                f"gave a result that the protocol does not know ({first_fault(error)})"
+                f"gave a result that the protocol does not know ({first_problem(error)[:300]})"
             ) from error
         if isinstance(result, CallToolResult):
             return result
