@@ -64,8 +64,8 @@ async def timed(servers: dict[str, ServerDefinition]) -> float:
     around = ServerContext(_STARTS.start, lambda kind, **facts: None)
     began = time.perf_counter()
     connected = await connect(servers, around, "worker")
-    tools, _ = connected.tools(ToolChoice(), (), KeptOutputs())
-    made = [tool.definition() for tool in tools]
+    connected.choose(ToolChoice(), (), KeptOutputs())
+    made = [tool.definition() for tool in connected.tools]
     seconds = time.perf_counter() - began
     await connected.aclose()
     assert len(made) == TOOLS * len(servers), json.dumps(made)[:200]

@@ -56,7 +56,6 @@ class Runner(Protocol):
     @property
     def usage(self) -> Usage:
         """What the run has used so far. It is true at every moment, also after a cancellation."""
-        ...
 
     async def work(self) -> Outcome:
         """Do the task. Called once.
@@ -65,16 +64,12 @@ class Runner(Protocol):
             RunOver: the run was ended from outside.
             RunRefused: it cannot go on, for the reason that its code names.
         """
-        ...
 
     def cut_short(self, failure: Failure) -> Outcome:
         """Return the outcome of a run that something else ends: its work so far is paid for, and kept."""
-        ...
 
     async def stop_programs(self) -> None:
         """End the programs of the tools: nothing changes in the working directory after this."""
-        ...
 
     async def aclose(self) -> None:
         """Close tools and connections. Called once, also after a cancellation; it is given 3 s."""
-        ...

@@ -13,7 +13,7 @@ from subagent_server.process.shim import order_fork, shim_command
 from subagent_server.process.zygote_client import ForkConnection, WarmStart
 from subagent_server.process.zygote_protocol import interpreter_variables
 from subagent_server.run import locks, processes, stderr
-from subagent_server.run.errors import LaunchFailed, StorageFailed
+from subagent_server.run.errors import LaunchFailed, StorageFailed, storing
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.stderr import failpoint, lack_of_room
 
@@ -52,11 +52,9 @@ class Reservation(Protocol):
         Raises:
             LaunchFailed: no process was started; the lock is released.
         """
-        ...
 
     def give_up(self) -> None:
         """Let go of the run without starting it."""
-        ...
 
 
 class Start(Protocol):
@@ -68,7 +66,6 @@ class Start(Protocol):
         Raises:
             StorageFailed: the lock cannot be held.
         """
-        ...
 
 
 class Launcher(Protocol):
@@ -77,29 +74,23 @@ class Launcher(Protocol):
     @property
     def kind(self) -> str:
         """The name that the run's meta file records."""
-        ...
 
     @property
     def lease(self) -> float | None:
         """The lease of its runs in seconds, if other hosts read them; None for those of this host alone."""
-        ...
 
     @property
     def host(self) -> str:
         """The host or the engine that its runs are given to."""
-        ...
 
     def warm_up(self) -> None:
         """Prepare for later starts in the background, if this launcher can."""
-        ...
 
     def reap(self) -> None:
         """Collect the processes that were started here and have ended."""
-        ...
 
     def starting(self) -> AbstractContextManager[Start]:
         """Let the machine prepare a process while a run is made; without a reservation it is let go."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -288,10 +279,8 @@ def hold(run: RunPaths) -> int:
     Raises:
         StorageFailed: the lock file cannot be made, or another process holds it.
     """
-    try:
+    with storing(run.live_lock.path):
         descriptor = locks.take(run.live_lock)
-    except OSError as error:
-        raise StorageFailed(run.live_lock.path, error.strerror or str(error)) from error
     if descriptor is None:
         raise StorageFailed(run.live_lock.path, "another process holds it")
     descriptor = _above_streams(descriptor)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from subagent_server.run import processes
-from subagent_server.run.errors import NotDurable, StorageFailed
+from subagent_server.run.errors import NotDurable, StorageFailed, storing
 from subagent_server.run.files import Directory, Entry, held_open
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -101,15 +101,12 @@ def write_reserved(file: Entry, spare: Entry, data: bytes) -> None:
     Raises:
         StorageFailed: `spare` is too small, or the disk refused; the old content is whole.
     """
-    try:
-        with held_open(spare.open(os.O_WRONLY)) as descriptor:
-            if os.fstat(descriptor).st_size < len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            _write_all(descriptor, data)
-            os.ftruncate(descriptor, len(data))
-            os.fsync(descriptor)
-    except OSError as error:
-        raise StorageFailed(file.path, error.strerror or str(error)) from error
+    with storing(file.path), held_open(spare.open(os.O_WRONLY)) as descriptor:
+        if os.fstat(descriptor).st_size < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        _write_all(descriptor, data)
+        os.ftruncate(descriptor, len(data))
+        os.fsync(descriptor)
     commit(spare, file)
 
 
@@ -292,13 +289,13 @@ def latest(file: Entry, wanted: frozenset[str], *, within: int = 400) -> dict[st
     return found
 
 
-def last_of(file: Entry, kind: str, *, max_bytes: int = 32 << 20) -> dict[str, Any] | None:
-    """Return the last record of `type` `kind`, however many of other types follow, within `max_bytes`."""
+def last_of(file: Entry, kind: str) -> dict[str, Any] | None:
+    """Return the last record of `type` `kind`, however many of other types follow, within 32 MiB."""
     needle = f'"type":"{kind}"'.encode()
     try:
         with file.reader() as opened:
             end = _last_newline(opened.fileno(), os.fstat(opened.fileno()).st_size)
-            for line in _backwards(opened.fileno(), end, max_bytes):
+            for line in _backwards(opened.fileno(), end, 32 << 20):
                 record = parse(line) if needle in line else None
                 if record is not None and record.get("type") == kind:
                     return record

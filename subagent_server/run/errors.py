@@ -8,7 +8,8 @@ next, the same for a tool caller, a terminal and the log. Standard library only:
 import errno
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -307,6 +308,15 @@ class StorageFailed(HostError):
         super().__init__(
             f"{path} could not be written ({why}); what was there is unchanged: {todo}, then try again."
         )
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Let an error of the disk say that `path` could not be written. Raises StorageFailed."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(path, error.strerror or str(error)) from error
 
 
 class NotDurable(StorageFailed):

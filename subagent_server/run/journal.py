@@ -76,13 +76,13 @@ def _figure(number: int | None, noun: str, is_least: bool) -> str:
     return ("at least " if is_least else "") + count(number, noun)
 
 
-def one_line(arguments: Any, width: int = _PREVIEW_WIDTH) -> str:
+def one_line(arguments: Any) -> str:
     """Return the arguments of a call on one line: the value alone if the only argument is a short text."""
     if isinstance(arguments, dict) and len(arguments) == 1:
         (value,) = arguments.values()
         if isinstance(value, str):
-            return cut(" ⏎ ".join(value.strip().split("\n")), width)
-    return cut(json.dumps(arguments, ensure_ascii=False, default=str), width)
+            return cut(" ⏎ ".join(value.strip().split("\n")), _PREVIEW_WIDTH)
+    return cut(json.dumps(arguments, ensure_ascii=False, default=str), _PREVIEW_WIDTH)
 
 
 def _started(e: Event) -> str:
@@ -168,14 +168,11 @@ def _subagent(e: Event) -> str:
     if kind == "tool_result" and e.get("isError"):
         mark = "✗"
     facts = (e.get("toolName"), e.get("messageId"), e.get("status"), e.get("model"), e.get("count"))
-    told = "" if payload is None else preview(_text_of(payload), 2)
+    text = payload if isinstance(payload, str) else one_line(payload)
+    told = "" if payload is None else preview(text, 2)
     words = (mark, *(str(fact) for fact in facts if fact is not None), told)
     begin = f"│ {origin.strip()}: "
     return begin + " ".join(word for word in words if word).replace("\n", f"\n{begin}")
-
-
-def _text_of(payload: Any) -> str:
-    return payload if isinstance(payload, str) else one_line(payload)
 
 
 _TOLD_MARKS = {
@@ -314,11 +311,8 @@ def page(file: Entry, cursor: int | None, lines: int) -> durable.LinePage:
 
 def in_order(lines: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return lines of several journals, each with the id of its run, in the order of their times."""
-    return sorted(lines, key=lambda each: _time_of(each[1]))  # stable: lines of one moment stay as they are
-
-
-def _time_of(line: str) -> str:
-    return str((durable.parse(line) or {}).get("at", ""))
+    # stable: lines of one moment stay as they are
+    return sorted(lines, key=lambda each: str((durable.parse(each[1]) or {}).get("at", "")))
 
 
 def _bounded(value: Any) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.run import durable, processes
-from subagent_server.run.errors import ForeignRoot, StorageFailed, UnsafeRoot
+from subagent_server.run.errors import ForeignRoot, UnsafeRoot, storing
 from subagent_server.run.files import DIRECTORY_MODE, Directory, Entry, held_open
 from subagent_server.run.states import check_run_id, is_run_id
 
@@ -115,14 +115,12 @@ def make_root(path: Path) -> RootDirectory:
         ForeignRoot: the root is not ours.
         StorageFailed: the root cannot be made or marked.
     """
-    try:
+    with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             path.mkdir(DIRECTORY_MODE)
         root = RootDirectory(path)
         root.claim()
-    except OSError as error:
-        raise StorageFailed(path, error.strerror or str(error)) from error
     return root
 
 

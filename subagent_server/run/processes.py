@@ -196,12 +196,8 @@ _MOST = 4 << 20
 
 def command_of(pid: int) -> Command:
     """Return the command line of a process; empty if it is gone. A process can write over its own."""
-    return _split(_words(pid, "cmdline"))
-
-
-def _split(data: bytes | None) -> Command:
-    data = (data or b"").rstrip(b"\0")
-    return data.split(b"\0") if data else []
+    words = (_words(pid, "cmdline") or b"").rstrip(b"\0")
+    return words.split(b"\0") if words else []
 
 
 def _words(pid: int, name: str) -> bytes | None:

@@ -132,11 +132,6 @@ def is_settled(status: Status, event: Event) -> bool:
     return status.is_terminal and event in TERMINAL_EVENTS
 
 
-def legal_events(status: Status) -> list[Event]:
-    """Return the events that would change a run in `status`, in the order of the table."""
-    return list(TRANSITIONS[status])
-
-
 def next_status(run_id: str, status: Status, event: Event, messages: Iterable[MessageStatus]) -> Status:
     """Return the status after `event`, given the statuses of the run's questions as they then are.
 
@@ -147,7 +142,7 @@ def next_status(run_id: str, status: Status, event: Event, messages: Iterable[Me
         return status
     target = TRANSITIONS[status].get(event)
     if target is None:
-        possible = [_IN_WORDS[legal] for legal in legal_events(status)]
+        possible = [_IN_WORDS[legal] for legal in TRANSITIONS[status]]
         raise IllegalTransition(run_id, status.value, event.value, _IN_WORDS[event], possible)
     if target is Target.SAME:
         return status

@@ -5,7 +5,7 @@ import heapq
 import json
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,6 +21,7 @@ from subagent_server.run.errors import (
     SubagentError,
     UnknownRun,
     UnreadableMeta,
+    storing,
 )
 from subagent_server.run.files import Entry, remove_tree
 from subagent_server.run.journal import recorded_usage
@@ -228,7 +229,7 @@ class RunStore:
             StorageFailed: the root cannot be made.
         """
         root = make_root(self.paths.root)
-        with _storing(self.paths.root):
+        with storing(self.paths.root):
             for name in (self.paths.changes.path.name, self.paths.slots.path.name):
                 root.below(name).make()
             root.keep_out_of_repositories()
@@ -243,11 +244,11 @@ class RunStore:
         run = self.paths.run(request.run_id)
         parent = None if request.parent_run_id is None else self.paths.run(request.parent_run_id)
         self.make_root()
-        with _storing(run.directory):  # a directory that is there already is another run: it stays
+        with storing(run.directory):  # a directory that is there already is another run: it stays
             run.files.make_new()
         failpoint("store.made")
         try:
-            with _storing(run.directory):
+            with storing(run.directory):
                 if parent is not None:
                     parent.children.make()
                     parent.children.entry(run.run_id).touch()
@@ -265,7 +266,7 @@ class RunStore:
             StorageFailed: there is no run then.
         """
         run = self.paths.run(meta.run_id)
-        with exclusive(run.meta_lock), _storing(run.meta.path):
+        with exclusive(run.meta_lock), storing(run.meta.path):
             self.paths.change_mark(meta.run_id).touch()
             durable.write_durably(run.meta, meta.to_json())
 
@@ -468,7 +469,7 @@ class RunStore:
     def _existing(self, run_id: str) -> RunPaths:
         """Return the paths of a run with a state: nothing is made for a run without."""
         run = self.paths.run(run_id)
-        with _storing(run.meta.path):
+        with storing(run.meta.path):
             if run.meta.exists():
                 return run
         raise UnknownRun(run_id, self.paths.root)
@@ -485,15 +486,6 @@ class RunStore:
         silent = Failure(code="agent_error", message="The run failed without saying why.")
         failure = result.error or silent
         return transitions.RunFailed(failure=failure, summary=result.summary, payload=stored, usage=usage)
-
-
-@contextmanager
-def _storing(path: Path) -> Iterator[None]:
-    """Translate an error of the disk."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageFailed(path, error.strerror or str(error)) from error
 
 
 # -- The marks of runs whose end no parent was shown, in `.unseen`: a file for each run.

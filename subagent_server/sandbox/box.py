@@ -196,14 +196,6 @@ Identity = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class _Mount:
-    """One place in a box, and the arguments of bubblewrap that stand before it."""
-
-    place: Path
-    arguments: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Rules:
     """The wishes for a box. All paths are real ones.
 
@@ -345,14 +337,14 @@ def build_box(rules: Rules) -> Box:
     closed = [path for path in rules.hidden if any(map(path.is_relative_to, (*shown, rules.cwd, *write)))]
     write += directories_above((*shown, *read_only, *closed), write, (*read_only, *closed))
     mounts = [
-        *(_Mount(path, ("--size", _MEMORY_DISK, "--tmpfs")) for path in (Path("/tmp"), home)),
-        *(_Mount(path, ("--ro-bind", str(path))) for path in shown),
-        *([_Mount(rules.cwd, ("--ro-bind", str(rules.cwd)))] if rules.cwd_read_only else []),
-        *(_Mount(path, ("--bind", str(path))) for path in write),
-        *(_Mount(place, ("--bind", str(path))) for place, path in rules.placed.items()),
-        *(_Mount(path, ("--ro-bind", str(path))) for path in read_only),
-        *(_Mount(place, ("--ro-bind", str(file))) for place, file in rules.shown_as.items()),
-        *(_Mount(path, ("--size", "4096", "--tmpfs")) for path in closed),
+        *((path, ("--size", _MEMORY_DISK, "--tmpfs")) for path in (Path("/tmp"), home)),
+        *((path, ("--ro-bind", str(path))) for path in shown),
+        *([(rules.cwd, ("--ro-bind", str(rules.cwd)))] if rules.cwd_read_only else []),
+        *((path, ("--bind", str(path))) for path in write),
+        *((place, ("--bind", str(path))) for place, path in rules.placed.items()),
+        *((path, ("--ro-bind", str(path))) for path in read_only),
+        *((place, ("--ro-bind", str(file))) for place, file in rules.shown_as.items()),
+        *((path, ("--size", "4096", "--tmpfs")) for path in closed),
     ]
     arguments = [
         *_NAMESPACES,
@@ -424,14 +416,13 @@ def _ignore_files(cwd: Path) -> Iterator[str]:
             yield from ("--dir", str(above / ".git"))
 
 
-def _in_order(mounts: Iterable[_Mount]) -> Iterator[str]:
+def _in_order(mounts: Iterable[tuple[Path, tuple[str, ...]]]) -> Iterator[str]:
     """Yield the arguments of mounts, each directory before those that lie over a part of it.
 
-    Of two mounts at one place the later counts.
+    A mount is its place, and what stands before that. Of two at one place the later counts.
     """
-    last = {mount.place: mount for mount in mounts}
-    for place in sorted(last, key=lambda path: len(path.parts)):
-        yield from (*last[place].arguments, str(place))
+    for place, arguments in sorted(dict(mounts).items(), key=lambda mount: len(mount[0].parts)):
+        yield from (*arguments, str(place))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -270,14 +270,9 @@ class CommandWatch:
                 os.pwrite(descriptor, f"{record}\n".encode(), 0)
 
 
-@contextmanager
-def watching(watch: CommandWatch | None, what: str) -> Iterator[Came]:
+def watching(watch: CommandWatch | None, what: str) -> AbstractContextManager[Came]:
     """Watch one command if there is a watch."""
-    if watch is None:
-        yield Came()
-    else:
-        with watch.command(what) as came:
-            yield came
+    return nullcontext(Came()) if watch is None else watch.command(what)
 
 
 def read_mark(mark: Entry) -> tuple[frozenset[Name], str, tuple[str, ...]] | None:

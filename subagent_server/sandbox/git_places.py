@@ -20,6 +20,7 @@ _GIT_SECONDS = 5.0
 _SEEN_BY_GIT = ("HOME", "XDG_CONFIG_HOME", "LANG")
 _READ_BY_GIT = ("config", "config.worktree", "hooks", "info/attributes")
 _WORDS = re.compile(r"[\s'\"=;!]+")
+_ROLES = ("AUTHOR", "COMMITTER")
 _IDENTITY = {"user.name": "NAME", "user.email": "EMAIL"}
 
 
@@ -72,7 +73,8 @@ def git_settings(environment: Mapping[str, str], cwd: Path) -> GitSettings:
 
     The author's variables in `environment` come before the configuration.
     """
-    given = {name: environment[name] for name in _variables() if name in environment}
+    names = [f"GIT_{role}_{what}" for role in _ROLES for what in _IDENTITY.values()]
+    given = {name: environment[name] for name in names if name in environment}
     try:
         program = system_program("git", environment.get("PATH"), working_copies(cwd, environment))
     except NoHostProgram:
@@ -81,7 +83,7 @@ def git_settings(environment: Mapping[str, str], cwd: Path) -> GitSettings:
     repository = common_directory(cwd) or top / ".git"
     for origin, key, value in _settings(program, environment, cwd):
         if key in _IDENTITY and value:
-            for role in ("AUTHOR", "COMMITTER"):
+            for role in _ROLES:
                 identity[f"GIT_{role}_{_IDENTITY[key]}"] = value
         elif key == "core.hookspath" and value:
             executed.append(top / _expanded(value))
@@ -125,10 +127,6 @@ def _led_to(place: Path, repository: Path) -> Iterator[Path]:
 def _top(cwd: Path) -> Path:
     """Return the top of the working copy, to which git takes the path of hooks relatively."""
     return next((place for place in (cwd, *cwd.parents) if os.path.lexists(place / ".git")), cwd)
-
-
-def _variables() -> list[str]:
-    return [f"GIT_{role}_{what}" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")]
 
 
 def _settings(program: Path, environment: Mapping[str, str], cwd: Path) -> Iterator[tuple[str, str, str]]:

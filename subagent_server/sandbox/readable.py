@@ -145,7 +145,8 @@ def tool_chains(home: Path, cwd: Path, written: Sequence[Path], environment: Map
             continue
         if any(step.is_symlink() and any(map(step.is_relative_to, written)) for step in steps_to(path)):
             continue
-        if _exists(real) and not _is_closed(real, (home, cwd)):
+        is_plain = os.path.isdir(real) or os.path.isfile(real)  # noqa: PTH112, PTH113 - they never raise
+        if is_plain and not _is_closed(real, (home, cwd)):
             found.append(path)
     return found
 
@@ -202,14 +203,6 @@ def _beside(entry: Path, home: Path) -> list[Path]:
     if entry.name not in ("bin", "sbin") or entry.parent in (home, Path("/")):
         return []
     return [entry.parent / name for name in _BESIDE_PROGRAMS]
-
-
-def _exists(path: Path) -> bool:
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return False
-    return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
 
 
 def _is_closed(path: Path, own: Sequence[Path]) -> bool:

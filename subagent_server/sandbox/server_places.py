@@ -281,11 +281,7 @@ class _Remedy:
 _BINDS = ("--bind", "--ro-bind", "--ro-bind-try")
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:
-        return False
+_exists = os.path.exists  # `Path.exists` raises for a name that is too long
 
 
 # -- outside of every box

@@ -11,16 +11,15 @@ from subagent_server.run.schemas import NEWEST, OPTIONS_SCHEMA, QUESTION_SCHEMA,
 from subagent_server.run.states import MAX_REPORT_CHARACTERS, check_summary
 from subagent_server.toolbox.mcp.input_schemas import repaired, without_dead_references
 from subagent_server.toolbox.run_context import RunContext
-from subagent_server.toolbox.tool import ToolResult
+from subagent_server.toolbox.tool import Tool, ToolResult
 
 NO_ANSWER = "No answer came in time. Go on without one: choose what is safest and say so in your result."
 
 
-class AskParent:
+class AskParent(Tool):
     """Asks the parent one question. The call waits for the answer within its time; other calls go on."""
 
     name = "ask_parent"
-    sequential = False
 
     def __init__(self, run: RunContext) -> None:
         self._run = run
@@ -61,9 +60,6 @@ class AskParent:
             return ToolResult.of_text(NO_ANSWER)
         return ToolResult.of_text(reply.answer)
 
-    async def aclose(self) -> None:
-        """Do nothing: no resource is held."""
-
 
 def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
@@ -77,7 +73,7 @@ _PLAIN_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 """The names of properties that the API takes in the schema of a tool, at its root."""
 
 
-class FinalAnswer:
+class FinalAnswer(Tool):
     """Keeps the arguments of the latest valid call. The model may repeat an invalid call, corrected.
 
     A check against `schema`, by its own draft, takes `seconds` at most. The model sees each schema as one of
@@ -132,9 +128,6 @@ class FinalAnswer:
         self._answers.append(answer)
         return ToolResult.of_text("The answer is taken.")
 
-    async def aclose(self) -> None:
-        """Do nothing: no resource is held."""
-
 
 def _in_newest_draft(schema: JsonSchema) -> Any:
     if validator_name(schema) == NEWEST:
@@ -174,7 +167,7 @@ def before_marker(text: str) -> str:
     return before.rstrip() if last.strip() == CONTRACT_COMPLETE else text
 
 
-class AgentComplete:
+class AgentComplete(Tool):
     """Keeps the summary and the payload of the latest valid call, which ends the work of the agent."""
 
     name = "agent_complete"
@@ -229,9 +222,6 @@ class AgentComplete:
         self.given, self.summary, self.payload = True, summary, payload
         return ToolResult.of_text("The contract is complete.")
 
-    async def aclose(self) -> None:
-        """Do nothing: no resource is held."""
-
 
 # -- The tools that start other agents and follow them, for an agent whose file names some in `agents`.
 
@@ -242,11 +232,9 @@ class Delegation(Protocol):
     @property
     def service(self) -> Any:
         """The verbs (`verbs.context.Service`), for a program that starts others."""
-        ...
 
     def definitions(self) -> list[dict[str, Any]]:
         """Return the tools, as entries of `tools` in a Messages request."""
-        ...
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Call a tool. Time spent waiting for another run is not working time.
@@ -254,13 +242,10 @@ class Delegation(Protocol):
         Raises:
             SubagentError: the call failed; its sentence is for the model.
         """
-        ...
 
 
-class NestedTool:
+class NestedTool(Tool):
     """One tool of a parent."""
-
-    sequential = False
 
     def __init__(self, delegation: Delegation, definition: dict[str, Any]) -> None:
         self.name = str(definition["name"])
@@ -278,11 +263,3 @@ class NestedTool:
         except SubagentError as error:
             return ToolResult.failure(error.sentence)
         return ToolResult.of_text(json.dumps(answer, ensure_ascii=False, separators=(",", ":")))
-
-    async def aclose(self) -> None:
-        """Do nothing: the end of a run ends the runs that it has started."""
-
-
-def nested_tools(delegation: Delegation) -> list[NestedTool]:
-    """Return the parent's tools of a run."""
-    return [NestedTool(delegation, definition) for definition in delegation.definitions()]

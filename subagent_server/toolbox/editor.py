@@ -19,7 +19,7 @@ from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.run.files import held_open, kind_of
 from subagent_server.run.images import check_image, media_type
 from subagent_server.sandbox.file_watch import CommandWatch, watching
-from subagent_server.toolbox.tool import ToolResult
+from subagent_server.toolbox.tool import Tool, ToolResult
 from subagent_server.toolbox.workspace import (
     Arguments,
     Workspace,
@@ -354,7 +354,7 @@ class _EditorArguments(Arguments):
     insert_text: str | None = None
 
 
-class EditorTool:
+class EditorTool(Tool):
     """Views and edits what lies in `cwd`, a real path; never anything else.
 
     `read_only` roots are viewed only, and so is what other programs execute, but for the `lifted` paths. For
@@ -411,9 +411,6 @@ class EditorTool:
                 f"`{wanted.command}` of {shorten(wanted.path)} failed ({why}) and changed nothing: "
                 "check the path, its permissions and the free space."
             )
-
-    async def aclose(self) -> None:
-        """Nothing is held between calls."""
 
     def _view(self, wanted: _EditorArguments) -> ToolResult:
         with self._workspace.place(wanted.path) as place:

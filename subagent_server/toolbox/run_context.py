@@ -29,22 +29,18 @@ class RunContext(Protocol):
     @property
     def run_id(self) -> str:
         """The id of the run."""
-        ...
 
     def record(self, kind: str, **facts: Any) -> None:
         """Append an event to the journal. A disk that refuses is a warning, not an error."""
-        ...
 
     def remember(self, message: dict[str, Any], stop_reason: str | None = None) -> None:
         """Append a message to the transcript, so that it lasts before a tool begins.
 
         `stop_reason` is why the model ended a message of its own.
         """
-        ...
 
     def adopt(self, messages: list[dict[str, Any]]) -> None:
         """Begin the transcript with the conversation of the run that this one carries on."""
-        ...
 
     def checkpoint(self) -> None:
         """Called before every model and tool call.
@@ -52,20 +48,16 @@ class RunContext(Protocol):
         Raises:
             RunOver: the run has ended meanwhile.
         """
-        ...
 
     def working(self) -> AbstractContextManager[None]:
         """Mark a stretch as working time, which `timeoutSeconds` bounds. Stretches may overlap."""
-        ...
 
     def waiting(self) -> AbstractContextManager[None]:
         """Suspend the stretch of working time that this is inside."""
-        ...
 
     @property
     def waits_for_others(self) -> bool:
         """Whether a question of the run is open, or a run that it has started goes on."""
-        ...
 
     def session_opened(self, session_id: str) -> None:
         """Keep the name of the conversation that a program has begun, so that it can be resumed.
@@ -73,7 +65,6 @@ class RunContext(Protocol):
         Raises:
             SubagentError: it cannot be written.
         """
-        ...
 
     def model_call(self, spent: Usage, besides: Decimal = Decimal(0)) -> AbstractAsyncContextManager[None]:
         """Mark a model call, its `usage` event included: working time that a stop lets end within the grace.
@@ -86,11 +77,9 @@ class RunContext(Protocol):
             RunOver: the run has ended while it waited.
             RunRefused: `budget`, if the money of the run, or of a run above it, is spent.
         """
-        ...
 
     def request_sent(self) -> None:
         """Called when the request of a model call has been sent: the answers in it may be acknowledged."""
-        ...
 
     async def pause(self, seconds: float) -> None:
         """Sleep, unless the run ends meanwhile.
@@ -98,7 +87,6 @@ class RunContext(Protocol):
         Raises:
             RunOver.
         """
-        ...
 
     async def spare(self, seconds: float) -> None:
         """Pause for a busy API: working time stands still meanwhile.
@@ -106,7 +94,6 @@ class RunContext(Protocol):
         Raises:
             RunOver.
         """
-        ...
 
     async def ask(self, question: str, options: list[str] | None) -> Reply:
         """Ask the parent and wait for the answer; the wait does not count as working time.
@@ -116,7 +103,6 @@ class RunContext(Protocol):
             RunRefused: no answer came and the agent says that this fails the run (`ask_timeout`).
             RunOver: the run ended while it waited.
         """
-        ...
 
 
 # -- Slowing down together when an API is busy. The worker implements `Pace` for its runner.
@@ -131,14 +117,12 @@ class Pace(Protocol):
 
     def hold(self) -> float:
         """Return the seconds to wait before the next call; 0 if the run may call now."""
-        ...
 
     def busy(self, seconds: float, *, asked: bool) -> float:
         """Report to the other runs that the API was busy, and return the seconds to wait before a retry.
 
         `seconds` is the wait that this run would choose by itself; `asked` is true if the API named it.
         """
-        ...
 
 
 class Alone:

@@ -31,7 +31,7 @@ from subagent_server.toolbox.ripgrep import (
     escaped,
     ignoring,
 )
-from subagent_server.toolbox.tool import ToolResult
+from subagent_server.toolbox.tool import Tool, ToolResult
 from subagent_server.toolbox.workspace import Arguments, definition_of, off_loop, parse_arguments
 
 # -- patterns of paths
@@ -163,11 +163,9 @@ class _Result:
         return ToolResult.of_text("\n".join([*lines, *(f"[{note}]" for note in self.notes)]))
 
 
-class _SearchTool:
+class _SearchTool(Tool):
     """What the searches have in common: each call runs ripgrep once, in a thread, for about `seconds`."""
 
-    name: str
-    sequential = False
     _default_seconds: float
     _wanted: type[Arguments]
     _description: str
@@ -195,9 +193,6 @@ class _SearchTool:
     def _search(self, wanted: Any, rg: Ripgrep) -> ToolResult:
         """Search in a thread. Raises BadArgument."""
         raise NotImplementedError
-
-    async def aclose(self) -> None:
-        """Nothing is held between calls."""
 
 
 # -- grep

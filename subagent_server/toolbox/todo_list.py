@@ -128,7 +128,7 @@ class TodoList:
 
 
 @dataclass
-class TodoTool:
+class TodoTool(Tool):
     """One tool of the list."""
 
     name: str
@@ -147,9 +147,6 @@ class TodoTool:
             return ToolResult.of_text(self.work(parse_arguments(self.arguments, arguments)))
         except BadArgument as error:
             return ToolResult.failure(error.sentence)
-
-    async def aclose(self) -> None:
-        """Nothing is held."""
 
 
 def todo_tools(names: Collection[str], record: Recorder) -> list[Tool]:

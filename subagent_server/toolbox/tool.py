@@ -60,29 +60,23 @@ class ToolResult:
 
 
 class Tool(Protocol):
-    """One tool. `sequential` tools of a turn run in the order of their calls, the others all at once."""
+    """One tool, by the `name` that the model calls.
 
-    @property
-    def name(self) -> str:
-        """The name the model calls."""
-        ...
+    `sequential` tools of a turn run in the order of their calls, the others all at once.
+    """
 
-    @property
-    def sequential(self) -> bool:
-        """Whether calls of one turn must not overlap with other sequential calls."""
-        ...
+    name: str
+    sequential: bool = False
 
     def definition(self) -> dict[str, Any]:
         """Return the entry of `tools` in a Messages request."""
-        ...
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Run the tool. An error that the model can act on is returned as a failure, not raised."""
-        ...
 
     async def aclose(self) -> None:
-        """Release resources (processes, connections). Called once, before the worker exits."""
-        ...
+        """Release resources (processes, connections), if any. Called once, before the worker exits."""
+        return  # most hold none
 
 
 @dataclass(frozen=True)

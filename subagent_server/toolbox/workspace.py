@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,8 +29,9 @@ class Workspace:
     read_only: Sequence[Path] = ()
     lifted: Sequence[str] = ()
 
-    @contextmanager
-    def place(self, path: str, *, writing: bool = False, make_parents: bool = False) -> Iterator[PathInside]:
+    def place(
+        self, path: str, *, writing: bool = False, make_parents: bool = False
+    ) -> AbstractContextManager[PathInside]:
         """Find `path`, relative to the root or absolute inside it; it need not exist, its directory must.
 
         Raises:
@@ -38,8 +39,7 @@ class Workspace:
             OSError: the system refused.
         """
         check = self._check_writable if writing else None
-        with inside(self.root, path, check=check, make_parents=make_parents) as place:
-            yield place
+        return inside(self.root, path, check=check, make_parents=make_parents)
 
     def _check_writable(self, reached: Reached) -> None:
         self._check_read_only(reached)

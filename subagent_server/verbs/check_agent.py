@@ -410,21 +410,17 @@ class RunnerChecks(Protocol):
 
     def unkept_keys(self, agent: AgentDefinition) -> dict[str, str]:
         """Return the keys that the runner cannot keep, each with a sentence."""
-        ...
 
     def program_of(self, agent: AgentDefinition) -> str | None:
         """Return the command of the program that carries out the runs."""
-        ...
 
     def installing(self, agent: AgentDefinition) -> str:
         """Return how that program comes here, as the end of a sentence."""
-        ...
 
     def too_old(
         self, agent: AgentDefinition, environment: Mapping[str, str], written: Sequence[Path]
     ) -> tuple[str | None, str | None]:
         """Return why the program is too old, and a doubt if it does not tell its version."""
-        ...
 
 
 def _runner_checks(agent: AgentDefinition) -> RunnerChecks | None:

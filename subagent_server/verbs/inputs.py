@@ -11,7 +11,7 @@ from typing import BinaryIO
 from subagent_server.agents.variables import MissingVariable, expand_definition, hidden_values
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.confined_path import LeadsOutside, inside, is_text, open_real
-from subagent_server.run.errors import BadArgument, StorageFailed, SubagentError, shorten
+from subagent_server.run.errors import BadArgument, SubagentError, shorten, storing
 from subagent_server.run.executed_files import executed_by
 from subagent_server.run.files import Entry, held_open
 from subagent_server.run.images import check_image
@@ -198,14 +198,12 @@ def copy_inputs(files: list[InputFile], run: RunPaths) -> None:
     if not files:
         return
     copies = {f"{n:02d}-{_copy_name(file.path)}": file.data for n, file in enumerate(files, start=1)}
-    try:
+    with storing(run.inputs.path):
         inputs = run.inputs
         inputs.make_new()
         for name, data in copies.items():
             with os.fdopen(inputs.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:
                 copy.write(data)
-    except OSError as error:
-        raise StorageFailed(run.inputs.path, error.strerror or str(error)) from error
 
 
 def copied_inputs(run: RunPaths) -> tuple[tuple[Entry, str], ...]:

@@ -21,7 +21,7 @@ from subagent_server.process.launcher import Launcher
 from subagent_server.run.agent_definition import Placement
 from subagent_server.run.errors import HostError, shorten
 from subagent_server.run.host_programs import NoHostProgram
-from subagent_server.run.records import Record
+from subagent_server.run.records import Record, first_problem
 from subagent_server.settings import Settings, read_own_file
 from subagent_server.verbs.live_runs import host_program
 
@@ -152,8 +152,7 @@ def _slurm_settings(content: bytes) -> SlurmSettings:
     try:
         found = SlurmSettings.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'all'}: {first['msg']}") from error
+        raise ValueError(first_problem(error)) from error
     for option in found.options:
         if any(name.startswith(option.partition("=")[0]) for name in _OURS):
             raise ValueError(f"{option} is set by the launcher itself")

@@ -44,6 +44,7 @@ from subagent_server.run.errors import (
     StorageFailed,
     SubagentError,
     shorten,
+    storing,
 )
 from subagent_server.run.files import PrivateDirectory
 from subagent_server.run.paths import RootDirectory
@@ -618,8 +619,6 @@ def adopt(path: Path) -> None:
         UnsafeRoot: the root belongs to another user, or other users can still write to the root.
         StorageFailed: the mark cannot be written.
     """
-    try:
+    with storing(path):
         RootDirectory(path).adopt()
-    except OSError as error:
-        raise StorageFailed(path, error.strerror or str(error)) from error
     RunStore(path).make_root()

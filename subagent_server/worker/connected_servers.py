@@ -7,7 +7,6 @@ of an agent with MCP servers loads it.
 import asyncio
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from subagent_server.run.agent_definition import ServedAgent
 from subagent_server.run.errors import SubagentError
 from subagent_server.sandbox.server_places import Builder, ServerStarts
 from subagent_server.settings import state_directory_of
-from subagent_server.toolbox.mcp.mcp_tools import McpTool, Servers, ToolChoice, connect
+from subagent_server.toolbox.mcp.mcp_tools import Servers, ToolChoice, connect
 from subagent_server.toolbox.mcp.server_connection import (
     CallAnswer,
     CallTimedOut,
@@ -30,25 +29,7 @@ from subagent_server.worker.delegation import WorkerDelegation
 from subagent_server.worker.runners import RunnerSetup
 
 
-@dataclass
-class ConnectedServers:
-    """The servers of a run, and the tools of these servers that the run may use."""
-
-    servers: Servers
-    tools: list[McpTool]
-
-    def know(self, name: str) -> bool:
-        """Whether a name in the agent file's `tools` means one of these tools."""
-        return any(tool.answers_to(name) for tool in self.tools)
-
-    async def aclose(self) -> None:
-        """Close the servers."""
-        await self.servers.aclose()
-
-
-async def connect_servers(
-    setup: RunnerSetup, own_names: Collection[str], build: Builder | None
-) -> ConnectedServers:
+async def connect_servers(setup: RunnerSetup, own_names: Collection[str], build: Builder | None) -> Servers:
     """Connect to the servers of an agent, all at once, and choose among their tools.
 
     `own_names` are taken already. `build` makes the boxes of those that work in one, beside each other.
@@ -73,13 +54,13 @@ async def connect_servers(
         code_mode = agent.enabled_code_mode
         excluded = None if code_mode is None else code_mode.excluded_tools
         wanted = ToolChoice(agent.tools, agent.disallowed_tools, excluded)
-        tools, warnings = servers.tools(wanted, set(own_names), KeptOutputs(run.paths.outputs, run.masker))
+        warnings = servers.choose(wanted, set(own_names), KeptOutputs(run.paths.outputs, run.masker))
     except BaseException:
         await servers.aclose(hurry=True)
         raise
     for warning in warnings:
         run.record("warning", message=warning)
-    return ConnectedServers(servers, tools)
+    return servers
 
 
 class AgentAsServer(ServerConnection):

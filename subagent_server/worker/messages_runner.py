@@ -2,8 +2,6 @@
 
 import asyncio
 import hashlib
-import json
-import math
 import os
 import random
 import time
@@ -11,7 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pydantic import Field, ValidationError
 
 from subagent_server import extensions
 from subagent_server.agents.known_names import ALWAYS, verdict_of
@@ -40,10 +40,10 @@ from subagent_server.run.errors import StorageFailed
 from subagent_server.run.files import Directory
 from subagent_server.run.paths import is_marked
 from subagent_server.run.processes import boot_id
-from subagent_server.run.records import Failure, RunRequest, Usage, worktree_text
+from subagent_server.run.records import Failure, Record, RunRequest, Usage, worktree_text
 from subagent_server.run.stderr import log
 from subagent_server.toolbox.bash import BashTool
-from subagent_server.toolbox.basic import AgentComplete, AskParent, FinalAnswer, nested_tools
+from subagent_server.toolbox.basic import AgentComplete, AskParent, FinalAnswer, NestedTool
 from subagent_server.toolbox.editor import EditorTool
 from subagent_server.toolbox.outputs import KeptOutputs
 from subagent_server.toolbox.ripgrep import SearchScope
@@ -66,69 +66,62 @@ from subagent_server.worker.sandbox_setup import (
 from subagent_server.worker.worker_run import WorkerRun
 
 if TYPE_CHECKING:  # imports the SDK of the protocol
-    from subagent_server.worker.connected_servers import ConnectedServers
+    from subagent_server.toolbox.mcp.mcp_tools import Servers
 
 _AUTH_TOKEN = "ANTHROPIC_AUTH_TOKEN"
 """The other variable by which programs call the Messages API."""
 
 
+@dataclass
 class MessagesRunner:
     """Implements `loop.runner.Runner` with a loop that can start, and the start of its conversation."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        start: Resumed,
-        servers: "ConnectedServers | None",
-        sandbox: Sandbox,
-        first_request: asyncio.Event,
-    ) -> None:
-        self._loop = loop
-        self._start = start
-        self._servers = servers
-        self._sandbox = sandbox
-        self._first_request = first_request
+    loop: Loop
+    start: Resumed
+    servers: "Servers | None"
+    sandbox: Sandbox
+    first_request: asyncio.Event
 
     @property
     def usage(self) -> Usage:
         """What the run has used so far."""
-        return self._loop.usage
+        return self.loop.usage
 
     async def work(self) -> Outcome:
         """Carry the conversation on to its end. Raises as `Loop.work` does."""
-        if self._start.outcome is not None:
-            return self._start.outcome
+        if self.start.outcome is not None:
+            return self.start.outcome
         getting_ready = asyncio.create_task(self._get_ready())
         try:
-            return await self._loop.work(self._start.messages)
+            return await self.loop.work(self.start.messages)
         finally:
             getting_ready.cancel()
             await asyncio.gather(getting_ready, return_exceptions=True)
 
     async def _get_ready(self) -> None:
         """Get the sandbox of the programs ready, from when the first request of the model is on its way."""
-        await self._first_request.wait()
-        await get_ready(self._sandbox, self._loop.tools)
-        if GROUPS.has_failed and self._sandbox.box is not None:
-            self._loop.run.record("warning", message=NO_GROUP)
+        await self.first_request.wait()
+        await get_ready(self.sandbox, self.loop.tools)
+        if GROUPS.has_failed and self.sandbox.box is not None:
+            self.loop.run.record("warning", message=NO_GROUP)
         with suppress(OSError):
-            for name in await off_loop(self._sandbox.open):
+            for name in await off_loop(self.sandbox.open):
                 message = f"What other programs execute is not protected in the sandbox: {name}"
-                self._loop.run.record("warning", message=message)
+                self.loop.run.record("warning", message=message)
 
     def cut_short(self, failure: Failure) -> Outcome:
         """Return the outcome of a run that something else ends."""
-        return self._loop.cut_short(failure)
+        return self.loop.cut_short(failure)
 
     async def stop_programs(self) -> None:
         """End the shell and its jobs."""
-        await asyncio.gather(*(tool.aclose() for tool in self._loop.tools if isinstance(tool, BashTool)))
+        await asyncio.gather(*(tool.aclose() for tool in self.loop.tools if isinstance(tool, BashTool)))
 
     async def aclose(self) -> None:
         """Close the tools, the MCP servers and the connections of the model, all at once."""
-        closing = [_close(self._loop.tools), self._loop.model.aclose()]
-        if self._servers is not None:
-            closing.append(self._servers.aclose())
+        closing = [_close(self.loop.tools), self.loop.model.aclose()]
+        if self.servers is not None:
+            closing.append(self.servers.aclose())
         await asyncio.gather(*closing, return_exceptions=True)
 
 
@@ -303,8 +296,9 @@ def _companions(setup: RunnerSetup) -> list[Tool]:
     tools: list[Tool] = [
         AskParent(setup.run),
         *([AgentComplete(setup.run.run_id)] if setup.agent.by_contract else []),
-        *(nested_tools(setup.delegation) if setup.delegation else []),
     ]
+    if setup.delegation is not None:
+        tools += [NestedTool(setup.delegation, each) for each in setup.delegation.definitions()]
     return [tool for tool in tools if tool.name not in forbidden]
 
 
@@ -329,7 +323,7 @@ def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, sandbox: 
 
 
 async def _listed_tools(
-    setup: RunnerSetup, servers: "ConnectedServers | None", own: Sequence[Tool], sandbox: Sandbox
+    setup: RunnerSetup, servers: "Servers | None", own: Sequence[Tool], sandbox: Sandbox
 ) -> Sequence[Tool]:
     """Return the tools of MCP servers, as the extensions of the agent offer them.
 
@@ -344,7 +338,7 @@ async def _listed_tools(
     return await with_programs(setup.tools(own, listed, sandbox.build))
 
 
-def _not_offered(verdict: Verdict, tools: list[Tool], servers: "ConnectedServers | None") -> str | None:
+def _not_offered(verdict: Verdict, tools: list[Tool], servers: "Servers | None") -> str | None:
     """Return a warning of names in `tools` that no server offers; the start has warned of the others."""
     known = {tool.name for tool in tools} | {AskParent.name, *verdict.missing_tools}
     asked = [*verdict.selection.unknown, *(verdict.selection.mcp or [])]
@@ -367,12 +361,12 @@ LEAST_SPREAD_SECONDS = 0.25
 _LONGEST_HOLD = 4_096
 
 
-@dataclass(frozen=True)
-class _Hold:
+class _Hold(Record):
     """No run calls before `until`, in seconds of this boot; the hold was made for so many `seconds`."""
 
-    until: float
-    seconds: float
+    boot_id: str
+    until: float = Field(strict=True, allow_inf_nan=False)
+    seconds: float = Field(strict=True, ge=0, le=LONGEST_SECONDS)
 
 
 class SharedPace:
@@ -405,37 +399,25 @@ class SharedPace:
             seconds = max(seconds, min(LONGEST_GROWN_SECONDS, 2 * before.seconds))
         until = moment + seconds
         if before is None or before.until < until:
-            self._write(_Hold(until, seconds))
+            self._write(_Hold(boot_id=boot_id(), until=until, seconds=seconds))
         else:
             until = before.until
         return until - moment + _spread(seconds)
 
     def _read(self, moment: float) -> _Hold | None:
         try:
-            data = json.loads(self._file.read(_LONGEST_HOLD))
-        except (OSError, ValueError):
+            hold = _Hold.model_validate_json(self._file.read(_LONGEST_HOLD))
+        except (OSError, ValidationError):
             return None
-        if not isinstance(data, dict) or data.get("bootId") != boot_id():
-            return None
-        until, seconds = _number(data.get("until")), _number(data.get("seconds"))
-        if not 0 < seconds <= LONGEST_SECONDS or not until - moment <= seconds:
-            return None
-        return _Hold(until, seconds)
+        return hold if hold.boot_id == boot_id() and hold.until - moment <= hold.seconds else None
 
     def _write(self, hold: _Hold) -> None:
-        data = {"bootId": boot_id(), "until": hold.until, "seconds": hold.seconds}
         try:
             self._directory.make()
             remove_leftovers(self._directory)
-            write_durably(self._file, json.dumps(data).encode())
+            write_durably(self._file, hold.to_json())
         except (OSError, StorageFailed) as error:
             log(f"The busy API could not be recorded for other runs ({error}); this run continues.")
-
-
-def _number(value: Any) -> float:
-    """Return a finite number; any other value becomes infinity, which is out of every bound."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number else math.inf
 
 
 def _spread(seconds: float) -> float:

@@ -2,8 +2,6 @@
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,13 +9,12 @@ from subagent_server.loop.runner import Outcome
 from subagent_server.run import transitions
 from subagent_server.run.errors import SubagentError
 from subagent_server.run.records import Failure, RunMeta, RunResult, Usage, WorktreeState, worktree_view
-from subagent_server.run.states import cut
+from subagent_server.run.states import cut, maybe_cut
 from subagent_server.run.stderr import failpoint, flush, log
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import RunEvent
 from subagent_server.verbs.export_run import export_end
 from subagent_server.verbs.reconcile import (
-    ending_facts,
     observe,
     reconcile_after_worker,
     record_tree_usage,
@@ -26,23 +23,25 @@ from subagent_server.verbs.reconcile import (
 from subagent_server.worker.worker_run import WorkerRun
 
 
-@dataclass(frozen=True)
-class LeftBehind:
-    """The remains of a run beside its result: files that can run code, and its worktree."""
-
-    executed: Sequence[str] = ()
-    worktree: WorktreeState | None = None
-
-
-def end_run(run: WorkerRun, outcome: Outcome | None, usage: Usage | None, left: LeftBehind) -> RunMeta:
+def end_run(
+    run: WorkerRun,
+    outcome: Outcome | None,
+    usage: Usage | None,
+    executed: list[str],
+    worktree: WorktreeState | None,
+) -> RunMeta:
     """Write result, status and usage, then end the children of the run.
 
+    `executed` are files that it has left and that can run code, `worktree` is how it has left its worktree.
     Without an `outcome`, or if another process was first, the run ended from outside: only usage is added.
 
     Raises:
         SubagentError: neither the result nor the failure to store it could be written.
     """
-    meta = run.meta() if outcome is None else _written(run, outcome, usage, left)
+    if outcome is None:
+        meta = run.meta()
+    else:
+        meta = _written(run, _result(run, outcome, executed, worktree), outcome, usage)
     if usage is not None and meta.usage != meta.usage.merged(usage):
         meta = run.apply(transitions.UsageSettled(usage=usage))
     failpoint("worker.ended")
@@ -51,18 +50,11 @@ def end_run(run: WorkerRun, outcome: Outcome | None, usage: Usage | None, left: 
     return meta
 
 
-def close_journal(run: WorkerRun, meta: RunMeta) -> None:
-    """Append how the run ended: the last event of its journal."""
-    run.record("run_ended", **ending_facts(meta))
-
-
 def end_unbegun(run: WorkerRun, failure: Failure | None = None) -> None:
     """End a run whose worker cannot begin, or need not; its journal says so too."""
     if failure is not None:
         run.apply(transitions.RunFailed(failure=failure))
-    meta = reconcile_after_worker(run.store, run.run_id)
-    if not_exported := export_end(run.store, meta, os.environ):
-        log(not_exported)
+    _reconcile(run.store, run.run_id)
 
 
 def exit_worker() -> NoReturn:
@@ -74,8 +66,11 @@ def exit_worker() -> NoReturn:
 
 def reconcile_directory(directory: Path, ended: dict[str, Any]) -> None:
     """Write how the run in `directory` ended, whose worker is gone; `ended` is what its shim saw."""
-    store = RunStore(directory.parent)
-    meta = reconcile_after_worker(store, directory.name, ended)
+    _reconcile(RunStore(directory.parent), directory.name, ended)
+
+
+def _reconcile(store: RunStore, run_id: str, ended: dict[str, Any] | None = None) -> None:
+    meta = reconcile_after_worker(store, run_id, ended)
     if not_exported := export_end(store, meta, os.environ):
         log(not_exported)
 
@@ -85,14 +80,7 @@ def observe_directory(directory: Path) -> None:
     observe(RunStore(directory.parent), directory.name)
 
 
-def _written(run: WorkerRun, outcome: Outcome, usage: Usage | None, left: LeftBehind) -> RunMeta:
-    result = outcome.to_result()
-    if left.executed:
-        result = result.model_copy(update={"can_run_code": list(left.executed)})
-    worktree = run.meta().worktree
-    if worktree is not None and left.worktree is not None:
-        result = result.model_copy(update={"worktree": worktree_view(worktree, left.worktree)})
-    result = _masked(run, result)
+def _written(run: WorkerRun, result: RunResult, outcome: Outcome, usage: Usage | None) -> RunMeta:
     event: RunEvent
     if result.error is None:
         summary = cut(run.masker.text(_summary(outcome) or "")) or None
@@ -107,15 +95,19 @@ def _written(run: WorkerRun, outcome: Outcome, usage: Usage | None, left: LeftBe
         return run.apply(transitions.RunFailed(failure=failure, usage=usage))
 
 
-def _masked(run: WorkerRun, result: RunResult) -> RunResult:
-    """Return a result without secrets, its error as short as a state may hold it."""
-    masked = run.masker.data(result.model_dump(mode="json", exclude_unset=True))
-    result = RunResult.model_validate(masked)
+def _result(run: WorkerRun, outcome: Outcome, executed: list[str], state: WorktreeState | None) -> RunResult:
+    """Return the result of a run without secrets, its error as short as a state may hold it."""
+    told = outcome.to_result().model_dump(mode="json", exclude_unset=True)
+    if executed:
+        told["canRunCode"] = executed
+    worktree = run.meta().worktree
+    if worktree is not None and state is not None:
+        told["worktree"] = worktree_view(worktree, state)
+    result = RunResult.model_validate(run.masker.data(told))
     if (failure := result.error) is None:
         return result
-    hint = None if failure.hint is None else cut(failure.hint)
-    short = failure.model_copy(update={"message": cut(failure.message), "hint": hint})
-    return result.model_copy(update={"error": short})
+    short = {"message": cut(failure.message), "hint": maybe_cut(failure.hint)}
+    return result.model_copy(update={"error": failure.model_copy(update=short)})
 
 
 def _summary(outcome: Outcome) -> str | None:

@@ -10,10 +10,10 @@ directory that programs of the host execute cannot be protected.
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from subagent_server.run import durable
@@ -63,30 +63,13 @@ class RunBox:
         """Raise BoxRefused if there can be no box, and PlaceRefused."""
         self._setup = setup
         self.protects = protects
-        self._lock = threading.Lock()
-        self._rules = adding(_unprotected(setup))
-        self._git: GitSettings | None = None
-        self.program = find_box_program(self._rules)
-
-    @property
-    def network(self) -> bool:
-        """Whether there is a network in it."""
-        return self._rules.network
+        self.rules = adding(_unprotected(setup))
+        self.program = find_box_program(self.rules)
 
     @property
     def commits(self) -> bool:
         """Whether its programs have a repository of their own."""
         return self._setup.run.meta().worktree is not None
-
-    @property
-    def limits(self) -> SandboxLimits:
-        """What its programs may use."""
-        return self._rules.limits
-
-    @property
-    def write_elsewhere(self) -> Sequence[Path]:
-        """The directories outside the working directory that its programs may write."""
-        return self._rules.write
 
     def open(self) -> list[str]:
         """Return what programs of the host execute and a box cannot protect, each with the reason. Blocking.
@@ -118,22 +101,22 @@ class RunBox:
 
     def _protected(self) -> Rules:
         if not self.protects:
-            return self._rules
+            return self.rules
         self._setup.run.paths.outputs.make()
         worktree = self._setup.run.meta().worktree
         mounts = [] if worktree is None else worktree_mounts(worktree)
         return replace(
-            self._rules,
-            own={**self._settings().identity, **self._rules.own},
-            read=[_directory(self._setup) / self._setup.run.paths.outputs.path.name, *self._rules.read],
-            over=[*self._rules.over, *mounts, *self._held().mounts],
+            self.rules,
+            own={**self._settings.identity, **self.rules.own},
+            read=[_directory(self._setup) / self._setup.run.paths.outputs.path.name, *self.rules.read],
+            over=[*self.rules.over, *mounts, *self._held().mounts],
             shown_as=self._config_as_shown(),
             cwd_read_only=False,
         )
 
     def _config_as_shown(self) -> dict[Path, Path]:
         """Return the files of configuration of the repository that have secrets, and what is shown."""
-        cwd, copies = self._rules.cwd, self._setup.run.paths.git_config
+        cwd, copies = self.rules.cwd, self._setup.run.paths.git_config
         repository, found = common_directory(cwd) or cwd / ".git", dict[Path, Path]()
         for config in configurations(repository):
             if (shown := config_without_credentials(config)) is not None:
@@ -144,16 +127,14 @@ class RunBox:
         return found
 
     def _held(self) -> Held:
-        return hold(self._rules.cwd, self._settings().executed, self._setup.agent.lifted)
+        return hold(self.rules.cwd, self._settings.executed, self._setup.agent.lifted)
 
+    @cached_property
     def _settings(self) -> GitSettings:
-        """Return what git of the host reads here. It is asked once: `.git` is read-only for the run."""
+        """What git of the host reads here: `.git` is read-only for the run, so it stays that."""
         if self.commits:  # git of the host reads nothing that a run writes, and its store has the author
             return GitSettings()
-        with self._lock:
-            if self._git is None:
-                self._git = git_settings(self._setup.environment, self._rules.cwd)
-            return self._git
+        return git_settings(self._setup.environment, self.rules.cwd)
 
 
 def _unprotected(setup: RunnerSetup) -> Rules:
@@ -355,12 +336,12 @@ def unprotected(names: Sequence[str]) -> RunRefused:
 
 def mark_of(box: RunBox) -> str:
     """Return the mark of a box, which people read."""
-    return f"bwrap ({'network' if box.network else 'no network'}; {limits_as_text(box.limits)})"
+    return f"bwrap ({'network' if box.rules.network else 'no network'}; {limits_as_text(box.rules.limits)})"
 
 
 def sandbox_rules_text(box: RunBox) -> str:
     """Return what a model has to know, to take the walls of the box for rules and not for faults."""
-    elsewhere = "".join(f", {path}" for path in box.write_elsewhere)
+    elsewhere = "".join(f", {path}" for path in box.rules.write)
     no_commit = (
         " So is .git: leave your changes uncommitted (an agent that has to commit needs "
         "`isolation: worktree`, or `sandbox: none`)."
@@ -373,5 +354,5 @@ def sandbox_rules_text(box: RunBox) -> str:
         f"What you start works in a sandbox. It can write the working directory{elsewhere} and /tmp; "
         "everything else is read-only or not there, on purpose, and so are files that other programs "
         "execute (.mcp.json, .envrc and their kind)."
-        f"{'' if box.commits else no_commit}{'' if box.network else network}"
+        f"{'' if box.commits else no_commit}{'' if box.rules.network else network}"
     )

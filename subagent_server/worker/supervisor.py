@@ -22,10 +22,10 @@ from subagent_server.run.store import RunStore
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.toolbox.run_context import RunOver
 from subagent_server.verbs.export_run import export_end
-from subagent_server.verbs.reconcile import is_here, observe
+from subagent_server.verbs.reconcile import ending_facts, is_here, observe
 from subagent_server.verbs.run_worktree import settle_if_possible
 from subagent_server.worker.protected_paths import ExecutedWatch, protected_paths
-from subagent_server.worker.run_end import LeftBehind, close_journal, end_run
+from subagent_server.worker.run_end import end_run
 from subagent_server.worker.runners import RUNNERS, OpenRunner, RunnerSetup
 from subagent_server.worker.subagents import subagent_events_recorded
 from subagent_server.worker.worker_run import WorkerRun, seconds_left
@@ -84,12 +84,12 @@ class Supervisor:
         worktree = await self._leave_worktree()
         # 3. Result, status and usage, then the children; the last event of the journal comes last.
         usage = self._runner.usage if self._runner is not None else None
-        meta = end_run(self.run, outcome, usage, LeftBehind(executed, worktree))
+        meta = end_run(self.run, outcome, usage, executed, worktree)
         if not_exported := export_end(self.run.store, meta, self.environment):
             self.run.record("warning", message=not_exported)
         with suppress(SubagentError):  # the state has them all the same
             self._questions.record()
-        close_journal(self.run, meta)
+        self.run.record("run_ended", **ending_facts(meta))
 
     def _terminate(self) -> None:
         self._terminated = True

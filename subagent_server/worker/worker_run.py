@@ -20,6 +20,7 @@ from subagent_server.run.errors import (
     RunRefused,
     StorageFailed,
     SubagentError,
+    storing,
 )
 from subagent_server.run.journal import RunJournal, Transcript, recorded_usage
 from subagent_server.run.locks import exclusive
@@ -53,7 +54,7 @@ class WorkerRun:
         self.paths = run_at(directory)
         self.store = RunStore(directory.parent, self.paths.root)
         self.masker = Masker()
-        self.clock = WorkClock(self._wait_begins, self.report_deadline, self.report_deadline)
+        self.clock = WorkClock(self._wait_begins, self.report_deadline)
         self._deadline = DeadlineWriter(deadline)
         self.model_busy = False
         """Whether the API works on a request: a stop waits a little for the reply."""
@@ -467,7 +468,9 @@ class ModelCalls:
             with exclusive(self._gate.calls_lock):
                 if not all(self._has_room(budget) for budget in self._budgets):
                     return False
-                self._lock = _taken(self._run)
+                with storing(self._run.call_lock.path):
+                    self._lock = locks.open_lock(self._run.call_lock)
+                locks.lock(self._lock)  # no other run takes it: a probe holds it for a moment at most
                 return True
         except LockTimeout:
             return False
@@ -517,15 +520,6 @@ class ModelCalls:
         return calling, walked.merged(tree_usage(self._store, first))
 
 
-def _taken(run: RunPaths) -> int:
-    try:
-        descriptor = locks.open_lock(run.call_lock)
-    except OSError as error:
-        raise StorageFailed(run.call_lock.path, error.strerror or str(error)) from error
-    locks.lock(descriptor)  # no other run takes it: a probe holds it for a moment at most
-    return descriptor
-
-
 # -- Working time, which `timeoutSeconds` bounds. Waiting for a parent or for a busy API does not count.
 
 
@@ -538,13 +532,11 @@ class WorkClock:
     def __init__(
         self,
         on_idle: Callable[[], None],
-        on_work: Callable[[], None],
-        on_pause: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._on_idle = on_idle
-        self._on_work = on_work
-        self._on_pause = on_pause
+        self._on_change = on_change
         self._clock = clock
         self._waits: list[float] = []
         self._open = 0
@@ -580,8 +572,8 @@ class WorkClock:
         return self._suspended(until, self._on_idle)
 
     def pausing(self, until: float) -> AbstractContextManager[None]:
-        """Do as `waiting`, with `on_pause` in the place of `on_idle`: the work goes on by itself soon."""
-        return self._suspended(until, self._on_pause)
+        """Do as `waiting`, with `on_change` in the place of `on_idle`: the work goes on by itself soon."""
+        return self._suspended(until, self._on_change)
 
     @contextmanager
     def _suspended(self, until: float, on_suspended: Callable[[], None]) -> Iterator[None]:
@@ -600,6 +592,6 @@ class WorkClock:
         self._open += by
         if self.running and not was_running:
             self._since = self._clock()
-            self._on_work()
+            self._on_change()
         elif was_running and not self.running:
             self._elapsed += self._clock() - self._since

@@ -170,11 +170,14 @@ def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: fl
     Raises:
         GitFailed: there is no git, or it cannot read its configuration.
     """
-    program = _program(environment, directory)
+    try:
+        program = system_program("git", environment.get("PATH"), working_copies(directory, environment))
+    except NoHostProgram as error:
+        raise GitFailed("be started", error.why) from error
     variables = {name: environment[name] for name in SEEN_BY_GIT if name in environment}
     variables |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
     variables |= {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_MERGE_AUTOEDIT": "no"}
-    plain = Git(program, directory, variables | _overrides(_ALWAYS), seconds=seconds)
+    plain = Git(str(program), directory, variables | _overrides(_ALWAYS), seconds=seconds)
     listed = iter(plain.names("read its configuration", "config", "--list", "-z", "--show-scope"))
     settings, of_user = dict[str, str](), dict[str, str]()
     for scope, entry in zip(listed, listed, strict=False):
@@ -184,14 +187,6 @@ def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: fl
             of_user[key] = value
     found = _ALWAYS | _of_drivers(settings)
     return replace(plain, variables=variables | _overrides(found), settings=settings, of_user=of_user)
-
-
-def _program(environment: Mapping[str, str], directory: Path) -> str:
-    """Return the path of git, which lies where no run writes."""
-    try:
-        return str(system_program("git", environment.get("PATH"), working_copies(directory, environment)))
-    except NoHostProgram as error:
-        raise GitFailed("be started", error.why) from error
 
 
 def _of_drivers(settings: Mapping[str, str]) -> dict[str, str]:

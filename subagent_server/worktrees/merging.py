@@ -5,7 +5,7 @@ it as a fast-forward, which git refuses as a whole if it would overwrite anythin
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -224,15 +224,9 @@ def _is_bare(git: Git) -> bool:
 
 
 def _named(names: list[str]) -> str:
-    return ", ".join(_words(dict.fromkeys(name for name in names if name)))
-
-
-def _words(names: Mapping[str, None]) -> Iterator[str]:
-    for number, name in enumerate(names):
-        if number == MOST_NAMED:
-            yield f"and {len(names) - number} more"
-            return
-        yield printable(name)[:200]
+    every = [printable(name)[:200] for name in dict.fromkeys(filter(None, names))]
+    more = [f"and {len(every) - MOST_NAMED} more"] if len(every) > MOST_NAMED else []
+    return ", ".join([*every[:MOST_NAMED], *more])
 
 
 def _shown(target: Path) -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from subagent_server.run import durable
-from subagent_server.run.errors import StorageFailed
+from subagent_server.run.errors import storing
 from subagent_server.run.files import Directory, Entry
 from subagent_server.run.secrets import Masker
 
@@ -45,10 +45,8 @@ class FlowRecord:
         if (place := self._places.get(name)) is None:
             return None
         file, offset = place
-        try:
+        with storing(file.path):
             return durable.record_at(file, offset)
-        except OSError as error:
-            raise StorageFailed(file.path, error.strerror or str(error)) from error
 
     def write(self, name: str, **value: Any) -> None:
         """Write a `value`, or without one that something begins which may have an effect; it lasts.
@@ -56,11 +54,8 @@ class FlowRecord:
         Raises:
             StorageFailed.
         """
-        try:
-            with self._writing:
-                offset = durable.append_line(self._file, self._masker.data({"name": name, **value}))
-                self._file.sync()
-                self._file.directory.sync()
-                self._places[name] = self._file, offset
-        except OSError as error:
-            raise StorageFailed(self._file.path, error.strerror or str(error)) from error
+        with storing(self._file.path), self._writing:
+            offset = durable.append_line(self._file, self._masker.data({"name": name, **value}))
+            self._file.sync()
+            self._file.directory.sync()
+            self._places[name] = self._file, offset

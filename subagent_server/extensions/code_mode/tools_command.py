@@ -96,10 +96,9 @@ async def _functions(agent: AgentDefinition, ready: ReadyServers) -> McpFunction
     try:
         excluded = (agent.code_mode or CodeMode()).excluded_tools
         wanted = ToolChoice(agent.tools, agent.disallowed_tools, excluded)
-        tools, warnings = servers.tools(wanted, (), KeptOutputs())
-        for warning in warnings:
+        for warning in servers.choose(wanted, (), KeptOutputs()):
             pass_on("warning", message=warning)
-        return McpFunctions(tools, excluded, KeptOutputs())
+        return McpFunctions(servers.tools, excluded, KeptOutputs())
     except RunRefused as refusal:
         raise EarlyExit(ExitCode.USAGE, _sentence(refusal)) from refusal
     finally:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from subagent_server.agents.yaml_reader import Unreadable, read_text
 from subagent_server.extensions.evals.eval_file import BadEvalFile
 from subagent_server.extensions.evals.trials import Trial, TrialKey, TrialResult
-from subagent_server.run.errors import StorageFailed
+from subagent_server.run.errors import storing
 
 SUFFIX = ".jsonl"
 
@@ -43,12 +43,10 @@ class EvalLog:
     def __init__(self, path: Path, facts: Mapping[str, Any], before: Iterable[TrialResult]) -> None:
         """Begin a log with the trials that are not repeated. Raises StorageFailed."""
         self.path = path
-        try:
+        with storing(path):
             for place in reversed(path.parents):  # all private: runs refuse a state directory open to others
                 place.mkdir(exist_ok=True, mode=0o700)
             self._file = path.open("w", encoding="utf-8")
-        except OSError as error:
-            raise StorageFailed(path, error.strerror or str(error)) from error
         self._write(facts)
         for result in before:
             self.add(result)
@@ -64,11 +62,9 @@ class EvalLog:
         self._write(result.to_wire(with_digest=True))
 
     def _write(self, facts: Mapping[str, Any]) -> None:
-        try:
+        with storing(self.path):
             self._file.write(json.dumps(facts, ensure_ascii=True) + "\n")
             self._file.flush()
-        except OSError as error:
-            raise StorageFailed(self.path, error.strerror or str(error)) from error
 
 
 def read_log(path: Path) -> list[TrialResult]:

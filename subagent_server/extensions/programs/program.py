@@ -175,7 +175,6 @@ class Dialect(Protocol):
         Raises:
             RunRefused: `config`, if it cannot be started as the agent file asks.
         """
-        ...
 
     async def converse(self, process: AgentProcess) -> Outcome:
         """Speak with the program until it is known how the run ended.
@@ -186,11 +185,9 @@ class Dialect(Protocol):
         Raises:
             RunRefused: the run cannot go on, for the reason its code names.
         """
-        ...
 
     def interrupt(self, process: AgentProcess) -> None:
         """Ask the program to end its turn: in its protocol, or by SIGINT."""
-        ...
 
 
 LOOK_AT_LOG = "Look at run.log, which has all that it said."

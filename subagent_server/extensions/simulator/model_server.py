@@ -54,7 +54,7 @@ from subagent_server.extensions.simulator.model_script import (
     as_turn,
     load_script,
 )
-from subagent_server.run.errors import HostError, StorageFailed
+from subagent_server.run.errors import HostError, storing
 
 # -- the requests that arrived, kept for tests and people to look at
 
@@ -119,10 +119,8 @@ class RequestRecorder:
         """
         if self._path is None:
             return
-        try:
+        with storing(self._path):
             self._file = self._path.open("ab")
-        except OSError as error:
-            raise StorageFailed(self._path, error.strerror or str(error)) from error
 
     def arrived(self, path: str, headers: Mapping[str, str], raw: bytes) -> RecordedRequest:
         """Keep a request that has just arrived."""

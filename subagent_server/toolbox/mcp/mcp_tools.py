@@ -22,8 +22,8 @@ from mcp_types import (
     ImageContent,
     ResourceLink,
     TextContent,
-    Tool,
 )
+from mcp_types import Tool as ListedTool
 
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.errors import BadArgument, RunRefused, shorten
@@ -39,7 +39,7 @@ from subagent_server.toolbox.mcp.server_connection import (
     ServerTrouble,
 )
 from subagent_server.toolbox.outputs import KeptOutputs
-from subagent_server.toolbox.tool import ToolResult
+from subagent_server.toolbox.tool import Tool, ToolResult
 from subagent_server.toolbox.workspace import entered_off_loop
 
 # -- The result of an MCP tool in the best form that the Messages API takes (SPEC section 8).
@@ -197,7 +197,7 @@ class ToolListing:
 
     server: str
     definition: ServerDefinition
-    tools: Sequence[Tool]
+    tools: Sequence[ListedTool]
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class ServerTool:
     """A tool of a server, and the name that the model calls it by."""
 
     server: str
-    tool: Tool
+    tool: ListedTool
     name: str
 
 
@@ -359,10 +359,8 @@ def _clash(name: str, servers: Sequence[str], own: Collection[str]) -> str:
     return f"the server {servers[0]} offers a tool {name}, and so does the agent itself"
 
 
-class McpTool:
+class McpTool(Tool):
     """Calls one tool of one server. `offered.tool` is the server's description of it."""
-
-    sequential = False
 
     def __init__(self, offered: ServerTool, connection: ServerConnection, attachments: KeptOutputs) -> None:
         self.name = offered.name
@@ -413,9 +411,6 @@ class McpTool:
         """
         return await self.connection.call(self.offered.tool.name, _sendable(arguments))
 
-    async def aclose(self) -> None:
-        """Do nothing: the worker closes the connection."""
-
 
 def _sendable(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return arguments without half surrogate pairs: models write such, and no server takes them."""
@@ -429,14 +424,13 @@ def _sendable(arguments: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Servers:
-    """Servers that are connected."""
+    """Servers that are connected, and the `tools` of these servers that the run may use, once chosen."""
 
     connections: list[ServerConnection] = field(default_factory=list)
+    tools: list[McpTool] = field(default_factory=list)
 
-    def tools(
-        self, wanted: ToolChoice, own: Collection[str], attachments: KeptOutputs
-    ) -> tuple[list[McpTool], list[str]]:
-        """Return the tools that the run may use, with warnings for its author; `own` are its other tools.
+    def choose(self, wanted: ToolChoice, own: Collection[str], attachments: KeptOutputs) -> list[str]:
+        """Choose the tools, and return warnings for the author of the agent; `own` are its other tools.
 
         Raises:
             RunRefused: `config`; a name stands for two tools.
@@ -445,8 +439,12 @@ class Servers:
         selected = select_tools(listings, wanted, own)
         by_name = {each.name: each for each in self.connections}
         warnings = [warning for each in self.connections for warning in each.warnings]
-        tools = [McpTool(each, by_name[each.server], attachments) for each in selected.tools]
-        return tools, [*warnings, *selected.warnings]
+        self.tools = [McpTool(each, by_name[each.server], attachments) for each in selected.tools]
+        return [*warnings, *selected.warnings]
+
+    def know(self, name: str) -> bool:
+        """Whether a name in the agent file's `tools` means one of these tools."""
+        return any(tool.answers_to(name) for tool in self.tools)
 
     async def aclose(self, *, hurry: bool = False) -> None:
         """Leave all of them at once."""

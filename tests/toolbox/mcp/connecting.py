@@ -59,8 +59,8 @@ async def connected(
     async with asyncio.timeout(BOUND):
         field.servers = await connect(definitions, around, "worker")
     try:
-        tools, warnings = field.servers.tools(ToolChoice(), (), KeptOutputs(Directory(home / "outputs")))
-        field.tools = {tool.name: tool for tool in tools}
+        warnings = field.servers.choose(ToolChoice(), (), KeptOutputs(Directory(home / "outputs")))
+        field.tools = {tool.name: tool for tool in field.servers.tools}
         for warning in warnings:
             field.record("warning", message=warning)
         yield field
