@@ -85,6 +85,7 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str
         git.run("move HEAD", "update-ref", "-m", f"merge {order.branch}", "HEAD", made, head)
         return made, False
     _check_filters(git, order, touched)
+    _check_submodules(git, order, head, made)
     _bring_in(git, order, head, made)
     return made, False
 
@@ -201,10 +202,33 @@ def _check_filters(git: Git, order: MergeOrder, touched: list[str]) -> None:
         )
 
 
+def _check_submodules(git: Git, order: MergeOrder, head: str, made: str) -> None:
+    """Refuse a merge of a file in the place of a submodule with files, which git would delete unasked."""
+    words = ("diff", "--raw", "-z", "--no-renames", "--diff-filter=T", *NO_PROGRAMS, head, made)
+    told = git.names("list the changes", *words)
+    filled = [
+        name
+        for entry, name in zip(told[::2], told[1::2], strict=True)
+        if entry.startswith(":160000 ") and _holds_files(order.target / name)
+    ]
+    if filled:
+        raise NotMerged(
+            f"{order.branch} replaces submodules that hold files ({_named(filled)}): nothing was merged. "
+            "`git submodule deinit` empties one of which you need nothing more; then try again."
+        )
+
+
+def _holds_files(directory: Path) -> bool:
+    try:
+        return any(directory.iterdir())
+    except OSError:
+        return False
+
+
 def _bring_in(git: Git, order: MergeOrder, head: str, made: str) -> None:
     """Move the working copy on from `head` to `made`; git refuses as a whole what it would overwrite."""
-    words = ("merge", "--ff-only", "--quiet", "--no-stat", "--no-verify", "--no-autostash", made)
-    code, _, complaint = git.tried("merge", *words, finishes=True)
+    words = ("--ff-only", "--quiet", "--no-stat", "--no-verify", "--no-autostash", "--no-overwrite-ignore")
+    code, _, complaint = git.tried("merge", "merge", *words, made, finishes=True)
     if not code:
         return
     if git.commit("HEAD") != head:

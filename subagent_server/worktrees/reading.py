@@ -123,7 +123,9 @@ commit_all() {
     while IFS= read -r -d '' name; do tell unreadable "$name"; done <"$GIT_DIR/shut"
     { git ls-files -z --stage | grep -z '^160000 ' || :; } | while IFS= read -r -d '' entry; do
         name=${entry#*$'\t'}
-        [ -z "$(ls -A -- "$work/$name" 2>/dev/null | head -c 1)" ] || tell repository "$name"
+        if [ -d "$work/$name" ] && [ -n "$(ls -A -- "$work/$name" 2>/dev/null | head -c 1)" ]; then
+            tell repository "$name"
+        fi
     done
     exec 3>&- 4>&-
     # First what has gone: git adds no file below the name of a file, and removes none behind a link.
@@ -179,7 +181,7 @@ merge)
     cd "$work"
     printf '%s\n^%s\n' "$start" "$head" | git pack-objects --revs --thin --stdout -q |
         git index-pack --stdin --fix-thin >/dev/null
-    git merge --ff-only --quiet --no-stat --no-verify --no-autostash "$start"
+    git merge --ff-only --quiet --no-stat --no-verify --no-autostash --no-overwrite-ignore "$start"
     exit ;;
 esac
 tell on "$on"

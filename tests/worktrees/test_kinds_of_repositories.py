@@ -70,6 +70,20 @@ def test_what_a_repository_has_beside_plain_files_is_there_or_said_to_be_missing
     assert world.cli("rm", "--drop-unmerged", only_there).returncode == 0
 
 
+def test_a_file_in_the_place_of_a_submodule_is_not_merged_over_files_of_the_user(
+    world: World, repository: Repository
+) -> None:
+    a_bit_of_everything(repository)
+    loose = repository.top / "present" / "loose.txt"
+    loose.write_text("not committed\n", encoding="utf-8")
+    run_id = repository.ran("rmdir present absent; echo a > present; echo b > absent")
+    assert not any("no commit has" in note for note in repository.shown(run_id)["notes"])
+    assert "submodules that hold files (present)" in repository.merge(run_id, code=2) and loose.exists()
+    repository.git("submodule", "--quiet", "deinit", "--force", "present")
+    assert "merged" in repository.merge(run_id)
+    assert (repository.top / "present").read_text("utf-8") == "a\n"
+
+
 def test_files_directories_and_links_in_the_places_of_each_other_are_kept_and_merged(
     world: World, repository: Repository
 ) -> None:

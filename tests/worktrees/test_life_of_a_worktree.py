@@ -46,7 +46,11 @@ def test_changes_are_kept_on_a_branch_and_merged_and_the_working_copy_is_not_tou
 def test_a_merge_that_was_undone_is_done_again_as_the_command_says(
     world: World, repository: Repository
 ) -> None:
-    run_id, base = repository.ran(), repository.head
+    run_id, base, ignored = repository.ran(), repository.head, repository.top / "new.txt"
+    (repository.top / ".git" / "info" / "exclude").write_text("new.txt\n", encoding="utf-8")
+    ignored.write_text("of the user\n", encoding="utf-8")
+    assert "new.txt" in repository.merge(run_id, code=2) and ignored.read_text("utf-8") == "of the user\n"
+    ignored.unlink()
     for options in ("", "--squash", "-s ours"):
         repository.git("config", "branch.main.mergeOptions", options)
         assert "2 files, +2 -0), now at" in repository.merge(run_id)
