@@ -1,16 +1,17 @@
-"""`subagent agents`: list the agents, and the files that cannot be used, with the reason."""
+"""`subagent agents` and `new`: list the agents with the faults of their files, or write a new one."""
 
 from typing import Any
 
 import click
 
+from subagent_server.agents.formats import load_agent_file
 from subagent_server.agents.known_names import MissingName
 from subagent_server.agents.yaml_reader import Problem
-from subagent_server.cli.console.app import Session, pass_session
-from subagent_server.cli.console.output import ExitCode, err, json_option, out, out_json
-from subagent_server.cli.console.terminal import GAP, coloured, one_line, table
+from subagent_server.cli.console.app import TEXT, Flags, Session, json_option, pass_session
+from subagent_server.cli.console.terminal import GAP, ExitCode, coloured, err, one_line, out, out_json, table
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent
+from subagent_server.verbs.new_agent import new_agent
 
 _LIMITS = (24, 40)
 _BREAKING = frozenset({"error", "duplicate", "fault"})
@@ -24,7 +25,7 @@ _BREAKING = frozenset({"error", "duplicate", "fault"})
 )
 @json_option
 @pass_session
-def agents(session: Session, strict: bool, as_json: bool) -> ExitCode:
+def agents(session: Session, strict: bool) -> ExitCode:
     """List the agents and the faults of their files.
 
     No file is left out silently: a file that cannot be used is listed with its line and the reason. An agent
@@ -32,7 +33,7 @@ def agents(session: Session, strict: bool, as_json: bool) -> ExitCode:
     """
     registry, checker = session.service.registry, AgentChecker(session.service)
     found, problems = [checker.check(agent) for agent in registry.agents()], registry.catalog().problems
-    if as_json:
+    if session.as_json:
         out_json({"agents": list(map(_wire, found)), "problems": [problem_wire(p) for p in problems]})
     else:
         _print(session, found, problems)
@@ -103,3 +104,48 @@ def problem_line(session: Session, problem: Problem) -> str:
     """Return a problem on one line: file, line number, kind and reason."""
     line = "" if problem.line is None else f":{problem.line}"
     return one_line(f"{session.shown(problem.path)}{line}: {problem.kind}: {problem.reason}")
+
+
+# -- Write the file of a new agent: `subagent new`.
+
+
+_FIRST_TASK = "Where does this project say how it is built and tested?"
+
+
+@click.command()
+@click.argument("name", type=TEXT)
+@click.option(
+    "--from",
+    "source",
+    type=TEXT,
+    metavar="AGENT",
+    help="Copy this agent: one of yours, or reviewer, scout, timekeeper or triage, which come with subagent.",
+)
+@json_option
+@pass_session
+def new(session: Session, name: str, source: str | None) -> None:
+    """Write the file of a new agent, agents/NAME.md, ready to run and to be edited.
+
+    Nothing is replaced. If no other agent or MCP server comes with this directory, it is trusted, so that the
+    agent runs at once.
+    """
+    session.check_is_user()
+    made = new_agent(session.service, name, source)
+    checked = AgentChecker(session.service).check(load_agent_file(made.path))
+    if session.as_json:
+        refusals = [refusal.sentence for refusal in checked.refusals]
+        trusted = checked.doubt is None
+        out_json({"agent": name, "file": str(made.path), "trusted": trusted, "refusals": refusals})
+        return
+    out(one_line(session.shown(made.path)))
+    if made.is_trusted:
+        err("This directory is trusted now: nothing else comes with it that starts or instructs a program.")
+    if checked.doubt is not None:
+        err(one_line(f"Not trusted: {checked.doubt.remark}"))
+    for refusal in checked.refusals:
+        err(one_line(f"Before it runs: {refusal.sentence}"))
+    err("Edit it to make it yours; each run reads it anew, and so does a server that is running.")
+    directories = click.get_current_context().ensure_object(Flags).agents
+    named = [word for path in directories for word in ("--agents", str(path))]
+    task = _FIRST_TASK if source is None else "What it should do"
+    err(f"Next: {session.command('run', name, task, *named)}")

@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import get_completion_class
 
-from subagent_server.cli.console.output import out
+from subagent_server.cli.console.terminal import out
 
 _SHELLS = {
     "bash": 'eval "$(subagent completion bash)" goes into ~/.bashrc',

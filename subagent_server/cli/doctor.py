@@ -12,19 +12,17 @@ import click
 from subagent_server.agents.formats import load_file
 from subagent_server.agents.yaml_reader import AgentFileError, Problem
 from subagent_server.cli.agents import problem_line, problem_wire
-from subagent_server.cli.console.app import Session, complete_agents, pass_session
-from subagent_server.cli.console.http_options import EVERYBODY
-from subagent_server.cli.console.output import (
+from subagent_server.cli.console.app import (
     TEXT,
-    ExitCode,
-    err,
+    Session,
+    complete_agents,
     json_option,
     last_clause,
-    out,
-    out_json,
+    pass_session,
     report,
 )
-from subagent_server.cli.console.terminal import one_line
+from subagent_server.cli.console.terminal import ExitCode, err, one_line, out, out_json
+from subagent_server.cli.serve import EVERYBODY
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import SubagentError
 from subagent_server.run.journal import count
@@ -59,7 +57,7 @@ _REMARKS = frozenset({"warning", "skipped", "shadowed"})
 @click.option("--nodes", is_flag=True, help="Check, by a job on each, the nodes that --launcher leads to.")
 @json_option
 @pass_session
-def doctor(session: Session, name: str | None, run: str | None, nodes: bool, as_json: bool) -> ExitCode:
+def doctor(session: Session, name: str | None, run: str | None, nodes: bool) -> ExitCode:
     """Find what is wrong with agent files, with runs, or with the nodes of a cluster.
 
     Without arguments all agent files, and how runs will be started; else AGENT or FILE. With --runs every
@@ -70,11 +68,11 @@ def doctor(session: Session, name: str | None, run: str | None, nodes: bool, as_
     if (name is not None) + (run is not None) + nodes > 1:
         raise click.UsageError("AGENT or FILE is for agents, --runs for runs, --nodes for nodes: give one.")
     if nodes:
-        return _check_nodes(session, as_json)
+        return _check_nodes(session)
     if run is not None:
-        return _check_runs(session, run, as_json)
+        return _check_runs(session, run)
     if name is not None:
-        return _check_agents(session, *_named(session, name), {}, as_json)
+        return _check_agents(session, *_named(session, name), {})
     registry, settings = session.service.registry, session.settings
     warm = warm_start(settings)
     plain = "starts are plain: SUBAGENT_WARM is 0"
@@ -85,7 +83,7 @@ def doctor(session: Session, name: str | None, run: str | None, nodes: bool, as_
         "serversWithoutToken": with_words(b"serve", b"--no-token"),
         "openWorktrees": _open_worktrees(session),
     }
-    return _check_agents(session, registry.agents(), registry.catalog().problems, surroundings, as_json)
+    return _check_agents(session, registry.agents(), registry.catalog().problems, surroundings)
 
 
 def _open_worktrees(session: Session) -> dict[str, str]:
@@ -103,15 +101,15 @@ def _open_worktrees(session: Session) -> dict[str, str]:
 # -- runs
 
 
-def _check_runs(session: Session, name: str, as_json: bool) -> ExitCode:
+def _check_runs(session: Session, name: str) -> ExitCode:
     run_ids = list(_run_ids(session, name))
     store, findings = session.service.store, []
     for run_id in run_ids:
         for finding in examine(store, run_id, session.settings.environment):
             findings.append({"runId": finding.run_id, "what": finding.what})
-            if not as_json:
+            if not session.as_json:
                 out(one_line(f"{finding.run_id}: {finding.what}"))
-    if as_json:
+    if session.as_json:
         out_json({"checked": len(run_ids), "findings": findings})
     else:
         err(_summary(len(run_ids), "run", len(findings)))
@@ -141,14 +139,14 @@ def _run_ids(session: Session, name: str) -> Iterator[str]:
 # -- nodes
 
 
-def _check_nodes(session: Session, as_json: bool) -> ExitCode:
+def _check_nodes(session: Session) -> ExitCode:
     reports = []
     for each in check_nodes(session.service):
         reports.append(each)
-        if not as_json:
+        if not session.as_json:
             out(one_line(f"{each.node}: {'; '.join([*each.faults, each.words])}"))
     findings = sum(len(each.faults) for each in reports)
-    if as_json:
+    if session.as_json:
         out_json({"checked": len(reports), "nodes": [asdict(each) for each in reports]})
     else:
         err(_summary(len(reports), "node", findings))
@@ -193,7 +191,6 @@ def _check_agents(
     agents: list[AgentDefinition],
     problems: list[Problem],
     around: dict[str, Any],
-    as_json: bool,
 ) -> ExitCode:
     checker = AgentChecker(session.service)
     # The faults of a file are listed already, each with its line.
@@ -206,7 +203,7 @@ def _check_agents(
     ]
     findings = sum(problem.kind not in _REMARKS for problem in problems)
     findings += sum(len(around.get(key, ())) for key in ("unusableHooks", "openWorktrees"))
-    if as_json:
+    if session.as_json:
         shown = {"problems": [problem_wire(problem) for problem in problems], "servers": servers}
         out_json({"checked": len(agents), **shown, **around})
         return ExitCode.FAILED if findings else ExitCode.OK

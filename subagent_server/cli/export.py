@@ -8,9 +8,8 @@ from typing import BinaryIO, TypeVar
 
 import click
 
-from subagent_server.cli.console.app import Session, complete_runs, pass_session
-from subagent_server.cli.console.output import TEXT, EarlyExit, ExitCode, err, is_terminal, report
-from subagent_server.cli.console.terminal import one_line
+from subagent_server.cli.console.app import TEXT, Session, complete_runs, pass_session, report
+from subagent_server.cli.console.terminal import EarlyExit, ExitCode, err, is_terminal, one_line
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.verbs.export_run import as_line, inspect_log, is_address, send
 from subagent_server.verbs.export_run import export as export_runs
@@ -74,34 +73,29 @@ def export(
         from subagent_server.server.page.standalone import StandalonePage
 
         text = asyncio.run(StandalonePage(session.service, session.caller, meta.run_id).html())
-        _as_bytes(session, output or f"{meta.run_id}.html", text.encode("utf-8", "replace"))
-        return
-    if inspect is not None:
-        _as_bytes(session, inspect, as_line(masker.data(inspect_log(store, metas))))
-        return
-    if otlp is not None:
-        environment = session.settings.environment
-        _as_spans(session, otlp, as_line(masker.data(otlp_of(store, metas, environment))))
-        return
-    run_ids = [each.run_id for each in metas]
-    if output == "-":
-        if is_terminal(sys.stdout):
-            raise click.UsageError("An archive is no text for a terminal: name a file by -o.")
-        left_out = export_runs(session.service, run_ids, sys.stdout.buffer, session.caller)
-        sys.stdout.buffer.flush()
+        page = text.encode("utf-8", "replace")
+        _written(session, output or f"{meta.run_id}.html", lambda file: file.write(page))
+    elif inspect is not None:
+        log = as_line(masker.data(inspect_log(store, metas)))
+        _written(session, inspect, lambda file: file.write(log))
+    elif otlp is not None:
+        _as_spans(session, otlp, as_line(masker.data(otlp_of(store, metas, session.settings.environment))))
     else:
+        if output == "-" and is_terminal(sys.stdout):
+            raise click.UsageError("An archive is no text for a terminal: name a file by -o.")
+        run_ids = [each.run_id for each in metas]
         left_out = _written(
             session,
             output or f"{meta.run_id}.tgz",
             lambda file: export_runs(session.service, run_ids, file, session.caller),
         )
-    for sentence in left_out:
-        report(one_line(sentence))
+        for sentence in left_out:
+            report(one_line(sentence))
 
 
 def _as_spans(session: Session, target: str, spans: bytes) -> None:
     if not is_address(target):
-        _as_bytes(session, target, spans + b"\n")
+        _written(session, target, lambda file: file.write(spans + b"\n"))
         return
     try:
         send(target, spans, session.settings.environment)
@@ -111,16 +105,12 @@ def _as_spans(session: Session, target: str, spans: bytes) -> None:
     err("The spans were sent.")
 
 
-def _as_bytes(session: Session, name: str, data: bytes) -> None:
-    if name == "-":
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-        return
-    _written(session, name, lambda file: file.write(data))
-
-
 def _written(session: Session, name: str, write: Callable[[BinaryIO], T]) -> T:
-    """Write a new file, which is removed again if it does not become whole. Raises BadArgument."""
+    """Write stdout (`-`), or a new file, which is removed again if it is not whole. Raises BadArgument."""
+    if name == "-":
+        found = write(sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return found
     path = session.settings.cwd / name
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,19 +1,58 @@
-"""`subagent inbox`: the questions that wait for an answer."""
+"""`subagent inbox`, `reply` and `ask`: the questions of runs, seen, answered at a terminal, and asked."""
 
+import os
+import select
 import shlex
 import subprocess
 import sys
+import termios
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from subagent_server.cli.console.app import Session, pass_session
-from subagent_server.cli.console.asking import question_text
-from subagent_server.cli.console.output import TEXT, err, is_terminal, json_option, out, out_json, report
+from subagent_server.cli.console.app import (
+    SECONDS,
+    TEXT,
+    Session,
+    complete_runs,
+    json_option,
+    pass_session,
+    report,
+)
+from subagent_server.cli.console.follow import wait_for, watch, watching
+from subagent_server.cli.console.terminal import (
+    EarlyExit,
+    ExitCode,
+    argument_or_stdin,
+    duration,
+    err,
+    escape_lines,
+    facts,
+    for_people,
+    has_person,
+    is_terminal,
+    line_width,
+    one_line,
+    out,
+    out_json,
+    prose,
+    run_cell,
+    wrapped,
+)
 from subagent_server.run.bounded_command import start_for_event
+from subagent_server.run.errors import BadArgument, MessageClosed
 from subagent_server.run.host_programs import NoHostProgram
+from subagent_server.run.records import Message
+from subagent_server.run.states import MessageStatus
+from subagent_server.run.wake import SLOW_POLL_SECONDS
+from subagent_server.verbs import questions as answering
+from subagent_server.verbs.access import NotAllowed
 from subagent_server.verbs.live_runs import host_program
-from subagent_server.verbs.questions import OpenQuestion, open_questions
+from subagent_server.verbs.questions import OpenQuestion, ask_as_child, open_questions
+from subagent_server.verbs.reconcile import Observed
+from subagent_server.verbs.views import AS_TOOLS, view_for
 
 EXEC_SECONDS = 60.0
 
@@ -33,7 +72,7 @@ EXEC_SECONDS = 60.0
 )
 @json_option
 @pass_session
-def inbox(session: Session, watching: bool, bell: bool, command: str | None, as_json: bool) -> None:
+def inbox(session: Session, watching: bool, bell: bool, command: str | None) -> None:
     """List the questions that wait for an answer.
 
     Those of every tree of runs, the oldest first, each with its task and the command that answers it.
@@ -42,11 +81,10 @@ def inbox(session: Session, watching: bool, bell: bool, command: str | None, as_
     """
     if (bell or command is not None) and not watching:
         raise click.UsageError("--bell and --exec belong to --watch: they tell of questions as they come.")
-    words = _words(session, command)
     if watching:
-        _watch(session, _Alarm(session, words, bell=bell), as_json)
+        _watch(session, _words(session, command), bell=bell)
     questions = open_questions(session.service, session.caller)
-    if as_json:
+    if session.as_json:
         out_json([_wire(question) for question in questions])
     elif questions:
         out("\n\n".join(question_text(session, question) for question in questions))
@@ -69,67 +107,266 @@ def _words(session: Session, command: str | None) -> list[str]:
         raise click.UsageError(f"--exec names no program that can be used ({why}): give its path.") from error
 
 
-class _Alarm:
-    """Tells the person of a question: by the bell, and by a program."""
-
-    def __init__(self, session: Session, command: list[str], *, bell: bool) -> None:
-        self._session = session
-        self._command = command
-        self._bell = bell
-        self._started: list[subprocess.Popen[bytes]] = []
-
-    def ring(self, question: OpenQuestion) -> None:
-        if self._bell and is_terminal(sys.stderr):
-            sys.stderr.write("\a")
-            sys.stderr.flush()
-        self._started = [each for each in self._started if not self._has_ended(each)]
-        if self._command:
-            self._start(question)
-
-    def _start(self, question: OpenQuestion) -> None:
-        environment = self._session.settings.environment
-        here = sys.stderr.fileno()  # stdout has the questions, as a program may read them
-        try:
-            started = start_for_event(
-                self._command,
-                EXEC_SECONDS,
-                environment,
-                "onQuestion",
-                _wire(question),
-                with_starter=True,
-                stdout=here,
-            )
-        except OSError as error:
-            report(f"--exec could not be started ({error.strerror}); the next question tries again.")
-        else:
-            self._started.append(started)
-
-    def _has_ended(self, started: "subprocess.Popen[bytes]") -> bool:
-        code = started.poll()
-        if code:
-            report(f"--exec ended with code {code}.")
-        return code is not None
-
-
-def _watch(session: Session, alarm: _Alarm, as_json: bool) -> None:
-    """Print each question once."""
+def _watch(session: Session, command: list[str], *, bell: bool) -> None:
+    """Print each question once, ring the bell and start the command."""
     shown: set[tuple[str, str]] = set()
+    started: list[subprocess.Popen[bytes]] = []
 
     def show() -> None:
         for question in open_questions(session.service, session.caller):
             if (question.run_id, question.message_id) in shown:
                 continue
-            if as_json:
+            if session.as_json:
                 out_json(_wire(question), indent=None)
             else:
                 out(("\n" if shown else "") + question_text(session, question))
             shown.add((question.run_id, question.message_id))
-            alarm.ring(question)
-
-    from subagent_server.cli.console.follow import watch  # imports asyncio, which only the watching needs
+            if bell and is_terminal(sys.stderr):
+                click.echo("\a", nl=False, err=True)
+            started[:] = [each for each in started if not _has_ended(each)]
+            if command:
+                started.extend(_started(session, command, question))
 
     watch(session, show)
 
 
+def _started(
+    session: Session, command: list[str], question: OpenQuestion
+) -> "Iterator[subprocess.Popen[bytes]]":
+    environment, event = session.settings.environment, _wire(question)
+    here = sys.stderr.fileno()  # stdout has the questions, as a program may read them
+    try:
+        yield start_for_event(
+            command, EXEC_SECONDS, environment, "onQuestion", event, with_starter=True, stdout=here
+        )
+    except OSError as error:
+        report(f"--exec could not be started ({error.strerror}); the next question tries again.")
+
+
+def _has_ended(started: "subprocess.Popen[bytes]") -> bool:
+    code = started.poll()
+    if code:
+        report(f"--exec ended with code {code}.")
+    return code is not None
+
+
 def _wire(question: OpenQuestion) -> dict[str, Any]:
     return question.model_dump(mode="json", exclude_none=True)
+
+
+# -- Ask the person at the terminal.
+
+
+_CHUNK = 65536
+_PASTE_SECONDS = 0.05
+"""Lines that arrive closer together than this were pasted, not typed."""
+
+
+def ask_person(session: Session, run_id: str, message: Message) -> bool:
+    """Ask on the terminal and record the answer. Returns False if the person closed the input.
+
+    If the question is answered elsewhere or expires meanwhile, this returns True without an answer.
+    """
+    _show(message)
+    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)  # earlier input does not answer this question
+    answer, odd = "", ""
+    while not answer:
+        err("Your answer (Ctrl-D leaves it open):")
+        line = _typed(session, run_id, message.message_id)
+        if line is None:
+            return True
+        if line == "":
+            return False
+        answer = chosen(line.strip(), message.options or [])
+        if message.options and answer not in message.options and _is_number(answer) and answer != odd:
+            err(f"There is no option {answer}: choose another, or type {answer} again to send it as it is.")
+            answer, odd = "", answer
+    try:
+        caller = session.leader()
+        question = message.message_id
+        answering.reply(session.service, run_id, answer, question, answered_by="person", caller=caller)
+    except MessageClosed as error:  # another answer was recorded first
+        err(for_people(error.sentence))
+    return True
+
+
+def chosen(line: str, options: list[str]) -> str:
+    """Return the answer that a typed line means: the option of that number, else the line itself."""
+    if line not in options and _is_number(line) and 1 <= int(line) <= len(options):
+        return options[int(line) - 1]
+    return line
+
+
+def _is_number(line: str) -> bool:
+    return line.isascii() and line.isdecimal()
+
+
+def _show(message: Message) -> None:
+    question = escape_lines(f"? {message.question_content}")
+    err("\n" + "\n".join(wrapped(question, line_width())))
+    for number, option in enumerate(message.options or [], start=1):
+        err(f"  {number}  {one_line(option)}")
+    if message.options:
+        err("  a number, or any other answer")
+
+
+def _typed(session: Session, run_id: str, message_id: str) -> str | None:
+    """Return the typed or pasted text, "" at the end of input, None if the question is no longer open."""
+    stdin = sys.stdin.fileno()
+    while not select.select([stdin], [], [], SLOW_POLL_SECONDS)[0]:
+        now = session.open_run(run_id).meta.message(message_id)
+        if now is None or now.message_status is not MessageStatus.PENDING:
+            err(f"{message_id} needs no answer any more.")
+            return None
+    typed = os.read(stdin, _CHUNK)
+    while typed and select.select([stdin], [], [], _PASTE_SECONDS)[0]:  # all lines of a paste
+        more = os.read(stdin, _CHUNK)
+        if not more:
+            break
+        typed += more
+    return typed.decode("utf-8", "replace")
+
+
+def question_text(session: Session, question: OpenQuestion) -> str:
+    """Return a question with its context and the command that answers it."""
+    run_id = run_cell(question.run_id)
+    return facts(
+        [
+            *_context(question),
+            (one_line(question.message_id), prose(f"? {escape_lines(question.question)}")),
+            ("options", " | ".join(one_line(option) for option in question.options or [])),
+            ("answer", session.command("reply", run_id, question.message_id, "ANSWER")),
+        ]
+    )
+
+
+def question_context(question: OpenQuestion) -> str:
+    """Return what a person needs to know before the question itself is asked."""
+    return facts(_context(question))
+
+
+def _context(question: OpenQuestion) -> list[tuple[str, str]]:
+    label = f" · {one_line(question.label)}" if question.label else ""
+    path = " → ".join(f"{one_line(run.agent)} {run_cell(run.run_id)}" for run in question.path or [])
+    return [
+        ("run", f"{run_cell(question.run_id)}  {one_line(question.agent)}{label}"),
+        ("below", path),
+        ("task", prose(one_line(question.prompt or ""))),
+        ("waits", _waits(question)),
+    ]
+
+
+def _waits(question: OpenQuestion) -> str:
+    """Return since when a question waits, and when it expires."""
+    now = datetime.now(UTC)
+    since = f"for {duration((now - question.asked_at).total_seconds())}"
+    if question.expires_at is None:
+        return since
+    left = (question.expires_at - now).total_seconds()
+    return f"{since}, expires in {duration(left)}" if left > 0 else f"{since}, its time is over"
+
+
+# -- Answer and ask by a command.
+
+
+@click.command()
+@click.argument("run", required=False, shell_complete=complete_runs)
+@click.argument("words", nargs=-1, type=TEXT, metavar="[MESSAGE] ANSWER|-")
+@json_option
+@pass_session
+def reply(session: Session, run: str | None, words: tuple[str, ...]) -> None:
+    """Answer a question of a run.
+
+    MESSAGE is the id of the question (q1, ...); it may be left out if only one is open. `-` reads the answer
+    from stdin. An answer that begins with a dash goes after `--`. Repeating an answer changes nothing.
+
+    On a terminal, without an answer: ask the open questions of RUN, or of all runs, one after the other.
+    """
+    if len(words) > 2 or (not words and (session.as_json or not has_person())):
+        raise click.UsageError("Give the run, the question if several are open, and the answer in quotes.")
+    run_id = None if run is None else session.run_id(run)
+    caller = session.leader()
+    if run_id is not None and caller.run_id == run_id:
+        raise NotAllowed(f"Run {run_id} asked that itself: its parent or a person answers it.")
+    if not words:
+        _walk(session, run_id)
+        return
+    assert run_id is not None  # words come behind it
+    message_id = words[0] if len(words) == 2 else None
+    if message_id is None:  # `reply RUN q1` forgets the answer; `reply RUN q1 q1` is possible
+        pending = session.open_run(run_id).meta.pending
+        if any(message.message_id == words[0] for message in pending):
+            raise BadArgument(f"{words[0]} is the question: give the answer after it.")
+    answer = argument_or_stdin(words[-1], "answer")
+    if not answer.strip():
+        raise BadArgument("The answer is empty. Pass the text in quotes.")
+    by = "parent" if caller.is_child else "person"
+    observed = answering.reply(session.service, run_id, answer, message_id, answered_by=by, caller=caller)
+    if session.as_json:
+        out_json(session.view(observed).to_wire())
+        return
+    still = observed.meta.pending_questions
+    left = f"; {still} still wait{'s' if still == 1 else ''} for one" if still else ""
+    out(f"The answer to run {run_id} is recorded{answering.masked_note(observed.meta, answer)}{left}.")
+
+
+def _walk(session: Session, run_id: str | None) -> None:
+    """Ask the person the open questions, the oldest first; Ctrl-D leaves one open and goes to the next."""
+    met: set[tuple[str, str]] = set()
+    while True:
+        questions = [
+            question
+            for question in open_questions(session.service, session.caller)
+            if run_id in (None, question.run_id) and (question.run_id, question.message_id) not in met
+        ]
+        if not questions:
+            break
+        question = questions[0]
+        met.add((question.run_id, question.message_id))
+        message = session.open_run(question.run_id).meta.message(question.message_id)
+        if message is not None:
+            err(f"\n{question_context(question)}")
+            with watching(session, question.run_id):
+                ask_person(session, question.run_id, message)
+    if not met:
+        err("No run waits for an answer." if run_id is None else f"Run {run_id} waits for no answer.")
+
+
+@click.command()
+@click.argument("question", type=TEXT)
+@click.option("--option", "options", multiple=True, type=TEXT, help="A likely answer; may be repeated.")
+@click.option(
+    "--timeout",
+    type=SECONDS,
+    help="Wait at most so long.  [default: as its agent file says]",
+)
+@pass_session
+def ask(session: Session, question: str, options: tuple[str, ...], timeout: float | None) -> None:
+    """Ask the parent of this run one question, wait, and print the answer alone.
+
+    For scripts with `runner: command`. Exits with 1 if the question expires or the run ends first, and with
+    124 if --timeout is over; the question stays open then.
+    """
+    run_id = session.caller.run_id
+    if run_id is None:
+        raise NotAllowed(
+            "Only a program of a run can ask its parent, and SUBAGENT_RUN_ID and SUBAGENT_RUN_TOKEN are not "
+            "set here: use `subagent reply` to answer a run."
+        )
+    asked = ask_as_child(session.service, run_id, question, list(options) or None, session.caller)
+    message_id = asked.meta.messages[-1].message_id
+
+    def check() -> Observed | None:
+        observed = session.open_run(run_id)
+        message = observed.meta.message(message_id)
+        is_open = message is not None and message.message_status is MessageStatus.PENDING
+        return None if is_open and not observed.meta.status.is_terminal else observed
+
+    found = wait_for(session.service, [run_id], check, timeout)
+    if found is None:
+        raise EarlyExit(ExitCode.TIMED_OUT, f"the {timeout:g} s are over, and nobody has answered.")
+    view = view_for(session.service, found, AS_TOOLS, message_id, session.caller, is_asker=True)
+    answer = next((each.answer for each in view.messages or [] if each.message_id == message_id), None)
+    if answer is None:
+        raise EarlyExit(ExitCode.FAILED, "nobody answered in time.")
+    out(answer)

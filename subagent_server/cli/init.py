@@ -9,9 +9,10 @@ import re
 import shutil
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,21 +39,19 @@ from subagent_server.cli.clients import (
     Entry,
     Scope,
 )
-from subagent_server.cli.console.app import Session, pass_session
-from subagent_server.cli.console.asking import coverage_lines
-from subagent_server.cli.console.http_options import DEFAULT_ADDRESS
-from subagent_server.cli.console.output import (
+from subagent_server.cli.console.app import Flags, Session, json_option, pass_session
+from subagent_server.cli.console.terminal import (
     EarlyExit,
     ExitCode,
-    Flags,
+    coloured,
     err,
-    has_person,
-    json_option,
+    escape_lines,
+    one_line,
     out,
     out_json,
 )
-from subagent_server.cli.console.terminal import coloured, escape_lines, one_line
-from subagent_server.cli.serve import check_patterns
+from subagent_server.cli.serve import DEFAULT_ADDRESS, check_patterns
+from subagent_server.cli.trust import coverage_lines
 from subagent_server.run.errors import shorten
 from subagent_server.sandbox.file_watch import OwnWrites
 from subagent_server.settings import Settings
@@ -113,8 +112,7 @@ def init(
     yes: bool,
     force: bool,
     approve: bool,
-    as_json: bool,
-) -> ExitCode:
+) -> None:
     """Register this server with an MCP client, with the --agents, --runs and --max-runs of this call.
 
     CLIENT is claude (Claude Code), codex, gemini, cursor or claude-desktop. The change is shown before it is
@@ -126,28 +124,26 @@ def init(
         if patterns or url or only_print:
             raise click.UsageError("--remove takes out what is there: leave --agent, --http and --print out.")
         removal = Removal(session, known, scope or known.scopes[0])
-        return _carry_out(session, removal, yes=yes, force=force, as_json=as_json)
+        return _carry_out(session, removal, yes=yes, force=force)
     if patterns:
         check_patterns(patterns, session.service.registry)
     order = _order(session.settings, known, patterns, scope, url, approved=approve)
     if not only_print:
-        registration = _registration(session, order, as_json)
-        return _carry_out(session, registration, yes=yes, force=force, as_json=as_json)
+        registration = _registration(session, order)
+        return _carry_out(session, registration, yes=yes, force=force)
     out(snippet(known, order.entry).rstrip("\n"))
     if (permissions := order.permissions) is not None:
         path = session.shown(permissions.file(_place(session.settings)))
         lists = " and ".join(f'"{item}" in {".".join(keys)}' for keys, item in permissions.lists.items())
         err(f"So that it does not ask before each tool, put {lists} of {path}.")
-    return ExitCode.OK
+    return None
 
 
-def _carry_out(
-    session: Session, what: "Registration | Removal", *, yes: bool, force: bool, as_json: bool
-) -> ExitCode:
+def _carry_out(session: Session, what: "Registration | Removal", *, yes: bool, force: bool) -> None:
     """Show the changes, and make them if the person or --yes allows it."""
-    asking = not (yes or as_json) and has_person()
+    asking = session.can_ask and not yes
     problem = _problem(session, what, may_write=yes or asking, force=force)
-    if not as_json:
+    if not session.as_json:
         for change in what.changes:
             for line in _diff(change, session.shown(change.path)):
                 shown = escape_lines(line)
@@ -156,15 +152,14 @@ def _carry_out(
     if what.is_needed and problem is None:
         if asking and not click.confirm(what.question, err=True):
             err("Nothing was written.")
-            return ExitCode.OK
+            return
         what.make(OwnWrites(session.settings.state_directory))
-    if as_json:
+    if session.as_json:
         out_json(what.to_wire("refused" if problem else what.done if what.is_needed else what.nothing))
     elif problem is None:
         err(what.conclusion())
     if problem is not None:
         raise problem
-    return ExitCode.OK
 
 
 def _problem(
@@ -340,7 +335,7 @@ class Registration:
             )
 
 
-def _registration(session: Session, order: InitOrder, as_json: bool) -> Registration:
+def _registration(session: Session, order: InitOrder) -> Registration:
     """Return what the order changes; if the client's file cannot be changed, print the entry to paste.
 
     Raises:
@@ -349,23 +344,22 @@ def _registration(session: Session, order: InitOrder, as_json: bool) -> Registra
     client, settings, permissions = order.client, session.settings, order.permissions
     place = _place(settings)
     path = _file(client, order.scope, place)
+
+    def add(path: Path) -> Change:
+        return plan(client, path, order.entry, private=order.scope == "user")
+
     try:
-        _check_inside(place, path, order.scope)
-        change = plan(client, path, order.entry, private=order.scope == "user")
-    except NotEditable as error:
-        if as_json:
+        change = _planned(session, order.scope, path, add, "paste the above into it")
+    except EarlyExit:
+        if session.as_json:
             out_json({**order.to_wire(path, "refused"), "diff": []})
         else:
             out(snippet(client, order.entry).rstrip("\n"))
-        raise _left_as_it_is(session, path, error, "paste the above into it") from error
+        raise
     allowed = None
     if permissions is not None:
-        path = permissions.file(place)
-        try:
-            _check_inside(place, path, order.scope)
-            allowed = plan_permissions(path, permissions)
-        except NotEditable as error:
-            raise _left_as_it_is(session, path, error, "add --no-approve") from error
+        allow = partial(plan_permissions, permissions=permissions)
+        allowed = _planned(session, order.scope, permissions.file(place), allow, "add --no-approve")
     covered = None
     if order.token is None and settings.agents_by_default and not settings.is_of_a_run:
         found = coverage(settings, settings.cwd, leave_out=SERVER)
@@ -386,17 +380,12 @@ class Removal:
     def __init__(self, session: Session, client: Client, scope: Scope) -> None:
         self._session, self._client, self._scope = session, client, scope
         place = _place(session.settings)
-        self._path = path = _file(client, scope, place)
-        permissions = client.permissions.get(scope)
-        try:
-            _check_inside(place, path, scope)
-            planned = [plan_removal(client, path)]
-            if permissions is not None:
-                path = permissions.file(place)
-                _check_inside(place, path, scope)
-                planned.append(plan_withdrawal(path, permissions))
-        except NotEditable as error:
-            raise _left_as_it_is(session, path, error, f"take {SERVER} out by hand") from error
+        self._path = _file(client, scope, place)
+        instead = f"take {SERVER} out by hand"
+        planned = [_planned(session, scope, self._path, partial(plan_removal, client), instead)]
+        if (permissions := client.permissions.get(scope)) is not None:
+            withdraw = partial(plan_withdrawal, permissions=permissions)
+            planned.append(_planned(session, scope, permissions.file(place), withdraw, instead))
         self.changes = [change for change in planned if change.is_needed]
 
     @property
@@ -451,16 +440,19 @@ def _file(client: Client, scope: Scope, place: ClientDirectories) -> Path:
     return client.files[scope](place)
 
 
-def _check_inside(place: ClientDirectories, path: Path, scope: Scope) -> None:
-    # A link that leads out of the project would let the permissions hold everywhere.
-    if scope == "project" and not path.resolve().is_relative_to(place.cwd.resolve()):
-        raise NotEditable("a link leads out of the project")
-
-
-def _left_as_it_is(session: Session, path: Path, error: NotEditable, instead: str) -> EarlyExit:
-    line = "" if error.line is None else f", line {error.line}"
-    sentence = f"{session.shown(path)} was left as it is, because {error.reason}{line}"
-    return EarlyExit(ExitCode.USAGE, f"{sentence}: fix it and try again, or {instead}.")
+def _planned(
+    session: Session, scope: Scope, path: Path, make: Callable[[Path], Change], instead: str
+) -> Change:
+    """Return the change of a file. Raises EarlyExit, which says what to do instead: it stays as it is."""
+    try:
+        # A link that leads out of the project would let the permissions hold everywhere.
+        if scope == "project" and not path.resolve().is_relative_to(session.settings.cwd.resolve()):
+            raise NotEditable("a link leads out of the project")
+        return make(path)
+    except NotEditable as error:
+        line = "" if error.line is None else f", line {error.line}"
+        sentence = f"{session.shown(path)} was left as it is, because {error.reason}{line}"
+        raise EarlyExit(ExitCode.USAGE, f"{sentence}: fix it and try again, or {instead}.") from error
 
 
 def _files(session: Session, changes: list[Change]) -> str:

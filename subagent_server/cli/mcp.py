@@ -17,20 +17,28 @@ from subagent_server.agents.formats import load_file
 from subagent_server.agents.named_servers import read_server_file, with_named_servers
 from subagent_server.agents.variables import expand_definition, hidden_values, redact
 from subagent_server.agents.yaml_reader import AgentFileError, NotAnAgent
-from subagent_server.cli.console.app import Session, no_such_command, pass_session
-from subagent_server.cli.console.output import (
+from subagent_server.cli.console.app import (
     TEXT,
-    EarlyExit,
-    ExitCode,
-    err,
-    is_terminal,
+    Session,
+    VerbGroup,
+    json_object,
     json_option,
-    out,
-    out_json,
+    pass_session,
     take_common_options,
     trust_option,
 )
-from subagent_server.cli.console.terminal import escape, escape_lines, one_line
+from subagent_server.cli.console.terminal import (
+    EarlyExit,
+    ExitCode,
+    argument_or_stdin,
+    err,
+    escape,
+    escape_lines,
+    is_terminal,
+    one_line,
+    out,
+    out_json,
+)
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.run.secrets import Masker
@@ -139,11 +147,6 @@ class ReadyServers:
     starts: ServerStarts
     secrets: frozenset[str]
 
-    @property
-    def servers(self) -> Mapping[str, ServerDefinition]:
-        """The servers by name."""
-        return self.starts.agent.mcp_servers
-
 
 def why_no_box(session: Session) -> str | None:
     """Return why servers surely have no box here, as a part of a sentence."""
@@ -174,7 +177,7 @@ class OneServer:
             raise BadArgument(f"There is no MCP server {shorten(name)}{hint}: the servers here are {known}.")
         self.name = name
         self.ready = _ready(session, whole, {name: server})
-        self.definition = self.ready.servers[name]
+        self.definition = self.ready.starts.agent.mcp_servers[name]
 
     def connected(self, ask: Callable[[ServerConnection], Awaitable[T]]) -> T:
         """Connect, call `ask` and disconnect. The server's stderr is passed on.
@@ -289,20 +292,7 @@ def pass_on(kind: str, **facts: Any) -> None:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _Group(click.Group):
-    """The group; `subagent mcp serve` says what is meant."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the verb that `args` begins with."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.exceptions.NoSuchCommand:
-            raise no_such_command(ctx, args[0], list(self.commands)) from None
-
-
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def mcp() -> None:
     """Try the MCP servers of an agent.
 
@@ -332,12 +322,12 @@ def _verb(name: str) -> Callable[[F], click.Command]:
 
 
 @_verb("list-servers")
-def list_servers(session: Session, agent: str | None, config: Path | None, as_json: bool) -> ExitCode:
+def list_servers(session: Session, agent: str | None, config: Path | None) -> None:
     """List the servers as they are configured, without connecting."""
     owner, no_box = _definition(session, agent, config, trust_check=None), why_no_box(session)
     servers = owner.mcp_servers
     places = {name: place_of(owner, server, no_box) for name, server in servers.items()}
-    if as_json:
+    if session.as_json:
         wire = [{**wire_server(name, each), **wire_place(places[name])} for name, each in servers.items()]
         out_json({"servers": wire})
     elif servers:
@@ -346,12 +336,11 @@ def list_servers(session: Session, agent: str | None, config: Path | None, as_js
             out(listed_server(name, server, places[name]))
     else:
         err("No MCP servers are configured: write them under `mcpServers` of the file.")
-    return ExitCode.OK
 
 
 @_verb("info")
 @click.argument("server", type=TEXT)
-def info(session: Session, server: str, agent: str | None, config: Path | None, as_json: bool) -> ExitCode:
+def info(session: Session, server: str, agent: str | None, config: Path | None) -> None:
     """Connect to SERVER and print its name, version and instructions."""
     chosen = OneServer(session, server, agent, config)
 
@@ -361,9 +350,9 @@ def info(session: Session, server: str, agent: str | None, config: Path | None, 
     starts = chosen.ready.starts
     place = place_of(starts.agent, chosen.definition, None if starts.build else "none can be had here")
     facts = {**chosen.connected(ask), **wire_place(place)}
-    if as_json:
+    if session.as_json:
         out_json(facts)
-        return ExitCode.OK
+        return
     out(f"Connected to server: {one_line(chosen.name)}")
     for label, key in (("Server", "name"), ("Version", "version"), ("Protocol", "protocolVersion")):
         if facts.get(key):
@@ -373,7 +362,6 @@ def info(session: Session, server: str, agent: str | None, config: Path | None, 
         out(f"  Works: {one_line(str(place))}")
     if facts.get("instructions"):
         out(f"  Instructions:\n{escape_lines(facts['instructions'], '    ')}")
-    return ExitCode.OK
 
 
 @_verb("list-tools")
@@ -387,8 +375,7 @@ def list_tools(
     config: Path | None,
     show_all: bool,
     show_filtered: bool,
-    as_json: bool,
-) -> ExitCode:
+) -> None:
     """List the tools of SERVER, with their schemas."""
     if show_all and show_filtered:
         raise click.UsageError("--show-all and --show-filtered exclude each other: give one of them.")
@@ -407,17 +394,16 @@ def list_tools(
     ]
     shown = [(tool, offered) for tool, offered in rows if show_all or offered != show_filtered]
     warnings = [*left_out, *unknown_names(ToolListing(chosen.name, chosen.definition, tools))]
-    if as_json:
+    if session.as_json:
         listed = [{**tool, "filtered": not offered} for tool, offered in shown]
         counts = {"total": len(rows), "offered": sum(offered for _, offered in rows)}
         out_json({"server": chosen.name, **counts, "tools": listed, "warnings": warnings})
-        return ExitCode.OK
+        return
     out(filter_lines(chosen.definition, len(rows), sum(offered for _, offered in rows)))
     for tool, offered in shown:
         out(listed_tool(tool, passes=offered))
     for warning in warnings:
         err(one_line(f"Warning: {warning}"))
-    return ExitCode.OK
 
 
 @_verb("call-tool")
@@ -433,7 +419,6 @@ def call_tool(
     arguments: str | None,
     agent: str | None,
     config: Path | None,
-    as_json: bool,
 ) -> ExitCode:
     """Call TOOL of SERVER with ARGS, a JSON object (`-` reads it from stdin), and print its result.
 
@@ -445,7 +430,8 @@ def call_tool(
     )
     if server is None or tool is None or left:
         raise click.UsageError("say which server and which tool, then the arguments as one JSON object.")
-    given = _object(arguments)
+    text = argument_or_stdin(arguments or "", "argument")
+    given = json_object(text, "ARGS") if text.strip() else {}
     chosen = OneServer(session, server, agent, config)
 
     async def ask(connection: ServerConnection) -> Any:
@@ -458,7 +444,7 @@ def call_tool(
 
     result = chosen.connected(ask)
     code = ExitCode.FAILED if result.is_error else ExitCode.OK
-    if as_json:
+    if session.as_json:
         out_json(result.model_dump(mode="json", by_alias=True, exclude_none=True))
         return code
     said = "\n\n".join(
@@ -474,20 +460,3 @@ def call_tool(
 
 def _next(words: list[str]) -> str | None:
     return words.pop(0) if words else None
-
-
-def _object(text: str | None) -> dict[str, Any]:
-    """Return the arguments of a call. Raises BadArgument."""
-    if text == "-":
-        text = sys.stdin.read()
-    if text is None or not text.strip():
-        return {}
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadArgument(
-            f'ARGS is no JSON ({error}): give an object, such as \'{{"path": "x"}}\'.'
-        ) from error
-    if not isinstance(value, dict):
-        raise BadArgument('ARGS is JSON and no object: give an object, such as \'{"path": "x"}\'.')
-    return value

@@ -2,9 +2,8 @@
 
 import click
 
-from subagent_server.cli.console.app import Session, pass_session
-from subagent_server.cli.console.output import json_option, out, out_json
-from subagent_server.cli.console.terminal import one_line
+from subagent_server.cli.console.app import Session, json_option, pass_session
+from subagent_server.cli.console.terminal import one_line, out, out_json
 from subagent_server.verbs.merge_run import merge_run
 from subagent_server.worktrees.merging import MergeWay
 
@@ -18,7 +17,7 @@ from subagent_server.worktrees.merging import MergeWay
 )
 @json_option
 @pass_session
-def merge(session: Session, run: str, way: MergeWay, as_json: bool) -> None:
+def merge(session: Session, run: str, way: MergeWay) -> None:
     """Merge what a run has changed in its worktree (`isolation: worktree`).
 
     It goes into the working copy that the run was started in; that of a nested run into the worktree of the
@@ -26,7 +25,7 @@ def merge(session: Session, run: str, way: MergeWay, as_json: bool) -> None:
     uncommitted changes are in the way. Hooks and other programs of the repository are not run.
     """
     merged = merge_run(session.service, session.run_id(run), way, session.leader())
-    if as_json:
+    if session.as_json:
         out_json(
             {"runId": merged.run_id, "branch": merged.branch, "into": merged.into, "commit": merged.commit}
         )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from subagent_server.cli.console.app import Session, pass_session
-from subagent_server.cli.console.output import ExitCode, err, json_option, out, out_json
+from subagent_server.cli.console.app import Session, json_option, pass_session
+from subagent_server.cli.console.terminal import err, out, out_json
 from subagent_server.cli.serve import serve_page
 from subagent_server.run.errors import BadArgument, HostError
 from subagent_server.verbs.access_tokens import CODE_SECONDS, PageAccess, PageServer
@@ -19,7 +19,7 @@ _EVERYWHERE = {"http://0.0.0.0:": "http://127.0.0.1:", "http://[::]:": "http://[
 @click.option("--no-open", is_flag=True, help="Only print the link, and open no browser.")
 @json_option
 @pass_session
-def page(session: Session, no_open: bool, as_json: bool) -> ExitCode:
+def page(session: Session, no_open: bool) -> None:
     """Open the page that shows the runs, and where questions can be answered.
 
     If no `subagent serve --http` shows these runs, this command serves the page itself until Ctrl-C, which
@@ -33,12 +33,11 @@ def page(session: Session, no_open: bool, as_json: bool) -> ExitCode:
     access, root = PageAccess(directory), session.settings.runs_root
     server = _server(access, root)
     if server is not None:
-        _show(access, server, no_open=no_open, as_json=as_json)
-    elif as_json:
+        _show(session, access, server, no_open=no_open)
+    elif session.as_json:
         raise BadArgument(f"No server shows the runs of {root}: start one with `subagent serve --http`.")
     else:
-        serve_page(session, lambda: _show(access, _server(access, root), no_open=no_open, as_json=False))
-    return ExitCode.OK
+        serve_page(session, lambda: _show(session, access, _server(access, root), no_open=no_open))
 
 
 def _server(access: PageAccess, root: Path) -> PageServer | None:
@@ -46,13 +45,13 @@ def _server(access: PageAccess, root: Path) -> PageServer | None:
     return next((server for server in access.servers() if server.root == str(root)), None)
 
 
-def _show(access: PageAccess, server: PageServer | None, *, no_open: bool, as_json: bool) -> None:
+def _show(session: Session, access: PageAccess, server: PageServer | None, *, no_open: bool) -> None:
     """Print a link to a server, and open it in a browser."""
     assert server is not None  # a server has announced itself before this is called
     is_path = server.address.startswith("/")
     address = _FORWARDED if is_path else _reachable(server.address)
     link = f"{address}/#code={access.new_code(server)}"
-    if as_json:
+    if session.as_json:
         out_json({"link": link, "root": server.root})
         return
     out(link)

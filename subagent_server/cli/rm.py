@@ -4,19 +4,26 @@ from datetime import timedelta
 
 import click
 
-from subagent_server.cli.console.app import Session, code_of, complete_runs, each_of, pass_session
-from subagent_server.cli.console.follow import until_gone
-from subagent_server.cli.console.output import (
+from subagent_server.cli.console.app import (
     SPAN,
-    ExitCode,
-    err,
-    has_person,
+    Session,
+    code_of,
+    complete_runs,
+    each_of,
     json_option,
-    out,
-    out_json,
+    pass_session,
     report,
 )
-from subagent_server.cli.console.terminal import for_people, one_line
+from subagent_server.cli.console.follow import until_gone
+from subagent_server.cli.console.terminal import (
+    ExitCode,
+    err,
+    for_people,
+    has_person,
+    one_line,
+    out,
+    out_json,
+)
 from subagent_server.run.journal import count
 from subagent_server.verbs import remove as removing
 from subagent_server.verbs.remove import Age, Pruned, StillEnding, remove, sweep
@@ -34,7 +41,7 @@ _DEFAULT = timedelta(days=30)
 )
 @json_option
 @pass_session
-def rm(session: Session, names: tuple[str, ...], drop_unmerged: bool, as_json: bool) -> ExitCode:
+def rm(session: Session, names: tuple[str, ...], drop_unmerged: bool) -> ExitCode:
     """Remove runs that are over, with all their files.
 
     A run that lives is refused, and so is one whose parent or child does: `subagent stop` ends them. The
@@ -47,7 +54,7 @@ def rm(session: Session, names: tuple[str, ...], drop_unmerged: bool, as_json: b
     sweep(session.service.store)
     removed, left = each_of(run_ids, lambda run_id: _remove(session, run_id, drop_unmerged=drop_unmerged))
     left = [*unknown, *left]
-    if as_json:
+    if session.as_json:
         out_json({"removed": removed, "left": [each.to_wire() for each in left]})
     elif removed:
         out("\n".join(removed))
@@ -81,16 +88,13 @@ def _remove_ended(session: Session, run_id: str, *, drop_unmerged: bool) -> None
 @click.option(
     "--older-than",
     type=SPAN,
-    metavar="SPAN",
     help="Only runs that ended so long ago: 45m, 12h, 30d, 8w.  [default: 30d, without --keep]",
 )
 @click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N that have ended.")
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would be removed.")
 @json_option
 @pass_session
-def prune(
-    session: Session, older_than: timedelta | None, keep: int | None, dry_run: bool, as_json: bool
-) -> ExitCode:
+def prune(session: Session, older_than: timedelta | None, keep: int | None, dry_run: bool) -> None:
     """Remove runs that ended long ago, and directories that failed starts have left.
 
     With --older-than and --keep, only runs that are both. What lives stays, with its parent and its children;
@@ -110,12 +114,11 @@ def prune(
             report(one_line(item.why))
             continue
         removed.append(item.run_id)
-        if not as_json:
+        if not session.as_json:
             out(item.run_id)
-    if as_json:
+    if session.as_json:
         kept = [{"runId": item.run_id, "why": item.why} for item in left]
         out_json({"dryRun": dry_run, "removed": removed, "left": kept})
     else:
         verb = "would be removed" if dry_run else "removed"
         err(f"{count(len(removed), 'run')} {verb}.")
-    return ExitCode.OK

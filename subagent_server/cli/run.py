@@ -14,33 +14,45 @@ import click
 
 from subagent_server import extensions
 from subagent_server.agents.formats import fault_of
-from subagent_server.cli.console.app import Session, complete_agents, complete_runs, pass_session
-from subagent_server.cli.console.asking import ask_person, with_trust
-from subagent_server.cli.console.follow import LogFollower, interrupts_held, until_gone, wait_for, watching
-from subagent_server.cli.console.output import (
+from subagent_server.cli.console.app import (
     DIRECTORY,
     SECONDS,
     TEXT,
-    ExitCode,
-    OutputClosed,
-    err,
-    has_person,
-    is_terminal,
+    Session,
+    complete_agents,
+    complete_runs,
+    json_object,
     json_option,
-    out,
-    out_json,
+    pass_session,
     report,
     trust_option,
 )
-from subagent_server.cli.console.show_text import (
-    EventText,
+from subagent_server.cli.console.follow import (
     exit_of_run,
     exit_of_started,
-    log_next_to_result,
+    interrupts_held,
     report_run,
+    until_gone,
+    wait_for,
+    watching,
 )
-from subagent_server.cli.console.terminal import cut, escape_lines, one_line
-from subagent_server.run.durable import parse
+from subagent_server.cli.console.terminal import (
+    ExitCode,
+    OutputClosed,
+    _stdin_text,
+    argument_or_stdin,
+    cut,
+    err,
+    escape_lines,
+    has_person,
+    is_terminal,
+    one_line,
+    out,
+    out_json,
+)
+from subagent_server.cli.inbox import ask_person
+from subagent_server.cli.logs import EventText, LogFollower, log_next_to_result
+from subagent_server.cli.trust import with_trust
 from subagent_server.run.errors import BadArgument
 from subagent_server.run.journal import latest_doing
 from subagent_server.run.records import FlowOptions, RunMeta
@@ -65,6 +77,8 @@ _OVERRIDES = {
 """By option: the key of the agent's file that it stands for, and its help."""
 
 V = TypeVar("V", bound=Callable[..., Any])
+Begin = Callable[[], RunMeta]
+"""Starts a run that has been ordered."""
 
 
 # -- the options that the three verbs share
@@ -83,7 +97,7 @@ def _input_option(elsewhere: str) -> Callable[[V], V]:
 
 
 _label_option = click.option(
-    "-l", "--label", type=TEXT, metavar="TEXT", help="What `subagent ls` calls it.  [default: as before]"
+    "-l", "--label", type=TEXT, help="What `subagent ls` calls it.  [default: as before]"
 )
 
 
@@ -97,7 +111,6 @@ class AfterStart:
     detach: bool
     seconds: float | None
     stops: bool
-    as_json: bool
 
 
 def _checked(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -130,7 +143,6 @@ _START_OPTIONS = (
         "--wait",
         "seconds",
         type=SECONDS,
-        metavar="SECONDS",
         help="Wait silently, at most so long; the run continues afterwards.  [default: follow, without end]",
     ),
     click.option(
@@ -143,23 +155,34 @@ _START_OPTIONS = (
 )
 
 
-def _start_options(verb: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
-    """Give a verb the options of all starts.
+def _start_options(verb: Callable[..., Begin]) -> Callable[..., ExitCode]:
+    """Give a verb the options of all starts, and carry the start out that it returns.
 
-    It gets its session, the keys of the agent's file that change for this run as `overrides`, and what
-    follows the start as `how`.
+    It gets its session, the keys of the agent's file that change for this run as `overrides`, and the script
+    that plays the model.
     """
 
     @wraps(verb)
-    def with_options(*, detach: bool, seconds: float | None, stops: bool, as_json: bool, **rest: Any) -> Any:
+    @pass_session
+    def with_options(
+        session: Session,
+        /,
+        *,
+        detach: bool,
+        seconds: float | None,
+        stops: bool,
+        script: Path | None,
+        **rest: Any,
+    ) -> ExitCode:
         given = {key: rest.pop(key) for key, _, _ in _OVERRIDES.values()}
         overrides = {key: value for key, value in given.items() if value is not None}
         if detach and seconds is not None:
             raise click.UsageError("--detach exits at once and --wait waits: give one of them.")
         if stops and seconds is None:
             raise click.UsageError("--stop belongs to --wait SECONDS: say how long the run may take.")
-        how = AfterStart(detach, seconds, stops, as_json)
-        return pass_session(verb)(overrides=overrides, how=how, **rest)
+        begin = verb(session, overrides=overrides, script=script_file(session, script), **rest)
+        # A person is asked to trust a directory that is not trusted.
+        return with_trust(session, lambda: _started(session, begin, AfterStart(detach, seconds, stops)))
 
     made: Callable[..., ExitCode] = with_options
     for option in reversed(_START_OPTIONS):
@@ -174,7 +197,7 @@ def _start_options(verb: Callable[..., ExitCode]) -> Callable[..., ExitCode]:
 @click.argument("agent", type=TEXT, shell_complete=complete_agents)
 @click.argument("prompt", required=False, type=TEXT, metavar="[PROMPT|-]")
 @_input_option("--cwd")
-@click.option("-l", "--label", type=TEXT, metavar="TEXT", help="What `subagent ls` calls this run.")
+@click.option("-l", "--label", type=TEXT, help="What `subagent ls` calls this run.")
 @click.option(
     "--cwd", type=TEXT, metavar="DIR", help="Where the agent works.  [default: as its file says, else here]"
 )
@@ -197,10 +220,9 @@ def run(
     cwd: str | None,
     named: tuple[str, ...],
     whole: str | None,
-    script: Path | None,
+    script: PlayedScript | None,
     overrides: dict[str, str],
-    how: AfterStart,
-) -> ExitCode:
+) -> Begin:
     """Start an agent and follow it until it ends.
 
     PROMPT says what it should do; `-` reads it from stdin, and without one it is written in $EDITOR. The log
@@ -220,10 +242,9 @@ def run(
         label=label,
         client=COMMAND_LINE,
         overrides=overrides,
-        script=script_file(session, script),
+        script=script,
     )
-
-    return _start(session, lambda: start(session.service, order, session.caller), how)
+    return lambda: start(session.service, order, session.caller)
 
 
 @click.command()
@@ -236,10 +257,9 @@ def rerun(
     run: str,
     edit: bool,
     label: str | None,
-    script: Path | None,
+    script: PlayedScript | None,
     overrides: dict[str, str],
-    how: AfterStart,
-) -> ExitCode:
+) -> Begin:
     """Start the task of a run once more, as a new run.
 
     The prompt, the inputs and the directory are those of RUN; the agent and the inputs are read as they are
@@ -253,12 +273,11 @@ def rerun(
         label=label or order.label,
         overrides=overrides,
         client=COMMAND_LINE,
-        script=script_file(session, script),
+        script=script,
     )
     if script is None:
         check_not_scripted(session.service, session.run_id(run))
-
-    return _start(session, lambda: start(session.service, order, session.caller), how)
+    return lambda: start(session.service, order, session.caller)
 
 
 @click.command("continue")
@@ -291,10 +310,9 @@ def continue_(
     dry_run: bool,
     fresh: tuple[str, ...],
     retry_failed: bool,
-    script: Path | None,
+    script: PlayedScript | None,
     overrides: dict[str, str],
-    how: AfterStart,
-) -> ExitCode:
+) -> Begin:
     """Continue a run that has ended, as a new run.
 
     It has the whole conversation and works in the same directory, with the agent as its file is now. PROMPT
@@ -314,11 +332,10 @@ def continue_(
         stored_agent,
         client=COMMAND_LINE,
         overrides=overrides,
-        script=script_file(session, script),
+        script=script,
         flow=options if options != FlowOptions() else None,
     )
-
-    return _start(session, lambda: continue_run(session.service, order, session.caller), how)
+    return lambda: continue_run(session.service, order, session.caller)
 
 
 # -- what is given
@@ -346,25 +363,6 @@ def inputs_from_here(session: Session, inputs: tuple[str, ...]) -> list[str]:
     return [from_here(name) for name in inputs]
 
 
-def argument_or_stdin(text: str, what: str) -> str:
-    """Return `text`, or for `-` all of stdin without trailing line ends.
-
-    Raises:
-        BadArgument: stdin is closed or is not UTF-8; `what` names the text in the sentence.
-    """
-    return _stdin_text(what) if text == "-" else text
-
-
-def _stdin_text(what: str) -> str:
-    """Return all of stdin. Raises as `argument_or_stdin` does."""
-    if sys.stdin is None:
-        raise BadArgument(f"The {what} cannot be read, because stdin is closed: give it as an argument.")
-    try:
-        return sys.stdin.buffer.read().decode("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise BadArgument(f"The {what} on stdin is not UTF-8 text: convert it first.") from error
-
-
 def _has_editor() -> bool:
     return bool(os.environ.get("VISUAL") or os.environ.get("EDITOR"))
 
@@ -388,12 +386,7 @@ def _arguments(
     """Return the arguments of a flow, None if there are none. Raises UsageError."""
     if whole is None and not named:
         return None
-    try:
-        found = json.loads(whole) if whole is not None else {}
-    except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"--args is not JSON ({error}): give an object.") from error
-    if not isinstance(found, dict):
-        raise click.UsageError('--args must be a JSON object, such as {"name": "value"}.')
+    found = {} if whole is None else json_object(whole, "--args")
     schema: Any = session.service.registry.get(agent).input_schema or {}
     for each in named:
         name, equals, text = each.partition("=")
@@ -423,21 +416,14 @@ def _prompt(given: str | None) -> str:
 # -- the start, and what follows
 
 
-def _start(session: Session, begin: Callable[[], RunMeta], how: AfterStart) -> ExitCode:
-    """Start a run by `begin`, do as `how` says, print the outcome and return the exit code.
-
-    A person is asked to trust a directory that is not trusted.
-    """
-    return with_trust(session, lambda: _started(session, begin, how), may_ask=not how.as_json)
-
-
-def _started(session: Session, begin: Callable[[], RunMeta], how: AfterStart) -> ExitCode:
+def _started(session: Session, begin: Begin, how: AfterStart) -> ExitCode:
+    """Start a run, do as `how` says, print the outcome and return the exit code."""
     with interrupts_held() as release:  # until the id is known, by which the run can be watched or stopped
         run_id = begin().run_id
     log = log_next_to_result()
     with watching(session, run_id):
         if how.detach:
-            return _detached(session, session.open_run(run_id), how.as_json)
+            return _detached(session, session.open_run(run_id))
         release()
         if how.seconds is None:
             report(f"run {run_id} has started; Ctrl-C stops the watching, never the run.")
@@ -454,8 +440,7 @@ def _follow(session: Session, run_id: str, writer: EventText) -> Observed:
     """Print the log until the run ends; ask a person at the terminal its questions."""
 
     def show(_: str, line: str) -> None:
-        event = parse(line)
-        for each in writer.lines(event) if event is not None else ():
+        for each in writer.lines_of(line):
             err(each)
 
     with LogFollower(session) as follower:
@@ -496,13 +481,13 @@ def _doing(session: Session, observed: Observed) -> str:
     return f"; last: {cut(one_line(doing), _DOING_CHARACTERS)}" if doing else ""
 
 
-def _detached(session: Session, observed: Observed, as_json: bool) -> ExitCode:
+def _detached(session: Session, observed: Observed) -> ExitCode:
     """Print the id or view of a detached run; a run that was refused has failed already."""
     view = session.view(observed)
     code = exit_of_started(observed.meta)
     has_failed = code in (ExitCode.FAILED, ExitCode.ENVIRONMENT)
     with suppress(OutputClosed):
-        if as_json:
+        if session.as_json:
             out_json(view.to_wire())
         else:
             out(view.run_id)
@@ -520,11 +505,11 @@ def _finished(
     """
     view = session.view(observed)
     with suppress(OutputClosed):  # a closed output does not change how the run ended
-        if how.as_json:
+        if session.as_json:
             out_json(view.to_wire())
         elif view.status is Status.COMPLETED:
             _print_result(session, view, log.last_text)
-        report_run(session, view, is_known=log.has_ended and not how.as_json)
+        report_run(session, view, is_known=log.has_ended and not session.as_json)
         if code is None and not how.stops:
             report(
                 f"run {view.run_id} has not ended after {how.seconds or 0:g} s and goes on"

@@ -4,7 +4,8 @@ import click
 
 from subagent_server import extensions
 from subagent_server.agents.templates import agent_schema, config_schema
-from subagent_server.cli.console.output import json_option, out_json
+from subagent_server.cli.console.app import json_option
+from subagent_server.cli.console.terminal import out_json
 from subagent_server.run.schemas import FILES, file_schema
 
 _AGENT_FILES = {"agent": agent_schema, "cpe": config_schema}
@@ -15,7 +16,7 @@ _NAMES = (*FILES, *_AGENT_FILES, *_EXTENSIONS)
 @click.command()
 @click.argument("file", type=click.Choice(_NAMES), metavar=f"[{'|'.join(_NAMES)}]")
 @json_option
-def schema(file: str, as_json: bool) -> None:
+def schema(file: str) -> None:
     """Print the JSON Schema of a file of a run, or of an agent file.
 
     `meta` is run.meta.json, its state; `request` is request.json, what was asked; `result` is result.json,

@@ -1,4 +1,4 @@
-"""`subagent show`: print everything about a run."""
+"""`subagent show` and `compare`: everything about a run, or two runs side by side."""
 
 import json
 import re
@@ -9,29 +9,37 @@ from typing import Any
 import click
 
 from subagent_server.agents.known_names import resolve_model
-from subagent_server.cli.console.app import Session, complete_runs, pass_session
-from subagent_server.cli.console.output import err, json_option, out, out_json
+from subagent_server.cli.console.app import Session, complete_runs, json_option, pass_session
 from subagent_server.cli.console.terminal import (
+    GAP,
+    UNKNOWN,
     coloured,
     duration,
+    err,
     escape_lines,
     facts,
     for_people,
     has_colours,
     head,
+    line_width,
     look_of,
     moment,
     one_line,
+    out,
+    out_json,
     prose,
+    run_cell,
+    table,
 )
 from subagent_server.run.errors import SubagentError
 from subagent_server.run.journal import count, read_transcript, usage_line
 from subagent_server.run.journal import one_line as arguments_line
 from subagent_server.run.records import Message, RunMeta, RunRequest, RunResult
-from subagent_server.run.states import MessageStatus, Status
+from subagent_server.run.states import MessageStatus, Status, dollars, least_mark
 from subagent_server.verbs.access import OtherParents
 from subagent_server.verbs.flow_calls import call_lines, flow_calls
 from subagent_server.verbs.left_behind import restore as give_back
+from subagent_server.verbs.list_runs import RunTotals, run_totals
 from subagent_server.verbs.merge_run import run_diff
 from subagent_server.verbs.page_data import KeptProgram, kept_programs
 from subagent_server.verbs.reconcile import Observed, subtree
@@ -73,7 +81,6 @@ def show(  # a flag for each way of looking
     transcript: bool,
     markdown: bool,
     restore: str | None,
-    as_json: bool,
 ) -> None:
     """Show everything about a run.
 
@@ -84,27 +91,27 @@ def show(  # a flag for each way of looking
     run_id = observed.meta.run_id
     if restore is not None:
         path = str(give_back(session.service.store, run_id, restore, session.caller))
-        if as_json:
+        if session.as_json:
             out_json({"runId": run_id, "restored": path})
         else:
             err(f"{one_line(path)} is back where it was.")
     elif code:
-        _show_code(session, run_id, as_json)
+        _show_code(session, run_id)
     elif diff:
         patch = run_diff(session.service, run_id, session.caller)
-        if as_json:
+        if session.as_json:
             out_json({"runId": run_id, "diff": patch})
         else:
             out(escape_lines(patch.rstrip("\n")) or f"Run {run_id} has changed nothing.")
     elif transcript:
-        _show_transcript(session, run_id, as_json)
+        _show_transcript(session, run_id)
     else:
-        _show(session, observed, markdown, as_json)
+        _show(session, observed, markdown)
 
 
-def _show(session: Session, observed: Observed, markdown: bool, as_json: bool) -> None:
+def _show(session: Session, observed: Observed, markdown: bool) -> None:
     meta, view = observed.meta, session.view(observed)
-    if as_json:
+    if session.as_json:
         out_json(view.to_wire())
         return
     result = session.service.store.read_result(meta.run_id) if meta.status.is_terminal else None
@@ -330,10 +337,10 @@ def _longest(text: str) -> int:
 # -- the conversation
 
 
-def _show_transcript(session: Session, run_id: str, as_json: bool) -> None:
+def _show_transcript(session: Session, run_id: str) -> None:
     system = str(session.service.store.read_request(run_id).agent.get("systemPrompt") or "")
     messages = list(read_transcript(session.service.store.paths.run(run_id)))
-    if as_json:
+    if session.as_json:
         out_json({"system": system, "messages": messages})
         return
     if not messages:
@@ -373,9 +380,9 @@ def _block(block: Any) -> str:
 # -- the programs of code mode
 
 
-def _show_code(session: Session, run_id: str, as_json: bool) -> None:
+def _show_code(session: Session, run_id: str) -> None:
     programs = kept_programs(session.service.store.paths.run(run_id))
-    if as_json:
+    if session.as_json:
         out_json([program.to_wire() for program in programs])
         return
     texts = "\n\n".join(map(_program, programs))
@@ -411,3 +418,87 @@ def _highlighted(code: str) -> str:
     with console.capture() as captured:
         console.print(Syntax(text, "python", theme="ansi_dark", background_color="default"), soft_wrap=True)
     return "\n".join(f"{_INDENT}{line.rstrip()}" for line in captured.get().rstrip("\n").split("\n"))
+
+
+# -- Two runs side by side: `subagent compare`.
+
+
+_FIGURE_NAMES = 18
+"""Columns of the names of the figures; the two runs share the rest of the line."""
+
+
+@click.command()
+@click.argument("first", metavar="A", shell_complete=complete_runs)
+@click.argument("second", metavar="B", shell_complete=complete_runs)
+@json_option
+@pass_session
+def compare(session: Session, first: str, second: str) -> None:
+    """Show two runs side by side: how they ended, their turns and tools, tokens, cost, time and results.
+
+    Tokens and cost are those of the whole tree of a run. A number that is not known is `-`, and a sum of
+    which a part is not known has a ≥.
+    """
+    a, b = (run_totals(session.service, session.open_run(session.run_id(name))) for name in (first, second))
+    same = a.result == b.result
+    if session.as_json:
+        out_json({"runs": [a.to_wire(), b.to_wire()], "sameResult": same})
+        return
+    each = (line_width() - _FIGURE_NAMES) // 2 - len(GAP)
+    out("\n".join(table([*_rows(a, b)], (_FIGURE_NAMES, each))))
+    out("")
+    out("\n".join(_results(a, b)) if not same else f"Both have this result:\n{_result(a)}")
+
+
+def _rows(a: RunTotals, b: RunTotals) -> Iterator[tuple[str, str, str]]:
+    yield "", run_cell(a.run_id), run_cell(b.run_id)
+    yield "agent", one_line(a.agent), one_line(b.agent)
+    yield "model", _model(a), _model(b)
+    yield "status", _status(a), _status(b)
+    yield "time", duration(a.seconds), duration(b.seconds)
+    yield "cost", _cost(a), _cost(b)
+    yield "turns", _count(a.turns), _count(b.turns)
+    for name in ("input", "output", "cache read", "cache write"):
+        yield f"{name} tokens", _tokens(a, name), _tokens(b, name)
+    yield "tool calls", _count(a.tool_calls), _count(b.tool_calls)
+    for tool in dict.fromkeys([*a.tools, *b.tools]):
+        yield f"  {one_line(tool)}", _count(a.tools.get(tool, 0)), _count(b.tools.get(tool, 0))
+
+
+def _model(run: RunTotals) -> str:
+    return f"{one_line(run.model or UNKNOWN)}{' (a script)' if run.scripted else ''}"
+
+
+def _status(run: RunTotals) -> str:
+    error = f": {one_line(run.error.code)}" if run.error is not None else ""
+    return f"{look_of(run.status, 0, None if run.status.is_terminal else True).text}{error}"
+
+
+def _cost(run: RunTotals) -> str:
+    if run.cost_usd is None:
+        return UNKNOWN
+    return least_mark(run.at_least or (), "costUsd") + dollars(run.cost_usd)
+
+
+def _tokens(run: RunTotals, kind: str) -> str:
+    first, _, second = kind.partition(" ")
+    mark = least_mark(run.at_least or (), f"{first}{second.capitalize()}Tokens")
+    number = getattr(run, f"{kind.replace(' ', '_')}_tokens")
+    return UNKNOWN if number is None else mark + _count(number)
+
+
+def _count(number: int | None) -> str:
+    return UNKNOWN if number is None else f"{number:,}"
+
+
+def _results(a: RunTotals, b: RunTotals) -> Iterator[str]:
+    for run in (a, b):
+        yield f"Result of {run.run_id}:\n{_result(run)}\n"
+
+
+def _result(run: RunTotals) -> str:
+    """Return the result of a run; of one that failed without any, its error."""
+    if run.result is None:
+        return UNKNOWN if run.error is None else one_line(f"{run.error.code}: {run.error.message}")
+    if isinstance(run.result, str):
+        return escape_lines(run.result)
+    return escape_lines(json.dumps(run.result, ensure_ascii=False, indent=2))

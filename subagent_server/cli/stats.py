@@ -6,11 +6,18 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.console.app import Session, pass_session
-from subagent_server.cli.console.output import SPAN, TEXT, err, json_option, out, out_json
-from subagent_server.cli.console.terminal import UNKNOWN, duration, one_line, short_number, table
+from subagent_server.cli.console.app import SPAN, TEXT, Session, json_option, pass_session
+from subagent_server.cli.console.terminal import (
+    duration,
+    err,
+    one_line,
+    out,
+    out_json,
+    table,
+    tokens_cell,
+)
 from subagent_server.run.processes import now
-from subagent_server.run.states import TOKENS, least_mark
+from subagent_server.run.states import least_mark
 from subagent_server.run.store import RunStore
 from subagent_server.verbs import list_runs as service
 from subagent_server.verbs.list_runs import Stats, Sum
@@ -21,11 +28,11 @@ _LIMITS = (24, 9, 9, 9, 9, 9, 14, 12)
 
 
 @click.command()
-@click.option("--since", type=SPAN, metavar="SPAN", help="Only runs begun so long ago at most: 12h, 7d, 8w.")
+@click.option("--since", type=SPAN, help="Only runs begun so long ago at most: 12h, 7d, 8w.")
 @click.option("--agent", type=TEXT, metavar="NAME", help="Only runs of this agent.")
 @json_option
 @pass_session
-def stats(session: Session, since: timedelta | None, agent: str | None, as_json: bool) -> None:
+def stats(session: Session, since: timedelta | None, agent: str | None) -> None:
     """Sum up runs: how they ended, what they used, by agent and by day (UTC, the last 14 that had any).
 
     Tokens are those of every kind, as the states say; time is from being accepted to the end. A sum with ≥
@@ -34,13 +41,13 @@ def stats(session: Session, since: timedelta | None, agent: str | None, as_json:
     session.check_is_user()
     begin = None if since is None else now() - since
     found = service.stats(RunStore(session.settings.runs_root), since=begin, agent=agent)
-    if as_json:
+    if session.as_json:
         out_json(_wire(found))
     elif found.total.runs:
         out("\n".join(table(list(_rows(found)), _LIMITS)))
     else:
         err(f"No runs to sum up in {session.settings.runs_root}.")
-    if found.unreadable and not as_json:
+    if found.unreadable and not session.as_json:
         err(f"{found.unreadable} more cannot be read: `{session.command('doctor', '--runs')}` names them.")
 
 
@@ -55,10 +62,7 @@ def _row(name: str, one: Sum) -> tuple[str, ...]:
     counts = (one.runs, *one.outcomes.values(), one.active)
     usage = one.usage
     cost = "" if usage.cost_usd is None else f"{least_mark(usage.at_least, 'costUsd')}${usage.cost_usd:.2f}"
-    tokens = (
-        UNKNOWN if usage.tokens is None else least_mark(usage.at_least, *TOKENS) + short_number(usage.tokens)
-    )
-    return (name, *(f"{count:,}" for count in counts), tokens, cost, duration(one.seconds))
+    return (name, *(f"{count:,}" for count in counts), tokens_cell(usage), cost, duration(one.seconds))
 
 
 def _wire(found: Stats) -> dict[str, Any]:

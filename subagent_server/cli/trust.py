@@ -1,27 +1,31 @@
 """`subagent trust`: trust the agents and MCP servers of a directory, or take over a runs root."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
-from subagent_server.cli.console.app import Session, pass_session
-from subagent_server.cli.console.asking import coverage_lines
-from subagent_server.cli.console.output import (
-    DIRECTORY,
+from subagent_server.cli.console.app import DIRECTORY, Session, json_option, pass_session
+from subagent_server.cli.console.terminal import (
     EarlyExit,
     ExitCode,
+    coloured,
     err,
+    folded,
     has_person,
-    json_option,
+    line_width,
+    one_line,
     out,
     out_json,
 )
-from subagent_server.cli.console.terminal import one_line
+from subagent_server.run.errors import BadArgument
+from subagent_server.run.journal import count
 from subagent_server.run.states import timestamp
 from subagent_server.verbs.trust_check import (
     Coverage,
     Inventory,
+    NotTrusted,
     adopt,
     check_may_trust,
     coverage,
@@ -31,7 +35,6 @@ from subagent_server.verbs.trust_check import (
 )
 from subagent_server.verbs.trust_check import trust as trust_now
 
-_HERE = Path()
 _MOST_NAMES = 5
 
 
@@ -42,9 +45,7 @@ _MOST_NAMES = 5
 @click.option("--yes", "-y", is_flag=True, help="Trust without asking.")
 @json_option
 @pass_session
-def trust(
-    session: Session, directory: Path | None, is_list: bool, is_removal: bool, yes: bool, as_json: bool
-) -> int:
+def trust(session: Session, directory: Path | None, is_list: bool, is_removal: bool, yes: bool) -> None:
     """Trust the agents and MCP servers that come with a directory.
 
     DIR is where agents/, .claude/agents/ or .mcp.json lie; without it, where you stand. What it covers is
@@ -58,96 +59,88 @@ def trust(
         if directory or is_list or is_removal:
             raise click.UsageError("--runs names a runs root, which is trusted alone: leave the rest out.")
         check_may_trust(session.settings)
-        return _adopt(session, session.named_root, yes=yes, as_json=as_json)
-    if is_list and (directory or is_removal):
-        raise click.UsageError("--list lists all of them: leave the rest out.")
+        return _adopt(session, session.named_root, asking=session.can_ask and not yes)
     if is_list:
-        return _list(session, as_json)
+        if directory or is_removal:
+            raise click.UsageError("--list lists all of them: leave the rest out.")
+        return _list(session)
     check_may_trust(session.settings)
-    asking = not (yes or as_json) and has_person()
+    asking = session.can_ask and not yes
     if directory is None and (is_removal or not (yes or asking)):
         raise click.UsageError("name the directory: subagent trust DIR.")
     if is_removal:
-        return _remove(session, directory or _HERE, as_json)
-    return _trust(session, coverage(session.settings, directory or _HERE), asking, as_json)
+        return _remove(session, directory or Path())
+    return _trust(session, coverage(session.settings, directory or Path()), asking=asking)
 
 
-def _trust(session: Session, covered: Coverage, asking: bool, as_json: bool) -> int:
-    if covered.is_new and not as_json:
-        for line in coverage_lines(covered, asking=asking):
-            out(line)
+def _trust(session: Session, covered: Coverage, *, asking: bool) -> None:
+    if covered.is_new and not session.as_json:
+        out("\n".join(coverage_lines(covered, asking=asking)))
     if covered.is_new and asking and not click.confirm("Trust this directory?", err=True):
         err("Nothing was changed.")
-        return ExitCode.OK
+        return
     if covered.is_new:
         trust_now(session.settings, covered)
-    if as_json:
+    if session.as_json:
         state = "trusted" if covered.is_new else "current"
         out_json({"directory": str(covered.project), "state": state, "changes": covered.changes})
     else:
         done = "is trusted" if covered.is_new else "is trusted already: nothing to do"
         err(f"{one_line(str(covered.project))} {done}.")
-    return ExitCode.OK
 
 
-def _remove(session: Session, directory: Path, as_json: bool) -> int:
+def _remove(session: Session, directory: Path) -> None:
     if not forget(session.settings, directory):
         raise EarlyExit(
             ExitCode.UNKNOWN,
             f"{directory} is not trusted. `subagent trust --list` shows the trusted directories.",
         )
-    if as_json:
+    if session.as_json:
         out_json({"directory": str(directory), "state": "removed"})
     else:
         err(f"{one_line(str(directory))} is trusted no more.")
-    return ExitCode.OK
 
 
-def _list(session: Session, as_json: bool) -> int:
+def _list(session: Session) -> None:
     trusted = read_trust_file(session.settings.trust_file)
     if trusted.trouble is not None:
         raise EarlyExit(ExitCode.ENVIRONMENT, trusted.trouble)
     since = {name: timestamp(project.trusted_at) for name, project in sorted(trusted.projects.items())}
-    if as_json:
+    if session.as_json:
         out_json({"directories": [{"directory": name, "trustedAt": at} for name, at in since.items()]})
-        return ExitCode.OK
-    for name, at in since.items():
-        out(f"{at}  {one_line(name)}")
-    if not since:
+    elif since:
+        out("\n".join(f"{at}  {one_line(name)}" for name, at in since.items()))
+    else:
         err("No directory is trusted.")
-    return ExitCode.OK
 
 
 # -- a runs root
 
 
-def _adopt(session: Session, path: Path, *, yes: bool, as_json: bool) -> int:
+def _adopt(session: Session, path: Path, *, asking: bool) -> None:
     """Show the contents of the runs root at `path`, ask if there is a terminal, and make it the user's.
 
     Raises:
         BadArgument, ForeignRoot, StorageFailed.
     """
     found = take_inventory(path)
-    if not found.is_ours and not as_json:
-        for line in _inventory_lines(found):
-            out(line)
-        asking = not yes and has_person()
+    if not found.is_ours and not session.as_json:
+        out("\n".join(_inventory_lines(found)))
         if asking and not click.confirm("Make this runs root yours?", err=True):
             err("Nothing was changed.")
-            return ExitCode.OK
+            return
     if not found.is_ours:
         adopt(path)
-    if as_json:
+    if session.as_json:
         state = "current" if found.is_ours else "trusted"
         out_json({"runs": str(path), "state": state, "statuses": dict(found.statuses)})
     else:
         done = "is yours already: nothing to do" if found.is_ours else "is yours"
         err(f"{one_line(session.shown(path))} {done}.")
-    return ExitCode.OK
 
 
 def _inventory_lines(found: Inventory) -> Iterator[str]:
-    yield f"runs root {one_line(str(found.path))}: {found.runs} {'run' if found.runs == 1 else 'runs'}"
+    yield f"runs root {one_line(str(found.path))}: {count(found.runs, 'run')}"
     for status, number in sorted(found.statuses.items()):
         yield f"  {status}: {number}"
     if found.unreadable:
@@ -156,3 +149,62 @@ def _inventory_lines(found: Inventory) -> Iterator[str]:
         more = len(found.others) - _MOST_NAMES
         names = ", ".join(one_line(name) for name in found.others[:_MOST_NAMES])
         yield f"  other entries: {names}{f' and {more} more' if more > 0 else ''}"
+
+
+# -- Ask the person whether to trust a directory, with a list of what trust covers.
+
+
+T = TypeVar("T")
+_MOST_QUESTIONS = 2
+"""An agent and the servers that it names may come with two directories."""
+_LEAST_WIDTH = 40
+_COLOURS = {"+": "green", "-": "red"}
+
+
+def with_trust(session: Session, act: Callable[[], T]) -> T:
+    """Call `act`; if it raises NotTrusted, ask the person and call it again after a yes.
+
+    The refusal comes before anything is created, so calling it again repeats nothing.
+
+    Raises:
+        NotTrusted: there is no terminal to ask at, or the answer is no.
+        BadArgument: there is too much to show.
+    """
+    for _ in range(_MOST_QUESTIONS):
+        try:
+            return act()
+        except NotTrusted as doubt:
+            if not session.can_ask or session.settings.is_of_a_run:
+                raise
+            covered = coverage(session.settings, doubt.project)
+            err("\n".join(coverage_lines(covered, asking=True)))
+            if not click.confirm("Trust this directory?", err=True):
+                raise
+            trust_now(session.settings, covered)
+    return act()
+
+
+def coverage_lines(covered: Coverage, *, asking: bool) -> list[str]:
+    """Return the lines that list what trust in a directory covers: all of it, or why that is too much.
+
+    A long line is folded, its further pieces deeper than any line begins: no value can look like two.
+
+    Raises:
+        BadArgument: the person is to be asked, and there is too much to show.
+    """
+    if covered.too_much is not None:
+        if asking:
+            raise BadArgument(covered.too_much)
+        return [covered.too_much]
+    agents = ", ".join(map(one_line, covered.agents)) or "none yet"
+    begin = "What has changed in" if covered.is_trusted else "To be trusted:"
+    lines = [f"{begin} {one_line(str(covered.project))}", f"  agents: {agents}"]
+    for change in covered.changes:
+        shown = one_line(change)
+        lines.append(f"  {coloured(shown, _COLOURS[shown[0]]) if shown[0] in _COLOURS else shown}")
+    if not covered.is_trusted:
+        lines.append(
+            "  Prompts and tools may change later; what starts a program or sends a key elsewhere asks again."
+        )
+    width = max(_LEAST_WIDTH, line_width())
+    return [piece for line in lines for piece in folded(line, width, "      ")] if has_person() else lines

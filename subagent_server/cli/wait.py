@@ -1,13 +1,28 @@
 """`subagent wait` and `stop`: wait until runs end, or end them."""
 
-import math
-
 import click
 
-from subagent_server.cli.console.app import Session, code_of, complete_runs, each_of, pass_session
-from subagent_server.cli.console.follow import until_gone, wait_for, watching
-from subagent_server.cli.console.output import SECONDS, TEXT, EarlyExit, ExitCode, json_option, report
-from subagent_server.cli.console.show_text import exit_of_run, out_views, report_run, worst
+from subagent_server.cli.console.app import (
+    SECONDS,
+    TEXT,
+    Session,
+    code_of,
+    complete_runs,
+    each_of,
+    json_option,
+    pass_session,
+    report,
+)
+from subagent_server.cli.console.follow import (
+    exit_of_run,
+    out_views,
+    report_run,
+    until_gone,
+    wait_for,
+    watching,
+    worst,
+)
+from subagent_server.cli.console.terminal import EarlyExit, ExitCode
 from subagent_server.verbs import end_run as ending
 from subagent_server.verbs.reconcile import Observed
 
@@ -15,14 +30,10 @@ from subagent_server.verbs.reconcile import Observed
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
 @click.option("--any", "any_of_them", is_flag=True, help="Exit when the first of them has ended.")
-@click.option(
-    "--timeout", type=SECONDS, metavar="SECONDS", help="Wait at most so long.  [default: without end]"
-)
+@click.option("--timeout", type=SECONDS, help="Wait at most so long.  [default: without end]")
 @json_option
 @pass_session
-def wait(
-    session: Session, names: tuple[str, ...], any_of_them: bool, timeout: float | None, as_json: bool
-) -> ExitCode:
+def wait(session: Session, names: tuple[str, ...], any_of_them: bool, timeout: float | None) -> ExitCode:
     """Wait until runs end; the exit code says how.
 
     5 as soon as one of them asks; else, when all have ended (with --any: one), the worst of those that have:
@@ -41,9 +52,9 @@ def wait(
     if check() is None:
         session.service.store.paths.check_ours()  # runs of a foreign root are not waited for
     with watching(session, *run_ids):
-        found = wait_for(session.service, run_ids, check, math.inf if timeout is None else timeout)
+        found = wait_for(session.service, run_ids, check, timeout)
     views = [session.view(one) for one in found or look()]
-    out_views(views, as_json)
+    out_views(session, views)
     for view in views:
         report_run(session, view)
     if found is None:
@@ -64,10 +75,10 @@ def has_ended_or_asks(observed: list[Observed], *, any_of_them: bool) -> bool:
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
-@click.option("--reason", type=TEXT, metavar="TEXT", help="Why, for the record.")
+@click.option("--reason", type=TEXT, help="Why, for the record.")
 @json_option
 @pass_session
-def stop(session: Session, names: tuple[str, ...], reason: str | None, as_json: bool) -> ExitCode:
+def stop(session: Session, names: tuple[str, ...], reason: str | None) -> ExitCode:
     """Stop runs, and the runs that they started.
 
     Waits up to 12 s until their processes are gone; exits with 124 if some are not. Stopping a run that
@@ -85,7 +96,7 @@ def stop(session: Session, names: tuple[str, ...], reason: str | None, as_json: 
     code = code_of([*unknown, *refused])
     with watching(session, *(stopped or names)):
         observed = until_gone(session, stopped)
-    out_views([session.view(one) for one in observed], as_json)
+    out_views(session, [session.view(one) for one in observed])
     living = [one.meta.run_id for one in observed if one.live]
     for run_id in living:
         report(f"run {run_id} has ended, but processes of it still live: {_prospect(session, run_id)}")

@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from subagent_server.run.errors import shorten
+from subagent_server.server.http_access import first
 from subagent_server.server.messages import BadMessage, read_message
 
 BATCH_VERSION = "2025-03-26"
@@ -62,12 +63,12 @@ class Messages:
         if scope["method"] != "POST" or scope["path"] not in _MCP_PATHS:
             return await self._app(scope, receive, send)
         headers = Headers(scope=scope)
-        first = await receive()
-        body = first.get("body", b"")
+        message = await receive()
+        body = message.get("body", b"")
         is_old = headers.get("mcp-protocol-version", BATCH_VERSION) == BATCH_VERSION
         messages = batch_of(body) if is_old else None
         if messages is None:
-            return await self._pass_on(scope, body, _first(first, receive), send)
+            return await self._pass_on(scope, body, first(message, receive), send)
         fault = batch_fault(messages)
         if fault is None and _SESSION not in headers:
             fault = "a batch belongs to a session, and the header Mcp-Session-Id is missing"
@@ -128,7 +129,7 @@ class Messages:
         body = json.dumps(message).encode()
         given: Message = {"type": "http.request", "body": body, "more_body": False}
         try:
-            await self._pass_on(_of_length(scope, len(body)), body, _first(given, _nothing), take)
+            await self._pass_on(_of_length(scope, len(body)), body, first(given, _nothing), take)
             if whole.startswith(b"{"):
                 events.put_nowait(b"event: message\r\ndata: " + whole.replace(b"\n", b"") + b"\r\n\r\n")
         finally:
@@ -143,16 +144,6 @@ def _refusal(bad: BadMessage) -> Response:
 def _of_length(scope: Scope, length: int) -> Scope:
     others = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
     return {**scope, "headers": [*others, (b"content-length", str(length).encode())]}
-
-
-def _first(message: Message, receive: Receive) -> Receive:
-    """Return a receiver that gives a message before all others."""
-    pending = [message]
-
-    async def receive_next() -> Message:
-        return pending.pop() if pending else await receive()
-
-    return receive_next
 
 
 async def _nothing() -> Message:

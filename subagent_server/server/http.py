@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any, NoReturn, cast
 
 import anyio
@@ -291,18 +290,19 @@ class HttpClients:
         self._role = role
         self._caller = caller
         self._shared = SharedByClients(service, caller)
-        self._by_session: dict[str, ClientConnection] = {}
-        self._by_parent: dict[str | None, ClientConnection] = {}
+        self._connections: dict[tuple[str, str | None], ClientConnection] = {}
 
     def of(self, context: Context) -> ClientConnection:
         """Return the connection of a request."""
         request = context.request
         assert isinstance(request, Request)
         parent = parent_of(request.scope)
-        if is_modern(context):
-            return self._by_parent.get(parent) or self._by_parent.setdefault(parent, self.made(parent))
-        session = request.headers[MCP_SESSION_ID_HEADER]
-        return self._by_session.get(session) or self._by_session.setdefault(session, self.made(parent))
+        key = (
+            ("parent", parent) if is_modern(context) else ("session", request.headers[MCP_SESSION_ID_HEADER])
+        )
+        if key not in self._connections:
+            self._connections[key] = self.made(parent)
+        return self._connections[key]
 
     def made(self, parent: str | None) -> ClientConnection:
         """Return a new connection of a parent."""
@@ -314,7 +314,7 @@ class HttpClients:
 
     def end_session(self, session: str) -> None:
         """Forget the connection of a session that has ended."""
-        connection = self._by_session.pop(session, None)
+        connection = self._connections.pop(("session", session), None)
         if connection is not None:
             connection.close()
 
@@ -324,15 +324,12 @@ class HttpClients:
     @property
     def waiting(self) -> int:
         """How many calls wait for runs."""
-        return sum(connection.waiting for connection in self._all())
+        return sum(connection.waiting for connection in self._connections.values())
 
     def end_streams(self) -> None:
         """End the streams of changes of all clients, as the protocol does it."""
-        for connection in self._all():
+        for connection in self._connections.values():
             connection.subscriptions.end_streams()
-
-    def _all(self) -> Iterator[ClientConnection]:
-        return chain(self._by_parent.values(), self._by_session.values())
 
 
 class McpSessions(StreamableHTTPSessionManager):
@@ -458,8 +455,8 @@ def payload_route(service: Service, caller_of: Callable[[Request], Caller]) -> R
         agent_id = request.path_params["agent_id"]
         try:
             stored = await asyncio.to_thread(open_payload, service, agent_id, caller_of(request))
-        except SubagentError as error:
-            return _payload_refused(404 if isinstance(error, CallerError) else 500, error.sentence)
+        except CallerError as error:
+            return JSONResponse({"error": error.sentence}, 404)
         answer = _answer_without_body(request, stored)
         if answer is not None:
             stored.file.close()
@@ -472,7 +469,7 @@ def payload_route(service: Service, caller_of: Callable[[Request], Caller]) -> R
 def _answer_without_body(request: Request, stored: StoredPayload) -> Response | None:
     """Return the answer to a request that gets no payload, or None."""
     if not takes_gzip(request.headers.getlist("accept-encoding")):
-        return _payload_refused(406, "The payload comes compressed: send Accept-Encoding: gzip.")
+        return JSONResponse({"error": "The payload comes compressed: send Accept-Encoding: gzip."}, 406)
     known = ",".join(request.headers.getlist("if-none-match"))
     if stored.tag in {tag.strip().removeprefix("W/") for tag in known.split(",")}:
         return Response(status_code=304, headers={"etag": stored.tag})
@@ -511,7 +508,3 @@ async def _chunks(stored: StoredPayload) -> AsyncIterator[bytes]:
             yield chunk
     finally:
         stored.file.close()
-
-
-def _payload_refused(status: int, sentence: str) -> JSONResponse:
-    return JSONResponse({"error": sentence}, status)

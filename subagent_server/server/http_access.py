@@ -234,7 +234,8 @@ class BodyBounds:
                 refused = await self._read(scope, receive, body)
             except TimeoutError:
                 refused = refusal(408, "The body came too slowly: send the request again.")
-            await (refused or self._app)(scope, _replayed(body, receive), send)
+            whole: Message = {"type": "http.request", "body": body, "more_body": False}
+            await (refused or self._app)(scope, first(whole, receive), send)
         except ClientDisconnect:
             pass
         finally:
@@ -285,14 +286,14 @@ def _too_many_parts(body: bytearray) -> Response | None:
     return refusal(413, f"The body has more than {MAX_PARTS:,} parts: leave more in files, and name them.")
 
 
-def _replayed(body: bytearray, receive: Receive) -> Receive:
-    """Return the receiver of a request whose body has come."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+def first(message: Message, receive: Receive) -> Receive:
+    """Return a receiver that gives a message before all others."""
+    pending = [message]
 
-    async def receive_again() -> Message:
-        return messages.pop() if messages else await receive()
+    async def receive_next() -> Message:
+        return pending.pop() if pending else await receive()
 
-    return receive_again
+    return receive_next
 
 
 def refusal(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:

@@ -91,21 +91,22 @@ class LogNotifier:
             yield
             return
         tails = await asyncio.to_thread(self._tails, run_ids)
-        async with Outbox(partial(_send_on, context), partial(_dropped, level)).sending() as outbox:
+        outbox = Outbox(partial(_send_on, context), lambda: level)
 
-            def look() -> None:
-                for tail in tails:
-                    tail.send(level, outbox)
+        def look() -> None:
+            for tail in tails:
+                tail.send(level, outbox)
 
-            wait = Wait(math.inf, frozenset(run_ids), poll_seconds=LOOK_SECONDS)
-            following = self._background.start(wait_until(self._changes, look, wait))
-            try:
-                yield
-                await asyncio.to_thread(self._send_ends, tails, level, outbox)
-                await outbox.drained(FLUSH_SECONDS)
-            finally:
-                following.cancel()
-                self._remember(tails)
+        following = self._background.start(self._follow(look, outbox, frozenset(run_ids)))
+        try:
+            yield
+            await asyncio.to_thread(self._send_ends, tails, level, outbox)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    await outbox.flush()
+        finally:
+            following.cancel()
+            self._remember(tails)
 
     # -- for one request
 
@@ -138,21 +139,20 @@ class LogNotifier:
         """Send the events of the live runs that the client hears, as long as the client is there."""
         await until_root_is_made(self._service.store)
         await asyncio.to_thread(self._discover, self._begun(since), since)
-        outbox = Outbox(session.send_notification, lambda number: _dropped(self._level, number))
-        async with outbox.sending():
+        outbox = Outbox(session.send_notification, lambda: self._level)
 
-            def look() -> None:
-                live = self._service.store.live_ids()
-                self._discover(live, since)
-                for tail in self._live.values():
-                    if tail is not None:
-                        tail.send(self._level, outbox)
-                for run_id in self._live.keys() - set(live):
-                    del self._live[run_id]  # all of it is over, and was sent
-                for run_id in self._of_others.keys() - set(live):
-                    del self._of_others[run_id]
+        def look() -> None:
+            live = self._service.store.live_ids()
+            self._discover(live, since)
+            for tail in self._live.values():
+                if tail is not None:
+                    tail.send(self._level, outbox)
+            for run_id in self._live.keys() - set(live):
+                del self._live[run_id]  # all of it is over, and was sent
+            for run_id in self._of_others.keys() - set(live):
+                del self._of_others[run_id]
 
-            await wait_until(self._changes, look, Wait(math.inf, poll_seconds=LOOK_SECONDS))
+        await self._follow(look, outbox)
 
     def _discover(self, run_ids: Iterable[str], since: datetime) -> None:
         """Begin to follow runs; one that is not open to the caller is only remembered.
@@ -185,6 +185,19 @@ class LogNotifier:
                 yield run_id
 
     # -- for both
+
+    async def _follow(
+        self, look: Callable[[], None], outbox: "Outbox", run_ids: frozenset[str] | None = None
+    ) -> None:
+        """Send what `look`, called in a thread after each change and once a second, puts into the outbox."""
+
+        def found() -> bool | None:
+            look()
+            return bool(outbox.waiting) or None
+
+        while True:
+            await wait_until(self._changes, found, Wait(math.inf, run_ids, poll_seconds=LOOK_SECONDS))
+            await outbox.flush()
 
     def _tail(self, run_id: str, since: datetime, place: JournalPosition | None = None) -> "_Tail | None":
         """Return the tail of a run: from `place` on, or its start if it began after `since`, or now.
@@ -263,73 +276,41 @@ class _Tail:
 
 
 class Outbox:
-    """Sends notifications one after the other. If it is full, drops the oldest and reports how many.
+    """Notifications that wait until the client has read those before.
 
-    `send` may wait for the client as long as it likes. `dropped` makes the notification for a number that was
-    dropped, or None if the client does not want it. It sends only inside the context of `sending`.
+    If there are too many, the oldest are dropped and counted, which the client learns if its `level` admits
+    warnings: a client that does not read delays no run and no call.
     """
 
     def __init__(
         self,
         send: Callable[[ServerNotification], Awaitable[None]],
-        dropped: Callable[[int], ServerNotification | None],
+        level: Callable[[], types.LoggingLevel],
     ) -> None:
         self._send = send
-        self._notice_of = dropped
-        self._waiting: deque[ServerNotification | asyncio.Event] = deque()
+        self._level = level
+        self.waiting: deque[ServerNotification] = deque()
         self._dropped = 0
         self._lock = threading.Lock()
-        self._filled = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+        self._one_at_a_time = asyncio.Lock()
 
-    @asynccontextmanager
-    async def sending(self) -> AsyncIterator["Outbox"]:
-        """Send what is put, as long as this context is open."""
-        sender = asyncio.create_task(self._work())
-        try:
-            yield self
-        finally:
-            sender.cancel()
-
-    def put(self, item: ServerNotification | asyncio.Event) -> None:
+    def put(self, item: ServerNotification) -> None:
         """Take a notification, from any thread, without waiting."""
         with self._lock:
-            self._waiting.append(item)
-            if len(self._waiting) > MAX_WAITING:
-                self._waiting.popleft()
+            self.waiting.append(item)
+            if len(self.waiting) > MAX_WAITING:
+                self.waiting.popleft()
                 self._dropped += 1
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._filled.set)
 
-    async def drained(self, seconds: float) -> None:
-        """Wait until what was put so far is sent, at most this long."""
-        passed = asyncio.Event()
-        self.put(passed)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await passed.wait()
-
-    async def _work(self) -> None:
-        while True:
-            await self._filled.wait()
-            self._filled.clear()
-            while (item := self._next()) is not None:
-                if isinstance(item, asyncio.Event):
-                    item.set()
-                else:
-                    await self._send(item)
-
-    def _next(self) -> "ServerNotification | asyncio.Event | None":
-        """Return the next notification: first of all, how many were dropped."""
-        with self._lock:
-            dropped, self._dropped = self._dropped, 0
-            if dropped and (notice := self._notice_of(dropped)) is not None:
-                return notice
-            return self._waiting.popleft() if self._waiting else None
-
-
-def _dropped(level: types.LoggingLevel, number: int) -> types.LoggingMessageNotification | None:
-    return left_out_message(number) if is_wanted("warning", level) else None
+    async def flush(self) -> None:
+        """Send all that waits. Of two that flush the second waits for the first."""
+        async with self._one_at_a_time:
+            while self.waiting:
+                with self._lock:
+                    dropped, self._dropped = self._dropped, 0
+                if dropped and is_wanted("warning", self._level()):
+                    await self._send(left_out_message(dropped))
+                await self._send(self.waiting.popleft())
 
 
 def is_wanted(level: LoggingLevel, asked: LoggingLevel) -> bool:

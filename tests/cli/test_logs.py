@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from subagent_server.cli.console.show_text import EventText
 from subagent_server.cli.console.terminal import moment, width_of, without_colours
+from subagent_server.cli.logs import EventText
 from subagent_server.run import transitions
 from subagent_server.run.journal import RunJournal, render
 from subagent_server.run.processes import now

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from subagent_server.cli.console.app import groups, subagent
-from subagent_server.cli.console.output import EXIT_CODES, common_options
+from subagent_server.cli.console.app import common_options, groups, subagent
+from subagent_server.cli.console.terminal import EXIT_CODES
 from tests.helpers.diagram import diagram_section
 from tests.helpers.processes import REPOSITORY
 

@@ -1,8 +1,10 @@
-"""The entry point: run a verb, and turn an exception into one line on stderr and an exit code.
+"""The entry point: run a verb with its flags, and turn an exception into one line on stderr and an exit code.
 
 With --json the line is an object, with the same sentence.
 """
 
+import json
+import math
 import os
 import re
 import shlex
@@ -11,33 +13,32 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache, cached_property, wraps
 from importlib import import_module
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from subagent_server import __version__, extensions
-from subagent_server.cli.console.output import (
+from subagent_server.cli.console.terminal import (
     EXIT_CODES,
     EarlyExit,
     ExitCode,
-    Flags,
     OutputClosed,
-    common_options,
+    cut,
     err,
     exit_of_error,
-    last_clause,
+    for_people,
+    has_person,
+    json_text,
+    one_line,
     prepare_streams,
     reader_is_gone,
-    report,
-    report_json,
-    take_common_options,
 )
-from subagent_server.cli.console.terminal import cut, for_people, one_line
 from subagent_server.run.errors import SubagentError, adopting
 from subagent_server.run.stderr import lack_of_room
 from subagent_server.settings import Settings, read_settings
@@ -46,6 +47,178 @@ from subagent_server.verbs.reconcile import Observed, open_run
 from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.tree_limits import check_may_delegate
 from subagent_server.verbs.views import NextCalls, RunView, run_view
+
+# -- The flags that every verb takes, before or after its name, and the types of option values.
+
+
+@dataclass
+class Flags:
+    """The values of the flags that every verb takes. One after the verb overrides the same one before it."""
+
+    agents: tuple[Path, ...] = ()
+    runs: Path | None = None
+    max_runs: int | None = None
+    launcher: str | None = None
+    trust: bool = False
+    debug: bool = False
+    as_json: bool = False
+    """Until --json is parsed, whether it is among the words: for what is wrong with them."""
+
+
+def text(value: str) -> str:
+    """Return `value` if UTF-8 can encode it, as everything stored must be."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise click.BadParameter("it holds bytes that are not UTF-8: give text.") from error
+    return value
+
+
+def json_object(text: str, name: str) -> dict[str, Any]:
+    """Return the object that the argument of this name is. Raises UsageError."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"{name} is no JSON ({error}): give an object.") from error
+    if not isinstance(value, dict):
+        raise click.UsageError(f'{name} is JSON and no object: give an object, such as {{"name": "value"}}.')
+    return value
+
+
+def seconds(value: str) -> float:
+    """Return a finite number of seconds, at least 0."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise click.BadParameter(f"{value!r} is no number of seconds: give 0 or more.")
+    return number
+
+
+def _directory(value: str | Path) -> Path:
+    """Return the path of a directory, which need not exist yet."""
+    if not str(value):
+        raise click.BadParameter("it is empty: name a directory.")
+    return Path(value)
+
+
+def span(value: str) -> timedelta:
+    """Return a time span such as `30d`."""
+    found = _SPAN.fullmatch(value)
+    if found is None:
+        raise click.BadParameter(f"{value!r} is no time span: give a number with s, m, h, d or w, as in 30d.")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_SPAN = re.compile(r"(\d{1,5})([smhdw])", re.ASCII)
+# The name of a function is the placeholder in the help.
+TEXT = click.types.FuncParamType(text)
+SECONDS = click.types.FuncParamType(seconds)
+SPAN = click.types.FuncParamType(span)
+DIRECTORY = click.types.FuncParamType(_directory)
+
+
+def common_options() -> list[click.Option]:
+    """Return the options that every verb takes. Their values go into the context's `Flags`."""
+    return [
+        click.Option(
+            ["--agents"],
+            type=DIRECTORY,
+            multiple=True,
+            metavar="DIR",
+            help="Where agent files are; may be repeated, the earlier wins.  "
+            "[default: $SUBAGENT_AGENTS, else ./agents and ./.claude/agents]",
+            **_KEPT,
+        ),
+        click.Option(
+            ["--runs"],
+            type=DIRECTORY,
+            metavar="DIR",
+            help="Where runs are kept.  [default: $SUBAGENT_RUNS, else the nearest runs/ upwards]",
+            **_KEPT,
+        ),
+        click.Option(
+            ["--max-runs"],
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="How many runs work at once; more wait.  [default: $SUBAGENT_MAX_RUNS, else 64]",
+            **_KEPT,
+        ),
+        click.Option(
+            ["--launcher"],
+            metavar="WHERE",
+            help="Where runs work whose agents do not say: local, slurm or ssh:HOST.  "
+            "[default: $SUBAGENT_LAUNCHER, else local]",
+            **_KEPT,
+        ),
+        click.Option(
+            ["--debug"], is_flag=True, help="Show where in the program an error comes from.", **_KEPT
+        ),
+    ]
+
+
+def take_common_options(command: click.Command) -> None:
+    """Let a verb take the common options that it has no own meaning for; its help names them in a line."""
+    own = {option for param in command.params for option in param.opts}
+    common = [option for option in common_options() if own.isdisjoint(option.opts)]
+    for option in common:
+        option.hidden = True
+    if not common:  # it has them since an earlier call
+        return
+    command.params += common
+    names = ", ".join(name for option in common for name in option.opts)
+    command.epilog = f"Every verb takes {names} too: see `subagent --help`."
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    if value and param.name:
+        setattr(ctx.ensure_object(Flags), param.name, value)
+
+
+_KEPT: dict[str, Any] = {"expose_value": False, "callback": _keep}
+json_option = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON, for programs.",
+    expose_value=False,
+    callback=lambda ctx, _, value: setattr(ctx.ensure_object(Flags), "as_json", value),
+)
+trust_option = click.option(
+    "--trust",
+    is_flag=True,
+    help="Use the agents and MCP servers that come with this directory, for this command.",
+    **_KEPT,
+)
+REMARK = "remark"
+"""The code of a report that is no error."""
+
+
+def report(sentence: str, *, code: str = REMARK, next_step: str | None = None) -> None:
+    """Print the one line of an error or a remark to stderr; with --json an object on one line.
+
+    Raises as `out` does.
+    """
+    context = click.get_current_context(silent=True)
+    if context is not None and context.ensure_object(Flags).as_json:
+        report_json(sentence, code=code, next_step=next_step)
+    else:
+        err(f"subagent: {sentence}")
+
+
+def report_json(sentence: str, *, code: str, next_step: str | None = None) -> None:
+    """Print an error or a remark as an object on one line of stderr. Raises as `out` does."""
+    told = {"code": code, "message": sentence, "nextStep": next_step}
+    err(json_text(told, indent=None))
+
+
+def last_clause(sentence: str) -> str | None:
+    """Return the clause after the last colon of an error's sentence, which is the next step."""
+    _, colon, clause = sentence.rpartition(": ")
+    return clause if colon and clause.count("`") % 2 == 0 else None
+
 
 # -- The table of verbs. The module of a verb is imported when it is called, so that `ls` starts quickly.
 
@@ -74,9 +247,9 @@ _OWN: dict[str, dict[str, Verb]] = {
         "show": _verb("show", "Show everything about a run."),
         "logs": _verb("logs", "Print the log of a run, or follow it."),
         "inbox": _verb("inbox", "List the questions that wait for an answer."),
-        "reply": _verb("reply", "Answer a question of a run."),
-        "ask": _verb("ask", "Ask the parent one question, from a program of a run."),
-        "compare": _verb("compare", "Show two runs side by side."),
+        "reply": _verb("inbox:reply", "Answer a question of a run."),
+        "ask": _verb("inbox:ask", "Ask the parent one question, from a program of a run."),
+        "compare": _verb("show:compare", "Show two runs side by side."),
         "stats": _verb("stats", "Sum up runs, tokens and cost by agent and day."),
         "page": _verb("page", "Open the page that shows the runs in a browser."),
     },
@@ -88,7 +261,7 @@ _OWN: dict[str, dict[str, Verb]] = {
     },
     "Agents": {
         "agents": _verb("agents", "List the agents and the faults of their files."),
-        "new": _verb("new", "Write the file of a new agent."),
+        "new": _verb("agents:new", "Write the file of a new agent."),
         "mcp": _verb("mcp", "Try the MCP servers of an agent."),
         "trust": _verb("trust", "Let the agents and MCP servers of a directory be used."),
         "doctor": _verb("doctor", "Find what is wrong with agent files, or with runs."),
@@ -133,7 +306,25 @@ _EPILOG = (
 )
 
 
-class LazyGroup(click.Group):
+class VerbGroup(click.Group):
+    """A group that says which verb an unknown name means, or is similar to."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the verb that `args` begins with."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand:
+            name = args[0] if ctx.parent is None else f"{ctx.info_name} {args[0]}"
+            if meant := _OTHER_NAMES.get(name):
+                sentence = f"No such command '{name}': it is `subagent {meant}`."
+                raise click.UsageError(sentence, ctx) from None
+            similar = [verb for verb in self.list_commands(ctx) if verb not in _ENDING]
+            raise click.exceptions.NoSuchCommand(args[0], possibilities=similar, ctx=ctx) from None
+
+
+class LazyGroup(VerbGroup):
     """A group with the verbs of `verbs`; each also takes the common options."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -151,15 +342,6 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(module), attribute)
         take_common_options(command)
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the verb that `args` begins with; an unknown name fails with the verb that is meant."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.exceptions.NoSuchCommand:
-            raise no_such_command(ctx, args[0], [name for name in verbs() if name not in _ENDING]) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of verbs without importing them."""
@@ -185,15 +367,6 @@ _OTHER_NAMES = {
 """What people call verbs elsewhere: other programs, and the specification of the agent files."""
 _ENDING = frozenset({"stop", "rm", "prune", "merge"})
 """Verbs that end or change something: a mistyped name never suggests them."""
-
-
-def no_such_command(ctx: click.Context, name: str, possibilities: Sequence[str]) -> click.UsageError:
-    """Return the error that names the verb that is meant, or verbs with similar names."""
-    group = "" if ctx.parent is None else f"{ctx.info_name} "
-    meant = _OTHER_NAMES.get(f"{group}{name}")
-    if meant is None:
-        return click.exceptions.NoSuchCommand(name, possibilities=possibilities, ctx=ctx)
-    return click.UsageError(f"No such command '{group}{name}': it is `subagent {meant}`.", ctx)
 
 
 @click.command(
@@ -422,6 +595,16 @@ class Session:
         """Return a command that a person can type next, with --runs if a flag named the runs root."""
         root = ["--runs", str(self._flags.runs)] if self._flags.runs is not None else []
         return shlex.join(["subagent", *root, *words])
+
+    @property
+    def as_json(self) -> bool:
+        """Whether the verb prints JSON, for programs."""
+        return self._flags.as_json
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a person can be asked before something is done."""
+        return has_person() and not self.as_json
 
     @property
     def named_root(self) -> Path | None:

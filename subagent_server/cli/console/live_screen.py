@@ -18,28 +18,28 @@ from types import FrameType, TracebackType
 from typing import NoReturn
 
 from subagent_server.cli.console.app import Session
-from subagent_server.cli.console.asking import ask_person
-from subagent_server.cli.console.follow import GROUPS, group_of
-from subagent_server.cli.console.output import EarlyExit, ExitCode, err
-from subagent_server.cli.console.show_text import EventText, age_cell, what_cell
 from subagent_server.cli.console.terminal import (
+    EarlyExit,
+    ExitCode,
     coloured,
+    cost_cell,
     cut,
+    err,
     folded,
     for_people,
     has_colours,
-    look_of,
     one_line,
     padded,
     width_of,
     wrapped,
 )
-from subagent_server.run.durable import parse
+from subagent_server.cli.inbox import ask_person
+from subagent_server.cli.logs import EventText
+from subagent_server.cli.ls import GROUPS, age_cell, branch, group_of, look_of_row, what_cell
 from subagent_server.run.errors import SubagentError
 from subagent_server.run.host_programs import NoHostProgram
 from subagent_server.run.journal import page
 from subagent_server.run.paths import RootPaths
-from subagent_server.run.states import dollars, least_mark
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.list_runs import Node, TreeRow, trees_of
@@ -118,7 +118,7 @@ def entries_of(trees: Sequence[Node], wanted: str) -> list[ListLine]:
 
 def _fits(row: TreeRow, wanted: str) -> bool:
     run = row.run
-    look = look_of(run.status, run.pending_questions, run.live)
+    look = look_of_row(run)
     text = " ".join(filter(None, (run.run_id, run.agent, run.label, run.summary, look.word))).casefold()
     return all(word in text for word in wanted.casefold().split())
 
@@ -161,15 +161,13 @@ def _line(root: RootPaths, entry: ListLine, width: int, *, is_selected: bool) ->
     if entry.row is None:
         return coloured(cut(entry.group, width), "bold")
     run = entry.row.run
-    look = look_of(run.status, run.pending_questions, run.live)
-    branch = "" if entry.depth == 0 else f"{'  ' * min(entry.depth - 1, 3)}└ "
-    usage = entry.row.with_descendants
+    look = look_of_row(run)
     cells = (
         look.text,
         run.run_id.rpartition("-")[2],
-        branch + one_line(run.agent or ""),
+        branch(min(entry.depth, 4)) + one_line(run.agent or ""),
         age_cell(run),
-        "" if usage.cost_usd is None else least_mark(usage.at_least, "costUsd") + dollars(usage.cost_usd),
+        cost_cell(entry.row.with_descendants),
         what_cell(root, run),
     )
     return _cells_line(cells, width, colour=look.colour, is_selected=is_selected)
@@ -496,8 +494,7 @@ class LiveScreen:
         except SubagentError as error:
             self._view.page = wrapped(for_people(error.sentence), max(1, width))
             return
-        events = [event for line in found.lines if (event := parse(line)) is not None]
-        lines = [line for event in events for line in writer.lines(event)]
+        lines = [each for line in found.lines for each in writer.lines_of(line)]
         pieces = [piece for line in lines for piece in folded(line, width)]
         self._view.page = pieces or ["There is no log yet."]
         room = max(1, height - 3)

@@ -1,21 +1,184 @@
-"""Text for a terminal: escaped, cut to a width, in tables, and the mark and word of each status.
+"""What a command writes: exit codes, streams, and text that is escaped, cut to a width and set in tables.
 
 Labels, questions, results and names come from models and files. Characters that move the cursor, colour the
 screen or reverse the line are shown as escapes (SPEC section 13).
 """
 
+import json
 import os
 import re
+import select
 import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from enum import IntEnum
 from typing import Any, NamedTuple, TextIO
 
-from subagent_server.cli.console.output import is_terminal
-from subagent_server.run.errors import OTHER_SPACES, visible
-from subagent_server.run.states import Status
+from subagent_server.run.errors import (
+    OTHER_SPACES,
+    BadArgument,
+    CallerError,
+    ForeignRoot,
+    HostError,
+    InvalidRunId,
+    RunError,
+    SubagentError,
+    UnknownAgent,
+    UnknownRun,
+    visible,
+)
+from subagent_server.run.records import Usage
+from subagent_server.run.states import TOKENS, Status, dollars, least_mark
+
+# -- The exit codes of the command (SPEC section 11), and the exceptions that end a verb early.
+
+
+class ExitCode(IntEnum):
+    """The exit codes of every verb."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNKNOWN = 3
+    STOPPED = 4
+    NEEDS_ANSWER = 5
+    ENVIRONMENT = 6
+    TIMED_OUT = 124
+    INTERRUPTED = 130
+
+
+EXIT_CODES: dict[ExitCode, str] = {
+    ExitCode.OK: "ok",
+    ExitCode.FAILED: "the run failed, or a check found something",
+    ExitCode.USAGE: "wrong usage, or refused",
+    ExitCode.UNKNOWN: "no such run or agent",
+    ExitCode.STOPPED: "the run was stopped",
+    ExitCode.NEEDS_ANSWER: "a question waits for an answer",
+    ExitCode.ENVIRONMENT: "the machine: disk, lock, process",
+    ExitCode.TIMED_OUT: "the time was over (the run continues, unless --stop was given)",
+    ExitCode.INTERRUPTED: "Ctrl-C (which ends the watching, never the run)",
+}
+"""What each code means, for `--help` and docs/cli.md."""
+
+
+class EarlyExit(Exception):
+    """Ends the verb with this exit code and one sentence for people that says why."""
+
+    def __init__(self, code: ExitCode, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.sentence = sentence
+
+
+_BY_FAMILY: tuple[tuple[type[SubagentError], ExitCode], ...] = (
+    (UnknownRun, ExitCode.UNKNOWN),
+    (InvalidRunId, ExitCode.UNKNOWN),
+    (UnknownAgent, ExitCode.UNKNOWN),
+    (ForeignRoot, ExitCode.ENVIRONMENT),
+    (CallerError, ExitCode.USAGE),
+    (RunError, ExitCode.FAILED),
+    (HostError, ExitCode.ENVIRONMENT),
+)
+"""The first match counts. A malformed run id cannot name a run, so it is unknown too."""
+
+
+def exit_of_error(error: SubagentError) -> ExitCode:
+    """Return the exit code of an error, by its family."""
+    return next((code for kind, code in _BY_FAMILY if isinstance(error, kind)), ExitCode.ENVIRONMENT)
+
+
+class OutputClosed(Exception):
+    """The reader of the output has gone (`subagent ls | head -1`), so the command ends."""
+
+
+# -- Print: data to stdout, remarks to stderr. If the reader of stdout has gone, the command ends quietly.
+
+
+def prepare_streams() -> None:
+    """Write characters that the encoding of the terminal lacks as escapes, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def out(text: str) -> None:
+    """Print data to stdout.
+
+    Raises:
+        OutputClosed: the reader has gone.
+        EarlyExit: it cannot be written.
+    """
+    _write(sys.stdout, f"{text}\n")
+
+
+def err(text: str) -> None:
+    """Print text for people to stderr. Raises as `out` does."""
+    _write(sys.stderr, f"{text}\n")
+
+
+def out_json(value: Any, *, indent: int | None = 1) -> None:
+    """Print one JSON value; with `indent` None on one line. Raises as `out` does."""
+    out(json_text(value, indent=indent))
+
+
+def json_text(value: Any, *, indent: int | None = 1) -> str:
+    """Return `value` as JSON that is safe on a terminal: characters that do not print become JSON escapes."""
+    text = json.dumps(value, ensure_ascii=not _speaks_unicode(), indent=indent)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether the stream is a terminal."""
+    return stream is not None and stream.isatty()
+
+
+def has_person() -> bool:
+    """Whether a person can read the question (stderr) and answer it (stdin)."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stderr)
+
+
+def reader_is_gone() -> bool:
+    """Whether the reader of stdout has gone, even before anything was written."""
+    poller = select.poll()
+    try:
+        poller.register(sys.stdout.fileno(), 0)
+    except (AttributeError, OSError, ValueError):
+        return False  # stdout is closed or not a file: there was no reader
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poller.poll(0))
+
+
+def _speaks_unicode() -> bool:
+    return sys.stdout is not None and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    if stream is None:  # started with the descriptor closed
+        return
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError as error:
+        _point_nowhere(stream)
+        raise OutputClosed from error
+    except OSError as error:
+        _point_nowhere(stream)
+        raise EarlyExit(
+            ExitCode.ENVIRONMENT,
+            f"the output could not be written ({error.strerror}): free space, or name another file.",
+        ) from error
+
+
+def _point_nowhere(stream: TextIO) -> None:
+    """Point the stream to /dev/null, or the interpreter reports its unwritten rest at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
 
 # -- The colours of the terminal, and whether a stream has colours at all.
 
@@ -236,6 +399,20 @@ def short_number(number: int) -> str:
     return f"{number / size:.{0 if number >= 10 * size else 1}f}{unit}"
 
 
+def tokens_cell(usage: Usage) -> str:
+    """Return the tokens of a sum for a table."""
+    if usage.tokens is None:
+        return UNKNOWN
+    return least_mark(usage.at_least, *TOKENS) + short_number(usage.tokens)
+
+
+def cost_cell(usage: Usage) -> str:
+    """Return the cost of a sum for a table, nothing if it is not known."""
+    if usage.cost_usd is None:
+        return ""
+    return least_mark(usage.at_least, "costUsd") + dollars(usage.cost_usd)
+
+
 def moment(when: datetime) -> str:
     """Return a moment in the local time of the person; records and `--json` have UTC."""
     return f"{when.astimezone():%Y-%m-%d %H:%M:%S %Z}"
@@ -302,3 +479,27 @@ _TOOLS = re.compile("|".join(rf"(?<!\w){re.escape(tool)}(?!\w)" for tool in _COM
 def for_people(sentence: str) -> str:
     """Return a sentence on one line, with commands and their arguments in place of tools and theirs."""
     return one_line(_TOOLS.sub(lambda found: _COMMANDS[found[0]], sentence))
+
+
+def run_cell(run_id: str) -> str:
+    """Return the id for a list: on a terminal its last part, which every command takes as well."""
+    return run_id.rpartition("-")[2] if is_terminal(sys.stdout) else run_id
+
+
+def argument_or_stdin(text: str, what: str) -> str:
+    """Return `text`, or for `-` all of stdin without trailing line ends.
+
+    Raises:
+        BadArgument: stdin is closed or is not UTF-8; `what` names the text in the sentence.
+    """
+    return _stdin_text(what) if text == "-" else text
+
+
+def _stdin_text(what: str) -> str:
+    """Return all of stdin. Raises as `argument_or_stdin` does."""
+    if sys.stdin is None:
+        raise BadArgument(f"The {what} cannot be read, because stdin is closed: give it as an argument.")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise BadArgument(f"The {what} on stdin is not UTF-8 text: convert it first.") from error

@@ -7,18 +7,8 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.console.app import Session, pass_session
-from subagent_server.cli.console.output import (
-    TEXT,
-    EarlyExit,
-    ExitCode,
-    err,
-    json_option,
-    out,
-    out_json,
-    trust_option,
-)
-from subagent_server.cli.console.terminal import one_line
+from subagent_server.cli.console.app import TEXT, Session, json_option, pass_session, trust_option
+from subagent_server.cli.console.terminal import EarlyExit, ExitCode, err, one_line, out, out_json
 from subagent_server.cli.mcp import ReadyServers, agent_with_servers, pass_on
 from subagent_server.extensions.code_mode.mcp_functions import McpFunctions
 from subagent_server.extensions.code_mode.module_stub import module_stub
@@ -41,7 +31,7 @@ from subagent_server.toolbox.outputs import KeptOutputs
 @json_option
 @trust_option
 @pass_session
-def tools(session: Session, agent: str, name: str | None, whole: bool, stub: bool, as_json: bool) -> ExitCode:
+def tools(session: Session, agent: str, name: str | None, whole: bool, stub: bool) -> ExitCode:
     """Print the functions that programs of an agent can call.
 
     It connects to the MCP servers of AGENT and prints exactly what its model reads of their tools in code
@@ -62,7 +52,7 @@ def tools(session: Session, agent: str, name: str | None, whole: bool, stub: boo
         raise EarlyExit(ExitCode.USAGE, f"{definition.name} has no function {shorten(name)}: {known}.")
     most = sys.maxsize if whole else code_mode.stub_characters
     text = catalogue.text(most) if name is None else catalogue.help(name).rstrip()
-    if as_json:
+    if session.as_json:
         out_json(
             {
                 "agent": definition.name,
@@ -90,7 +80,7 @@ async def _functions(agent: AgentDefinition, ready: ReadyServers) -> McpFunction
     masker = Masker(ready.secrets)
     around = ServerContext(ready.starts.start, pass_on, masker)
     try:
-        servers = await connect(ready.servers, around, agent.name)
+        servers = await connect(ready.starts.agent.mcp_servers, around, agent.name)
     except RunRefused as refusal:
         raise EarlyExit(ExitCode.ENVIRONMENT, masker.text(_sentence(refusal))) from refusal
     try:

@@ -8,21 +8,11 @@ from pathlib import Path
 
 import click
 
-from subagent_server.cli.console.app import Session, pass_session
-from subagent_server.cli.console.asking import with_trust
+from subagent_server.cli.console.app import DIRECTORY, Session, json_option, pass_session, trust_option
 from subagent_server.cli.console.follow import until_gone
-from subagent_server.cli.console.output import (
-    DIRECTORY,
-    EarlyExit,
-    ExitCode,
-    err,
-    json_option,
-    out,
-    out_json,
-    trust_option,
-)
-from subagent_server.cli.console.terminal import one_line
+from subagent_server.cli.console.terminal import EarlyExit, ExitCode, err, one_line, out, out_json
 from subagent_server.cli.run import script_file
+from subagent_server.cli.trust import with_trust
 from subagent_server.extensions.evals.eval_file import EvalFile, reach_of, read_eval_file
 from subagent_server.extensions.evals.kept import (
     EvalLog,
@@ -108,7 +98,6 @@ def eval_(
     log: Path | None,
     against: Path | None,
     fail_on_error: int | None,
-    as_json: bool,
 ) -> ExitCode:
     """Try the cases of FILE with their agents and models, and say how often each passes.
 
@@ -121,12 +110,12 @@ def eval_(
     path = session.settings.cwd / file
     before = None if against is None else read_log(session.settings.cwd / against)
     if path.suffix in {".jsonl", ".json"}:
-        _report(read_log(path), before, as_json=as_json)
+        _report(session, read_log(path), before)
         return ExitCode.OK
     if junit is not None and not (session.settings.cwd / junit).parent.is_dir():
         raise click.UsageError(f"the directory of {one_line(str(junit))} is not there: make it first.")
     read = _chosen(read_eval_file(path), patterns, limit)
-    with_trust(session, lambda: _check(session, path, read), may_ask=not as_json)
+    with_trust(session, lambda: _check(session, path, read))
     scripts = _scripts(session, path, read)
     evaluation = Evaluation(session.service, read, path, scripts, session.caller, most_errors=fail_on_error)
     trials = list(evaluation.trials())
@@ -142,7 +131,7 @@ def eval_(
     results.sort(key=lambda result: places[result.key])
     if junit is not None:
         (session.settings.cwd / junit).write_text(as_junit(file.name, results), encoding="utf-8")
-    _report(results, before, as_json=as_json, planned=len(trials), interrupted=stopped is not None)
+    _report(session, results, before, planned=len(trials), interrupted=stopped is not None)
     if stopped is not None:
         raise EarlyExit(
             ExitCode.INTERRUPTED,
@@ -215,14 +204,14 @@ def _log_of(
 
 
 def _report(
+    session: Session,
     results: Sequence[TrialResult],
     before: Sequence[TrialResult] | None,
     *,
-    as_json: bool,
     planned: int | None = None,
     interrupted: bool = False,
 ) -> None:
-    if as_json:
+    if session.as_json:
         facts = {} if planned is None else {"planned": planned, "interrupted": interrupted}
         out_json({**facts, **as_wire(results, before)})
     elif results and before is not None:

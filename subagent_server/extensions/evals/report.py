@@ -5,8 +5,7 @@ from decimal import Decimal
 from typing import Any
 from xml.etree import ElementTree
 
-from subagent_server.cli.console.show_text import run_cell
-from subagent_server.cli.console.terminal import GAP, UNKNOWN, duration, line_width, one_line, table
+from subagent_server.cli.console.terminal import GAP, UNKNOWN, duration, line_width, one_line, run_cell, table
 from subagent_server.extensions.evals.scorers import pass_at, standard_error
 from subagent_server.extensions.evals.trials import TrialResult
 from subagent_server.run.states import dollars, least_mark

@@ -21,9 +21,11 @@ import click
 from mcp import Client, MCPError, StdioServerParameters
 
 from subagent_server.agents.templates import EXAMPLE_AGENTS
-from subagent_server.cli.console.app import Session, pass_session
-from subagent_server.cli.console.output import DIRECTORY, EarlyExit, ExitCode, OutputClosed, out
+from subagent_server.cli.console.app import DIRECTORY, Session, pass_session
 from subagent_server.cli.console.terminal import (
+    EarlyExit,
+    ExitCode,
+    OutputClosed,
     coloured,
     cut,
     escape,
@@ -31,6 +33,7 @@ from subagent_server.cli.console.terminal import (
     head,
     line_width,
     one_line,
+    out,
 )
 from subagent_server.extensions.simulator import Simulator, load_script
 from subagent_server.run.durable import read_from

@@ -14,21 +14,29 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.console.app import Session, complete_agents, pass_session
-from subagent_server.cli.console.asking import with_trust
-from subagent_server.cli.console.follow import STOP_WAIT_SECONDS, wait_for
-from subagent_server.cli.console.output import (
+from subagent_server.cli.console.app import (
     TEXT,
-    EarlyExit,
-    ExitCode,
-    err,
+    Session,
+    complete_agents,
     json_option,
-    out,
-    out_json,
+    pass_session,
     trust_option,
 )
-from subagent_server.cli.console.terminal import coloured, escape_lines, for_people, one_line
-from subagent_server.cli.run import argument_or_stdin, inputs_from_here
+from subagent_server.cli.console.follow import STOP_WAIT_SECONDS, wait_for
+from subagent_server.cli.console.terminal import (
+    EarlyExit,
+    ExitCode,
+    argument_or_stdin,
+    coloured,
+    err,
+    escape_lines,
+    for_people,
+    one_line,
+    out,
+    out_json,
+)
+from subagent_server.cli.run import inputs_from_here
+from subagent_server.cli.trust import with_trust
 from subagent_server.extensions.simulator import Simulator
 from subagent_server.extensions.simulator.model_request import characters, input_tokens, tokens_of
 from subagent_server.extensions.simulator.model_script import Script
@@ -66,7 +74,6 @@ def prompt(
     inputs: tuple[str, ...],
     cwd: str | None,
     servers: bool,
-    as_json: bool,
 ) -> None:
     """Show what the model would get first: system prompt, tools, message.
 
@@ -76,10 +83,8 @@ def prompt(
     """
     given = _SOME_PROMPT if prompt is None else argument_or_stdin(prompt, "prompt")
     order = StartOrder(agent=agent, prompt=given, inputs=inputs_from_here(session, inputs), cwd=cwd)
-    found = with_trust(
-        session, lambda: first_request(session, order, with_servers=servers), may_ask=not as_json
-    )
-    if as_json:
+    found = with_trust(session, lambda: first_request(session, order, with_servers=servers))
+    if session.as_json:
         out_json(
             {
                 "agent": agent,

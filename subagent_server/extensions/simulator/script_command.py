@@ -15,8 +15,8 @@ from typing import Any
 import click
 import yaml
 
-from subagent_server.cli.console.app import Session, complete_runs, pass_session
-from subagent_server.cli.console.output import EarlyExit, ExitCode, json_option, out, out_json
+from subagent_server.cli.console.app import Session, complete_runs, json_option, pass_session
+from subagent_server.cli.console.terminal import EarlyExit, ExitCode, out, out_json
 from subagent_server.extensions.simulator import ScriptError, load_script
 from subagent_server.run.errors import BadArgument, SubagentError, visible
 from subagent_server.run.journal import Message, read_transcript
@@ -36,7 +36,7 @@ Turn = dict[str, Any]
 @click.argument("run", shell_complete=complete_runs)
 @json_option
 @pass_session
-def script(session: Session, run: str, as_json: bool) -> None:
+def script(session: Session, run: str) -> None:
     """Print a run that has ended as a script that plays its model again.
 
     `subagent script RUN > again.yaml`, then `subagent run AGENT PROMPT --script again.yaml` gives the same
@@ -51,7 +51,7 @@ def script(session: Session, run: str, as_json: bool) -> None:
         raise EarlyExit(
             ExitCode.FAILED, f"run {run_id} has turns that no script can play: {error.sentence}"
         ) from error
-    if as_json:
+    if session.as_json:
         out_json(made)
         return
     out(f"# The turns of run {run_id}. Play them: subagent run AGENT PROMPT --script FILE")
