@@ -86,9 +86,9 @@ class Client:
         return bool(self.approval or self.permissions)
 
     @property
-    def scopes(self) -> tuple[Scope, ...]:
-        """The scopes it has, the usual one first."""
-        return tuple(self.files)
+    def scope(self) -> Scope:
+        """The usual one of its scopes."""
+        return next(iter(self.files))
 
 
 def is_current(entry: Any, wanted: Entry) -> bool:

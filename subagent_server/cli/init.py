@@ -123,7 +123,7 @@ def init(
     if remove:
         if patterns or url or only_print:
             raise click.UsageError("--remove takes out what is there: leave --agent, --http and --print out.")
-        removal = Removal(session, known, scope or known.scopes[0])
+        removal = Removal(session, known, scope or known.scope)
         return _carry_out(session, removal, yes=yes, force=force)
     if patterns:
         check_patterns(patterns, session.service.registry)
@@ -225,7 +225,7 @@ def _order(
     if url is None:
         command, *words = _command(settings, client, patterns)
         entry = {"command": command, "args": words, **client.extras, **approval}
-        return InitOrder(client, scope or client.scopes[0], entry, approved)
+        return InitOrder(client, scope or client.scope, entry, approved)
     parts = urlsplit(url)
     if client.over_http is None:
         raise click.UsageError(f"{client.title} reads no server over HTTP from its file: leave --http out.")
@@ -418,7 +418,7 @@ class Removal:
                 "Trust in a directory stays: `subagent trust --remove DIR` ends it."
             )
         words = [f"{one_line(session.shown(self._path))} does not have this server: nothing to do."]
-        for other in self._client.scopes:
+        for other in self._client.files:
             path = _file(self._client, other, _place(session.settings))
             with suppress(NotEditable, OSError):
                 if other != self._scope and plan_removal(self._client, path).is_needed:

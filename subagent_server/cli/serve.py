@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import click
@@ -360,12 +360,7 @@ def _run_http(
     session: Session, service: Service, role: Role, door: HttpDoor, page: PageAccess | None
 ) -> None:
     http = _imported("subagent_server.server.http")
-
-    def leave() -> NoReturn:
-        door.close()
-        os._exit(0)  # a thread that still waits would hold the leave up
-
-    asyncio.run(http.serve_http(service, role, session.caller, door, page, leave))
+    asyncio.run(http.serve_http(service, role, session.caller, door, page))
 
 
 def _imported(module: str) -> Any:

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import os
 import re
 import secrets
 import signal
@@ -101,9 +102,8 @@ async def serve_http(
     caller: Caller,
     door: HttpDoor,
     browsers: PageAccess | None,
-    leave: Callable[[], NoReturn],
-) -> None:
-    """Serve clients at a door until SIGINT or SIGTERM, then `leave`, within 5 s of that.
+) -> NoReturn:
+    """Serve clients at a door until SIGINT or SIGTERM, then exit with code 0, within 5 s of that.
 
     `browsers` are those that may open the page; None: there is no page.
 
@@ -148,7 +148,8 @@ async def serve_http(
         await sessions.end_all()
         await http.close(CLOSE_SECONDS)
         await serving
-    leave()
+    door.close()
+    os._exit(0)  # a thread that still waits would hold the leave up
 
 
 def assemble(

@@ -118,20 +118,20 @@ class HostGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        headers = Headers(scope=scope)
+        await (self._refusal(Headers(scope=scope)) or self._app)(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> Response | None:
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         here = _place(f"//{hosts[0]}") if len(hosts) == 1 else None
         if here is None or here[0] not in self._hosts:
-            answer = refusal(
+            return refusal(
                 421,
                 "Host does not name this server: use the address that it was started with, or allow the name "
                 "with --allow-host.",
             )
-            return await answer(scope, receive, send)
         if origins and (len(origins) > 1 or not _is_same(origins[0], here)):
-            answer = refusal(403, "Origin is another page's: only pages of this server may send requests.")
-            return await answer(scope, receive, send)
-        return await self._app(scope, receive, send)
+            return refusal(403, "Origin is another page's: only pages of this server may send requests.")
+        return None
 
 
 def _place(address: str) -> tuple[str, int | None] | None:
@@ -169,8 +169,7 @@ class TokenGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, in the name of its parent, or refuse it."""
-        refused = self._refusal(scope)
-        await (self._app if refused is None else refused)(scope, receive, send)
+        await (self._refusal(scope) or self._app)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> Response | None:
         path, headers = scope["path"], Headers(scope=scope)

@@ -279,17 +279,12 @@ _OWN: dict[str, dict[str, Verb]] = {
 def groups() -> dict[str, dict[str, Verb]]:
     """Return the verbs by the headings of `--help`; those of extensions follow the verb that they name."""
     more = extensions.commands()
-    return {
-        title: dict(
-            found
-            for name, verb in group.items()
-            for found in [
-                (name, verb),
-                *((new, Verb(each.where, each.help)) for new, each in more.items() if each.after == name),
-            ]
-        )
-        for title, group in _OWN.items()
-    }
+    found: dict[str, dict[str, Verb]] = {title: {} for title in _OWN}
+    for title, group in _OWN.items():
+        for name, verb in group.items():
+            after = {new: Verb(each.where, each.help) for new, each in more.items() if each.after == name}
+            found[title] |= {name: verb, **after}
+    return found
 
 
 @cache
@@ -635,40 +630,38 @@ _MOST = 50
 _WIDTH = 60
 
 
-def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the runs whose short or whole id begins so, those that need a person first."""
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def _completing(find: Callable[[Session, str], Iterator[CompletionItem]]) -> Complete:
+    """Return what click asks for completions; where nothing can be read, nothing is completed."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        kept: list[CompletionItem] = []
+        with suppress(SubagentError, OSError):
+            kept.extend(find(Session(ctx.ensure_object(Flags)), incomplete))
+        return kept
+
+    return complete
+
+
+@_completing
+def complete_runs(session: Session, incomplete: str) -> Iterator[CompletionItem]:
+    """Yield the runs whose short or whole id begins so, those that need a person first."""
     from subagent_server.run.store import RunStore
     from subagent_server.verbs.list_runs import RunList
 
-    session = Session(ctx.ensure_object(Flags))
-
-    def found() -> Iterator[CompletionItem]:
-        rows = RunList(RunStore(session.settings.runs_root), caller=session.caller).every()
-        for row in islice(rows, _MOST):
-            about = cut(one_line(" · ".join(filter(None, (row.agent, row.label or row.summary)))), _WIDTH)
-            for name in (row.run_id.rpartition("-")[2], row.run_id):
-                if name.startswith(incomplete):
-                    yield CompletionItem(name, help=about)
-                    break
-
-    return _quietly(found())
+    rows = RunList(RunStore(session.settings.runs_root), caller=session.caller).every()
+    for row in islice(rows, _MOST):
+        about = cut(one_line(" · ".join(filter(None, (row.agent, row.label or row.summary)))), _WIDTH)
+        names = (row.run_id.rpartition("-")[2], row.run_id)
+        if name := next((name for name in names if name.startswith(incomplete)), None):
+            yield CompletionItem(name, help=about)
 
 
-def complete_agents(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the agents whose name begins so. Names that a shell would take apart are left out."""
-    session = Session(ctx.ensure_object(Flags))
-
-    def found() -> Iterator[CompletionItem]:
-        for agent in session.service.registry.agents():
-            if agent.name.startswith(incomplete) and not set(agent.name) & set(" \t\n'\"`$\\;&|<>()*?[]{}!"):
-                yield CompletionItem(agent.name, help=cut(one_line(agent.description), _WIDTH))
-
-    return _quietly(found())
-
-
-def _quietly(items: Iterable[CompletionItem]) -> list[CompletionItem]:
-    """Return what can be completed; where nothing can be read, nothing is."""
-    kept: list[CompletionItem] = []
-    with suppress(SubagentError, OSError):
-        kept.extend(items)
-    return kept
+@_completing
+def complete_agents(session: Session, incomplete: str) -> Iterator[CompletionItem]:
+    """Yield the agents whose name begins so. Names that a shell would take apart are left out."""
+    for agent in session.service.registry.agents():
+        if agent.name.startswith(incomplete) and not set(agent.name) & set(" \t\n'\"`$\\;&|<>()*?[]{}!"):
+            yield CompletionItem(agent.name, help=cut(one_line(agent.description), _WIDTH))

@@ -546,10 +546,8 @@ class LiveScreen:
             self._view.page, self._log_of, self._view.top = None, None, 0
         elif key in _MOVES:
             length = len(self._view.page or ())
-            steps = {"home": -length, "end": length, "page up": -room, "page down": room}
-            step = steps.get(_MOVES[key], -1 if _MOVES[key] == "up" else 1)
             last = max(0, length - (terminal.size[1] - 3))
-            self._view.top = max(0, min(last, self._view.top + step))
+            self._view.top = max(0, min(last, self._view.top + _step(key, room, length)))
             self._follows = self._view.top == last
 
     def _open_page(self, title: str, lines: list[str]) -> None:
@@ -560,8 +558,7 @@ class LiveScreen:
         if not ids:
             return
         place = ids.index(self._view.selected) if self._view.selected in ids else 0
-        steps = {"up": -1, "down": 1, "page up": -room, "page down": room, "home": -len(ids), "end": len(ids)}
-        self._view.selected = ids[max(0, min(len(ids) - 1, place + steps[_MOVES[key]]))]
+        self._view.selected = ids[max(0, min(len(ids) - 1, place + _step(key, room, len(ids))))]
 
     def _begin_filter(self) -> None:
         self._view.wanted = ""
@@ -652,3 +649,9 @@ _MOVES = {
     "g": "home",
     "G": "end",
 }
+
+
+def _step(key: str, room: int, length: int) -> int:
+    """Return how many lines a key moves by, with `room` for that many of the `length` lines."""
+    steps = {"up": -1, "down": 1, "page up": -room, "page down": room, "home": -length, "end": length}
+    return steps[_MOVES[key]]
