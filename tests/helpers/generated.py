@@ -31,7 +31,7 @@ _DEFAULT = re.compile(r"\s*\[default: (.*?)\]", re.S)
 
 def command_page() -> str:
     """Return docs/cli.md: every verb with its arguments and options, as `--help` has them."""
-    context = click.Context(subagent, info_name="subagent")
+    context = click.Context(subagent, info_name="subagent", **subagent.context_settings)
     parts = [_HEAD, "## Options of every verb\n", _options(common_options(), context), "## Exit codes\n"]
     parts.append("| code | meaning |\n|---|---|")
     parts += [f"| {code.value} | {meaning} |" for code, meaning in EXIT_CODES.items()]
