@@ -608,8 +608,7 @@ def _returned(run: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _execute(code: Any, names: dict[str, Any], module: str) -> dict[str, Any]:
     """Run the code as this module: a flow is imported, and `if __name__ == "__main__":` calls nothing."""
-    sys.modules[module] = main_module = sys.modules["__main__"]
-    space = vars(main_module)
+    space = vars(sys.modules.setdefault(module, sys.modules["__main__"]))
     for name in [name for name in space if name not in ("__name__", "__builtins__")]:
         del space[name]
     space.update({**names, "__file__": FILE, "__name__": module})
