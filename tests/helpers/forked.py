@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 import subagent_server
 from subagent_server.__main__ import main
+from subagent_server.verbs import run_worktree
 
 PROGRAM = (sys.executable, "-m", "subagent_server")
 Environment = Mapping[str, str]
@@ -109,6 +110,7 @@ def _become(words: list[str], environment: dict[str, str], kept: Sequence[int]) 
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         random.seed()
+        run_worktree._held_up.clear()  # a repository in which the tests themselves had to wait
         for name in ("", "mcp"):  # one of pytest's has a descriptor that may be a socket by now
             logging.getLogger(name or None).handlers.clear()
         os.environ.clear()
