@@ -125,7 +125,7 @@ class ReplyBuilder:
                 self._reply.response_id, self._reply.model = event.message.id, event.message.model
                 self._count(event.message.usage.to_dict(warnings=False))
             case "content_block_start":
-                self._take_room(_BLOCK_CHARACTERS)
+                self._take_room(_PART_CHARACTERS)
                 self._reply.content.append(dict(event.content_block.to_dict(warnings=False)))
             case "content_block_delta":
                 self._grow(event.index, event.delta.to_dict(warnings=False))
@@ -150,6 +150,7 @@ class ReplyBuilder:
                 self._take_room(len(delta[name]))
                 self._pieces.setdefault((index, name), [first]).append(delta[name])
         if "citation" in delta:
+            self._take_room(_PART_CHARACTERS)
             block["citations"] = block.get("citations") or []
             block["citations"].append(delta["citation"])
 
@@ -188,8 +189,8 @@ class ReplyBuilder:
 
 MOST_CHARACTERS = 8 << 20
 """Of one reply: the longest of any model have less than a tenth."""
-_BLOCK_CHARACTERS = 1_000
-"""What a block counts for besides the text that comes in pieces."""
+_PART_CHARACTERS = 1_000
+"""What a block counts for besides the text that comes in pieces, and what a citation counts for."""
 _MOST_TOKENS = 1 << 53
 """Of one call, so that sums of many stay numbers that every reader of JSON can hold."""
 _ARGUMENTS = "partial_json"

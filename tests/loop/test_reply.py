@@ -93,6 +93,19 @@ def test_a_reply_without_an_end_is_broken_off() -> None:
     assert len(builder.reply.text) == 8_000_000
 
 
+def test_citations_without_an_end_are_broken_off() -> None:
+    builder = ReplyBuilder()
+    block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+    cited = {"type": "char_location", "cited_text": "x", "document_index": 0, "document_title": "t"}
+    cited |= {"start_char_index": 0, "end_char_index": 1, "file_id": None}
+    piece = {"type": "citations_delta", "citation": cited}
+    builder.take(_EVENT.validate_python(block))
+    event = _EVENT.validate_python({"type": "content_block_delta", "index": 0, "delta": piece})
+    with pytest.raises(RunRefused, match="more than 8,388,608 characters"):
+        for _ in range(9_000):
+            builder.take(event)
+
+
 class _CountingBlock(dict[str, Any]):
     """Counts the characters of the texts that it is given."""
 
