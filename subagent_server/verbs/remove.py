@@ -318,8 +318,8 @@ def _take_away(store: RunStore, run_id: str, parent: str | None) -> None:
     mark_seen(run)
     with suppress(OSError):
         if parent is not None and is_run_id(parent):
-            marks = store.paths.run(parent).children
-            marks.entry(run_id).rename(marks.entry(REMOVED_CHILD))
+            children = store.paths.run(parent).children
+            children.entry(run_id).rename(children.entry(REMOVED_CHILD))
     remove_tree(taken)
     if taken.exists():
         raise StorageFailed(taken.path, "not all of it could be deleted, though the run is gone")
