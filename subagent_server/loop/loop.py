@@ -138,6 +138,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self._permissions = Permissions(self.run)
+        self._definitions = [tool.definition() for tool in self.tools]
 
     @property
     def usage(self) -> Usage:
@@ -197,7 +198,7 @@ class Loop:
 
     async def _turn(self, messages: list[Message]) -> ModelReply:
         self.run.checkpoint()
-        definitions = [*(tool.definition() for tool in self.tools), *self.web.definitions(messages)]
+        definitions = [*self._definitions, *self.web.definitions(messages)]
         prices = self.meter.prices
         for_searches = Decimal(0) if prices is None else self.web.most_cost(prices.web_search)
         async with self.run.model_call(self.usage, for_searches):

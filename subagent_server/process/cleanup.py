@@ -18,7 +18,7 @@ from subagent_server.process.slots import signal_when_free
 from subagent_server.process.worker_process import EXIT_GATE_CLOSED, WorkerProgram
 from subagent_server.run import durable, locks, processes, wake
 from subagent_server.run.bounded_command import start_for_event
-from subagent_server.run.control_groups import GROUPS, group_of_run
+from subagent_server.run.control_groups import GROUPS
 from subagent_server.run.errors import StorageFailed
 from subagent_server.run.paths import RECORD_BYTES, STATE_BYTES, RunPaths
 from subagent_server.run.states import TERMINAL, is_run_id
@@ -70,7 +70,7 @@ def conclude(
     failpoint("shim.reconciled")
     # 13. Sweep the processes that the run left behind; then end the runs whose starter was among them.
     _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS, heart)
-    GROUPS.remove(group_of_run(run.run_id))
+    GROUPS.remove(run.run_id)
     _settle_orphans(run, program)
     failpoint("shim.swept")
     # 14. Remove the temporary files of writers that were killed in the middle, and the room reserved for an

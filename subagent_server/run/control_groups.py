@@ -1,7 +1,7 @@
 """The control group of a run: one bound of memory and of processes for all programs of its boxes together.
 
-    words = GROUPS.words("subagent-RUN", memory=4 << 30, processes=256)   # before a command line, or ()
-    GROUPS.remove("subagent-RUN")                                         # at the end of the run
+    words = GROUPS.words(run_id, memory=4 << 30, processes=256)   # before a command line, or ()
+    GROUPS.remove(run_id)                                         # at the end of the run
 
 A command line that begins with these words enters the group before it executes anything else, so that no
 process is ever outside. There are two kinds of groups:
@@ -57,15 +57,15 @@ class ControlGroups:
             return None if self._scopes_work is False or self._systemd_run() is None else "scope"
         return None if self._place() is None else "directory"
 
-    def words(self, name: str, *, memory: int, processes: int) -> Sequence[str]:
-        """Return what a command line has to begin with to work in the group `name`, which is made if needed.
+    def words(self, run_id: str, *, memory: int, processes: int) -> Sequence[str]:
+        """Return the beginning of a command line that works in the group of a run, which is made if needed.
 
         Empty if there can be no group. The first call tries systemd, for 3 s at most.
         """
         if (kind := self.kind()) is None:
             return ()
         if kind == "directory":
-            directory = self._made(name, memory, processes + _OWN_PROCESSES)
+            directory = self._made(run_id, memory, processes + _OWN_PROCESSES)
             return () if directory is None else ("/bin/sh", "-c", _ENTER, str(directory))
         scope = self._scope(memory, processes + _OWN_PROCESSES)
         if self._scopes_work is None:
@@ -77,10 +77,10 @@ class ControlGroups:
         """The variables by which `systemd-run` finds the manager of the user; the run has no say in it."""
         return {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}"}
 
-    def remove(self, name: str) -> None:
-        """End what is left in a group of this name, and remove it. A scope ends with its last process."""
+    def remove(self, run_id: str) -> None:
+        """End what is left in the group of a run, and remove it. A scope ends with its last process."""
         place = None if self.systemd.is_dir() else self._place()
-        directory = None if place is None else place / name
+        directory = None if place is None else place / _named(run_id)
         if directory is None or not directory.is_dir():
             return
         with suppress(OSError):
@@ -105,12 +105,12 @@ class ControlGroups:
         except (NoHostProgram, OSError):
             return None
 
-    def _made(self, name: str, memory: int, processes: int) -> Path | None:
+    def _made(self, run_id: str, memory: int, processes: int) -> Path | None:
         """Return the directory of a group, with its bounds; None if it cannot be made."""
         place = self._place()
         if place is None:
             return None
-        directory = place / name
+        directory = place / _named(run_id)
         try:
             directory.mkdir(exist_ok=True)
             (directory / "memory.max").write_text(str(memory), encoding="ascii")
@@ -159,8 +159,7 @@ GROUPS = ControlGroups()
 """Those of this machine."""
 
 
-def group_of_run(run_id: str) -> str:
-    """Return the name of the group of a run."""
+def _named(run_id: str) -> str:
     return f"subagent-{run_id}"
 
 

@@ -202,8 +202,8 @@ class Rules:
     `hidden` directories are empty in the box, `read` and `write` are shown besides `cwd`, also below a hidden
     one. `over` are mounts that lie over parts of these (`--bind` or `--ro-bind`). `placed` are directories
     that are written under another path, by that path; `shown_as` names the file that is read in the place of
-    another. `own` is the environment of the agent, which is kept whole. `group` is the control group of all.
-    `written` is where other runs write.
+    another. `own` is the environment of the agent, which is kept whole. `group` is the run in
+    whose control group it works. `written` is where other runs write.
     """
 
     cwd: Path

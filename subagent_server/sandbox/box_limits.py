@@ -67,9 +67,9 @@ def has_highest_pid() -> bool:
     return is_late and shutil.which("nsenter", path=os.defpath) is not None
 
 
-def entering(group: str, limits: SandboxLimits) -> Sequence[str]:
-    """Return the beginning of a command line that works in a control group; empty if there can be none."""
-    return GROUPS.words(group, memory=max(limits.memory_bytes, 0), processes=max(limits.processes, 0))
+def entering(run_id: str, limits: SandboxLimits) -> Sequence[str]:
+    """Return the beginning of a command line that works in the group of a run; empty if there is none."""
+    return GROUPS.words(run_id, memory=max(limits.memory_bytes, 0), processes=max(limits.processes, 0))
 
 
 def limits_as_text(limits: SandboxLimits) -> str:

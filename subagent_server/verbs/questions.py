@@ -4,7 +4,6 @@ Nobody need be connected when a question or an answer is recorded. Tested in `te
 `tests/end_to_end/test_child_programs.py` and `tests/cli/test_inbox.py`.
 """
 
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -42,7 +41,7 @@ def ask(
 ) -> RunMeta:
     """Record a question, and return the run with the question as its last message.
 
-    `timeout_seconds` is how long the question waits for an answer, `hooks` are those to start (`hooks_of`).
+    `timeout_seconds` is how long the question waits for an answer, `hooks` are those of its environment.
 
     Raises:
         BadArgument: the question is empty or too long, or has too many options.
@@ -83,13 +82,8 @@ def ask_as_child(
         path = service.store.paths.run(run_id).request.path
         raise UnreadableMeta(run_id, path, "the agent in it is none") from error
     seconds = agent.limits.ask_timeout_seconds
-    hooks = hooks_of(service.settings.environment)
+    hooks = service.settings.environment.get(cleanup.VARIABLE)
     return Observed(ask(service.store, run_id, question, masked, seconds, hooks), observed.live)
-
-
-def hooks_of(environment: Mapping[str, str]) -> str | None:
-    """Return the hooks that a run was given in its environment."""
-    return environment.get(cleanup.VARIABLE)
 
 
 def reply(

@@ -15,7 +15,7 @@ from typing import Any
 from subagent_server.process import beat, marks
 from subagent_server.process.launcher import Sight
 from subagent_server.run import durable, locks, processes, transitions
-from subagent_server.run.control_groups import GROUPS, group_of_run
+from subagent_server.run.control_groups import GROUPS
 from subagent_server.run.errors import StorageFailed, SubagentError, UnknownRun, UnreadableMeta, visible
 from subagent_server.run.journal import RunJournal, recorded_usage
 from subagent_server.run.locks import exclusive
@@ -439,7 +439,7 @@ def sweep_orphans(run: RunPaths) -> None:
         left += processes.descendants([identity.pid for identity in left], spare=is_spared)
         sent = [processes.send_signal(identity, signal.SIGKILL) for identity in dict.fromkeys(left)]
         quiet = 0 if any(sent) else quiet + 1  # what another user owns cannot be ended, and is not waited for
-    GROUPS.remove(group_of_run(run.run_id))
+    GROUPS.remove(run.run_id)
     worker = marks.dying_worker(run)
     if worker is not None:
         processes.wait_for_exit(worker, _EXIT_SECONDS)

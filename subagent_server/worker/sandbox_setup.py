@@ -19,7 +19,6 @@ from pathlib import Path
 from subagent_server.run import durable
 from subagent_server.run.agent_definition import AgentDefinition, SandboxLimits, Selection
 from subagent_server.run.confined_path import printable
-from subagent_server.run.control_groups import group_of_run
 from subagent_server.run.errors import RunRefused
 from subagent_server.sandbox.box import Box, Held, Rules, build_box, find_box_program, hold
 from subagent_server.sandbox.box_limits import limits_as_text
@@ -157,7 +156,7 @@ def _unprotected(setup: RunnerSetup) -> Rules:
         over=_read_only(setup, [cwd, *write]),
         hidden=[*setup.protected.roots, *runtime_directory],
         cwd_read_only=True,
-        group=group_of_run(setup.run.run_id),
+        group=setup.run.run_id,
         written=setup.protected.written,
     )
 

@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from subagent_server.process import cleanup
 from subagent_server.run import locks, processes, transitions
 from subagent_server.run.agent_definition import AgentDefinition, Limits
 from subagent_server.run.errors import (
@@ -35,7 +36,7 @@ from subagent_server.run.transitions import RunEvent
 from subagent_server.run.wake import SLOW_POLL_SECONDS, Sleeper
 from subagent_server.toolbox.run_context import Reply, RunOver
 from subagent_server.verbs.inputs import masker_of
-from subagent_server.verbs.questions import ask, hooks_of
+from subagent_server.verbs.questions import ask
 from subagent_server.verbs.reconcile import subtree, tree_usage
 from subagent_server.verbs.tree_limits import Budget, budgets_of, check_budgets, check_cost
 
@@ -103,7 +104,7 @@ class WorkerRun:
     def use_agent(self, agent: AgentDefinition, environment: Mapping[str, str]) -> None:
         """Mask the secrets of `agent` too, and tell the user's hooks. Called before any work."""
         self.masker = masker_of(agent, environment, self._secrets)
-        self._hooks = hooks_of(environment)
+        self._hooks = environment.get(cleanup.VARIABLE)
 
     # -- the state
 

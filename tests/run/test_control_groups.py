@@ -113,11 +113,11 @@ for number in range(60):
 @pytest.mark.skipif(GROUPS.kind() != "directory", reason="no control group can be made here")
 @pytest.mark.parametrize("hog", HOGS.values(), ids=HOGS)
 def test_memory_of_any_kind_and_processes_are_bounded_and_the_group_is_removed(hog: str) -> None:
-    words = GROUPS.words("subagent-test", memory=64 << 20, processes=16)
+    words = GROUPS.words("test", memory=64 << 20, processes=16)
     killed = subprocess.run([*words, "python3", "-c", hog], check=False)
     assert killed.returncode == -9
     forked = subprocess.run([*words, "python3", "-c", FORKS], check=True, stdout=subprocess.PIPE)
     assert int(forked.stdout) < 32
     assert Path(words[-1], "cgroup.procs").read_text(encoding="ascii"), "its processes are left"
-    GROUPS.remove("subagent-test")
+    GROUPS.remove("test")
     assert not Path(words[-1]).exists()

@@ -3,7 +3,7 @@
 import pytest
 
 from subagent_server.run.agent_definition import SandboxLimits
-from subagent_server.run.control_groups import GROUPS, group_of_run
+from subagent_server.run.control_groups import GROUPS
 from subagent_server.sandbox.box_limits import limits_as_text
 from tests.helpers.turns import says, shell, tool_results
 from tests.helpers.world import World
@@ -44,4 +44,4 @@ def test_a_box_cannot_hold_more_shared_memory_or_files_in_memory_than_its_bound(
     world.gone(run_id)
     results = tool_results(simulator.requests[2].body)
     assert "never" not in str(results) and results[-1].endswith("ended with 137")
-    GROUPS.remove(group_of_run(run_id))
+    GROUPS.remove(run_id)

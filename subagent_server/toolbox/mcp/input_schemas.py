@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 from urllib.parse import unquote
@@ -166,8 +167,8 @@ def _count(value: Any) -> Any:
     return int(value) if _is_number(value) and value >= 0 and value == int(value) else _DROP
 
 
-def _only(kind: type) -> Callable[[Any], Any]:
-    return lambda value: value if isinstance(value, kind) else _DROP
+def _only(kind: type, value: Any) -> Any:
+    return value if isinstance(value, kind) else _DROP
 
 
 def _anchor(value: Any) -> Any:
@@ -201,9 +202,9 @@ _RULES: dict[str, Callable[[Any], Any]] = {
     "multipleOf": _positive,
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _number),
     **dict.fromkeys(_COUNTS, _count),
-    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), _only(bool)),
-    **dict.fromkeys(("enum", "examples"), _only(list)),
-    **dict.fromkeys(_TEXTS, _only(str)),
+    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), partial(_only, bool)),
+    **dict.fromkeys(("enum", "examples"), partial(_only, list)),
+    **dict.fromkeys(_TEXTS, partial(_only, str)),
     **dict.fromkeys(("$anchor", "$dynamicAnchor"), _anchor),
 }
 
