@@ -30,7 +30,7 @@ def systemd(place: Path, script: str) -> ControlGroups:
 def test_a_command_line_begins_with_a_scope_whose_bounds_cover_swap_and_processes(tmp_path: Path) -> None:
     log = tmp_path / "log"
     groups = systemd(tmp_path, SCOPE.format(log=log))
-    words = groups.words("subagent-x", **BOUNDS)
+    words = groups.words("x", **BOUNDS)
     assert groups.kind() == "scope"
     with subprocess.Popen(
         [*words, "sh", "-c", "echo $$"], env=groups.environment, stdout=subprocess.PIPE, text=True
@@ -52,9 +52,9 @@ def test_a_command_line_begins_with_a_scope_whose_bounds_cover_swap_and_processe
 def test_a_systemd_that_fails_or_hangs_is_asked_once_and_costs_seconds(tmp_path: Path, script: str) -> None:
     groups = systemd(tmp_path, script)
     began = time.monotonic()
-    assert groups.words("subagent-x", **BOUNDS) == () and groups.has_failed
+    assert groups.words("x", **BOUNDS) == () and groups.has_failed
     (tmp_path / "systemd-run").write_text("#!/bin/sh\nexit 0\n", encoding="utf-8")
-    assert groups.words("subagent-x", **BOUNDS) == () and groups.kind() is None
+    assert groups.words("x", **BOUNDS) == () and groups.kind() is None
     assert time.monotonic() - began < 10
 
 
@@ -75,7 +75,7 @@ def delegated(place: Path, *, enabled: str = "memory pids", own: str = "/user/me
 @pytest.mark.process
 def test_a_directory_is_made_in_the_nearest_group_that_hands_its_controllers_on(tmp_path: Path) -> None:
     groups = delegated(tmp_path)
-    *_, directory = words = groups.words("subagent-x", **BOUNDS)
+    *_, directory = words = groups.words("x", **BOUNDS)
     group = Path(directory)
     assert group == tmp_path / "tree" / "user" / "subagent-x" and groups.kind() == "directory"
     read = {file.name: file.read_text(encoding="ascii") for file in group.iterdir()}
@@ -87,10 +87,10 @@ def test_a_directory_is_made_in_the_nearest_group_that_hands_its_controllers_on(
 
 def test_there_is_no_group_where_none_hands_its_controllers_on_or_none_is_mounted(tmp_path: Path) -> None:
     groups = delegated(tmp_path, enabled="cpu")
-    assert groups.kind() is None and groups.words("subagent-x", **BOUNDS) == ()
+    assert groups.kind() is None and groups.words("x", **BOUNDS) == ()
     (tmp_path / "mounts").write_text("30 20 0:26 / /x rw - tmpfs tmpfs rw\n", encoding="ascii")
     assert groups.kind() is None
-    groups.remove("subagent-x")
+    groups.remove("x")
 
 
 HOGS = {
