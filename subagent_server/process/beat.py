@@ -11,7 +11,6 @@ of the hosts do not matter. Standard library only: the shim imports this module.
 """
 
 import os
-import secrets
 import select
 import signal
 import struct
@@ -21,10 +20,9 @@ from typing import NoReturn
 
 from subagent_server.process import marks
 from subagent_server.process.zygote_server import close_all_but
-from subagent_server.run import processes
+from subagent_server.run import durable, processes
 from subagent_server.run.files import Entry, held_open
-from subagent_server.run.paths import RunPaths
-from subagent_server.run.processes import Identity
+from subagent_server.run.paths import STATE_BYTES, RunPaths
 
 LEASE = "SUBAGENT_LEASE"
 DEFAULT_LEASE_SECONDS = 60.0
@@ -48,18 +46,16 @@ class Heart:
     def __init__(self, run: RunPaths) -> None:
         """Write the first beat, and start both processes. Raises OSError: there can be no heartbeat."""
         self._run = run
-        lease = lease_of(os.environ.get(LEASE))
+        lease: float = durable.read_object(run.meta, STATE_BYTES)["launch"]["lease"]  # that of every reader
         _write(run)
-        run.unseen.unlink()  # of a reader that heard nothing yet
         shim = os.getpid()
         self._held, kept = os.pipe()  # the watcher lets go of its end before it kills, or dies
         self._is_over = False
-        self._watcher = os.fork()
-        if self._watcher == 0:
+        self.watcher = os.fork()  # the sweep spares it, with what is below it
+        if self.watcher == 0:
             os.close(self._held)
             _watch(run, shim, kept, lease)
         os.close(kept)
-        os.set_inheritable(self._held, False)
 
     @property
     def has_stopped(self) -> bool:
@@ -69,28 +65,22 @@ class Heart:
         """
         if not self._is_over and select.select([self._held], [], [], 0)[0]:
             with suppress(ChildProcessError):  # it was collected with others
-                os.waitpid(self._watcher, 0)
+                os.waitpid(self.watcher, 0)
             self._is_over = True
         return self._is_over
-
-    def is_part(self, identity: Identity) -> bool:
-        """Whether a process is the watcher, which the sweep spares with what is below it."""
-        return identity.pid == self._watcher
 
     def stop(self) -> None:
         """End both processes, when nothing of the run is left."""
         if not self.has_stopped:
-            os.kill(self._watcher, signal.SIGKILL)  # the writer ends with it
-            os.waitpid(self._watcher, 0)
+            os.kill(self.watcher, signal.SIGKILL)  # the writer ends with it
+            os.waitpid(self.watcher, 0)
         with suppress(OSError):
             self._run.beat.unlink()
 
 
 def _watch(run: RunPaths, shim: int, kept: int, lease: float) -> NoReturn:
-    code = 1
     try:
         processes.restore_defaults()  # TERM stays blocked: an engine sends it to every process of a job
-        begun = os.pidfd_open(shim)
         beats, writing = os.pipe()
         writer = os.fork()
         if writer == 0:
@@ -99,14 +89,12 @@ def _watch(run: RunPaths, shim: int, kept: int, lease: float) -> NoReturn:
             os.close(beats)
             _keep_writing(run, writing, lease / BEATS_A_LEASE)
         os.chdir("/")
-        close_all_but({kept, begun, beats})
-        if os.getppid() == shim:
-            _wait_for_silence(begun, beats, lease)
+        close_all_but({kept, beats})
+        _wait_for_silence(shim, beats, lease)
         os.close(kept)
         _kill_all(run.run_id, shim, writer)
-        code = 0
     finally:
-        os._exit(code)
+        os._exit(0)
 
 
 def _keep_writing(run: RunPaths, writing: int, pause: float) -> NoReturn:
@@ -124,16 +112,10 @@ def _keep_writing(run: RunPaths, writing: int, pause: float) -> NoReturn:
 
 def _wait_for_silence(shim: int, beats: int, lease: float) -> None:
     """Return when no beat was written for a lease, or when the shim or the writer has died."""
-    poll = select.poll()
-    poll.register(shim, select.POLLIN)
-    poll.register(beats, select.POLLIN)
     last = _clock()
-    while (left := last + lease - _clock()) > 0:
-        # Short looks: while the machine is suspended the time of a poll stands still, and a lease goes on.
-        ready = {descriptor for descriptor, _ in poll.poll(1000 * min(left, 1.0))}
-        if shim in ready:
-            return
-        if beats in ready:
+    # Short looks: while the machine is suspended the time of a wait stands still, and a lease goes on.
+    while os.getppid() == shim and (left := last + lease - _clock()) > 0:
+        if select.select([beats], [], [], min(left, 1.0))[0]:
             told = os.read(beats, _TIME.size)
             if len(told) < _TIME.size:
                 return
@@ -173,40 +155,32 @@ def _write(run: RunPaths) -> None:
 
 
 _PROBE_SECONDS = 1.0
-_probed: dict[tuple[int, int], tuple[float, float]] = {}
-"""By device and process: when a probe was made, on our clock, and its time minus that."""
+_probed: dict[int, tuple[float, float]] = {}
+"""By device: when a probe was made, on our clock, and its time minus that."""
 
 
 def age(run: RunPaths, file: Entry) -> float | None:
     """Return the seconds since `file` of a run was written; None without it.
 
     Raises:
-        OSError: no probe can be made.
+        OSError: it cannot be looked at.
+        StorageFailed: no probe can be made.
     """
     try:
-        descriptor = file.open()  # NFS asks the server for the times of a file that is opened
+        with held_open(file.open()) as descriptor:  # NFS asks the server for the times of an opened file
+            facts = os.fstat(descriptor)
     except FileNotFoundError:
         return None
-    try:
-        facts = os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
-    key = (facts.st_dev, os.getpid())
-    at, difference = _probed.get(key, (-_PROBE_SECONDS, 0.0))
+    at, difference = _probed.get(facts.st_dev, (-_PROBE_SECONDS, 0.0))
     if _clock() - at >= _PROBE_SECONDS:
         difference = _server_time(run) - (at := _clock())
-        _probed[key] = (at, difference)
+        _probed[facts.st_dev] = (at, difference)
     return _clock() + difference - facts.st_mtime
 
 
 def _server_time(run: RunPaths) -> float:
-    name = f".probe.{processes.host_tag()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-    probe = run.files.entry(name)
-    descriptor = probe.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    probe = durable.prepare(run.beat, b"x")
     try:
-        os.write(descriptor, b"x")
-        os.fsync(descriptor)
-        return os.fstat(descriptor).st_mtime
+        return probe.stat().st_mtime
     finally:
-        os.close(descriptor)
-        probe.unlink()
+        durable.discard(probe)

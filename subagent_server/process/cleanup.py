@@ -196,11 +196,12 @@ def _sweep(run: RunPaths, deadline: float, heart: "Heart | None") -> None:
     """
     signalled: set[processes.Identity] = set()
     is_shim = marks.shims_on_record(run.root)
+    watcher = None if heart is None else heart.watcher
     quiet = 0
     while quiet < 2:
         processes.reap_children()
         # it is the subreaper
-        below = processes.descendants([os.getpid()], spare=lambda each: is_shim(each) or _is_of(heart, each))
+        below = processes.descendants([os.getpid()], spare=lambda each: is_shim(each) or each.pid == watcher)
         left = {*below, *marks.processes_of(run.run_id)}
         quiet = 0 if left else quiet + 1
         number = signal.SIGKILL if time.monotonic() >= deadline else signal.SIGTERM
@@ -209,10 +210,6 @@ def _sweep(run: RunPaths, deadline: float, heart: "Heart | None") -> None:
         signalled |= left
         if left:
             signal.sigtimedwait({signal.SIGCHLD}, 0.05)
-
-
-def _is_of(heart: "Heart | None", identity: processes.Identity) -> bool:
-    return heart is not None and heart.is_part(identity)
 
 
 # -- Wait for the run to be continued: no worker begins before the last process of the old run is gone.

@@ -97,16 +97,17 @@ class Launcher(Protocol):
 class Sight:
     """What an engine says of a run, as advice: one that lost a node knows nothing of what runs there."""
 
-    state: Literal["waiting", "working", "ended", "silent", "absent"]
-    """`ended` is a script that ended on a living node; `silent` any word that proves nothing."""
+    state: Literal["waiting", "working", "ended", "gone", "silent"]
+    """`ended` is a script that ended on a living node; `gone` is on no node that the engine reaches, which
+    proves nothing; `silent` is an engine that does not answer."""
     words: str = ""
-    """The words of the engine, such as `Priority` of one that waits, or `NODE_FAIL`."""
+    """For people: `waits in Slurm (Priority)`, or `Slurm says NODE_FAIL`."""
 
 
 # -- Start runs as detached processes of this machine: a shim each, in a session of its own.
 
 
-_PASSED_ON = ("PATH", "HOME", "TMPDIR", "TZ", stderr.VARIABLE, processes.NODE, "SUBAGENT_LEASE")
+_PASSED_ON = ("PATH", "HOME", "TMPDIR", "TZ", stderr.VARIABLE, processes.NODE)
 
 
 class LocalLauncher:

@@ -13,7 +13,6 @@ from subagent_server.run import processes
 if __name__ == "__main__":  # before anything else: the environment holds the key
     processes.keep_others_out()
 
-from subagent_server.process.beat import LEASE
 from subagent_server.process.launcher import fill
 from subagent_server.process.remote import KEY, unseal
 from subagent_server.process.shim import EXIT_SECOND_SHIM, shim_command
@@ -28,19 +27,20 @@ _OF_STARTER = (
     *("SUBAGENT_LOGGING_ADDRESS", "CPE_SUBAGENT_LOGGING_ADDRESS"),
 )
 """Variables that name what only the host of the starter has."""
-_OF_NODE = ("SLURM_CONF", "SLURM_JOB_ID", "SLURMD_NODENAME", processes.NODE, LEASE)
+_OF_NODE = ("SLURM_CONF", "SLURM_JOB_ID", "SLURMD_NODENAME", processes.NODE)
 _OF_SHIM = ("PATH", "HOME", "TZ", *_OF_NODE)
 
 
-def become_shim(directory: str, *, is_detached: bool) -> int:
+def become_shim(directory: str) -> int:
     """Become the shim of a run; return only if that cannot be."""
     node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
     os.environ[processes.NODE] = node
     run = run_at(Path(directory))
+    key = os.environ.pop(KEY, None)
     try:
-        if not (key := os.environ.pop(KEY, None) or sys.stdin.readline()):
-            raise ValueError("its key did not come; `StdinNull` of ssh keeps it back")
-        if is_detached:  # whoever started this has its answer, and lets go of the lock
+        if key is None:  # its starter waits for the end of this command, then lets go of the lock
+            if not (key := sys.stdin.readline()):
+                raise ValueError("its key did not come; `StdinNull` of ssh keeps it back")
             _detach(run)
         lock = locks.open_lock(run.live_lock)
         locks.lock(lock)  # the starter holds it until the run is handed over
@@ -73,4 +73,4 @@ def _detach(run: RunPaths) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(become_shim(sys.argv[1], is_detached="--detach" in sys.argv[2:]))
+    sys.exit(become_shim(sys.argv[1]))

@@ -11,13 +11,12 @@ import secrets
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from subagent_server.process import beat
 from subagent_server.process.launcher import LaunchPackage, hold
 from subagent_server.run import durable
 from subagent_server.run.errors import LaunchFailed, StorageFailed, visible
@@ -42,17 +41,14 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class RemoteLauncher:
-    """Starts runs on `host`, with the interpreter `python` there. `environment` is the starter's."""
+    """Starts runs on `host`, with the interpreter `python` there."""
 
     host: str
-    environment: Mapping[str, str]
+    lease: float
     python: str = sys.executable
     kind: ClassVar[str]
-
-    @property
-    def lease(self) -> float:
-        """That of the variable `SUBAGENT_LEASE`, else 60 s."""
-        return beat.lease_of(self.environment.get(beat.LEASE))
+    refusal: ClassVar[str]
+    """Who did not take a run, `why`, and what to do; `runs` is the runs root."""
 
     def warm_up(self) -> None:
         """Do nothing: there is nothing to keep warm."""
@@ -70,10 +66,6 @@ class RemoteLauncher:
 
     def submit(self, run: RunPaths, key: str) -> None:
         """Have the shim of a run started, with the key of its package. Raises NoAnswer."""
-        raise NotImplementedError
-
-    def refusal(self, run: RunPaths, why: Exception) -> str:
-        """Return who did not take a run, why, and what to do."""
         raise NotImplementedError
 
     def nodes(self) -> list[str]:
@@ -116,7 +108,8 @@ class RemoteReservation:
             self.launcher.submit(self.run, key)
         except (OSError, StorageFailed, NoAnswer) as error:
             self.run.sealed.unlink()
-            why = self.launcher.refusal(self.run, error)
+            runs = self.run.directory.parent
+            why = self.launcher.refusal.format(host=self.launcher.host, why=error, runs=runs)
             raise LaunchFailed(f"Run {self.run.run_id} could not be started: {why}") from error
         finally:
             self.give_up()
@@ -131,17 +124,12 @@ class SshLauncher(RemoteLauncher):
     """
 
     kind = "ssh"
+    refusal = "{host} did not take it ({why}): `ssh {host} ls {runs}` must show the runs."
 
     def submit(self, run: RunPaths, key: str) -> None:
         """Start the shim, with the key by standard input. Raises NoAnswer."""
-        lease = f"{beat.LEASE}={self.lease:g}"
-        words = ["env", lease, *self.module("process.node_start", str(run.directory), "--detach")]
+        words = self.module("process.node_start", str(run.directory))
         self.execute(self.host, words, key.encode())
-
-    def refusal(self, run: RunPaths, why: Exception) -> str:
-        """Name the host, and what has to be true of it."""
-        runs = run.directory.parent
-        return f"{self.host} did not take it ({why}): `ssh {self.host} ls {runs}` must show the runs."
 
     def nodes(self) -> list[str]:
         """Return the host."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from subprocess import DEVNULL, Popen
 from typing import Any
 
-from subagent_server.process import beat
 from subagent_server.process.launcher import Sight
 from subagent_server.process.remote import KEY, NoAnswer, RemoteLauncher, call, passed_on, path_of
 from subagent_server.run.bounded_command import start
@@ -25,12 +24,10 @@ from subagent_server.run.host_programs import NoHostProgram
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.states import is_run_id
 
-NAME = "Slurm"
 ASK_SECONDS = 2.5
 """With slurmctld dead every client blocks for 9 to 10 s; people wait for `ls`, `show` and `stop`."""
 KEPT_SECONDS = 2.0
 """A process asks at most so often; after no answer, five times less often."""
-_OF_STARTER = ("PATH", "HOME", "LANG", "SLURM_CONF")
 _WAITING = frozenset(
     {
         *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
@@ -40,7 +37,6 @@ _WAITING = frozenset(
 _WORKING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING"})
 _ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "PREEMPTED"})
 """States of a script that ended on a living node. NODE_FAIL only says that a node is out of reach."""
-_LINE = re.compile(r"([A-Z_]{1,32})\|([^\n]{0,400})")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _CHECK = "subagent-check"
 
@@ -51,16 +47,13 @@ class SlurmLauncher(RemoteLauncher):
 
     options: Sequence[str] = ()
     kind = "slurm"
+    refusal = "Slurm did not take it ({why}): `sinfo` says more."
 
     def submit(self, run: RunPaths, key: str) -> None:
         """Submit the job. Raises NoAnswer."""
         words = self.module("process.node_start", str(run.directory))
         command = f"exec {shlex.join(words)} >>{shlex.quote(str(run.worker_out.path))} 2>&1"
-        self._sbatch([f"--job-name={run.run_id}"], command, {KEY: key, beat.LEASE: f"{self.lease:g}"})
-
-    def refusal(self, run: RunPaths, why: Exception) -> str:
-        """Name Slurm, and where it says more."""
-        return f"Slurm did not take it ({why}): `sinfo` says more."
+        self._sbatch([f"--job-name={run.run_id}"], command, {KEY: key})
 
     def nodes(self) -> list[str]:
         """Return the names of its nodes. Raises NoAnswer."""
@@ -78,9 +71,8 @@ class SlurmLauncher(RemoteLauncher):
     def _sbatch(self, more: Sequence[str], command: str, given: Mapping[str, str]) -> None:
         options = ["--no-requeue", "--output=/dev/null", "--chdir=/", *more, *self.options]
         script = "\n".join(["#!/bin/sh", *(f"#SBATCH {option}" for option in options), command, ""])
-        own = {name: self.environment[name] for name in _OF_STARTER if name in self.environment}
         with held_open(os.memfd_create("environment", 0)) as memory:
-            for pair in {**own, **given}.items():
+            for pair in {**passed_on(), **given}.items():
                 os.write(memory, "=".join(pair).encode("utf-8", "surrogateescape") + b"\0")
             os.lseek(memory, 0, os.SEEK_SET)
             content = script.encode("utf-8", "surrogateescape")
@@ -93,14 +85,16 @@ class SlurmLauncher(RemoteLauncher):
 _asked: dict[str, Any] = {"until": -1.0, "sights": None}
 
 
-def sight(run_id: str) -> Sight | None:
-    """Return what Slurm says of a run; None if Slurm does not answer."""
+def sight(run_id: str) -> Sight:
+    """Return what Slurm says of a run."""
     if time.monotonic() >= _asked["until"]:
         sights = _sights()
         kept = KEPT_SECONDS if sights is not None else 5 * KEPT_SECONDS
         _asked.update(sights=sights, until=time.monotonic() + kept)
     known: dict[str, Sight] | None = _asked["sights"]
-    return None if known is None else known.get(run_id, Sight("absent"))
+    if known is None:
+        return Sight("silent", "Slurm does not answer")
+    return known.get(run_id, Sight("gone", "Slurm says nothing of it"))
 
 
 def _sights() -> dict[str, Sight] | None:
@@ -109,19 +103,17 @@ def _sights() -> dict[str, Sight] | None:
         return None
     found: dict[str, Sight] = {}
     for line in said.splitlines():
-        run_id, _, rest = line.partition("|")
-        if is_run_id(run_id) and (words := _LINE.fullmatch(rest)) is not None:
-            sight = _read(*words.groups())
-            if run_id not in found or found[run_id].state in ("ended", "silent"):
-                found[run_id] = sight
+        name, *words = line.split("|", 2)
+        if is_run_id(name) and len(words) == 2:
+            found[name] = _read(*(visible(each)[:60] for each in words))
     return found
 
 
 def _read(state: str, reason: str) -> Sight:
     if state in _WAITING:
-        return Sight("waiting", state if reason == "None" else visible(reason)[:60])
-    kind = "working" if state in _WORKING else "ended" if state in _ENDED else "silent"
-    return Sight(kind, state)  # type: ignore[arg-type]
+        return Sight("waiting", f"waits in Slurm ({state if reason == 'None' else reason})")
+    kind = "working" if state in _WORKING else "ended" if state in _ENDED else "gone"
+    return Sight(kind, f"Slurm says {state}")  # type: ignore[arg-type]
 
 
 def cancel(run_id: str) -> None:

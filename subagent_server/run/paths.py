@@ -284,8 +284,6 @@ class RunPaths:
     """The identities of shim and worker."""
     beat = _File("beat")
     """Written again and again by the shim of a run on a node, for readers on other hosts."""
-    unseen = _File("launch.unseen")
-    """When a reader first found neither a shim nor a job of a run that was given to an engine."""
     sealed = _File("package.sealed")
     """What the worker of a run on a node needs, sealed; the shim's first step unseals and removes it."""
     exit = _File("exit.json")

@@ -1,6 +1,6 @@
 """The verb `check_nodes`: whether runs can work on the nodes of a launcher. Each node looks for itself.
 
-It executes `python -m subagent_server.verbs.check_nodes DIRECTORY NUMBER` and answers in a file of that
+It executes `python -m subagent_server.verbs.check_nodes DIRECTORY NODE` and answers in a file of that
 directory, which lies in the runs root. So an answer proves that the root is the same.
 """
 
@@ -71,20 +71,20 @@ def check_nodes(service: Service) -> Iterator[NodeReport]:
 
 
 def _asked(launcher: RemoteLauncher, place: Directory) -> Iterator[NodeReport]:
-    waiting: dict[str, str] = {}
-    for index, node in enumerate(launcher.nodes()):
-        number = str(index)  # a name of ours for the file
+    waiting: set[str] = set()
+    for node in launcher.nodes():  # names that have been checked, also as those of files
         try:
-            launcher.execute(node, launcher.module("verbs.check_nodes", str(place.path), number))
-            waiting[number] = node
+            launcher.execute(node, launcher.module("verbs.check_nodes", str(place.path), node))
+            waiting.add(node)
         except NoAnswer as error:
             yield NodeReport(node, faults=[str(error)])
     deadline = time.monotonic() + ANSWER_SECONDS
     while waiting and time.monotonic() < deadline:
-        for number in sorted(waiting.keys() & set(place.names())):
-            yield _report(waiting.pop(number), durable.read_object(place.entry(number), RECORD_BYTES))
+        for node in [each for each in sorted(waiting) if place.entry(f"{each}.json").exists()]:
+            waiting.remove(node)
+            yield _report(node, durable.read_object(place.entry(f"{node}.json"), RECORD_BYTES))
         signal.sigtimedwait((), 0.1)
-    for node in waiting.values():
+    for node in sorted(waiting):
         why = f"no answer in {ANSWER_SECONDS:g} s: it is down or busy, or does not share the runs root"
         yield NodeReport(node, faults=[why])
 
@@ -102,16 +102,16 @@ def _report(node: str, answer: dict[str, Any]) -> NodeReport:
 # -- On the node.
 
 
-def main(directory: str, number: str) -> None:
+def main(directory: str, node: str) -> None:
     """Look at this host, and answer. Raises OSError: the directory is not here."""
     place = RootPaths(Path(directory).parent).below(Path(directory).name)
-    probe = place.entry(f"{number}.clock")
+    probe = place.entry(f"{node}.clock")
     probe.touch()
     clock = time.time() - probe.stat().st_mtime
     words = f"{processes.host_name()}: Python {platform.python_version()}, clock {clock:+.1f} s, "
     words += f"sandbox {outlook(os.environ, written_by_live_runs(state_directory_of(os.environ)))}"
     answer = {"version": __version__, "words": words, "faults": list(_faults(place, clock))}
-    durable.write_durably(place.entry(number), json.dumps(answer).encode())
+    durable.write_durably(place.entry(f"{node}.json"), json.dumps(answer).encode())
 
 
 def _faults(place: Directory, clock: float) -> Iterator[str]:

@@ -7,7 +7,7 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from subagent_server.run.journal import RunJournal, recorded_usage
 from subagent_server.run.locks import exclusive
 from subagent_server.run.paths import RECORD_BYTES, RunPaths
 from subagent_server.run.processes import now
-from subagent_server.run.records import NEXT_STEP, Failure, RunMeta, Usage
+from subagent_server.run.records import NEXT_STEP, Failure, LaunchInfo, RunMeta, Usage
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.stderr import failpoint
 from subagent_server.run.store import RunStore, restore, retire
@@ -202,7 +202,7 @@ def observe(store: RunStore, run_id: str, caller: Caller = USER) -> Observed:
 
 def _reconciled(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
     """Compare the record of a run with its processes. The first case that fits decides."""
-    runs_here = is_here(run, meta)
+    launch = elsewhere(run, meta)
     # Looked at before the lock: the shim lets go of the lock first and takes the mark away second.
     is_marked = run.root.change_mark(run.run_id).exists()
     # 1. The root is not ours: the state is all that is known.
@@ -210,10 +210,10 @@ def _reconciled(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
         return Observed(meta, None)
     # 2. A newer version wrote the state: it is read and never changed.
     if meta.schema_version > SCHEMA_VERSION:
-        return Observed(meta, locks.is_held(run.live_lock) if runs_here else None)
+        return Observed(meta, locks.is_held(run.live_lock) if launch is None else None)
     # 3. Its processes are on another host, and nobody can look at them here: files, heartbeat, engine.
-    if not runs_here:
-        return _reconciled_elsewhere(store, run, meta)
+    if launch is not None:
+        return _reconciled_elsewhere(store, run, meta, launch)
     # 4. The result counts before the processes do, or a run that finished could be called lost.
     meta = _roll_forward(store, run, meta)
     # 5. The run has ended: only its processes are in question.
@@ -228,30 +228,32 @@ def _reconciled(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
     return Observed(_expire_questions(store, meta), True)
 
 
-def _reconciled_elsewhere(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
+def _reconciled_elsewhere(store: RunStore, run: RunPaths, meta: RunMeta, launch: LaunchInfo) -> Observed:
     """Compare the record of a run with what is heard of another host. Nothing is swept or locked there."""
-    look = look_elsewhere(run, meta)
-    if meta.launch is None or meta.launch.lease is None:
-        return Observed(_expire_questions(store, meta), None, look.reason, look.node or None)
+    node = _node_of(run) or None
+    if launch.lease is None:  # no heartbeat: nobody here will ever know
+        host = node or visible(launch.host[:_MOST_NAME])
+        return Observed(_expire_questions(store, meta), None, f"it runs on {host}", node)
+    live, reason = _look_elsewhere(run, meta, launch.kind, launch.lease)
     # 1. Files first: a result, then the recorded end of the worker.
     meta = _roll_forward(store, run, meta)
     ended = read_exit(run)
     # 2. A silence of two leases, or an engine whose node lives, is proof: then nothing can write any more.
-    if not meta.status.is_terminal and (ended is not None or look.live is False):
+    if not meta.status.is_terminal and (ended is not None or live is False):
         meta, ended = _roll_forward(store, run, store.read(run.run_id)), read_exit(run)
         if not meta.status.is_terminal:
-            meta = _fail(store, run, _verdict(run, ended, look.reason))
+            meta = _fail(store, run, _verdict(run, ended, reason))
     # 3. It lives, is on its way, or nobody can know.
     if not meta.status.is_terminal:
         restore(run)
-        return Observed(_expire_questions(store, meta), look.live, look.reason, look.node or None)
+        return Observed(_expire_questions(store, meta), live, reason, node)
     # 4. It has ended: the tree is gone by its own record, or by that proof.
-    if look.live is False:
+    if live is False:
         if (ended or {}).get("treeGone"):
             _retire_if_settled(store, run, meta)
         else:
             _finish_tree(store, run, meta)
-    return Observed(meta, look.live, None if look.live is False else look.reason, look.node or None)
+    return Observed(meta, live, None if live is False else reason, node)
 
 
 def is_over(run: RunPaths, status: Status, *, is_marked: bool) -> bool:
@@ -405,7 +407,7 @@ def _finish_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> None:
     durable.remove_leftovers(run.files)
     durable.discard(run.spare)
     with suppress(OSError):
-        for left in (run.sealed, run.unseen, run.beat):
+        for left in (run.sealed, run.beat):
             left.unlink()
     if _record_gone(run) and not isinstance(settled, SubagentError):
         retire(run)
@@ -487,147 +489,77 @@ def _expire_questions(store: RunStore, meta: RunMeta) -> RunMeta:
 # -- The verdict on a run whose processes are on another host: by its files, its heartbeat, and its engine.
 #
 # Nothing that only a host of its own can know is asked: no pid, no `/proc`, no FIFO, no free lock. The order
-# of belief is that of SPEC section 12. `judge` is pure, and `look_elsewhere` collects its facts.
+# of belief is that of SPEC section 12.
 
 
 FRESH = 4
 """A beat younger than this part of a lease is that of a living run."""
-SETTLE_SECONDS = 5.0
-"""Between the two looks that find neither a shim nor a job: a job may just have been accepted."""
+BEGIN_SECONDS = 120.0
+"""What is in no queue begins within so long after it was published, or never: a starter has half of it."""
 _MOST_NAME = 64
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What can be known from here. Ages are in seconds, by the clock of the file server."""
-
-    lease: float
-    node: str = ""
-    tree_gone: bool = False
-    """Nothing of the run is left, says `exit.json`, or ever was."""
-    beat_age: float | None = None
-    starting: bool = False
-    """Its starter holds its lock. A free lock says nothing."""
-    engine: str = ""
-    """The name of the engine, empty without one."""
-    sight: Sight | None = None
-    """What the engine says; None if it does not answer, or there is none."""
-    unseen_age: float | None = None
-    """Since a first look found nothing of a run that never beat."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """Whether the processes of a run live, None if nobody can know; `reason` says why."""
-
-    live: bool | None
-    reason: str | None = None
-    node: str = ""
-    is_unseen: bool = False
-    """Nothing was found of it: a second look decides."""
-
-
-def judge(facts: Facts) -> Look:
-    """Return the verdict on the processes of a run."""
-    sight, age, node = facts.sight, facts.beat_age, facts.node
-    if facts.tree_gone:
-        return Look(False, node=node)
-    if age is not None and abs(age) < facts.lease / FRESH:
-        return Look(True, node=node)
-    if sight is not None and sight.state == "waiting":
-        return Look(True, f"waits in {facts.engine} ({sight.words})", node)
-    if age is None:
-        return _unheard(facts)
-    if sight is not None and sight.state == "ended":
-        return Look(False, f"{facts.engine} says {sight.words}", node)
-    # A beat of tomorrow proves nothing: the clock of the file server was set back, or somebody wrote it.
-    ago = f"{age:.0f} s ago" if age >= 0 else "at a time to come"
-    heard = f"{node or 'its node'} was last heard {ago}"
-    if age > 2 * facts.lease:
-        return Look(False, heard, node)
-    return Look(None, f"{heard}{_engine_says(facts)}", node)
-
-
-def _unheard(facts: Facts) -> Look:
-    """Judge a run that never beat: its process is on its way, or will never come.
-
-    To call it dead is safe in either case: a shim that begins reads the state first.
-    """
-    sight, node, says = facts.sight, facts.node, _engine_says(facts)
-    if facts.starting or (sight is not None and sight.state == "working"):
-        return Look(True, "is being started", node)
-    if facts.engine and sight is None:  # it may be in the queue
-        return Look(None, f"nothing was heard of it yet{says}", node)
-    # What is in no queue begins within two leases, or never: its node may have died when it was given to it.
-    is_over = sight is not None and sight.state in ("ended", "absent")
-    patience = SETTLE_SECONDS if is_over else 2 * facts.lease
-    if facts.unseen_age is not None and facts.unseen_age >= patience:
-        return Look(False, f"it never began{says}", node)
-    return Look(None, f"nothing was heard of it yet{says}", node, is_unseen=True)
-
-
-def _engine_says(facts: Facts) -> str:
-    if not facts.engine:
-        return ""
-    if facts.sight is None:
-        return f"; {facts.engine} does not answer"
-    return f"; {facts.engine} says {facts.sight.words or 'nothing of it'}"
-
-
-def is_here(run: RunPaths, meta: RunMeta) -> bool:
-    """Whether the processes of a run are, or were, on this host, so that they can be looked at."""
+def elsewhere(run: RunPaths, meta: RunMeta) -> LaunchInfo | None:
+    """Return the launch of a run whose processes are, or were, on another host; None if they are here."""
     launch = meta.launch
     if launch is None:
-        return True
+        return None
     if launch.kind == "local":
-        return launch.host == processes.host_name()
+        return None if launch.host == processes.host_name() else launch
     # Two hosts of `ssh` may have one name; a host that was booted anew has no process of the run.
     shim = _recorded_shim(run)
-    return shim is not None and (shim.host, shim.boot_id) == (processes.host_name(), processes.boot_id())
-
-
-def node_of(run: RunPaths) -> str:
-    """Return the host on which the shim of a run said to be; empty without one."""
-    shim = _recorded_shim(run)
-    return "" if shim is None else visible(shim.host[:_MOST_NAME])
+    here = (processes.host_name(), processes.boot_id())
+    return None if shim is not None and (shim.host, shim.boot_id) == here else launch
 
 
 def _recorded_shim(run: RunPaths) -> processes.Identity | None:
     return processes.Identity.from_json(read_shim(run).get("shim"))
 
 
-def look_elsewhere(run: RunPaths, meta: RunMeta) -> Look:
-    """Return the verdict on a run that is not here. Raises OSError: the file system refuses."""
-    launch = meta.launch
-    node = node_of(run)
-    if launch is None or launch.lease is None:  # no heartbeat: nobody here will ever know
-        host = "another host" if launch is None else visible(launch.host[:_MOST_NAME])
-        return Look(None, f"it runs on {node or host}", node)
-    # A shim reads the state after its claim: of a run that ended before, none will begin.
-    never_begins = meta.status.is_terminal and not run.shim_claim.exists()
-    gone = never_begins or tree_is_gone(run)
-    age = None if gone else beat.age(run, run.beat)
-    facts = Facts(launch.lease, node, tree_gone=gone, beat_age=age)
-    if (verdict := judge(facts)).live or gone:
-        return verdict
-    # The order matters: a starter lets go of the lock when the engine has its job, so the engine comes last.
-    starting = age is None and locks.is_held(run.live_lock)
-    unseen = None if age is not None else beat.age(run, run.unseen)
-    engine, sight = _sight(launch.kind, run.run_id)
-    verdict = judge(replace(facts, starting=starting, engine=engine, sight=sight, unseen_age=unseen))
-    if verdict.is_unseen and unseen is None:
-        run.unseen.touch()
-    elif not verdict.is_unseen and unseen is not None and verdict.live is not False:
-        run.unseen.unlink()
-    return verdict
+def _node_of(run: RunPaths) -> str:
+    """Return the host on which the shim of a run said to be; empty without one."""
+    shim = _recorded_shim(run)
+    return "" if shim is None else visible(shim.host[:_MOST_NAME])
 
 
-def _sight(kind: str, run_id: str) -> tuple[str, Sight | None]:
+def _look_elsewhere(run: RunPaths, meta: RunMeta, kind: str, lease: float) -> tuple[bool | None, str | None]:
+    """Return whether the processes of a run live, None if nobody can know, and why, in words for people.
+
+    Ages are in seconds, by the clock of the file server. Raises OSError, StorageFailed: it refuses.
+    """
+    # 1. Its own record. A shim reads the state after its claim: of a run that ended before, none will begin.
+    if tree_is_gone(run) or (meta.status.is_terminal and not run.shim_claim.exists()):
+        return False, None
+    # 2. The heartbeat.
+    age = beat.age(run, run.beat)
+    if age is not None and abs(age) < lease / FRESH:
+        return True, None
+    # 3. The engine: a script that ended on a living node is proof, and any other word is none. It is asked
+    #    after the look at the lock, which a starter gives back once the engine has its job.
+    is_starting = age is None and locks.is_held(run.live_lock)  # a free lock says nothing
+    sight = _sight(kind, run.run_id)
+    if sight.state in ("waiting", "ended"):
+        return sight.state == "waiting", sight.words
+    says = f"; {sight.words}" if sight.words else ""
+    # 4. Without a beat its process is on its way, or will never come. To call it dead is safe in either
+    #    case: a shim that begins reads the state first.
+    if age is None:
+        if is_starting or sight.state == "working":
+            return True, "is being started"
+        is_over = sight.state == "gone" and (beat.age(run, run.meta) or 0.0) > BEGIN_SECONDS
+        return False if is_over else None, f"nothing was heard of it{says}"
+    # 5. The lease: after two of them the fence has fallen. A beat of tomorrow proves nothing: the clock of
+    #    the file server was set back, or somebody wrote it.
+    ago = f"{age:.0f} s ago" if age >= 0 else "at a time to come"
+    return False if age > 2 * lease else None, f"{_node_of(run) or 'its node'} was last heard {ago}{says}"
+
+
+def _sight(kind: str, run_id: str) -> Sight:
     if kind != "slurm":
-        return "", None
+        return Sight("gone")
     from subagent_server.process import slurm  # most roots have no run of an engine
 
-    return slurm.NAME, slurm.sight(run_id)
+    return slurm.sight(run_id)
 
 
 def end_elsewhere(run: RunPaths, meta: RunMeta) -> None:

@@ -22,7 +22,7 @@ from subagent_server.run.store import RunStore
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.toolbox.run_context import RunOver
 from subagent_server.verbs.export_run import export_end
-from subagent_server.verbs.reconcile import ending_facts, is_here, observe
+from subagent_server.verbs.reconcile import elsewhere, ending_facts, observe
 from subagent_server.verbs.run_worktree import settle_if_possible
 from subagent_server.worker.protected_paths import ExecutedWatch, protected_paths
 from subagent_server.worker.run_end import end_run
@@ -257,7 +257,7 @@ class ParentWatch:
             SubagentError, OSError
         ):  # a damaged id, or the disk refuses: the next look may do better
             parent = self._store.paths.run(self._parent)
-            if not is_here(parent, self._store.read_state(parent)):
+            if elsewhere(parent, self._store.read_state(parent)) is not None:
                 return self._is_due()  # a free lock on another host proves nothing: observe it now and then
             return not locks.is_held(parent.live_lock)
         return False

@@ -9,12 +9,13 @@ import pytest
 from subagent_server.process import beat
 from subagent_server.run import processes
 from subagent_server.run.paths import run_at
+from subagent_server.run.records import LaunchInfo
 from subagent_server.run.store import RunStore
 from tests.helpers.processes import Child
-from tests.helpers.runs import RUN_ID
+from tests.helpers.runs import RUN_ID, make_meta, make_request
 from tests.helpers.wait import wait_for
 
-LEASE = "2"
+LEASE = 2.0
 BOUND = 120.0
 SHIM = """
     import os, subprocess, sys
@@ -27,7 +28,7 @@ SHIM = """
     heart = Heart(run_at(Path(sys.argv[1])))
     mark = {**os.environ, "SUBAGENT_RUN_ID": Path(sys.argv[1]).name}
     worker = subprocess.Popen(["sh", "-c", "sleep 1000 & wait"], env=mark, start_new_session=True)
-    print(heart._watcher, worker.pid, flush=True)
+    print(heart.watcher, worker.pid, flush=True)
     worker.wait()
     print("fenced" if heart.has_stopped else "not fenced", flush=True)
     print(subprocess.call(["sleep", "0.3"]), flush=True)
@@ -51,10 +52,9 @@ def beating(child: Child, directory: Path) -> tuple[int, int, int]:
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(processes.NODE, "n1")
-    monkeypatch.setenv(beat.LEASE, LEASE)
     store = RunStore(tmp_path / "runs")
-    store.make_root()
-    store.paths.run(RUN_ID).files.make_new()
+    store.create(make_request(RUN_ID))
+    store.publish(make_meta(RUN_ID, launch=LaunchInfo(kind="slurm", host="slurm", boot_id="-", lease=LEASE)))
     return store.paths.run(RUN_ID).directory
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from subagent_server.process import slurm
 from subagent_server.process.launcher import LocalLauncher, Sight
+from subagent_server.process.remote import passed_on
 from subagent_server.run.agent_definition import Placement
 from subagent_server.run.states import Status
 from subagent_server.settings import read_settings
@@ -58,9 +59,8 @@ def test_a_job_works_asks_and_ends_and_no_secret_is_in_it(world: World, engine: 
     given = [engine.job(run_id, what) for what in ("argv", "script", "environment", "own")]
     assert not [text for text in given if API_KEY in text or PROMPT in text]
     assert engine.job(run_id, "argv").split()[1:] == [engine.job(run_id, "argv").split()[-1]]
-    assert {pair.partition("=")[0] for pair in engine.job(run_id, "environment").split("\0") if pair} == {
-        *("PATH", "HOME", "LANG", "SUBAGENT_PACKAGE_KEY", "SUBAGENT_LEASE")
-    }
+    named = {pair.partition("=")[0] for pair in engine.job(run_id, "environment").split("\0") if pair}
+    assert named == {*passed_on(), "SUBAGENT_PACKAGE_KEY"}
     options = [line for line in engine.job(run_id, "script").splitlines() if line.startswith("#SBATCH")]
     assert {"#SBATCH --no-requeue", "#SBATCH --partition=long", "#SBATCH --mem=4G"} <= set(options)
     key = dict(p.split("=", 1) for p in engine.job(run_id, "environment").split("\0") if p)
@@ -112,12 +112,12 @@ def test_a_silent_engine_keeps_nobody_waiting_and_proves_nothing(world: World, e
 @pytest.mark.usefixtures("engine")
 def test_slurm_is_asked_from_the_root_directory_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")  # as shims, and servers of some clients
-    assert slurm.sight(RUN_ID) == Sight("absent")
+    assert slurm.sight(RUN_ID) == Sight("gone", "Slurm says nothing of it")
 
 
 def test_a_suspended_job_waits_in_slurm(engine: FakeSlurm) -> None:
     (engine.home / "squeue").write_text(f"#!/bin/sh\necho '{RUN_ID}|SUSPENDED|None'", encoding="utf-8")
-    assert slurm.sight(RUN_ID) == Sight("waiting", "SUSPENDED")
+    assert slurm.sight(RUN_ID) == Sight("waiting", "waits in Slurm (SUSPENDED)")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: Callable[...,
         def execute(self, _: str, words: Sequence[str]) -> None:
             node(*words[-2:])
 
-    launcher = Launcher("n1", {})
+    launcher = Launcher("n1", 6.0)
     monkeypatch.setattr(check_nodes, "launcher_for", lambda *_: launcher)
     monkeypatch.setattr(check_nodes, "ANSWER_SECONDS", 0.3)
     settings = read_settings(
@@ -57,9 +57,9 @@ def refuse(*_: str) -> None:
     raise NoAnswer("it is down")
 
 
-def lie(directory: str, number: str) -> None:
+def lie(directory: str, node: str) -> None:
     answer = {"version": "9", "words": "\x1b[2J" * 999, "faults": [["\n"], 7]}
-    Path(directory, number).write_text(json.dumps(answer), encoding="utf-8")
+    Path(directory, f"{node}.json").write_text(json.dumps(answer), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,10 @@ def lie(directory: str, number: str) -> None:
     [
         (refuse, "it is down"),
         (lambda *_: None, "no answer in 0.3 s"),
-        (lambda directory, number: Path(directory, number).write_text("7", encoding="utf-8"), "no answer"),
+        (
+            lambda directory, node: Path(directory, f"{node}.json").write_text("7", encoding="utf-8"),
+            "no answer",
+        ),
         (lie, "it has another version of this package"),
     ],
 )

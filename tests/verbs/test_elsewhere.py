@@ -3,130 +3,62 @@
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from subagent_server.process import slurm
 from subagent_server.process.launcher import Sight
-from subagent_server.run import processes
+from subagent_server.run import locks, processes
 from subagent_server.run.errors import UnreadableMeta
+from subagent_server.run.files import Entry, held_open
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import LaunchInfo, RunResult
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import StopRequested
-from subagent_server.verbs.reconcile import SETTLE_SECONDS, Facts, judge, observe
+from subagent_server.verbs.reconcile import BEGIN_SECONDS, observe
 from subagent_server.worker.supervisor import ParentWatch
 from tests.helpers.files import names
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
 
 LEASE = 60.0
-ON = Facts(LEASE, "n2", engine="Slurm")
-QUEUED = Facts(LEASE, engine="Slurm")
-NO_NODE = Sight("silent", "NODE_FAIL")
-ENDED = Sight("ended", "CANCELLED")
-
-CASES: dict[str, tuple[Facts, bool | None, str | None]] = {
-    "a fresh beat outweighs the engine": (replace(ON, beat_age=14, sight=ENDED), True, None),
-    "its own record outweighs a fresh beat": (replace(ON, beat_age=1, tree_gone=True), False, None),
-    "NODE_FAIL is no proof": (
-        replace(ON, beat_age=41, sight=NO_NODE),
-        None,
-        "n2 was last heard 41 s ago; Slurm says NODE_FAIL",
-    ),
-    "an unknown job is no proof": (
-        replace(ON, beat_age=41, sight=Sight("absent")),
-        None,
-        "n2 was last heard 41 s ago; Slurm says nothing of it",
-    ),
-    "no answer is no proof": (
-        replace(ON, beat_age=119, sight=None),
-        None,
-        "n2 was last heard 119 s ago; Slurm does not answer",
-    ),
-    "a beat of tomorrow is no proof": (
-        replace(ON, beat_age=-86_400, sight=None),
-        None,
-        "n2 was last heard at a time to come; Slurm does not answer",
-    ),
-    "a script that ended on a living node is one": (
-        replace(ON, beat_age=20, sight=ENDED),
-        False,
-        "Slurm says CANCELLED",
-    ),
-    "two leases are one": (replace(ON, beat_age=121, sight=NO_NODE), False, "n2 was last heard 121 s ago"),
-    "a job that waits lives": (
-        replace(QUEUED, sight=Sight("waiting", "Priority")),
-        True,
-        "waits in Slurm (Priority)",
-    ),
-    "a job that just begins lives": (replace(QUEUED, sight=Sight("working")), True, "is being started"),
-    "a starter at work may still submit": (
-        replace(QUEUED, starting=True, sight=Sight("absent"), unseen_age=99),
-        True,
-        "is being started",
-    ),
-    "no job at a first look is no proof": (
-        replace(QUEUED, sight=Sight("absent")),
-        None,
-        "nothing was heard of it yet; Slurm says nothing of it",
-    ),
-    "no job at a second look is one": (
-        replace(QUEUED, sight=Sight("absent"), unseen_age=SETTLE_SECONDS),
-        False,
-        "it never began; Slurm says nothing of it",
-    ),
-    "a job cancelled in the queue never begins": (
-        replace(QUEUED, sight=ENDED, unseen_age=SETTLE_SECONDS),
-        False,
-        "it never began; Slurm says CANCELLED",
-    ),
-    "a job given to a dying node may still begin": (
-        replace(QUEUED, sight=NO_NODE, unseen_age=119),
-        None,
-        "nothing was heard of it yet; Slurm says NODE_FAIL",
-    ),
-    "or never begins": (
-        replace(QUEUED, sight=NO_NODE, unseen_age=120),
-        False,
-        "it never began; Slurm says NODE_FAIL",
-    ),
-    "without an answer nobody knows": (
-        replace(QUEUED, unseen_age=9_999),
-        None,
-        "nothing was heard of it yet; Slurm does not answer",
-    ),
-    "without an engine it begins within two leases": (
-        Facts(LEASE, unseen_age=119),
-        None,
-        "nothing was heard of it yet",
-    ),
-    "or never": (Facts(LEASE, unseen_age=120), False, "it never began"),
-}
+OLD = BEGIN_SECONDS + 1
+NO_NODE = Sight("gone", "Slurm says NODE_FAIL")
+NO_JOB = Sight("gone", "Slurm says nothing of it")
+ENDED = Sight("ended", "Slurm says FAILED")
+NO_ANSWER = Sight("silent", "Slurm does not answer")
+WAITS = Sight("waiting", "waits in Slurm (Priority)")
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_what_is_believed_of_another_host(case: str) -> None:
-    facts, live, reason = CASES[case]
-    verdict = judge(facts)
-    assert (verdict.live, verdict.reason) == (live, reason)
+def beat(run: RunPaths, age: float) -> None:
+    """Make the last beat of a run so old."""
+    run.beat.touch()
+    set_back(run.beat, age)
 
 
-# -- what follows for the files of a run; the ages of its beat are made
+def set_back(file: Entry, seconds: float) -> None:
+    """Make a file so old."""
+    moment = file.stat().st_mtime - seconds
+    os.utime(file.path, (moment, moment))
+
+
+def never_began(run: RunPaths, age: float) -> None:
+    """Remove what a shim leaves, of a run that was published so long ago."""
+    for file in (run.beat, run.shim, run.shim_claim):
+        file.unlink()
+    set_back(run.meta, age)
 
 
 @pytest.fixture
-def slurm_says(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sight | None], None]:
+def slurm_says(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sight], None]:
     return lambda sight: monkeypatch.setattr(slurm, "sight", lambda _: sight)
 
 
-@pytest.fixture
-def run(store: RunStore) -> RunPaths:
-    """A run that works on n2 by a job."""
+def at_work(store: RunStore, kind: str) -> RunPaths:
+    """Return a run that works on n2."""
     store.create(make_request(RUN_ID))
-    launch = LaunchInfo(kind="slurm", host="slurm", boot_id="boot", lease=LEASE)
+    launch = LaunchInfo(kind=kind, host=kind, boot_id="boot", lease=LEASE)
     store.publish(make_meta(RUN_ID, launch=launch))
     store.update(RUN_ID, STARTED, T0)
     paths = store.paths.run(RUN_ID)
@@ -138,15 +70,88 @@ def run(store: RunStore) -> RunPaths:
     return paths
 
 
-def beat(run: RunPaths, age: float) -> None:
-    """Make the last beat of a run so old."""
-    run.beat.touch()
-    moment = run.beat.stat().st_mtime - age
-    os.utime(run.beat.path, (moment, moment))
+@pytest.fixture
+def run(store: RunStore) -> RunPaths:
+    """A run that works on n2 by a job."""
+    return at_work(store, "slurm")
+
+
+@pytest.mark.parametrize(
+    ("age", "sight", "live", "reason"),
+    [
+        pytest.param(14, ENDED, True, None, id="a fresh beat outweighs the engine"),
+        pytest.param(41, NO_NODE, None, "41 s ago; Slurm says NODE_FAIL", id="NODE_FAIL is no proof"),
+        pytest.param(41, NO_JOB, None, "41 s ago; Slurm says nothing of it", id="an unknown job is no proof"),
+        pytest.param(119, NO_ANSWER, None, "119 s ago; Slurm does not answer", id="no answer is no proof"),
+        pytest.param(-86_400, NO_ANSWER, None, "at a time to come; Slurm does not answer", id="nor tomorrow"),
+        pytest.param(20, ENDED, False, None, id="a script that ended on a living node is one"),
+        pytest.param(121, NO_NODE, False, None, id="two leases are one"),
+        pytest.param(121, WAITS, True, WAITS.words, id="a suspended job acts again"),
+    ],
+)  # fmt: skip
+def test_what_is_believed_of_a_run_that_was_heard(
+    store: RunStore,
+    run: RunPaths,
+    slurm_says: Callable[[Sight], None],
+    age: float,
+    sight: Sight,
+    live: bool | None,
+    reason: str | None,
+) -> None:
+    slurm_says(sight)
+    beat(run, age)
+    seen = observe(store, RUN_ID)
+    assert seen.live is live and (seen.reason or "").endswith(reason or "")
+    assert (live is False) == seen.meta.status.is_terminal
+
+
+@pytest.mark.parametrize(
+    ("age", "sight", "live", "reason"),
+    [
+        pytest.param(9_999, WAITS, True, WAITS.words, id="a job that waits lives"),
+        pytest.param(9_999, Sight("working"), True, "is being started", id="a job that just begins lives"),
+        pytest.param(1, NO_JOB, None, "of it; Slurm says nothing of it", id="no job is no proof"),
+        pytest.param(OLD, NO_JOB, False, None, id="after two minutes it is one"),
+        pytest.param(1, ENDED, False, None, id="a job without its interpreter never begins"),
+        pytest.param(1, NO_NODE, None, "Slurm says NODE_FAIL", id="a job of a dying node may still begin"),
+        pytest.param(OLD, NO_NODE, False, None, id="or never begins"),
+        pytest.param(9_999, NO_ANSWER, None, "Slurm does not answer", id="without an answer nobody knows"),
+        pytest.param(1, None, None, "nothing was heard of it", id="without an engine it begins soon"),
+        pytest.param(OLD, None, False, None, id="or never, without an engine"),
+    ],
+)  # fmt: skip
+def test_what_is_believed_of_a_run_that_was_never_heard(
+    store: RunStore,
+    slurm_says: Callable[[Sight], None],
+    age: float,
+    sight: Sight | None,
+    live: bool | None,
+    reason: str | None,
+) -> None:
+    run = at_work(store, "slurm" if sight else "ssh")
+    slurm_says(sight or NO_JOB)
+    never_began(run, age)
+    seen = observe(store, RUN_ID)
+    assert seen.live is live and (seen.reason or "").endswith(reason or "")
+    assert (live is False) == seen.meta.status.is_terminal
+
+
+def test_a_starter_at_work_may_still_submit(
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
+) -> None:
+    slurm_says(NO_JOB)
+    never_began(run, 9_999)
+    with held_open(locks.open_lock(run.live_lock)) as lock:
+        locks.lock(lock)
+        seen = observe(store, RUN_ID)
+    assert (seen.live, seen.reason) == (True, "is being started")
+
+
+# -- what follows for the files of a run; the ages of its beat are made
 
 
 def test_a_silent_node_is_unknown_and_nothing_is_written(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight | None], None]
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
 ) -> None:
     slurm_says(NO_NODE)
     beat(run, 41)
@@ -158,7 +163,7 @@ def test_a_silent_node_is_unknown_and_nothing_is_written(
 
 
 def test_after_two_leases_a_run_is_lost_and_over(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight | None], None]
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
 ) -> None:
     slurm_says(NO_NODE)
     beat(run, 2 * LEASE + 1)
@@ -170,56 +175,51 @@ def test_after_two_leases_a_run_is_lost_and_over(
 
 
 def test_a_suspended_run_is_not_lost_however_silent(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight | None], None]
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
 ) -> None:
     """Its worker acts again as soon as it is resumed: once it wrote its end after a reader had."""
-    slurm_says(Sight("waiting", "SUSPENDED"))
+    slurm_says(Sight("waiting", "waits in Slurm (SUSPENDED)"))
     beat(run, 2 * LEASE + 1)
     seen = observe(store, RUN_ID)
     assert (seen.live, seen.reason, seen.meta.error) == (True, "waits in Slurm (SUSPENDED)", None)
 
 
 def test_a_result_of_a_silent_node_counts(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight | None], None]
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
 ) -> None:
-    slurm_says(None)
+    slurm_says(NO_ANSWER)
     beat(run, 2 * LEASE + 1)
     run.result.path.write_bytes(RunResult(outcome=Status.COMPLETED, text="Done.", summary="Done.").to_json())
     assert observe(store, RUN_ID).meta.status is Status.COMPLETED
 
 
 def test_an_ended_tree_on_a_living_node_is_not_called_gone(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight | None], None]
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
 ) -> None:
     """The lock is free here, and no process of the run can be seen: both say nothing of n2."""
-    slurm_says(Sight("working", "RUNNING"))
+    slurm_says(Sight("working"))
     run.exit.path.write_text(json.dumps({"workerStarted": True, "exitCode": 1}), encoding="utf-8")
     seen = observe(store, RUN_ID)
     assert seen.meta.status is Status.FAILED and seen.live is True
     assert "treeGone" not in json.loads(run.exit.path.read_bytes())
 
 
-def test_a_job_that_never_was_is_called_so_at_the_second_look(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight | None], None]
+def test_a_run_that_never_began_says_what_its_node_printed(
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
 ) -> None:
-    slurm_says(Sight("absent"))
-    for file in (run.beat, run.shim, run.shim_claim):
-        file.unlink()
+    slurm_says(ENDED)
+    never_began(run, 0)
     run.worker_out.path.write_text("slurm_script: 6\nexec: /opt/python: not found\n", encoding="utf-8")
-    assert observe(store, RUN_ID).live is None
-    moment = run.unseen.stat().st_mtime - SETTLE_SECONDS - 1
-    os.utime(run.unseen.path, (moment, moment))
     error = observe(store, RUN_ID).meta.error
     assert error is not None and error.code == "launch_failed"
-    assert error.message.endswith("Slurm says nothing of it. It printed: exec: /opt/python: not found")
+    assert error.message.endswith("Slurm says FAILED. It printed: exec: /opt/python: not found")
 
 
 def test_nothing_lives_of_a_run_that_ended_before_a_shim_claimed_it(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight | None], None]
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
 ) -> None:
-    slurm_says(Sight("waiting", "Priority"))
-    for file in (run.beat, run.shim, run.shim_claim):
-        file.unlink()
+    slurm_says(WAITS)
+    never_began(run, 0)
     assert observe(store, RUN_ID).live is True
     store.update(RUN_ID, StopRequested(), T0)
     assert observe(store, RUN_ID).live is False  # and the run that continues it need not wait
@@ -244,9 +244,9 @@ HOSTILE: list[Any] = [{"host": 7}, {"host": "\x1b[2Jn\n" * 999}, [], "n2", None]
 
 @pytest.mark.parametrize("shim", HOSTILE, ids=range(len(HOSTILE)))
 def test_the_name_of_a_node_is_data(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight | None], None], shim: Any
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None], shim: Any
 ) -> None:
-    slurm_says(None)
+    slurm_says(NO_ANSWER)
     beat(run, 41)
     run.shim.path.write_text(json.dumps({"shim": shim}), encoding="utf-8")
     seen = observe(store, RUN_ID)
@@ -256,7 +256,7 @@ def test_the_name_of_a_node_is_data(
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "directory"])
 def test_a_beat_that_is_no_file_is_no_beat(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight | None], None], kind: str
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None], kind: str
 ) -> None:
     slurm_says(NO_NODE)
     run.beat.unlink()
@@ -267,7 +267,7 @@ def test_a_beat_that_is_no_file_is_no_beat(
 
 
 def test_a_namesake_of_this_host_is_another_host(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight | None], None]
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
 ) -> None:
     slurm_says(NO_NODE)
     shim = {"host": processes.host_name(), "pid": os.getpid(), "startTime": 1, "bootId": "another"}
@@ -280,13 +280,15 @@ def test_what_squeue_prints_is_data(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [
         f"{RUN_ID}|PENDING|Resources",
         "../../etc|RUNNING|None",
-        f"{RUN_ID}|\x1b[2J|x",
+        f"20261122-093015-420-k3f9qz|\x1b[2J{'x' * 999}|x",
         "x" * 100_000,
         "20261122-093015-418-k3f9qz|NODE_FAIL|\x1b[31mNone|x",
         "",
     ]
     monkeypatch.setattr(slurm, "_answer", lambda *_: "\n".join(lines))
     monkeypatch.setattr(slurm, "_asked", {"until": -1.0, "sights": None})
-    assert slurm.sight(RUN_ID) == Sight("waiting", "Resources")
-    assert slurm.sight("20261122-093015-418-k3f9qz") == Sight("silent", "NODE_FAIL")
-    assert slurm.sight("20261122-093015-419-k3f9qz") == Sight("absent")
+    assert slurm.sight(RUN_ID) == Sight("waiting", "waits in Slurm (Resources)")
+    assert slurm.sight("20261122-093015-418-k3f9qz") == NO_NODE
+    hostile = slurm.sight("20261122-093015-420-k3f9qz")
+    assert hostile.state == "gone" and hostile.words.isprintable() and len(hostile.words) < 99
+    assert slurm.sight("20261122-093015-419-k3f9qz") == NO_JOB

@@ -170,7 +170,7 @@ def test_a_run_whose_mark_was_left_is_not_over_and_the_next_list_takes_the_mark_
 def test_a_lost_run_keeps_no_file_that_only_a_live_one_needs(tmp_path: Path, held: Held) -> None:
     service = open_service(read_settings(environment={}, cwd=tmp_path), LocalLauncher())
     run = made(service.settings.runs_root, STARTED)
-    for left in (run.spare, run.sealed, run.unseen, run.beat):
+    for left in (run.spare, run.sealed, run.beat):
         left.path.write_bytes(b"x")
     os.mkfifo(run.wake(1 << 22).path)
     (run.directory / f".result.json.{processes.host_tag()}.{1 << 22}.0a0a.tmp").touch()
