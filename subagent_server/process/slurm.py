@@ -35,8 +35,9 @@ _WAITING = frozenset(
     }
 )
 _WORKING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING"})
-_ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "PREEMPTED"})
-"""States of a script that ended on a living node. NODE_FAIL only says that a node is out of reach."""
+_ENDED = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})
+"""What a node reports of a script that ended there. All other ends are Slurm's own word: it says `CANCELLED`
+of a job on a node that it gave up, where the run still acted, 26 s after the cut and with a lease of 60 s."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _CHECK = "subagent-check"
 

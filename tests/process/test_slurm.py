@@ -120,6 +120,13 @@ def test_a_suspended_job_waits_in_slurm(engine: FakeSlurm) -> None:
     assert slurm.sight(RUN_ID) == Sight("waiting", "waits in Slurm (SUSPENDED)")
 
 
+@pytest.mark.parametrize("state", ["CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE", "NODE_FAIL"])
+def test_what_slurm_alone_decides_proves_nothing_of_a_node(engine: FakeSlurm, state: str) -> None:
+    """It says so of a job on a node that it gave up, where the run still acts."""
+    (engine.home / "squeue").write_text(f"#!/bin/sh\necho '{RUN_ID}|{state}|None'", encoding="utf-8")
+    assert slurm.sight(RUN_ID) == Sight("gone", f"Slurm says {state}")
+
+
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
