@@ -271,8 +271,9 @@ def _used(event: Event) -> str:
     """Return what a run has used so far, to be said behind a turn."""
     told = [event[kind] for kind in TOKENS if isinstance(event.get(kind), int)]
     words = f" · {count(sum(told), 'token')}" if told else ""
-    cost = f" · {dollars(event['costUsd'])}" if event.get("costUsd") is not None else ""
-    return f"{words}{cost} so far" if words or cost else ""
+    cost = event.get("costUsd")
+    paid = "" if cost is None else f" · {dollars(one_line(str(cost)))}"
+    return f"{words}{paid} so far" if words or paid else ""
 
 
 def _prefix(agents: dict[str, str], run_id: str) -> str:

@@ -124,7 +124,7 @@ def test_events_of_a_hostile_journal_are_shown_as_text(cli: Cli) -> None:
     odd = [
         {"type": "text", "at": "\x1b[2J", "text": "\x1b[2Jgone\u202e"},
         {"type": ["turn"], "turn": "\x07"},
-        {"type": "usage", "inputTokens": "many", "costUsd": []},
+        {"type": "usage", "inputTokens": "many", "costUsd": "\x1b[2J"},
         {"type": "tool_result", "toolName": {"a": 1}, "text": 5, "seconds": "x"},
         {"type": "subagent_event", "subagentName": "kid\n\x1b[31m", "payload": "a\nb\nc"},
         {"type": "turn", "turn": 3},
