@@ -10,10 +10,13 @@ import tarfile
 import threading
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
+
+from pydantic import ValidationError
 
 from subagent_server import __version__
 from subagent_server.run import durable
@@ -103,6 +106,9 @@ def inspect_log(store: RunStore, metas: Iterable[RunMeta]) -> Record:
     samples = [_sample(store, meta) for meta in runs]
     first, whole = runs[0], samples[0]
     model = next(iter(whole["model_usage"]))
+    used: dict[str, Usage] = {}
+    for meta, sample in zip(runs, samples, strict=True):
+        used |= {name: used.get(name, Usage()).plus(meta.usage) for name in sample["model_usage"]}
     log = {
         "version": 2,
         "status": _STATUS.get(first.status.value, "started"),
@@ -120,7 +126,7 @@ def inspect_log(store: RunStore, metas: Iterable[RunMeta]) -> Record:
         "stats": {
             "started_at": whole["started_at"],
             "completed_at": whole["completed_at"] or "",
-            "model_usage": whole["model_usage"],
+            "model_usage": {name: _usage(usage) for name, usage in used.items()},
         },
         "samples": samples,
     }
@@ -319,40 +325,46 @@ def _spans(store: RunStore, meta: RunMeta, *, with_content: bool) -> Iterator[Sp
     yield _run_span(meta, request, model, last, with_content=with_content)
     calls: dict[str, Span] = {}
     chat: Span | None = None
-    before, is_answered = Usage(), False
+    total, before = Usage(), Usage()
+    said: list[Event] = []
     for event in events:
         kind, moment = event.get("type"), _time_of(event)
         if kind == "turn":
             if chat is not None:
-                yield chat
+                yield _told(chat, before, total, said)
             facts = {"operation.name": "chat", "conversation.id": meta.run_id, "request.model": model}
-            name, is_answered = f"chat {model}" if model else "chat", False
+            name, before, said = f"chat {model}" if model else "chat", total, []
             chat = _span(meta, f"turn {event.get('turn')}", name, moment, last, _gen_ai(facts), kind=_CLIENT)
         elif kind == "usage" and chat is not None:
-            usage = Usage.model_validate(event)
+            with suppress(ValidationError):  # a journal is data
+                total = Usage.model_validate(event)
             chat["endTimeUnixNano"] = str(moment)
-            chat["attributes"] += _attributes(_tokens(usage.less(before)))
-            before, is_answered = usage, True
-        elif kind == "text" and chat is not None and with_content:
-            parts = [{"type": "text", "content": event.get("text")}]
-            chat["attributes"] += _attributes(
-                {"gen_ai.output.messages": [{"role": "assistant", "parts": parts}]}
-            )
+        elif kind == "text" and with_content:
+            said.append({"role": "assistant", "parts": [{"type": "text", "content": event.get("text")}]})
         elif kind == "tool_call":
             call_id, tool = str(event.get("toolCallId")), str(event.get("toolName"))
             facts = {"operation.name": "execute_tool", "tool.name": tool, "tool.call.id": call_id}
             facts |= {"tool.call.arguments": event.get("arguments")} if with_content else {}
             facts |= {"tool.type": "function"}
-            calls[call_id] = _span(meta, call_id, f"execute_tool {tool}", moment, last, _gen_ai(facts))
+            part, name = f"call {event.get('seq')}", f"execute_tool {tool}"  # ids are the program's own words
+            calls[call_id] = _span(meta, part, name, moment, last, _gen_ai(facts))
         elif kind == "tool_result" and (call := calls.pop(str(event.get("toolCallId")), None)) is not None:
             call["endTimeUnixNano"] = str(moment)
             if with_content:
                 call["attributes"] += _attributes({"gen_ai.tool.call.result": event.get("text")})
             yield _failed(call, "tool_error") if event.get("isError") else call
     if chat is not None:
+        chat = _told(chat, before, total, said)
         # Each reply has its usage in the journal: a last call without it has met the end of the run.
-        yield chat if is_answered or meta.error is None else _failed(chat, meta.error.code)
+        yield chat if total != before or meta.error is None else _failed(chat, meta.error.code)
     yield from (_failed(call, "cancelled") for call in calls.values())
+
+
+def _told(chat: Span, before: Usage, total: Usage, said: list[Event]) -> Span:
+    """Return the span of a call with all that was told of it: a program may tell its usage several times."""
+    used = {} if total == before else _tokens(total.less(before))
+    chat["attributes"] += _attributes({**used, "gen_ai.output.messages": said or None})
+    return chat
 
 
 def _run_span(
@@ -428,7 +440,7 @@ def _attributes(facts: Event) -> list[Event]:
 
 
 def _value(value: Any) -> Event:
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return {"intValue": str(value)}
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return {"stringValue": text[:MAX_TEXT]}

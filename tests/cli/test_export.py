@@ -5,9 +5,11 @@ import json
 import os
 import subprocess
 import tarfile
+from typing import Any
 
 from subagent_server.run.journal import RunJournal
 from subagent_server.run.processes import now
+from subagent_server.run.records import Usage
 from tests.cli.command import Cli
 from tests.cli.families import family
 from tests.helpers.forked import PROGRAM
@@ -83,3 +85,52 @@ def test_a_run_becomes_a_log_of_inspect_and_spans_without_secrets(cli: Cli) -> N
     refused = cli("export", "aaaaaa", "--otlp", "http://127.0.0.1:9")
     assert refused.returncode == 6 and "were not taken" in refused.stderr
     assert cli("export", "aaaaaa", "--otlp", "a", "--inspect", "b").returncode == 2
+
+
+def test_a_call_of_a_model_that_is_told_in_parts_is_one_span(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa")
+    journal = RunJournal(cli.store.paths.run(run_id))
+    for kind, facts in (
+        ("turn", {"turn": 1}),
+        ("usage", {"inputTokens": 30, "outputTokens": 1}),
+        ("text", {"text": "One."}),
+        ("text", {"text": "Two."}),
+        ("tool_call", {"toolCallId": "", "toolName": "bash", "arguments": True}),
+        ("usage", {"inputTokens": 30, "outputTokens": 5}),
+        ("turn", {"turn": 2}),
+        ("usage", {"inputTokens": 70, "outputTokens": 9}),
+    ):
+        journal.append(kind, now(), facts)
+    with cli.store.paths.run(run_id).events.path.open("a", encoding="utf-8") as file:
+        file.write('{"type": "usage", "inputTokens": "damaged"}\n')
+    asked = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
+    done = cli("export", "aaaaaa", "--otlp", "-", env=asked)
+    (scope,) = json.loads(done.stdout)["resourceSpans"][0]["scopeSpans"]
+    whole, first, second, call = scope["spans"]
+    for span in scope["spans"]:
+        keys = [attribute["key"] for attribute in span["attributes"]]
+        assert len(keys) == len(set(keys)), keys
+    assert len({span["spanId"] for span in scope["spans"]}) == 4
+    assert [_told(span, "gen_ai.usage.output_tokens") for span in (first, second)] == ["5", "4"]
+    assert "One." in _told(first, "gen_ai.output.messages") and "Two." in _told(
+        first, "gen_ai.output.messages"
+    )
+    assert _told(call, "gen_ai.tool.call.arguments") == "true" and call["parentSpanId"] == whole["spanId"]
+
+
+def test_the_log_of_a_tree_sums_up_the_tokens_of_all_its_runs(cli: Cli) -> None:
+    parent = cli.completed("aaaaaa", usage=Usage(input_tokens=5, output_tokens=1))
+    below: dict[str, Any] = {"parent_run_id": parent, "root_run_id": parent, "depth": 1}
+    cli.completed("bbbbbb", usage=Usage(input_tokens=7, output_tokens=2), **below)
+    assert cli("export", "aaaaaa", "--tree", "--inspect", "tree.json").returncode == 0
+    log = json.loads((cli.home / "tree.json").read_text(encoding="utf-8"))
+    assert [sample["output"]["usage"]["total_tokens"] for sample in log["samples"]] == [6, 9]
+    (total,) = log["stats"]["model_usage"].values()
+    assert (total["input_tokens"], total["output_tokens"]) == (12, 3)
+
+
+def _told(span: dict[str, Any], key: str) -> str:
+    """Return the value of an attribute of a span."""
+    (value,) = (attribute["value"] for attribute in span["attributes"] if attribute["key"] == key)
+    (text,) = value.values()
+    return str(text)
