@@ -1,6 +1,7 @@
 """`subagent eval`: cases as ordinary runs, judged by schema, pattern, command and agent."""
 
 import json
+import signal
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -161,12 +162,13 @@ def test_a_budget_ends_the_evaluation(cli: Cli, model: Model) -> None:
     assert ElementTree.parse(cli.home / "out.xml").getroot().get("skipped") == "2"
 
 
-def test_ctrl_c_stops_the_runs_that_it_has_started(cli: Cli) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_term_stop_the_runs_that_it_has_started(cli: Cli, number: int) -> None:
     cli.agent("worker")
     file = evaluation(cli, {"name": "slow", "turns": [shell("sleep 600")]}, times=5)
     with cli.start("eval", file) as running:
         wait_for(lambda: at_work(cli) == 2, 60, "two runs at work")
-        running.interrupt()
+        running.process.send_signal(number)
         code, _, err = running.end()
     assert code == 130 and "2 were stopped" in err
     assert [cli.meta(run_id).status for run_id in stored(cli)] == [Status.STOPPED] * 2
@@ -286,3 +288,14 @@ def test_what_was_not_begun_is_no_failure_and_resume_tries_it(cli: Cli) -> None:
     shown = cli("eval", "again.json", "--against", "first.json").stdout
     assert "4/4" in shown and "0/1" in shown and "+100%" in shown
     assert "fits no case" in cli("eval", file, "--case", "nothing*").stderr
+
+
+def test_to_resume_some_cases_forgets_none_of_the_others(cli: Cli) -> None:
+    cli.agent("worker")
+    file = evaluation(cli, *({"name": name, "turns": [says("fine")]} for name in ("one", "two")))
+    assert cli("eval", file, "--log", "kept.jsonl", env=NO_KEY).returncode == 0
+    resume = ("eval", file, "--log", "kept.jsonl", "--resume")
+    assert cli.json(*resume, "--case", "one", env=NO_KEY)["trials"] == 1
+    assert cli.json(*resume, env=NO_KEY)["trials"] == 2
+    assert len(stored(cli)) == 2, "no trial was repeated"
+    assert [path.name for path in cli.home.glob(".kept*")] == []

@@ -1,6 +1,7 @@
 """`subagent eval`: what is tried, what is resumed, and what the terminal shows of it."""
 
 import asyncio
+import signal
 from collections.abc import Sequence
 from contextlib import nullcontext
 from fnmatch import fnmatchcase
@@ -29,7 +30,7 @@ from subagent_server.extensions.evals.report import (
     table_against,
     table_of,
 )
-from subagent_server.extensions.evals.trials import Evaluation, TrialResult
+from subagent_server.extensions.evals.trials import Evaluation, TrialResult, trials_of
 from subagent_server.run.errors import choices
 from subagent_server.run.processes import now
 from subagent_server.run.states import timestamp
@@ -103,8 +104,8 @@ def eval_(
 
     FILE is YAML (`subagent schema eval`): cases with a prompt and what the result has to be: a text, number
     or choice, a JSON Schema, a pattern, a command that ends with 0, or what judging agents say. Each is tried
-    as an ordinary run, with each agent and model, so many times. 0 if all pass, 1 if not. Ctrl-C stops the
-    runs that it has started; --resume goes on. If FILE is a log (.jsonl, .json), it is shown again.
+    as an ordinary run, with each agent and model, so many times. 0 if all pass, 1 if not. Ctrl-C (or TERM)
+    stops the runs that it has started; --resume goes on. If FILE is a log (.jsonl, .json), it is shown again.
     """
     session.check_is_user()
     path = session.settings.cwd / file
@@ -114,18 +115,21 @@ def eval_(
         return ExitCode.OK
     if junit is not None and not (session.settings.cwd / junit).parent.is_dir():
         raise click.UsageError(f"the directory of {one_line(str(junit))} is not there: make it first.")
-    read = _chosen(read_eval_file(path), patterns, limit)
+    whole = read_eval_file(path)
+    read = _chosen(whole, patterns, limit)
     with_trust(session, lambda: _check(session, path, read))
     scripts = _scripts(session, path, read)
     evaluation = Evaluation(session.service, read, path, scripts, session.caller, most_errors=fail_on_error)
-    trials = list(evaluation.trials())
+    trials = list(trials_of(read))
     kept, rows = _log_of(session, path, log, resume=resume)
-    evaluation.done = done_before(rows, trials)
+    before_this = done_before(rows, trials_of(whole))
+    evaluation.done = {trial.key: before_this[trial.key] for trial in trials if trial.key in before_this}
     results = list(evaluation.done.values())
     if resume:
         err(f"{len(results)} of {len(trials)} trials have ended before.")
     facts = {"evaluation": str(path), "planned": len(trials), "began": timestamp(now())}
-    with nullcontext() if kept is None else EvalLog(kept, facts, results) as writer:
+    # The cases that are not chosen now stay in the log: the next --resume goes on with them too.
+    with nullcontext() if kept is None else EvalLog(kept, facts, before_this.values()) as writer:
         stopped = _carried_out(session, evaluation, jobs, writer, results)
     places = {trial.key: place for place, trial in enumerate(trials)}
     results.sort(key=lambda result: places[result.key])
@@ -159,6 +163,8 @@ def _carried_out(
         err(progress_line(result))
 
     interrupted, stopped = False, list[str]()
+    # the runs of a CI job that is cancelled would go on, and cost
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         asyncio.run(evaluation.work(jobs, ended))
     except KeyboardInterrupt:

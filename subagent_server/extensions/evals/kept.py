@@ -43,13 +43,16 @@ class EvalLog:
     def __init__(self, path: Path, facts: Mapping[str, Any], before: Iterable[TrialResult]) -> None:
         """Begin a log with the trials that are not repeated. Raises StorageFailed."""
         self.path = path
+        begun = path.with_name(f".{path.name}.tmp")  # `path` may be the only log of what is not repeated
         with storing(path):
             for place in reversed(path.parents):  # all private: runs refuse a state directory open to others
                 place.mkdir(exist_ok=True, mode=0o700)
-            self._file = path.open("w", encoding="utf-8")
+            self._file = begun.open("w", encoding="utf-8")
         self._write(facts)
         for result in before:
             self.add(result)
+        with storing(path):
+            begun.replace(path)
 
     def __enter__(self) -> "EvalLog":
         return self
@@ -88,7 +91,8 @@ def read_log(path: Path) -> list[TrialResult]:
     if "planned" not in first and "runs" not in first:
         raise BadEvalFile(path, "it is no log of an evaluation, and no output of `subagent eval --json`")
     trials = []
-    for row in first.get("runs") or rows[1:]:
+    given = first.get("runs")
+    for row in given if isinstance(given, list) else rows[1:]:
         with suppress(ValidationError):
             trials.append(TrialResult.model_validate(row))
     return trials

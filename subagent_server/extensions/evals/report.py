@@ -30,7 +30,9 @@ class Sums:
         self.rates = _rates(self.begun)
         costs = [result.cost_usd for result in self._results if result.cost_usd is not None]
         self.cost = sum(costs, Decimal(0)) if costs else None
-        self.at_least = ("costUsd",) if any(result.at_least for result in self._results) else ()
+        untold = any(result.run_id is not None and result.cost_usd is None for result in self._results)
+        lacks = untold or any(result.at_least for result in self._results)
+        self.at_least = ("costUsd",) if costs and lacks else ()
         seconds = [result.seconds for result in self._results if result.seconds is not None]
         self.mean_seconds = sum(seconds) / len(seconds) if seconds else None
 

@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 
 _AROUND = " \t\r\n.,;:!?*_`\"'()[]"
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,3})?", re.ASCII)
-_CHOICE = re.compile(r"(?im)^\W*(?:the )?(?:final )?answer(?: is)?\W+([a-z](?:\s*,\s*[a-z])*)\W*$")
+_CHOICE = re.compile(r"(?im)^[^\w\n]*(?:the )?(?:final )?answer(?: is)?\W+([a-z](?:\s*,\s*[a-z])*)\W*$")
 _LETTERS = re.compile(r"(?i)\W*([a-z](?:\s*,\s*[a-z])*)(?:[).:]\s.*|\W*)", re.DOTALL)
 MAX_NUMBER_CHARACTERS = 100_000
 """How much of the end of a result is searched for a number or a choice."""

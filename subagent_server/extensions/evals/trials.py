@@ -81,7 +81,7 @@ class TrialResult(Record):
     problems: list[str] = Field(default_factory=list)
     cost_usd: Money | None = None
     at_least: list[str] | None = None
-    seconds: float | None = None
+    seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     case_digest: str | None = None
     """Differs for cases that ask or expect something else."""
 
@@ -127,6 +127,15 @@ class Trial:
         )
 
 
+def trials_of(file: EvalFile) -> Iterator[Trial]:
+    """Yield every trial of a file, in its order."""
+    for case in file.cases:
+        for agent in dict.fromkeys(case.agents or file.agents):
+            for model in dict.fromkeys(file.models) or (None,):
+                for number in range(1, file.times + 1):
+                    yield Trial(case, agent, model, number)
+
+
 @dataclass
 class Evaluation:
     """The trials of a file. `scripts` are the scripts that the file names, by their names there."""
@@ -147,20 +156,12 @@ class Evaluation:
     _least: set[str] = field(default_factory=set)
     """The runs of whose cost a part is not known."""
 
-    def trials(self) -> Iterator[Trial]:
-        """Yield every trial, in the order of the file."""
-        for case in self.file.cases:
-            for agent in case.agents or self.file.agents:
-                for model in self.file.models or (None,):
-                    for number in range(1, self.file.times + 1):
-                        yield Trial(case, agent, model, number)
-
     async def work(self, jobs: int, on_end: Callable[[TrialResult], None]) -> None:
         """Carry out the trials, `jobs` at once. Call it in the main thread.
 
         If it is cancelled, the runs in `active` go on until `stop_active`.
         """
-        waiting, changes = self.trials(), Changes(self.service.store)
+        waiting, changes = trials_of(self.file), Changes(self.service.store)
 
         async def take() -> None:
             for trial in waiting:

@@ -22,6 +22,7 @@ from subagent_server.extensions.evals.trials import TrialResult
         ("choice", "The answer is: A, C", ["ca"], "0", True),
         ("choice", "b) because", ["B"], "0", True),
         ("choice", "ANSWER: B\nANSWER: A", ["B"], "0", False),
+        ("choice", "\n" * 100_000, ["B"], "0", False),
         ("number", "From 12 to $1,234.56.", ["1234.5"], "0.1", True),
         ("number", "1,235 or 7", ["1235"], "0", False),
         ("number", "no figure", ["7"], "0", False),
@@ -53,7 +54,22 @@ def test_two_evaluations_stand_side_by_side_also_where_one_lacks_a_case() -> Non
     assert table.splitlines()[-1].split() == ["all", "2/2", "1/2", "+50%"]
 
 
-def _trial(number: int, *, case: str = "one", passed: bool = False, begun: bool = True) -> TrialResult:
+def test_a_sum_of_costs_says_so_if_a_trial_does_not_tell_its_own() -> None:
+    told = [_trial(number, passed=True, cost=Decimal("0.5")) for number in (1, 2)]
+    assert Sums(told).at_least == Sums([_trial(1)]).at_least == ()
+    untold = Sums([*told, _trial(3, passed=True), _trial(4, begun=False)])
+    assert untold.cost == 1 and untold.to_wire()["atLeast"] == ["costUsd"]
+    assert untold.cells()[2] == "≥$1"
+
+
+def _trial(
+    number: int,
+    *,
+    case: str = "one",
+    passed: bool = False,
+    begun: bool = True,
+    cost: Decimal | None = None,
+) -> TrialResult:
     if not begun:
         return TrialResult(case=case, agent="worker", number=number, not_begun=True)
-    return TrialResult(case=case, agent="worker", number=number, run_id="r", passed=passed)
+    return TrialResult(case=case, agent="worker", number=number, run_id="r", passed=passed, cost_usd=cost)
