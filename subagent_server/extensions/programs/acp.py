@@ -17,6 +17,8 @@ from pydantic import ValidationError
 from subagent_server.extensions.programs.json_rpc import NO_METHOD, JsonLines, RpcConversation
 from subagent_server.extensions.programs.program import (
     MCP_CONFIG,
+    MOST_EVENTS,
+    MOST_OPEN_CALLS,
     Launch,
     Message,
     ProgramEvents,
@@ -24,6 +26,7 @@ from subagent_server.extensions.programs.program import (
     about_login,
     count_of,
     members,
+    name_of,
     text_of,
 )
 from subagent_server.loop.runner import Outcome
@@ -113,9 +116,9 @@ class AcpDialect:
         """Return the tool of a call: the protocol has its kind, and some agents its name beside that."""
         meta, title = members(call.field_meta), call.title or ""
         if title.startswith("mcp__") and " " not in title:
-            return title
+            return name_of(title)
         named = meta.get("toolName") or members(meta.get("claudeCode")).get("toolName")  # Qwen Code, Claude's
-        return text_of(named) or call.kind or title or "tool"
+        return name_of(text_of(named) or call.kind or title) or "tool"
 
     def own_prefixes(self) -> Sequence[str]:
         """Return what may stand before the name of a tool of the child's server."""
@@ -286,10 +289,10 @@ class AcpDialect:
         }
         if usage := ended.usage:
             found |= {
-                "input_tokens": usage.input_tokens,
-                "output_tokens": usage.output_tokens,
-                "cache_read_tokens": usage.cached_read_tokens,
-                "cache_write_tokens": usage.cached_write_tokens,
+                "input_tokens": count_of(usage.input_tokens),
+                "output_tokens": count_of(usage.output_tokens),
+                "cache_read_tokens": count_of(usage.cached_read_tokens),
+                "cache_write_tokens": count_of(usage.cached_write_tokens),
             }
         told = {name: figure for name, figure in found.items() if figure is not None}
         self._events.spend(self._events.usage.model_copy(update=told))
@@ -372,7 +375,7 @@ class _Updates:
             case schema.ToolCallStart() | schema.ToolCallProgress():
                 self._call(update)
             case schema.UsageUpdate(cost=schema.Cost(currency="USD", amount=amount)) if 0 <= amount < 1e9:
-                self.cost_usd = Decimal(str(amount))
+                self.cost_usd = Decimal(str(round(amount, 6)))
             case schema.UsageUpdate():
                 pass
             case _ if not isinstance(update, _SILENT):
@@ -402,7 +405,7 @@ class _Updates:
 
     def denied(self, call: schema.ToolCallUpdate, reason: str) -> None:
         """Close a call that was not allowed: not every agent tells of its end."""
-        self._end(call.tool_call_id, reason, is_error=True)
+        self._end(name_of(call.tool_call_id), reason, is_error=True)
 
     def _add(self, text: str, message: str | None, *, is_thought: bool) -> None:
         if (is_thought, message) != (self._is_thought, self._message):
@@ -414,23 +417,25 @@ class _Updates:
 
     def _call(self, call: Call) -> None:
         self.flush()
-        if call.tool_call_id not in self._closed:
+        if (call_id := name_of(call.tool_call_id)) not in self._closed:
             self._begun(call)
             if call.status in ("completed", "failed"):
-                self._end(call.tool_call_id, _texts(call), is_error=call.status == "failed")
+                self._end(call_id, _texts(call), is_error=call.status == "failed")
 
     def _begun(self, call: Call) -> None:
-        if call.tool_call_id in self._open or call.tool_call_id in self._closed:
+        call_id = name_of(call.tool_call_id)
+        if call_id in self._open or call_id in self._closed or len(self._open) >= MOST_OPEN_CALLS:
             return
         if not self._open:
             self._rounds += 1
-        tool = self._open[call.tool_call_id] = self._tool_of(call)
-        self._events.call(call.tool_call_id, tool, _shown(call))
+        tool = self._open[call_id] = self._tool_of(call)
+        self._events.call(call_id, tool, _shown(call))
 
     def _end(self, call_id: str, text: str, *, is_error: bool) -> None:
         if call_id not in self._open:
             return
-        self._closed.add(call_id)
+        if len(self._closed) < MOST_EVENTS:
+            self._closed.add(call_id)
         self._events.result(call_id, self._open.pop(call_id), text, is_error=is_error)
         if not self._open and self._rounds == self._most_turns:
             self._bound()

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from subagent_server.extensions.programs.program import (
+    MOST_OPEN_CALLS,
     Launch,
     ProgramEvents,
     ProgramTask,
@@ -20,6 +21,7 @@ from subagent_server.extensions.programs.program import (
     count_of,
     items_of,
     members,
+    name_of,
     parsed,
     text_of,
 )
@@ -29,7 +31,7 @@ from subagent_server.run.agent_definition import AgentDefinition, ServerDefiniti
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import UNTOLD, Failure
 from subagent_server.toolbox.agent_process import AgentProcess
-from subagent_server.toolbox.run_context import Permissions
+from subagent_server.toolbox.run_context import Permissions, RunOver
 
 _QUIET = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
 _OF_API = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
@@ -37,7 +39,8 @@ _OF_API = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 _OF_ANOTHER_SESSION = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PORT")
 _NOT_OFFERED = ("AskUserQuestion",)
 """A question to a person at a terminal that is not there; `ask_parent` takes its place."""
-_MOST_OPEN_CALLS = 10_000
+_MOST_OPEN = 32
+"""Requests that wait for their answers, or for a program that reads them; then nothing more is read."""
 _LIMITS = {
     "error_max_turns": ("max_turns", "Claude Code used all of its turns.", "Raise `maxTurns`."),
     "error_max_budget_usd": ("budget", "Claude Code used all of its budget.", "Raise `budgetUsd`."),
@@ -147,20 +150,26 @@ class ClaudeDialect:
 
     async def converse(self, process: AgentProcess) -> Outcome:
         """Give it the task, answer its requests, and read its events until its result."""
+        self._refused: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        talking = asyncio.create_task(self._talk(process))
+        try:
+            await asyncio.wait([talking, self._refused], return_when=asyncio.FIRST_COMPLETED)
+            return (talking if talking.done() else self._refused).result()
+        finally:
+            for task in (talking, *self._answers):
+                task.cancel()
+
+    async def _talk(self, process: AgentProcess) -> Outcome:
         message = {"role": "user", "content": list(self._task.content)}
         await _send(process, {"type": "user", "message": message})
-        try:
-            async for line in process.lines():
-                event = parsed(line, self._events.complain)
-                if event is None:
-                    continue
-                if event.get("type") == "result":
-                    return self._ended(event)
-                await self._take(event, process)
-            return await self._broken_off(process)
-        finally:
-            for answer in self._answers:
-                answer.cancel()
+        async for line in process.lines():
+            event = parsed(line, self._events.complain)
+            if event is None:
+                continue
+            if event.get("type") == "result":
+                return self._ended(event)
+            await self._take(event, process)
+        return await self._broken_off(process)
 
     def interrupt(self, process: AgentProcess) -> None:
         """Send it SIGINT, at which it ends its turn and says what that has cost."""
@@ -214,8 +223,8 @@ class ClaudeDialect:
                 case "thinking":
                     self._events.think(text_of(block.get("thinking")))
                 case "tool_use":
-                    call_id, name = text_of(block.get("id")), text_of(block.get("name"))
-                    if len(self._tools) < _MOST_OPEN_CALLS:
+                    call_id, name = name_of(block.get("id")), name_of(block.get("name"))
+                    if len(self._tools) < MOST_OPEN_CALLS:
                         self._tools[call_id] = name
                     self._events.call(call_id, name, block.get("input"))
                 case _:
@@ -224,7 +233,7 @@ class ClaudeDialect:
     def _results(self, message: dict[str, Any]) -> None:
         for block in items_of(message.get("content")):
             if text_of(block.get("type")) == "tool_result":
-                call_id = text_of(block.get("tool_use_id"))
+                call_id = name_of(block.get("tool_use_id"))
                 text = _text_of_blocks(block.get("content"))
                 tool = self._tools.pop(call_id, "")
                 self._events.result(call_id, tool, text, is_error=block.get("is_error") is True)
@@ -244,14 +253,24 @@ class ClaudeDialect:
             await _send(process, {"type": "control_response", "response": answer})
             return
         self._events.progress()
+        if len(self._answers) >= _MOST_OPEN:
+            await asyncio.wait(self._answers, return_when=asyncio.FIRST_COMPLETED)
         answering = asyncio.create_task(self._answer(request_id, request, process))
         self._answers.add(answering)
+        answering.add_done_callback(self._answers.discard)
 
     async def _answer(self, request_id: str, request: dict[str, Any], process: AgentProcess) -> None:
         """Ask whether a tool may be used, and answer the request."""
         tool, given = text_of(request.get("tool_name")), members(request.get("input"))
-        permission = await self._permissions.ask(tool, given, text_of(request.get("decision_reason")))
-        self._asked.add(text_of(request.get("tool_use_id")))
+        try:
+            permission = await self._permissions.ask(tool, given, text_of(request.get("decision_reason")))
+        except RunOver:
+            return  # it is interrupted next, and then says what it has cost
+        except RunRefused as refusal:
+            if not self._refused.done():
+                self._refused.set_exception(refusal)
+            return
+        self._asked.add(name_of(request.get("tool_use_id")))
         decision: dict[str, Any] = {"behavior": "deny", "message": permission.reason}
         if permission.allowed:
             decision = {"behavior": "allow", "updatedInput": given}
@@ -351,7 +370,7 @@ def judged_end(
     denied = {
         text_of(denial.get("tool_name"))[:200]
         for denial in items_of(event.get("permission_denials"))
-        if text_of(denial.get("tool_use_id")) not in asked
+        if name_of(denial.get("tool_use_id")) not in asked
     }
     # what the agent file itself forbids, in whole or in part, is no surprise
     forbidden = {name.partition("(")[0].strip() for name in agent.disallowed_tools}

@@ -18,6 +18,7 @@ from acp.connection import Connection
 from subagent_server.extensions.programs.json_rpc import NO_METHOD, JsonLines, RpcConversation
 from subagent_server.extensions.programs.program import (
     LOOK_AT_LOG,
+    MOST_OPEN_CALLS,
     Launch,
     Message,
     ProgramEvents,
@@ -25,7 +26,9 @@ from subagent_server.extensions.programs.program import (
     about_login,
     count_of,
     from_program,
+    items_of,
     members,
+    name_of,
     text_of,
 )
 from subagent_server.extensions.programs.program_checks import program_of
@@ -50,7 +53,9 @@ _WARNINGS = frozenset({"warning", "configWarning", "guardianWarning", "deprecati
 SHELL, PATCH = "shell", "apply_patch"
 _BAD = frozenset({"failed", "declined"})
 _UNSEEN = frozenset({"userMessage", "contextCompaction", "enteredReviewMode", "exitedReviewMode"})
-_MOST_RAW = 1_000
+_MOST_RAW, _LONGEST_RAW = 1_000, 64_000
+_MOST_CHANGES, _MOST_PATHS, _LONGEST_PATH = 1_000, 100, 1_000
+"""Open patches, and of each the paths that a question shows."""
 _MOST_LEVELS = 32
 _KEYWORDS = {"type", "properties", "required", "additionalProperties", "items", "enum", "const"}
 _KEYWORDS |= {"description", "title"}
@@ -222,7 +227,7 @@ class CodexDialect:
                 asked = {"command": params.get("command"), "cwd": params.get("cwd")}
                 return {"decision": await self._decision(SHELL, asked, why)}
             case "item/fileChange/requestApproval":
-                paths = self._items.changes.get(text_of(params.get("itemId")), [])
+                paths = self._items.changes.get(name_of(params.get("itemId")), [])
                 root = {"grantRoot": params["grantRoot"]} if params.get("grantRoot") else {}
                 return {"decision": await self._decision(PATCH, {"paths": paths, **root}, why)}
             case "item/permissions/requestApproval":
@@ -432,23 +437,24 @@ class _Items:
         self.changes: dict[str, list[str]] = {}
         self._events = events
         self._begun: dict[str, str] = {}
-        self._raw: dict[str, Message] = {}
+        self._raw: dict[str, tuple[str, str]] = {}
 
     def started(self, item: Message) -> None:
         """Take the start of an item: a tool call begins."""
-        kind, item_id = text_of(item.get("type")), text_of(item.get("id"))
+        kind, item_id = text_of(item.get("type")), name_of(item.get("id"))
         if kind in _UNSEEN or kind in ("agentMessage", "reasoning", "plan"):
             return
         tool, arguments = _call(kind, item)
-        if tool == PATCH:
+        if kind == "fileChange" and len(self.changes) < _MOST_CHANGES:
             self.changes[item_id] = arguments["paths"]
         self._raw.pop(item_id, None)
-        self._begun[item_id] = tool
+        if len(self._begun) < MOST_OPEN_CALLS:
+            self._begun[item_id] = tool
         self._events.call(item_id, tool, arguments)
 
     def completed(self, item: Message) -> bool:
         """Take the end of an item. Return whether it was a tool call."""
-        kind, item_id = text_of(item.get("type")), text_of(item.get("id"))
+        kind, item_id = text_of(item.get("type")), name_of(item.get("id"))
         if kind == "agentMessage":
             self._events.say(text_of(item.get("text")))
         elif kind == "reasoning":
@@ -457,14 +463,14 @@ class _Items:
         elif kind not in _UNSEEN and kind != "plan":
             if item_id not in self._begun:
                 self.started(item)
-            tool = self._begun.pop(item_id)
+            tool = self._begun.pop(item_id, name_of(kind))
             self.changes.pop(item_id, None)
             code = item.get("exitCode")
             self._events.result(
                 item_id,
                 tool,
                 _result(kind, item),
-                is_error=item.get("status") in _BAD or bool(item.get("error")),
+                is_error=text_of(item.get("status")) in _BAD or bool(item.get("error")),
                 exit_code=code if isinstance(code, int) else None,
             )
             return True
@@ -472,15 +478,15 @@ class _Items:
 
     def raw(self, item: Message) -> None:
         """Take an item of the raw response: a call that never became an item is recorded with its answer."""
-        call_id = text_of(item.get("call_id"))
+        call_id = name_of(item.get("call_id"))
         if item.get("type") == "function_call" and len(self._raw) < _MOST_RAW:
-            self._raw[call_id] = item
+            self._raw[call_id] = name_of(item.get("name")), text_of(item.get("arguments"))[:_LONGEST_RAW]
         elif item.get("type") == "function_call_output":
             call = self._raw.pop(call_id, None)
             if call is None:
                 return
-            name = text_of(call.get("name"))
-            self._events.call(call_id, name, _parsed(call.get("arguments")))
+            name, arguments = call
+            self._events.call(call_id, name, _parsed(arguments))
             self._events.result(call_id, name, "\n".join(_texts(item.get("output"))), is_error=False)
 
 
@@ -491,15 +497,19 @@ def _call(kind: str, item: Message) -> tuple[str, Any]:
             return SHELL, {"command": item.get("command"), "cwd": item.get("cwd")}
         case "fileChange":
             changes = item.get("changes")
-            paths = [text_of(members(c).get("path")) for c in changes] if isinstance(changes, list) else []
+            paths = [
+                text_of(change.get("path"))[:_LONGEST_PATH] for change in items_of(changes)[:_MOST_PATHS]
+            ]
             return PATCH, {"paths": paths, "changes": changes}
         case "mcpToolCall":
-            tool = _mcp_tool(text_of(item.get("server")), text_of(item.get("tool")))
+            tool = _mcp_tool(name_of(item.get("server")), name_of(item.get("tool")))
             return tool, item.get("arguments")
         case "webSearch":
             return "web_search", {"query": item.get("query")}
         case _:
-            return kind, {key: value for key, value in item.items() if key not in ("type", "id", "status")}
+            return name_of(kind), {
+                key: value for key, value in item.items() if key not in ("type", "id", "status")
+            }
 
 
 def _result(kind: str, item: Message) -> str:
@@ -522,8 +532,8 @@ def _texts(value: Any) -> list[str]:
     return [text for text in texts if text]
 
 
-def _parsed(arguments: Any) -> Any:
+def _parsed(arguments: str) -> Any:
     try:
         return from_program(arguments)
-    except (TypeError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return arguments

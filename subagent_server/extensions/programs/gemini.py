@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.extensions.programs.acp import AcpDialect, Call
-from subagent_server.extensions.programs.program import Launch
+from subagent_server.extensions.programs.program import Launch, name_of
 from subagent_server.extensions.programs.program_checks import program_of
 from subagent_server.run.agent_definition import AgentDefinition, Selection, select
 from subagent_server.run.errors import RunRefused
@@ -69,7 +69,7 @@ class GeminiDialect(AcpDialect):
     def tool_of(self, call: Call) -> str:
         """Return the tool of a call, whose name stands before the first `__` of the id."""
         name, mark, _ = call.tool_call_id.partition("__")
-        return name if mark and name else super().tool_of(call)
+        return name_of(name) if mark and name else super().tool_of(call)
 
     async def _ask_first(self, *_: Any) -> None:
         """Do nothing: its command line and its policy say what it asks."""

@@ -82,7 +82,7 @@ def _is_message(message: Message) -> bool:
     return (
         isinstance(message.get("id"), int | str | None)
         and isinstance(message.get("method", ""), str)
-        and isinstance(message.get("error", {}), dict)
+        and isinstance(message.get("error"), dict | None)
     )
 
 

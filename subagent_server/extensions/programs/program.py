@@ -29,6 +29,9 @@ from subagent_server.toolbox.run_context import RunContext
 MOST_CHARACTERS = 32 << 20
 """Of all events of one run; texts beyond it are not written."""
 MOST_EVENTS = 100_000
+MOST_OPEN_CALLS = 10_000
+"""Tool calls whose ends are waited for; ids and names are cut, so they have a bound together."""
+_LONGEST_NAME = 200
 _MOST_ITEMS = 10_000
 _LONGEST_WORDS = 600
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
@@ -59,6 +62,11 @@ def items_of(value: Any) -> list[Message]:
 def text_of(value: Any) -> str:
     """Return a text as it is, and an empty one in place of anything else."""
     return value if isinstance(value, str) else ""
+
+
+def name_of(value: Any) -> str:
+    """Return a name or an id, its beginning if it is long, and an empty one in place of anything else."""
+    return text_of(value)[:_LONGEST_NAME]
 
 
 def count_of(value: Any) -> int | None:
@@ -319,7 +327,7 @@ class ProgramEvents:
 
     def _record(self, kind: str, **facts: Any) -> None:
         self._events += 1
-        self._characters += sum(len(fact) for fact in facts.values() if isinstance(fact, str))
+        self._characters += len(json.dumps(facts, ensure_ascii=False))
         if self._events <= MOST_EVENTS and self._characters <= MOST_CHARACTERS:
             self._run.record(kind, **facts)
         elif not self._is_full:

@@ -144,9 +144,15 @@ class Session:
             {"sessionUpdate": "tool_call_update", "status": "completed"},
             {"sessionUpdate": "new"},
             {"sessionUpdate": "usage_update", "cost": {"currency": "USD", "amount": "NaN"}},
+            {
+                "sessionUpdate": "usage_update",
+                "used": 1,
+                "size": 2,
+                "cost": {"currency": "USD", "amount": 5e-324},
+            },
         ]
         for update in updates:
-            send(method="session/update", params={"update": update})
+            send(method="session/update", params={"sessionId": self.session, "update": update})
         send(id=5, method="fs/read_text_file", params={"path": "/etc/passwd"})
         send(id=6, method="session/request_permission", params={"options": "all", "toolCall": 3})
         self.say("Done.")
@@ -186,7 +192,7 @@ def main() -> None:
             result = session.prompt(params["prompt"][0]["text"])
         elif "id" not in message:
             continue
-        send(id=message["id"], result=result)
+        send(id=message["id"], result=result, error=None)  # some agents write both
 
 
 main()

@@ -179,7 +179,10 @@ class Thread:
         print("not a message\n[]\n" + "[" * 5000, flush=True)
         send(id=999, result={})
         send(method="turn/completed", params=[])
-        for params in ({"item": None}, {"item": {"type": 3, "id": []}}, {"tokenUsage": "much"}, {"error": 1}):
+        for params in (
+            *({"item": None}, {"item": {"type": 3, "id": []}}, {"tokenUsage": "much"}, {"error": 1}),
+            *({"item": {"type": kind, "status": [], "id": kind}} for kind in ("webSearch", "apply_patch")),
+        ):
             for method in (
                 "item/started",
                 "item/completed",

@@ -9,6 +9,7 @@ import pytest
 from acp import schema
 
 from subagent_server.extensions.programs.acp import AcpDialect
+from subagent_server.run.records import Usage
 from tests.extensions.programs.direct import Worked
 from tests.extensions.programs.test_codex import told
 from tests.helpers.wait import wait_for
@@ -137,7 +138,9 @@ def test_an_agent_that_takes_no_stdio_server_gets_a_file_and_no_server_of_the_ag
 
 
 def test_whatever_an_agent_says_the_run_goes_on(tmp_path: Path) -> None:
-    assert direct(tmp_path, "babble").outcome.text == "Done."
+    worked = direct(tmp_path, "babble")
+    assert worked.outcome.text == "Done."
+    assert Usage.model_validate_json(worked.usage.to_json()).cost_usd == 0, "a figure that no file can hold"
 
 
 def test_a_stop_cancels_and_a_continuation_takes_the_session_up_without_its_old_words(world: World) -> None:

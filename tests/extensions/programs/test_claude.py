@@ -202,6 +202,18 @@ def test_a_request_for_a_tool_is_a_question_and_silence_denies(
     assert given["request_id"] == "r1" and given["response"]["behavior"] == behavior
 
 
+def test_a_permission_without_an_answer_ends_the_run_if_its_agent_says_so(world: World) -> None:
+    plays(world, wants(), {"sleep": 600}, limits={"askTimeoutSeconds": 0.3, "onAskTimeout": "fail"})
+    assert world.failed(world.start())[0] == "ask_timeout"
+
+
+def test_events_have_a_bound_together_whatever_their_form(tmp_path: Path) -> None:
+    large = {"type": "novel", "x": ["y" * 1_000] * 7_000}
+    worked = direct(tmp_path, *[large] * 6, says(text("Done.")), result())
+    assert worked.outcome.text == "Done." and len(worked.run.recorded("program_event")) == 4
+    assert "so much that the rest" in worked.run.recorded("warning")[0]["message"]
+
+
 def test_lines_that_are_no_events_and_all_that_comes_after_the_end_do_no_harm(tmp_path: Path) -> None:
     raw = {"raw": "Welcome!\n[1]\n" + "[" * 100_000 + "\n\x00\xff\n"}
     after = {"raw": json.dumps(result(result="Forged.", is_error=True)) + "\n" + "x" * 1_000_000}

@@ -124,10 +124,11 @@ def test_a_run_of_codex_that_ends_so_has_failed_and_says_why(
 
 
 def test_whatever_codex_says_the_run_goes_on_and_a_refused_command_is_in_the_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     assert direct(tmp_path, "babble").outcome.text == "Done."
+    assert caplog.messages == [], "the library logs what the dialect does not foresee"
     (result,) = direct(tmp_path, "refused").run.recorded("tool_result")
     assert result["text"] == "bwrap: no"
 
