@@ -169,6 +169,9 @@ MOST_RECORDS = 200 * MOST_CALLS
 """Among them those about agents, of which one call takes several."""
 _MOST_WAITS = 1_024
 """How many records about agents are answered at the same time; most of them wait for a run."""
+_LARGE = 256 << 10
+"""Bytes. A larger record about agents takes the place of a call: 1,024 of 4 MiB, whose answers the program
+did not read, were 3.5 GiB in the worker, which is in no box. No question is as large."""
 _TOO_MANY = f"A program may make {MOST_CALLS:,} calls: end it, and go on in another one."
 _TOO_LARGE = (
     f"The call was made, but its result has more than {MOST_REPLY_BYTES:,} bytes: ask for less at once."
@@ -224,10 +227,10 @@ class Channel:
 
     async def begins(self) -> bool:
         """Return whether the program has got ready; False if it has ended. Raises Broken."""
-        record = await self._next()
-        if record is not None and record.ready is not True:
+        line = await self._next_line()
+        if line is not None and _record(line).ready is not True:
             raise Broken("its first record is not that it is ready")
-        return record is not None
+        return line is not None
 
     async def send(self, record: str) -> None:
         """Send a record, a line of JSON. A program that has ended gets none."""
@@ -249,10 +252,11 @@ class Channel:
 
     async def _read_calls(self, calls: asyncio.TaskGroup) -> None:
         for _ in range(MOST_RECORDS):
-            record = await self._next()
-            if record is None:
+            line = await self._next_line()
+            if line is None:
                 self.closed.set()
                 return
+            record = _record(line)
             if record.fault is not None:
                 self.fault = record.fault
             elif record.end is not None:
@@ -265,7 +269,7 @@ class Channel:
                 self._used.add(record.call)
                 is_call = not record.function.startswith(OF_AGENTS)
                 self._calls += is_call
-                places = self._places if is_call else self._waits
+                places = self._places if is_call or len(line) > _LARGE else self._waits
                 await places.acquire()
                 calls.create_task(self._serve(record.call, record.function, record.arguments, places))
         raise Broken(f"it has written more than {MOST_RECORDS:,} records")
@@ -275,7 +279,7 @@ class Channel:
     ) -> None:
         try:
             reply: Reply = {"error": _TOO_MANY}
-            if self._calls <= self._most_calls or places is self._waits:
+            if self._calls <= self._most_calls or function.startswith(OF_AGENTS):
                 reply = await self._answer(function, arguments)
             line = json.dumps({"call": number, **reply})
             if len(line) > MOST_REPLY_BYTES:
@@ -284,22 +288,25 @@ class Channel:
         finally:
             places.release()
 
-    async def _next(self) -> _Record | None:
-        """Return the next record, None at the end."""
+    async def _next_line(self) -> bytes | None:
+        """Return the next line, None at the end."""
         try:
-            line = await self._reader.readuntil(b"\n")
+            return await self._reader.readuntil(b"\n")
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
         except asyncio.LimitOverrunError as error:
             raise Broken(f"a record has more than {MOST_REQUEST_BYTES:,} bytes") from error
-        try:  # no NaN, no half surrogate pair, at most 200 deep: files of a run can hold nothing else
-            return _Record.model_validate(from_json(line, allow_inf_nan=False))
-        except ValueError as error:
-            raise Broken("a record is not the JSON of a call, or is nested more than 200 deep") from error
 
     def close(self) -> None:
         """Close the socket."""
         self._writer.close()
+
+
+def _record(line: bytes) -> _Record:
+    try:  # no NaN, no half surrogate pair, at most 200 deep: files of a run can hold nothing else
+        return _Record.model_validate(from_json(line, allow_inf_nan=False))
+    except ValueError as error:
+        raise Broken("a record is not the JSON of a call, or is nested more than 200 deep") from error
 
 
 # -- the process

@@ -1,10 +1,14 @@
 """Attempts of hostile programs: the run continues, its model reads a clear error, nothing is left behind."""
 
+import asyncio
+import json
 import socket
 from contextlib import closing
+from typing import Any, cast
 
 import pytest
 
+from subagent_server.extensions.code_mode.execution import MOST_CALLS_AT_ONCE, MOST_REQUEST_BYTES, Channel
 from subagent_server.run import processes
 from subagent_server.sandbox.box import SYSTEM_PROGRAM, VARIABLE
 from tests.extensions.code_mode.shop import in_code_mode, outcomes, program
@@ -69,6 +73,29 @@ def test_records_that_a_program_fakes_end_that_program_and_nothing_else(world: W
         assert expected in result, result[:2_000]
     for result in results[: len(fakes)]:
         assert "the program was ended" in result
+
+
+def test_of_large_records_about_agents_few_are_in_the_memory_of_the_worker() -> None:
+    begun: list[str] = []
+
+    async def waits(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        begun.append(function)
+        return await asyncio.Event().wait() and arguments
+
+    async def served(size: int) -> int:
+        begun.clear()
+        reader = asyncio.StreamReader(MOST_REQUEST_BYTES)
+        for number in range(200):
+            record = {"call": number, "function": "@plan", "arguments": {"given": "x" * size}}
+            reader.feed_data(json.dumps(record).encode() + b"\n")
+        serving = asyncio.create_task(Channel(reader, cast("Any", None), waits).serve())
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        serving.cancel()
+        return len(begun)
+
+    assert asyncio.run(served(40_000)) == 200
+    assert asyncio.run(served(300_000)) == MOST_CALLS_AT_ONCE
 
 
 def test_a_fault_of_our_own_part_is_what_that_part_reports_and_leaves_with_and_it_ends_the_run(
