@@ -17,7 +17,7 @@ from subagent_server.process import cleanup
 from subagent_server.process.launcher import LaunchPackage, Reservation
 from subagent_server.run import processes
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.errors import BadArgument, SubagentError
+from subagent_server.run.errors import BadArgument, SubagentError, shorten
 from subagent_server.run.processes import now
 from subagent_server.run.records import (
     UNTOLD,
@@ -117,7 +117,10 @@ def with_arguments(agent: AgentDefinition, order: StartOrder) -> StartOrder:
     """
     if agent.runner != "flow":
         if order.arguments is not None:
-            raise BadArgument(f"Agent {agent.name} is no flow and takes no arguments: give it a prompt.")
+            names = shorten(", ".join(order.arguments))
+            raise BadArgument(
+                f"Agent {agent.name} is no flow: it takes a prompt, and no arguments ({names})."
+            )
         return order
     given = dict(order.arguments or {})
     if not isinstance(agent.input_schema, dict):  # the fault of its file is why its run will be refused

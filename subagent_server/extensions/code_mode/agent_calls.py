@@ -9,10 +9,10 @@ import math
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, validate_call
+from pydantic import ConfigDict, ValidationError, validate_call
 
 from subagent_server.extensions.code_mode.flow_record import FlowRecord
 from subagent_server.extensions.code_mode.identity import Fate, Identities, call_digest, digest, fate_of
@@ -55,7 +55,8 @@ _MOST_QUESTIONS = MAX_OPEN_QUESTIONS - 1
 """How many questions of a program and its agents are open at once; `ask_parent` of code mode has one more."""
 _MOST_PHASE = 200
 _MOST_LOGGED = 4_000
-_STRICT = ConfigDict(extra="forbid", strict=True)
+_checked = validate_call(config=ConfigDict(strict=True))
+"""What a program sends is data: it may write anything."""
 _CUT_TOOL = (
     "It is not known what this call did, because the run ended meanwhile, and it was not repeated: look what "
     "is there. `subagent continue --retry-failed` makes it again."
@@ -71,38 +72,15 @@ class _Failed(Exception):
         self.answer = answer
 
 
-class _Order(BaseModel):
-    """A call as a program describes it. It is data: the program may write anything."""
-
-    model_config = _STRICT
-
-    agent: str
-    prompt: str = ""
-    arguments: dict[str, Any] | None = None
-    inputs: list[str] = Field(default_factory=list)
-    label: str | None = None
-    cwd: str | None = None
-    key: str | None = None
-    fresh: bool = False
-
-
-@dataclass
-class _Call:
-    """A call with its identity; `run_id` is its run when that is known.
-
-    `forwarded` are its questions to whoever answers this run, `left` is one that the program leaves to them,
-    and `trouble` is why one of these cannot be asked, or why that ends the run.
-    """
+@dataclass(frozen=True)
+class _Planned:
+    """A call with its identity, as it was when the program described it."""
 
     order: StartOrder
     agent: AgentDefinition
     identity: str
     fresh: bool
     phase: str | None
-    run_id: str | None = None
-    forwarded: set[str] = field(default_factory=set)
-    left: str | None = None
-    trouble: Exception | None = None
 
 
 class AgentCalls:
@@ -125,8 +103,11 @@ class AgentCalls:
         before = [self._store.paths.run(each).code.below(_PROGRAM) for each in chain]
         self._record = FlowRecord(record, masker, before if self._is_flow else ())
         self._known = self._runs_on_record(chain)
-        self._calls: list[_Call] = []
+        self._calls: list[_Planned] = []
         self._room = MOST_PLANNED
+        self._runs: set[str] = set()
+        self._forwarded: set[tuple[str, str]] = set()
+        self._troubles: dict[str, Exception] = {}
         self._definitions: dict[str, AgentDefinition] = {}
         self._identities = Identities()
         self._phase: str | None = None
@@ -137,17 +118,16 @@ class AgentCalls:
         self._merging = asyncio.Lock()
         self._starting: dict[str, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        own = (self.plan, self.start, self.result, self.answer, self.status, self.stop, self.merge)
-        others = (self.ask, self.log, self.phase, self.now, self.random)
+        of_calls = (self.plan, self.start, self.result, self.answer, self.status, self.stop)
+        others = (self.merge, self.ask, self.log, self.phase, self.now, self.random)
         self._functions: dict[str, Callable[..., Awaitable[Any]]] = {
-            each.__name__: validate_call(config=_STRICT)(each) for each in (*own, *others)
+            each.__name__: _checked(each) for each in (*of_calls, *others)
         }
 
     @property
-    def table(self) -> list[tuple[str, list[str] | None]]:
-        """The names of the agents as functions, with the parameters of flows."""
-        schemas: dict[str, Any] = {name: agent.input_schema for name, agent in self._by_function.items()}
-        return [(name, list(schema["properties"]) if schema else None) for name, schema in schemas.items()]
+    def names(self) -> list[str]:
+        """The names of the agents as functions."""
+        return list(self._by_function)
 
     async def reply(self, function: str, arguments: dict[str, Any]) -> Answer:
         """Answer one record of the program.
@@ -180,43 +160,57 @@ class AgentCalls:
 
     # -- a call: what it is, what becomes of it, how it ends
 
-    async def plan(self, **order: Any) -> int:
+    async def plan(self, agent: str, given: dict[str, Any]) -> int:
         """Check a call and give it its identity; return its number."""
-        given = _Order.model_validate(order)
-        self._room -= len(given.model_dump_json())
+        self._room -= len(str(given))
         if self._room < 0:
             raise BadArgument(
                 f"The calls of agents of one program may take {MOST_PLANNED >> 20} MiB in all: name large "
                 "texts to them as files in `inputs`."
             )
         async with self._planning:  # equal calls are numbered in their order
-            self._calls.append(await asyncio.to_thread(self._planned, given))
+            self._calls.append(await asyncio.to_thread(self._planned, agent, **given))
             return len(self._calls) - 1
 
-    def _planned(self, order: _Order) -> _Call:
-        if order.agent not in self._by_function:
-            known = choices("agents", order.agent, sorted(self._by_function))
-            raise BadArgument(f"This run may not start {order.agent[:80]}: {known}.")
-        agent = self._definition(self._by_function[order.agent].name)
-        wanted = StartOrder(**order.model_dump(exclude={"agent", "key", "fresh"}), agent=agent.name)
-        wanted = with_arguments(agent, wanted)
-        if not (prompt := wanted.prompt).strip():
-            raise BadArgument(f"agents.{order.agent}() needs a prompt: say what the agent shall do.")
+    @_checked
+    def _planned(
+        self,
+        function: str,
+        /,
+        *,
+        inputs: list[str] | None = None,
+        label: str | None = None,
+        cwd: str | None = None,
+        key: str | None = None,
+        fresh: bool = False,
+        **own: Any,
+    ) -> _Planned:
+        if function not in self._by_function:
+            known = choices("agents", function, self.names)
+            raise BadArgument(f"This run may not start {function[:80]}: {known}.")
+        agent = self._definition(self._by_function[function].name)
+        is_flow = agent.runner == "flow"
+        prompt = "" if is_flow else own.pop("prompt", "")
+        if not is_flow and not (isinstance(prompt, str) and prompt.strip()):
+            raise BadArgument(
+                f"agents.{function}() needs a prompt: a text that says what the agent shall do."
+            )
+        order = StartOrder(agent.name, prompt, inputs or [], cwd, label, arguments=own or None)
+        order = with_arguments(agent, order)
         directories = directories_of(self._service, self._store.read(self._run.run_id))
-        cwd = cwd_of_agent(self._service, agent) or cwd_of_child(self._service, order.cwd, directories)
-        inputs = [file.data for file in check_inputs(order.inputs, cwd, directories)]
+        place = cwd_of_agent(self._service, agent) or cwd_of_child(self._service, cwd, directories)
+        files = [file.data for file in check_inputs(order.inputs, place, directories)]
         base = None
         if agent.isolation == "worktree":
             # today's HEAD is the base of a new call alone: a call on record has the base that it had
-            plain = digest("base", call_digest(agent, prompt, inputs, order.cwd, None))
-            name = f"base {self._identities.of(plain, order.key)}"
+            plain = digest("base", call_digest(agent, order.prompt, files, cwd, None))
+            name = f"base {self._identities.of(plain, key)}"
             if self._record.line(name) is None:
-                self._record.write(name, value=base_of_worktree(self._service, agent, cwd))
+                self._record.write(name, value=base_of_worktree(self._service, agent, place))
             base = (self._record.line(name) or {}).get("value")
-        identity = self._identities.of(call_digest(agent, prompt, inputs, order.cwd, base), order.key)
-        flow = self._options if agent.runner == "flow" else None
-        wanted = replace(wanted, call_id=identity, base=base, flow=flow)
-        return _Call(wanted, agent, identity, order.fresh, self._phase)
+        identity = self._identities.of(call_digest(agent, order.prompt, files, cwd, base), key)
+        order = replace(order, call_id=identity, base=base, flow=self._options if is_flow else None)
+        return _Planned(order, agent, identity, fresh, self._phase)
 
     def _definition(self, name: str) -> AgentDefinition:
         """Return an agent as it is now. A thousand calls share one definition, until its file changes."""
@@ -225,34 +219,26 @@ class AgentCalls:
             self._definitions[name] = found
         return self._definitions[name]
 
-    def _call(self, number: int) -> _Call:
-        if not 0 <= number < len(self._calls):
-            raise BadArgument("There is no such call.")
-        return self._calls[number]
-
-    def _run_of(self, number: int) -> str:
-        if (run_id := self._call(number).run_id) is None:
-            raise BadArgument("The call was not started.")
-        return run_id
-
     async def start(self, call: int) -> str:
         """Give a call its run: the one on record, one that continues that, or a new one; return its id."""
-        planned = self._call(call)
+        if not 0 <= call < len(self._calls):
+            raise BadArgument("There is no such call.")
+        planned = self._calls[call]
         async with self._starting.setdefault(planned.identity, asyncio.Lock()):  # of equal keys, one starts
-            if planned.run_id is None:
-                fate, previous = await self._fate(planned)
-                if previous is not None and fate in (Fate.RECORDED, Fate.RUNNING):
-                    run_id = previous.run_id
-                elif self._options.dry_run:
-                    self._journal(planned, fate, None if previous is None else previous.run_id)
-                    raise _Failed(_WOULD_BE_NEW)
-                else:
-                    run_id = await self._begun(planned, previous if fate is Fate.RESUMED else None)
-                planned.run_id = self._known[planned.identity] = run_id
-                self._journal(planned, fate, run_id)
-            return planned.run_id
+            fate, previous = await self._fate(planned)
+            if previous is not None and fate in (Fate.RECORDED, Fate.RUNNING):
+                run_id = previous.run_id
+            elif self._options.dry_run:
+                self._journal(planned, fate, None if previous is None else previous.run_id)
+                raise _Failed(_WOULD_BE_NEW)
+            else:
+                run_id = await self._begun(planned, previous if fate is Fate.RESUMED else None)
+            self._known[planned.identity] = run_id
+            self._runs.add(run_id)
+            self._journal(planned, fate, run_id)
+            return run_id
 
-    async def _fate(self, planned: _Call) -> tuple[Fate, RunMeta | None]:
+    async def _fate(self, planned: _Planned) -> tuple[Fate, RunMeta | None]:
         """Return what becomes of a call, and the run that is on record for it."""
         known = self._known.get(planned.identity)
         if known is None or planned.fresh:
@@ -266,6 +252,8 @@ class AgentCalls:
         has_begun = meta.started_at is not None
         if planned.agent.runner == "messages":
             has_begun = await asyncio.to_thread(self._store.paths.run(known).transcript.exists)
+        if meta.status.is_terminal and not has_begun and meta.continues_run_id is not None:
+            return Fate.RESUMED, meta  # the turns of the run that it was to continue are paid
         code = meta.error.code if meta.error is not None else None
         retry = self._options.retry_failed
         if planned.agent.runner == "flow" and has_begun and meta.status.is_terminal:
@@ -275,7 +263,7 @@ class AgentCalls:
                 return Fate.RESUMED, meta
         return fate_of(meta.status, code, has_begun=has_begun, is_ours=is_ours, retry_failed=retry), meta
 
-    async def _begun(self, planned: _Call, previous: RunMeta | None) -> str:
+    async def _begun(self, planned: _Planned, previous: RunMeta | None) -> str:
         """Start or continue a run. Of those with equal prefixes the others wait for the first."""
         if planned.agent.runner != "messages":
             return await self._started(planned, previous)
@@ -306,7 +294,7 @@ class AgentCalls:
         finally:
             filled.set()
 
-    async def _started(self, planned: _Call, previous: RunMeta | None) -> str:
+    async def _started(self, planned: _Planned, previous: RunMeta | None) -> str:
         """Start a run, or continue one, as soon as the tree has room for it."""
         new = planned.order
 
@@ -324,28 +312,29 @@ class AgentCalls:
                 except TreeFull:
                     await asyncio.sleep(_ROOM_SECONDS)
 
-    async def result(self, call: int, asks: bool) -> Answer:
+    async def result(self, runId: str, asks: bool) -> Answer:
         """Return the result of a run when it has ended, or, if the program `asks` for it, its question."""
-        run_id, planned = self._run_of(call), self._call(call)
 
         def news(run: Observed) -> Answer | Message | None:
-            if planned.trouble is not None:
-                raise planned.trouble
+            if runId in self._troubles:
+                raise self._troubles[runId]
             if run.meta.status.is_terminal:
-                return self._outcome(run, planned)
-            return next((each for each in run.meta.pending if each.message_id not in planned.forwarded), None)
+                return self._outcome(run)
+            return next(
+                (each for each in run.meta.pending if (runId, each.message_id) not in self._forwarded), None
+            )
 
         with self._run.waiting():
             while True:
-                found: Answer | Message = await self._until(run_id, news)
+                found: Answer | Message = await self._until(self._ours(runId), news)
                 if not isinstance(found, Message):
                     return found
-                if asks and found.message_id != planned.left:
-                    asked = {"messageId": found.message_id, "question": found.question_content}
-                    return {"question": {**asked, "options": found.options}}
-                self._forward(planned, found)
+                if asks:
+                    options = {"options": found.options, "messageId": found.message_id}
+                    return {"question": found.question_content, **options}
+                self._forward(runId, found)
 
-    def _outcome(self, observed: Observed, planned: _Call) -> Answer:
+    def _outcome(self, observed: Observed) -> Answer:
         """Return the result of a run that has ended. Raises _Failed."""
         meta = observed.meta
         result = self._store.read_result(meta.run_id)
@@ -356,16 +345,18 @@ class AgentCalls:
         view = run_view(self._store, observed, AS_TOOLS, self._caller).to_wire()
         code = meta.error.code if meta.error is not None else meta.status.value
         why = meta.error.message if meta.error is not None else meta.summary or "no reason was given"
-        words = f"Run {meta.run_id} of {planned.agent.name} ended with {code}: {why}"
+        words = f"Run {meta.run_id} of {meta.agent_name} ended with {code}: {why}"
         raise _Failed({"error": words, "failed": code, "view": view})
 
-    async def answer(self, call: int, messageId: str, answer: str | None) -> None:
+    async def answer(self, runId: str, messageId: str, answer: str | None) -> None:
         """Answer a question of a run; None leaves it to whoever answers this run."""
-        run_id, planned = self._run_of(call), self._call(call)
+        message = (await self._look(self._ours(runId))).meta.message(messageId)
+        if message is None:
+            raise BadArgument("There is no such question.")
         if answer is None:
-            planned.left = messageId
+            self._forward(runId, message)
         else:
-            await asyncio.to_thread(self._answered, run_id, messageId, answer)
+            await asyncio.to_thread(self._answered, runId, messageId, answer)
 
     def _answered(self, run_id: str, message_id: str, answer: str) -> None:
         try:
@@ -374,19 +365,22 @@ class AgentCalls:
             if any(each.message_id == message_id for each in observe(self._store, run_id).meta.pending):
                 raise
 
-    def _forward(self, planned: _Call, message: Message) -> None:
+    def _forward(self, run_id: str, message: Message) -> None:
         """Ask whoever answers this run what a child asks, and give it the answer."""
-        planned.forwarded.add(message.message_id)
+        if (run_id, message.message_id) in self._forwarded:
+            return
+        self._forwarded.add((run_id, message.message_id))
 
         async def forwarded() -> None:
-            label = f" ({planned.order.label})" if planned.order.label else ""
-            question = f"{planned.agent.name}{label} asks: {message.question_content}"
             try:
+                meta = (await self._look(run_id)).meta
+                label = f" ({meta.label})" if meta.label else ""
+                question = f"{meta.agent_name}{label} asks: {message.question_content}"
                 answer = await self._asked(cut(question, MAX_QUESTION_CHARACTERS), message.options)
-                if answer is not None and planned.run_id is not None:
-                    await asyncio.to_thread(self._answered, planned.run_id, message.message_id, answer)
+                if answer is not None:
+                    await asyncio.to_thread(self._answered, run_id, message.message_id, answer)
             except (SubagentError, RunOver) as error:
-                planned.trouble = error
+                self._troubles[run_id] = error
 
         self._in_background(forwarded())
 
@@ -395,14 +389,20 @@ class AgentCalls:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def status(self, call: int) -> str:
+    async def status(self, runId: str) -> str:
         """Return the status of a run."""
-        return (await self._look(self._run_of(call))).meta.status.value
+        return (await self._look(self._ours(runId))).meta.status.value
 
-    async def stop(self, call: int) -> None:
+    async def stop(self, runId: str) -> None:
         """Stop a run."""
-        run_id = self._run_of(call)
+        run_id = self._ours(runId)
         await asyncio.to_thread(lambda: stop(self._service, run_id, "its program stopped it", self._caller))
+
+    def _ours(self, run_id: str) -> str:
+        """Return the id of a run that a call of this program has."""
+        if run_id not in self._runs:
+            raise BadArgument("No call of this program has such a run.")
+        return run_id
 
     async def _look(self, run_id: str) -> Observed:
         return await asyncio.to_thread(observe, self._store, run_id)
@@ -496,7 +496,7 @@ class AgentCalls:
                         found[identity] = child
         return found
 
-    def _journal(self, planned: _Call, fate: Fate, run_id: str | None) -> None:
+    def _journal(self, planned: _Planned, fate: Fate, run_id: str | None) -> None:
         facts = {"label": planned.order.label, "phase": planned.phase, "calledRunId": run_id}
         known = {name: value for name, value in facts.items() if value is not None}
         self._run.record(

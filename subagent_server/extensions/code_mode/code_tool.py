@@ -140,7 +140,7 @@ class Programs:
             self.functions.catalogue.types,
             clock,
             calls.answer,
-            agents.table if agents is not None else [],
+            agents.names if agents is not None else [],
             flow,
         )
         mark = f"{setup.run.run_id}/{record.number}"

@@ -18,9 +18,10 @@ The host (`execution.Channel`) trusts them no more than the code itself, which c
 
 from __future__ import annotations
 
-import _ast
+import ast
 import builtins
 import json
+import linecache
 import os
 import signal
 import sys
@@ -35,9 +36,7 @@ _OWN = "<code mode>"
 _ADJUSTMENT = "/proc/self/oom_score_adj"
 _MOST_THREADS = 32
 _MOST_AT_ONCE = 256
-_TOP_LEVEL_AWAIT = 0x2000
 _FUTURE_ANNOTATIONS = 0x1000000
-_TREE = 0x400
 _MOST_RESULT = 4_000_000
 _MOST_WHY = 4_000
 _MOST_LOGGED = 100_000
@@ -205,26 +204,23 @@ class RemoteTool:
 
     def __call__(self, *positional: Any, **given: Any) -> Any:
         given = {name: value for name, value in given.items() if value is not ...}
-        fault = self.fault(bool(positional), given)
-        if fault is not None:
-            raise TypeError(fault)
+        self.check(bool(positional), given)
         return self._line.call(self.__name__, {self._keys.get(n, n): value for n, value in given.items()})
 
-    def fault(self, positional: bool, given: Any) -> str | None:
-        """Return what is wrong with a call with these names of arguments; None among them: more follow."""
+    def check(self, positional: bool, given: Any) -> None:
+        """Raise TypeError unless a call may have these names of arguments; None among them: more follow."""
         unknown = [] if self._more else [name for name in given if name and name not in self._keys]
         missing = [] if None in given else [name for name in self._required if name not in given]
         if positional:
-            return f"{self.__name__}() takes its arguments by name: {self._takes()}"
-        if unknown:
-            return f"{self.__name__}() has no argument {unknown[0]!r}; it takes {self._takes()}"
-        if missing:
-            return f"{self.__name__}() needs the argument {missing[0]!r}; it takes {self._takes()}"
-        return None
-
-    def _takes(self) -> str:
+            wrong = "takes its arguments by name"
+        elif unknown:
+            wrong = f"has no argument {unknown[0]!r}"
+        elif missing:
+            wrong = f"needs the argument {missing[0]!r}"
+        else:
+            return
         names = [name if name in self._required else f"{name} (optional)" for name in self._keys]
-        return ", ".join(names) or "none"
+        raise TypeError(f"{self.__name__}() {wrong}; it takes {', '.join(names) or 'none'}")
 
     def __repr__(self) -> str:
         return f"<tool {self.__name__}>"
@@ -264,9 +260,10 @@ class Printed(str):
 class Call:
     """One call of an agent. Nothing happens before it is started, by `start()`, `result()` or `gather`."""
 
-    def __init__(self, line: Line, order: dict[str, Any], on_question: Any) -> None:
+    def __init__(self, line: Line, agent: str, given: dict[str, Any], on_question: Any) -> None:
         self._line = line
-        self._order = order
+        self._agent = agent
+        self._given = given
         self._on_question = on_question
         self._number: int | None = None
         self._started = threading.Lock()
@@ -275,7 +272,7 @@ class Call:
     def plan(self) -> None:
         """Have the host check the call and give it its identity: equal calls are told apart by order."""
         if self._number is None:
-            self._number = self._line.call("@plan", self._order)
+            self._number = self._line.call("@plan", {"agent": self._agent, "given": self._given})
 
     def start(self) -> Call:
         """Start the run, or find the one that is on record; wait while too many runs are at work."""
@@ -287,16 +284,11 @@ class Call:
 
     def result(self) -> Any:
         """Wait for the end of the run and return its result. Raises RunFailed."""
-        self.start()
-        while True:
-            asks = self._on_question is not None
-            reply = self._line.call("@result", {"call": self._number, "asks": asks})
-            if "question" not in reply:
-                break
-            question = reply["question"]
-            answer = self._on_question(question["question"], question.get("options"))
-            given = {"call": self._number, "messageId": question["messageId"]}
-            self._line.call("@answer", {**given, "answer": None if answer is None else str(answer)})
+        run, asks = {"runId": self.start().run_id}, self._on_question is not None
+        while "question" in (reply := self._line.call("@result", {**run, "asks": asks})):
+            answer = self._on_question(reply["question"], reply["options"])
+            given = {"messageId": reply["messageId"], "answer": None if answer is None else str(answer)}
+            self._line.call("@answer", {**run, **given})
         if "text" not in reply:
             return reply["value"]
         text = Text(reply["text"])
@@ -310,41 +302,30 @@ class Call:
         """The status of the run, such as `running`; `planned` before it is started."""
         status: str = "planned"
         if self.run_id is not None:
-            status = self._line.call("@status", {"call": self._number})
+            status = self._line.call("@status", {"runId": self.run_id})
         return status
 
     def stop(self) -> None:
         """Stop the run."""
         if self.run_id is not None:
-            self._line.call("@stop", {"call": self._number})
+            self._line.call("@stop", {"runId": self.run_id})
 
     def __repr__(self) -> str:
-        return f"<call of {self._order['agent']}: {self.run_id or 'not started'}>"
+        return f"<call of {self._agent}: {self.run_id or 'not started'}>"
 
 
 class Agent:
-    """An agent that the run may start, as a function."""
+    """An agent that the run may start, as a function. The host knows which arguments it takes."""
 
-    def __init__(self, line: Line, name: str, parameters: list[str] | None) -> None:
+    def __init__(self, line: Line, name: str) -> None:
         self.__name__ = name
         self._line = line
-        self._parameters = parameters
 
     def call(self, *positional: Any, on_question: Any = None, **given: Any) -> Call:
         """Describe a call."""
-        own = ("prompt",) if self._parameters is None else tuple(self._parameters)
-        takes = (*own, "inputs", "label", "cwd", "key", "fresh", "on_question")
-        unknown = [name for name in given if name not in takes]
-        if positional or unknown:
-            wrong = f"has no argument {unknown[0]!r}" if unknown else "takes its arguments by name"
-            raise TypeError(f"agents.{self.__name__}() {wrong}; it takes {', '.join(takes)}")
-        order: dict[str, Any] = {"agent": self.__name__}
-        for name, value in given.items():
-            if self._parameters is not None and name in self._parameters:
-                order.setdefault("arguments", {})[name] = value
-            else:
-                order[name] = value
-        return Call(self._line, order, on_question)
+        if positional:
+            raise TypeError(f"agents.{self.__name__}() takes its arguments by name, such as prompt=...")
+        return Call(self._line, self.__name__, given, on_question)
 
     def start(self, *positional: Any, **given: Any) -> Call:
         """Start a call and return it."""
@@ -416,7 +397,7 @@ def _is_fatal(error: BaseException) -> bool:
     return getattr(error, "code", None) != "dry_run"
 
 
-def module_of(line: Line, names: dict[str, Any], agents: list[tuple[str, list[str] | None]]) -> Any:
+def module_of(line: Line, names: dict[str, Any], agents: list[str]) -> Any:
     """Return the module `subagent`: the agents that may be started, and what programs of agents need."""
 
     def ask(question: str, options: list[str] | None = None) -> str | None:
@@ -450,8 +431,7 @@ def module_of(line: Line, names: dict[str, Any], agents: list[tuple[str, list[st
     own = (ask, log, phase, merge, now, random, gather, RunFailed, ToolError, Text)
     vars(module).update({each.__name__: each for each in own})
     module.agents = Agents("agents")
-    for name, parameters in agents:
-        vars(module.agents)[name] = Agent(line, name, parameters)
+    vars(module.agents).update({name: Agent(line, name) for name in agents})
     return module
 
 
@@ -497,34 +477,20 @@ def names_of(line: Line, table: list[Any], types: list[str]) -> dict[str, Any]:
 
 def _calls_run(tree: Any) -> bool:
     """Whether the code defines `run()`, without arguments, and leaves it to us to call it."""
-    definitions = ("FunctionDef", "AsyncFunctionDef")
-    found = [node for node in tree.body if type(node).__name__ in definitions and node.name == "run"]
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [node for node in tree.body if isinstance(node, functions) and node.name == "run"]
     if not found:
         return False
     given = found[-1].args
     needed: int = (
         len(given.posonlyargs) + len(given.args) - len(given.defaults) + given.kw_defaults.count(None)
     )
-    others = [node for node in tree.body if type(node).__name__ not in (*definitions, "ClassDef")]
-    return needed == 0 and all(
-        type(node).__name__ != "Name" or node.id != "run" for node in _with_parts(others)
-    )
+    others = [node for node in tree.body if not isinstance(node, (*functions, ast.ClassDef))]
+    parts = [part for node in others for part in ast.walk(node)]
+    return needed == 0 and not any(isinstance(part, ast.Name) and part.id == "run" for part in parts)
 
 
-def _with_parts(nodes: list[Any]) -> list[Any]:
-    """Return these parts of the code with all that they contain."""
-    found = []
-    todo = [*nodes]
-    while todo:
-        found.append(node := todo.pop())
-        for value in vars(node).values():
-            todo += [
-                each for each in (value if isinstance(value, list) else [value]) if hasattr(each, "_fields")
-            ]
-    return found
-
-
-def _check_calls(tree: Any, names: dict[str, Any], source: str) -> None:
+def _check_calls(tree: Any, names: dict[str, Any]) -> None:
     """Find calls of tools that cannot go well before any of the code runs: the others may have effects.
 
     What the code gives a meaning of its own, wherever it does, is not checked.
@@ -532,29 +498,33 @@ def _check_calls(tree: Any, names: dict[str, Any], source: str) -> None:
     Raises:
         WrongCall: there is no such tool, or it does not take these arguments.
     """
-    nodes = _with_parts([tree])
-    own = {each.id for each in nodes if type(each).__name__ == "Name" and type(each.ctx).__name__ != "Load"}
-    for each in nodes:
-        if type(each).__name__ != "keyword":
-            given = (getattr(each, field, None) for field in ("name", "asname", "arg", "rest"))
-            own.update(name.partition(".")[0] for name in given if isinstance(name, str))
-    calls = [each for each in nodes if type(each).__name__ == "Call"]
-    for call in sorted(calls, key=lambda each: (each.lineno, each.col_offset)):
-        is_attribute = type(call.func).__name__ == "Attribute"
-        name = call.func.value if is_attribute else call.func
-        meant = None if type(name).__name__ != "Name" or name.id in own else names.get(name.id)
-        fault = None
+    own: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            own.add(node.id)
+        elif not isinstance(node, ast.keyword):  # definitions, imports, parameters and patterns
+            bound = (getattr(node, field, None) for field in ("name", "asname", "arg", "rest"))
+            own.update(name.partition(".")[0] for name in bound if isinstance(name, str))
+    tools = {} if "*" in own else {name: each for name, each in names.items() if name not in own}
+    for call in ast.walk(tree):
+        if not isinstance(call, ast.Call):
+            continue
         try:
-            if is_attribute and isinstance(meant, Namespace):
-                meant = getattr(meant, call.func.attr)
-            if isinstance(meant, RemoteTool) and "*" not in own:
-                positional = any(type(each).__name__ != "Starred" for each in call.args)
-                fault = meant.fault(positional, [each.arg for each in call.keywords])
-        except AttributeError as error:
-            fault = str(error)
-        if fault is not None:
-            line = source.splitlines()[call.lineno - 1]
-            raise WrongCall(fault, (FILE, call.lineno, call.col_offset + 1, line))
+            tool = _named_tool(call.func, tools)
+            if isinstance(tool, RemoteTool):
+                positional = any(not isinstance(each, ast.Starred) for each in call.args)
+                tool.check(positional, [each.arg for each in call.keywords])
+        except (AttributeError, TypeError) as error:
+            line = linecache.getline(FILE, call.lineno)
+            raise WrongCall(str(error), (FILE, call.lineno, call.col_offset + 1, line)) from None
+
+
+def _named_tool(function: Any, tools: dict[str, Any]) -> Any:
+    """Return what a part of the code names. Raises AttributeError: a server has no such tool."""
+    if isinstance(function, ast.Name):
+        return tools.get(function.id)
+    space = _named_tool(function.value, tools) if isinstance(function, ast.Attribute) else None
+    return getattr(space, function.attr) if isinstance(space, Namespace) else None
 
 
 def _with_value(tree: Any) -> None:
@@ -562,18 +532,24 @@ def _with_value(tree: Any) -> None:
     if tree.body and type(tree.body[-1]).__name__ == "Expr":
         last = tree.body[-1]
         place = {field: getattr(last, field) for field in last._attributes}
-        target = _ast.Name(id=" value", ctx=_ast.Store(), **place)
-        tree.body[-1] = _ast.Assign(targets=[target], value=last.value, **place)
+        target = ast.Name(id=" value", ctx=ast.Store(), **place)
+        tree.body[-1] = ast.Assign(targets=[target], value=last.value, **place)
 
 
 def _run(source: str, names: dict[str, Any], flow: dict[str, Any] | None) -> tuple[dict[str, Any], int]:
     """Run the code; return the record of its end and the exit code. `flow` are the arguments of a flow."""
-    flags = _TOP_LEVEL_AWAIT | _FUTURE_ANNOTATIONS
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | _FUTURE_ANNOTATIONS
+    linecache.cache[FILE] = (
+        len(source),
+        None,
+        source.splitlines(True),
+        FILE,
+    )  # for tracebacks: it is no file
     try:
-        tree: Any = compile(source, FILE, "exec", flags | _TREE, dont_inherit=True)
+        tree: Any = compile(source, FILE, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
         calls_run = flow is None and _calls_run(tree)
         if flow is None:
-            _check_calls(tree, names, source)
+            _check_calls(tree, names)
             _with_value(tree)
         code = compile(tree, FILE, "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
@@ -581,7 +557,6 @@ def _run(source: str, names: dict[str, Any], flow: dict[str, Any] | None) -> tup
         print("Nothing was run.", file=sys.stderr)
         return {"end": 1, "why": why}, 1
     try:
-        _keep_source(source)
         space = _execute(code, names, "__main__" if flow is None else "flow")
         end = _returned(space["run"], flow) if flow is not None else {"end": 0}
         if calls_run:
@@ -638,13 +613,6 @@ def _exit_code(code: Any) -> tuple[dict[str, Any], int]:
         print(code, file=sys.stderr)
         return {"end": 1, "why": _short(str(code))}, 1
     return {"end": int(code != 0)}, code & 0xFF
-
-
-def _keep_source(source: str) -> None:
-    """Let tracebacks show the lines of the program, which is in no file here."""
-    import linecache
-
-    linecache.cache[FILE] = (len(source), None, source.splitlines(True), FILE)
 
 
 def _printed(error: BaseException) -> str:

@@ -210,6 +210,23 @@ def test_a_killed_flow_repeats_nothing_that_has_ended(world: World) -> None:
     assert len(world.store.children_of(second)) == 1
 
 
+def test_a_cut_call_goes_on_though_the_run_that_was_to_continue_it_never_began(world: World) -> None:
+    flow(world, body("return agents.worker(prompt='task a')"))
+    simulator = world.play(call("bash", command="true"), says("done", latency=3.0))
+    first = started(world)
+    wait_for(lambda: len(simulator.requests) == 2, BOUND, "the second turn")
+    (child,) = world.store.children_of(first)
+    processes.send_signal(world.worker(child), signal.SIGKILL)
+    world.failed(first)
+    world.agent(env={"A": "${NOT_SET_ANYWHERE}"})
+    second = again(world, first)
+    assert "config" in world.failed(second)[1]
+    world.agent()
+    third = again(world, second)
+    assert output(world, third) == "done" and states(world, third) == ["resumed"]
+    assert asked(simulator)["a"] == 3, "the turn that was cut is asked again, the one before it is not"
+
+
 def test_a_call_asks_what_it_is_known_by_though_its_agent_is_edited_meanwhile(world: World) -> None:
     edit = "import pathlib; file = pathlib.Path('../agents/worker.md')\nfile.open('a').write('More.')"
     lines = f"call = agents.worker.call(prompt='task a')\ncall.plan()\n{edit}\nreturn call()"
@@ -372,6 +389,18 @@ def test_questions_of_children_go_to_the_program_or_to_the_parent(world: World) 
     assert output(world, second).endswith("z") and not world.meta(second).messages
 
 
+def test_a_question_of_a_run_that_two_calls_share_is_asked_once(world: World) -> None:
+    flow(
+        world,
+        body("return ''.join(gather(*[agents.worker.call(prompt='task a', key='k') for _ in range(3)]))"),
+    )
+    world.play(asks("Which?"), says("done"))
+    run_id = started(world)
+    world.asking(run_id)
+    world.reply(run_id, "this")
+    assert output(world, run_id) == "donedonedone" and len(world.meta(run_id).messages) == 1
+
+
 def test_questions_of_children_are_open_side_by_side_and_end_the_flow_as_it_says(world: World) -> None:
     lines = "return ''.join(gather(*[agents.worker.call(prompt=f'task {n}') for n in range(3)]))"
     flow(world, body(lines, keys="LIMITS = {'askTimeoutSeconds': 3, 'onAskTimeout': 'fail'}"))
@@ -384,11 +413,12 @@ def test_questions_of_children_are_open_side_by_side_and_end_the_flow_as_it_says
 ATTEMPTS = {
     "__import__('not_here')": "No module named 'not_here'",
     "agents.nobody(prompt='x')": "agents has no agent 'nobody'; it has worker",
-    "line.call('@plan', {'agent': 'outsider', 'prompt': 'x'})": "This run may not start outsider",
-    "agents.worker(prompt='x', size=3)": "agents.worker() has no argument 'size'",
+    "line.call('@plan', {'agent': 'outsider', 'given': {}})": "This run may not start outsider",
+    "agents.worker(prompt='x', size=3)": "it takes a prompt, and no arguments ('size')",
     "agents.worker('x')": "agents.worker() takes its arguments by name",
     "agents.worker(prompt=' ')": "agents.worker() needs a prompt",
-    "agents.worker(prompt=3)": "prompt: Input should be a valid string",
+    "agents.worker(prompt=3)": "agents.worker() needs a prompt",
+    "agents.worker(prompt='x', inputs='a')": "inputs: Input should be a valid list",
     "agents.worker(prompt={1})": "plan(): the arguments have to be values of JSON",
     "agents.worker(prompt='x' * 5_000_000)": "plan(): the arguments have more than 4,194,304 bytes",
     "agents.worker(prompt='x', cwd='/etc')": "outside",
@@ -398,8 +428,9 @@ ATTEMPTS = {
     "merge('20260101-000000-000-aaaaaa')": "20260101-000000-000-aaaaaa",
     "line.call('@start', {'call': 7})": "There is no such call.",
     "line.call('@start', {'call': '0'})": "Input should be a valid integer",
-    "line.call('@result', {'call': agents.worker.call(prompt='x').plan() or 0, 'asks': 1})": "asks: ",
-    "line.call('@stop', {'call': 0})": "The call was not started.",
+    "line.call('@start', {'call': 0, 'more': 1})": "more: Unexpected keyword argument",
+    "line.call('@result', {'runId': 'x', 'asks': 1})": "asks: ",
+    "line.call('@stop', {'runId': '20260101-000000-000-aaaaaa'})": "No call of this program has such a run.",
     "line.call('@aclose', {})": "There is no function 'aclose' here.",
     "gather() + gather([]) + gather(x for x in ())": "[]",
     "phase(3)": "None",
