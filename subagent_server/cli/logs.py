@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import click
 
 from subagent_server.cli.console.app import Session, complete_runs, json_option, pass_session
-from subagent_server.cli.console.follow import watching
+from subagent_server.cli.console.follow import interrupts_kept, watching
 from subagent_server.cli.console.terminal import (
     OutputClosed,
     coloured,
@@ -358,19 +358,21 @@ class LogFollower:
             UnknownRun, UnreadableMeta, NotAllowed, StorageFailed: as reading a run does.
             ForeignRoot: a run has not ended and its root is foreign.
         """
-        while True:
-            self._changed.clear()
-            seen = [self._look(each) for each in self._runs.values() if not each.is_over]
-            self._add_children()
-            lines = ((id_, line) for id_, each in self._runs.items() for line in each.new_lines())
-            for run_id, line in lines if len(self._runs) == 1 else in_order(lines):
-                show(run_id, line)
-            if any(map(done, seen)) or all(each.is_over for each in self._runs.values()):
-                return seen[0]
-            if reader_is_gone():
-                raise OutputClosed
-            self._session.service.store.paths.check_ours()  # runs of a foreign root are not waited for
-            self._changed.wait(SLOW_POLL_SECONDS)
+        with interrupts_kept() as check_interrupt:
+            while True:
+                self._changed.clear()
+                seen = [self._look(each) for each in self._runs.values() if not each.is_over]
+                self._add_children()
+                lines = ((id_, line) for id_, each in self._runs.items() for line in each.new_lines())
+                for run_id, line in lines if len(self._runs) == 1 else in_order(lines):
+                    show(run_id, line)
+                if any(map(done, seen)) or all(each.is_over for each in self._runs.values()):
+                    return seen[0]
+                if reader_is_gone():
+                    raise OutputClosed
+                check_interrupt()
+                self._session.service.store.paths.check_ours()  # runs of a foreign root are not waited for
+                self._changed.wait(SLOW_POLL_SECONDS)
 
     def _look(self, followed: _Followed) -> Observed:
         run = followed.run

@@ -30,7 +30,7 @@ from subagent_server.cli.console.app import (
 from subagent_server.cli.console.follow import (
     exit_of_run,
     exit_of_started,
-    interrupts_held,
+    interrupts_kept,
     report_run,
     until_gone,
     wait_for,
@@ -418,7 +418,9 @@ def _prompt(given: str | None) -> str:
 
 def _started(session: Session, begin: Begin, how: AfterStart) -> ExitCode:
     """Start a run, do as `how` says, print the outcome and return the exit code."""
-    with interrupts_held() as release:  # until the id is known, by which the run can be watched or stopped
+    with interrupts_kept(
+        held=True
+    ) as release:  # until the id is known, by which the run can be watched or stopped
         run_id = begin().run_id
     log = log_next_to_result()
     with watching(session, run_id):

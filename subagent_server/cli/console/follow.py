@@ -73,15 +73,19 @@ def interrupted(sentence: str) -> EarlyExit:
 
 
 @contextmanager
-def interrupts_held() -> Iterator[Callable[[], None]]:
-    """Defer Ctrl-C while a short piece of work must not be interrupted.
+def interrupts_kept(*, held: bool = False) -> Iterator[Callable[[], None]]:
+    """Keep in mind that Ctrl-C came, and yield a function that raises KeyboardInterrupt then.
 
-    Yields a function that raises the deferred KeyboardInterrupt, to be called once the run id is known.
+    Python drops what a handler of signals raises in a finalizer, and each look at runs has hundreds: a loop
+    that only Ctrl-C ends asks by that function. With `held` nothing else raises it: a short piece of work is
+    not interrupted.
     """
     came: list[int] = []
 
     def remember(number: int, frame: FrameType | None) -> None:
         came.append(number)
+        if not held:
+            raise KeyboardInterrupt
 
     def release() -> None:
         if came:
@@ -152,16 +156,18 @@ def watch(session: Session, show: Callable[[], None]) -> NoReturn:
     changes, changed = Changes(session.service.store), threading.Event()
     heard = False
     try:
-        while True:
-            if not heard and session.service.store.paths.is_ours:  # watching must not create a runs root
-                changes.subscribe(lambda _: changed.set())
-                heard = True
-            changed.clear()
-            show()
-            threading.Event().wait(AT_MOST_EVERY_SECONDS)
-            if reader_is_gone():
-                raise OutputClosed
-            changed.wait(SLOW_POLL_SECONDS - AT_MOST_EVERY_SECONDS)
+        with interrupts_kept() as check_interrupt:
+            while True:
+                if not heard and session.service.store.paths.is_ours:  # watching must not create a runs root
+                    changes.subscribe(lambda _: changed.set())
+                    heard = True
+                changed.clear()
+                show()
+                check_interrupt()
+                threading.Event().wait(AT_MOST_EVERY_SECONDS)
+                if reader_is_gone():
+                    raise OutputClosed
+                changed.wait(SLOW_POLL_SECONDS - AT_MOST_EVERY_SECONDS)
     except KeyboardInterrupt:
         raise interrupted("only the watching has ended, the runs continue.") from None
     finally:
