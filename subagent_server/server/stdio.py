@@ -83,7 +83,7 @@ def claim() -> tuple[int, int]:
     From here on programs that are started read nothing, and prints go to stderr.
 
     Raises:
-        OSError: one of the two is closed.
+        OSError: there are too many open files.
     """
     incoming, outgoing = (fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for each in (_STDIN, _STDOUT))
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

@@ -50,9 +50,10 @@ def test_an_encoding_without_the_marks_gets_escapes_and_no_traceback(cli: Cli, e
     )
 
 
-def test_a_closed_stdout_is_not_an_error(cli: Cli) -> None:
+@pytest.mark.parametrize("words", ["ls >&-", "serve <&-", "serve </dev/null >&-"])
+def test_a_closed_stream_is_not_an_error(cli: Cli, words: str) -> None:
     cli.completed("aaaaaa")
-    line = f"{' '.join(PROGRAM)} ls >&-"
+    line = f"{' '.join(PROGRAM)} {words}"
     done = subprocess.run(
         ["bash", "-c", line], cwd=cli.home, env=cli.environment, capture_output=True, timeout=60, check=False
     )
