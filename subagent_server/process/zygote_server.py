@@ -31,6 +31,8 @@ TICK_SECONDS = 2.0
 """How often it checks whether it is still wanted."""
 STUCK_SECONDS = 60
 """A zygote that has not come round for so long is stuck, and the alarm ends it."""
+LOADING_SECONDS = 300
+"""The same while it loads, which takes 3 s of a processor: over a minute beside fifty that want two of them."""
 ORDER_SECONDS = 30.0
 """How long a child waits for its starter's order, and for the word to go."""
 SECRET_BYTES = 32
@@ -136,7 +138,7 @@ class Zygote:
         self._inode = os.stat(self._path).st_ino  # noqa: PTH116 - the name of a descriptor, not of a path
         self._listener.listen(1024)
         self._listener.setblocking(False)
-        signal.alarm(STUCK_SECONDS)
+        signal.alarm(LOADING_SECONDS)
         return True
 
     def _remove_leftovers(self) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server.process.zygote_client import PATIENT_SECONDS
 from subagent_server.run import processes, stderr
 from tests.helpers.processes import REPOSITORY, run_python
 from tests.helpers.wait import wait_for
@@ -44,6 +45,20 @@ def test_a_zygote_without_work_exits_and_removes_its_socket(place: TinyPlace) ->
     zygote = place.start(idle_seconds=0.5)
     wait_for(lambda: not processes.is_alive(zygote), BOUND, "its exit")
     assert list(place.directory.glob("*.sock")) == []
+
+
+LOADING = """
+    import signal, sys
+    from pathlib import Path
+    from subagent_server.process.zygote_server import Zygote
+
+    assert Zygote(Path(sys.argv[1]), sys.argv[2], 600).take_place()
+    print(signal.alarm(0))
+"""
+
+
+def test_a_zygote_may_load_as_long_as_shims_wait_for_it(place: TinyPlace) -> None:
+    assert float(run_python(LOADING, place.directory, place.name).stdout) >= PATIENT_SECONDS
 
 
 @pytest.mark.parametrize("point", ["zygote.asked", "zygote.forked"])
