@@ -32,7 +32,7 @@ TICK_SECONDS = 2.0
 STUCK_SECONDS = 60
 """A zygote that has not come round for so long is stuck, and the alarm ends it."""
 LOADING_SECONDS = 300
-"""The same while it loads, which takes 3 s of a processor: over a minute beside fifty that want two of them."""
+"""The same while it loads: that takes 3 s of a processor, so over a minute where fifty share two of them."""
 ORDER_SECONDS = 30.0
 """How long a child waits for its starter's order, and for the word to go."""
 SECRET_BYTES = 32
