@@ -37,16 +37,19 @@ def visible(text: str, kept: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        c
-        if c.isprintable() or c in kept or (c in _JOINERS and _joins(text, at))
-        else c.encode("unicode_escape").decode("ascii")
+        c if c.isprintable() or c in kept or joins(text, at) else c.encode("unicode_escape").decode("ascii")
         for at, c in enumerate(text)
     )
 
 
-def _joins(text: str, at: int) -> bool:
+def joins(text: str, at: int) -> bool:
+    """Whether the character there is a joiner between two characters that it can join."""
     around = text[max(at - 1, 0) : at] + text[at + 1 : at + 2]
-    return len(around) == 2 and all(any(low <= c <= high for low, high in _JOINED) for c in around)
+    return (
+        text[at] in _JOINERS
+        and len(around) == 2
+        and all(any(low <= c <= high for low, high in _JOINED) for c in around)
+    )
 
 
 MOST_NAMED = 20

@@ -27,7 +27,8 @@ from tests.worktrees.repository import Repository
 PICTURES = REPOSITORY / "docs" / "pictures"
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(1)> [x](javascript:alert(1)) "
-    "![p](https://evil.example/p.png) \x1b[31mred\x1b[0m\a \u202egnp.exe\u200b \x00"
+    "![p](https://evil.example/p.png) a\u200db \u0645\u06cc\u200c\u062e \x1b[31mred\x1b[0m\a "
+    "\u202egnp.exe\u200b \x00"
 )
 
 
@@ -126,7 +127,9 @@ def test_what_runs_say_is_shown_as_text_and_does_nothing(world: World, open_page
             page.get_by_role("link", name=part).click()
             expect(page.locator(".part")).to_contain_text("alert(1)")
             text = str(page.evaluate("document.title + document.documentElement.outerHTML"))
+            assert "a⟨U+200D⟩b \u0645\u06cc\u200c\u062e" in text, part
             assert not {"\u202e", "\u200b", "\x1b", "\a"} & set(text), part
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), part
         assert page.locator("main script, main img, main iframe").count() == 0
         assert page.locator('a[href^="javascript" i]').count() == 0
 

@@ -9,6 +9,8 @@ from tests.helpers.world import World
 HOSTILE = (
     "<script>x()</script><img src=x onerror=x()> \x1b[31m \u202e [x](javascript:x()) **bold** </pre></style>"
 )
+JOINED = "\u0645\u06cc\u200c\u062e \U0001f469\u200d\U0001f467"
+"""Words and pictures whose joiners are no trick."""
 SECRET = "sk-this-is-the-secret-of-the-test-0123456789"
 
 
@@ -29,7 +31,9 @@ class Elements(HTMLParser):
 
 def test_a_run_becomes_one_file_without_scripts_secrets_and_addresses(world: World) -> None:
     world.agent("worker", prompt="x")
-    world.play(shell(f"echo '{HOSTILE[:40]}'"), asks(HOSTILE), says(f"{HOSTILE}\n\n- {SECRET}"))
+    world.play(
+        shell(f"echo '{HOSTILE[:40]}'"), asks(HOSTILE), says(f"{HOSTILE} a\u200db {JOINED}\n\n- {SECRET}")
+    )
     run_id = world.start(HOSTILE.replace("\x1b", ""), label=HOSTILE[:60].replace("\x1b", ""))
     world.asking(run_id)
     world.reply(run_id, f"yes {HOSTILE}")
@@ -42,6 +46,7 @@ def test_a_run_becomes_one_file_without_scripts_secrets_and_addresses(world: Wor
     assert not any(name.startswith("on") for name in found.attributes)
     assert "javascript:" not in str(found.attributes.get("href"))
     assert SECRET not in text and "\x1b" not in text and "\u202e" not in text
+    assert f"a⟨U+200D⟩b {JOINED}" in text
     assert "<strong>bold</strong>" in text and "default-src 'none'" in text and "? q1:" in text
     again = world.cli("export", run_id, "--html", "-o", "run.html")
     assert again.returncode == 2 and "is there already" in again.stderr

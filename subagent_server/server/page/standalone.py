@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any
 
-from subagent_server.run.errors import SubagentError
+from subagent_server.run.errors import SubagentError, joins
 from subagent_server.server.page.markdown import Node
 from subagent_server.server.page.page_app import STATIC, RunPage
 from subagent_server.verbs.access import Caller
@@ -65,7 +65,7 @@ class StandalonePage:
 
     def _text(self, text: Any) -> str:
         """Return a text of the run for HTML: masked, with control characters shown, escaped."""
-        return escape("".join(map(_visible, self._masker.text(str(text)))))
+        return escape(_visible(self._masker.text(str(text))))
 
     def _block(self, text: str) -> str:
         return f'<pre class="code">{self._text(text)}</pre>'
@@ -147,9 +147,7 @@ class StandalonePage:
     def _patch(self, text: str) -> str:
         """Return a patch with its lines coloured."""
         # It is masked before it is split: a secret may have several lines.
-        lines = (
-            _patch_line(escape("".join(map(_visible, line)))) for line in self._masker.text(text).split("\n")
-        )
+        lines = (_patch_line(escape(_visible(line))) for line in self._masker.text(text).split("\n"))
         return f'<pre class="code">{chr(10).join(lines)}</pre>'
 
     def _task(self, request: dict[str, Any]) -> Iterator[str]:
@@ -193,9 +191,15 @@ def _patch_line(line: str) -> str:
     return line if kind is None else f'<span class="{kind}">{line}</span>'
 
 
-def _visible(character: str) -> str:
-    """Return a character, or the name of one that cannot be seen or turns the direction of text."""
-    if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Zl", "Zp"):
-        return character
-    code = ord(character)
-    return "" if character == "\r" else chr(0x2400 + code) if code < 32 else f"⟨U+{code:04X}⟩"
+def _visible(text: str) -> str:
+    """Return a text with names for what cannot be seen or turns the direction of text, as `dom.js` does."""
+    return "".join(
+        c
+        if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Zl", "Zp") or joins(text, at)
+        else _name(ord(c))
+        for at, c in enumerate(text)
+    )
+
+
+def _name(code: int) -> str:
+    return "" if code == ord("\r") else chr(0x2400 + code) if code < 32 else f"⟨U+{code:04X}⟩"

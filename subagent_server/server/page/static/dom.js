@@ -1,10 +1,13 @@
 // Builds elements. Every text and attribute goes through `visible`: what runs say is data.
 
 const PICTURES = 0x2400;
+// Joiners stay between letters or pictures that they join, as in `run/errors.py`.
+const JOINED = "[\\u0600-\\u0dff\\u2190-\\u2bff\\ufe0f\\u{1f000}-\\u{1faff}]";
+const UNSEEN = new RegExp(`(?![\\t\\n]|(?<=${JOINED})[\\u200c\\u200d]${JOINED})[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]`, "gu");
 
 /** Return a text in which control characters and those that turn the direction of text can be seen. */
 export function visible(text) {
-  return String(text).replace(/(?![\t\n])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (character) => {
+  return String(text).replace(UNSEEN, (character) => {
     const code = character.codePointAt(0);
     if (code === 13) return "";
     if (code < 32) return String.fromCodePoint(PICTURES + code);
