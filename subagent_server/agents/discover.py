@@ -205,7 +205,8 @@ def discover(directories: Sequence[Path]) -> Catalog:
     seen: dict[tuple[int, int], Path] = {}
     for number, directory in enumerate(directories):
         start = len(search.problems)
-        loaded = [_load(found, search) for found in _TreeWalk(directory, seen)]
+        names = list(_TreeWalk(directory, seen))  # all of them first: files take none of their time
+        loaded = [_load(found, search) for found in names]
         for candidate in sorted(filter(None, loaded), key=lambda candidate: str(candidate.path)):
             _admit(candidate, number, search)
         search.problems[start:] = sorted(search.problems[start:], key=lambda p: (str(p.path), p.line or 0))

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -202,6 +203,22 @@ def test_a_tree_whose_names_take_too_long_is_read_in_part_and_reported(
     catalog = discover([tmp_path])
     assert listed(catalog) == [("error", tmp_path.name)]
     assert "the rest is not read" in catalog.problems[0].reason
+
+
+def test_reading_files_takes_none_of_the_time_for_their_names(
+    write: WriteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = [0.0]
+
+    def slow(path: Path) -> LoadedFile:
+        moments[0] += 10.0
+        return load_file(path)
+
+    monkeypatch.setattr("subagent_server.agents.discover.load_file", slow)
+    monkeypatch.setattr("subagent_server.agents.discover.time", SimpleNamespace(monotonic=lambda: moments[0]))
+    for name in ("a", "b", "c"):
+        write(f"{name}.md", agent(name))
+    assert list(discover([tmp_path]).agents) == ["a", "b", "c"]
 
 
 def test_one_file_under_two_names_is_one_agent(write: WriteFile, tmp_path: Path) -> None:
