@@ -87,7 +87,7 @@ picture: $(VENV)/.installed-dev  ## draw docs/screen.svg anew
 test-nodes: $(VENV)/.installed-dev  ## runs on a Slurm of three nodes, and on hosts of ssh, as an ordinary user (`apt-get install slurmctld slurmd slurm-client munge openssh-server`)
 	tests/nodes/as_user.sh $(abspath $(BIN))/python -m pytest -n 2 --dist loadfile -p no:cacheprovider --timeout 600 tests/nodes
 
-soak-nodes: ROUNDS = 6
+soak-nodes: ROUNDS = 7
 soak-nodes: $(VENV)/.installed-dev  ## kill nodes, slurmctld and file servers among N runs at once, as root in namespaces, ROUNDS times, by turns or FAULT alone (`apt-get install bindfs fuse3`, too)
 	unshare --mount --pid --fork --kill-child --mount-proc -- \
 		$(BIN)/python -m tests.nodes.soak --rounds $(ROUNDS) $(if $(N),--runs $(N)) $(if $(SEED),--seed $(SEED)) $(addprefix --fault ,$(FAULT))

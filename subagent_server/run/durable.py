@@ -122,10 +122,11 @@ def discard(temporary: Entry) -> None:
         temporary.unlink()
 
 
-def remove_leftovers(directory: Directory) -> None:
+def remove_leftovers(directory: Directory, gone: str = "") -> None:
     """Remove the temporary files in `directory` whose writers on this host were killed in the middle.
 
-    A pid of another host says nothing here: its file may be between the write and the rename.
+    A pid of another host says nothing here: its file may be between the write and the rename. `gone` is
+    another host on which nobody writes here any more.
     """
     if not Path("/proc/self").exists():  # nobody can say who lives
         return
@@ -133,12 +134,11 @@ def remove_leftovers(directory: Directory) -> None:
     with suppress(OSError):
         for name in directory.names():
             parts = name.rsplit(".", 4)
-            if not name.startswith(".") or len(parts) < 5 or parts[1] != here or parts[4] != "tmp":
+            if not name.startswith(".") or len(parts) < 5 or parts[4] != "tmp" or not parts[2].isdecimal():
                 continue
-            if not parts[2].isdecimal():
-                continue
-            writer = processes.stat_of(int(parts[2]))
-            if writer is None or writer.is_dead:  # a killed shim is a zombie until its starter collects it
+            writer = processes.stat_of(int(parts[2])) if parts[1] == here else None
+            # A killed shim is a zombie until its starter collects it.
+            if parts[1] in (here, processes.host_tag(gone)) and (writer is None or writer.is_dead):
                 discard(directory.entry(name))
 
 

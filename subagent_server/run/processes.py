@@ -85,9 +85,9 @@ def on_node() -> str:
     return f"On {host_name()}: " if NODE in os.environ else ""
 
 
-def host_tag() -> str:
-    """Return the name of this host as a part of file names: only it may judge what carries this tag."""
-    return _ODD_IN_NAMES.sub("-", host_name())[:64]
+def host_tag(host: str = "") -> str:
+    """Return the name of a host, else of this one, as a part of file names: it judges what has it."""
+    return _ODD_IN_NAMES.sub("-", host or host_name())[:64]
 
 
 @cache

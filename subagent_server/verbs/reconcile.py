@@ -252,7 +252,7 @@ def _reconciled_elsewhere(store: RunStore, run: RunPaths, meta: RunMeta, launch:
         if (ended or {}).get("treeGone"):
             _retire_if_settled(store, run, meta)
         else:
-            _finish_tree(store, run, meta)
+            _finish_tree(store, run, meta, node or "")
     return Observed(meta, live, None if live is False else reason, node)
 
 
@@ -398,13 +398,13 @@ def _retire_if_settled(store: RunStore, run: RunPaths, meta: RunMeta) -> None:
         restore(run)  # so that a list looks at it again, too
 
 
-def _finish_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> None:
-    """Do what the shim of an ended run would have done: nothing of the run lives any more."""
+def _finish_tree(store: RunStore, run: RunPaths, meta: RunMeta, node: str = "") -> None:
+    """Do what the shim of an ended run would have done, on `node`: nothing of the run lives any more."""
     settled = settle_if_possible(store, meta)
     _close_journal(store, run, meta, at_once=False)
     stop_children(store, run.run_id)
     record_tree_usage(store, run.run_id)
-    durable.remove_leftovers(run.files)
+    durable.remove_leftovers(run.files, node)
     durable.discard(run.spare)
     with suppress(OSError):
         for left in (run.sealed, run.beat):

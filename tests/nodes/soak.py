@@ -104,7 +104,42 @@ class Soak:
             if not tree.left(self.cluster.actors(tree.node)):
                 self.wrong.append(f"the process table of {tree.node} does not show the work of {run_id}")
         self.servers(signal.SIGSTOP)
-        begun, waiting = time.monotonic(), set(runs)
+        begun = time.monotonic()
+        self.fenced(trees)
+        _never.wait(max(0.0, begun + 3 * LEASE - time.monotonic()))
+        acts = {run_id: self.last_act(run_id) for run_id in runs}
+        self.servers(signal.SIGCONT)
+        _never.wait(2.0)
+        self.wrong += [
+            f"{run_id} worked on after it was lost"
+            for run_id in runs
+            if self.last_act(run_id) != acts[run_id]
+        ]
+        self.work_is_over()
+        self.continued(runs)
+
+    def node_given_up(self) -> None:
+        """Cut a node off, cancel its jobs and give it up: Slurm calls them ended before the fence falls."""
+        runs = self.begun()
+        node = self.dice.choice(NODES)
+        trees = {run_id: self.tree(run_id) for run_id in runs if self.world.look(run_id).node == node}
+        for program in ("slurmd", "bindfs"):
+            self.cluster.send(node, program, signal.SIGSTOP)
+        for run_id in trees:
+            self.cluster.command("scancel", "--name", run_id)
+        self.cluster.command("scontrol", "update", f"nodename={node}", "state=down", "reason=cut")
+        self.fenced(trees)
+        for program in ("bindfs", "slurmd"):
+            self.cluster.send(node, program, signal.SIGCONT)
+        self.cluster.command("scontrol", "update", f"nodename={node}", "state=resume")
+        self.work_is_over()
+        for run_id in set(runs) - set(trees):
+            self.completed(run_id)
+        self.continued(list(trees))
+
+    def fenced(self, trees: dict[str, Tree]) -> None:
+        """Wait until all these runs are lost: each tree has to have left its node before a reader says so."""
+        begun, waiting = time.monotonic(), set(trees)
         while waiting and time.monotonic() - begun < BOUND:
             actors = {node: self.cluster.actors(node) for node in NODES}
             seconds = time.monotonic() - begun
@@ -118,17 +153,6 @@ class Soak:
                     self.took("from the cut to `lost`", seconds, VERDICT_SECONDS)
                     self.counted["work left when a reader said lost" if left else "fenced before"] += 1
                     self.wrong += [f"{run_id} has processes {left} and is called lost"] if left else []
-        _never.wait(max(0.0, begun + 3 * LEASE - time.monotonic()))
-        acts = {run_id: self.last_act(run_id) for run_id in runs}
-        self.servers(signal.SIGCONT)
-        _never.wait(2.0)
-        self.wrong += [
-            f"{run_id} worked on after it was lost"
-            for run_id in runs
-            if self.last_act(run_id) != acts[run_id]
-        ]
-        self.work_is_over()
-        self.continued(runs)
 
     def file_servers_slow(self) -> None:
         """Stop them for 20 s, with the lease that users have: nothing is lost."""
@@ -288,7 +312,7 @@ FAULTS: dict[str, Callable[[Soak], None]] = {
     each.__name__: each
     for each in (
         *(Soak.node_killed, Soak.file_servers_gone, Soak.controller_killed),
-        *(Soak.file_servers_slow, Soak.node_cut_off, Soak.node_comes_back),
+        *(Soak.file_servers_slow, Soak.node_cut_off, Soak.node_comes_back, Soak.node_given_up),
     )
 }
 

@@ -167,11 +167,16 @@ def test_after_two_leases_a_run_is_lost_and_over(
 ) -> None:
     slurm_says(NO_NODE)
     beat(run, 2 * LEASE + 1)
+    for writer in ("n2.13471", f"n9.{os.getpid()}"):  # its shim, killed amid a write, and a reader at work
+        (run.directory / f".exit.json.{writer}.0fe17585.tmp").touch()
     seen = observe(store, RUN_ID)
     assert seen.live is False and seen.meta.error is not None
     assert seen.meta.error.code == "lost" and "n2 was last heard 121 s ago" in seen.meta.error.message
     assert json.loads(run.exit.path.read_bytes())["treeGone"] is True
-    assert "beat" not in names(run.directory)
+    left = names(run.directory)
+    assert "beat" not in left and [each for each in left if each.endswith(".tmp")] == [
+        f".exit.json.n9.{os.getpid()}.0fe17585.tmp"
+    ]
 
 
 def test_a_suspended_run_is_not_lost_however_silent(
