@@ -455,7 +455,7 @@ def _result(end: ProgramEnd, calls: ProgramCalls, record: ProgramRecord) -> Tool
     Raises:
         RunRefused: our own part of the program has failed.
     """
-    parts = [end.output.rstrip("\n"), *(f"[{remark}]" for remark in calls.remarks), end.remark]
+    parts = [end.output.rstrip("\n"), *(f"[{each}]" for each in dict.fromkeys(calls.remarks)), end.remark]
     failed = end.outcome is not ProgramOutcome.DONE
     if failed and (listed := calls.listed()):
         parts.append(f"[these calls had been made, and they are not undone:]\n{listed}")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import io
 import json
 import linecache
 import os
@@ -539,12 +540,8 @@ def _with_value(tree: Any) -> None:
 def _run(source: str, names: dict[str, Any], flow: dict[str, Any] | None) -> tuple[dict[str, Any], int]:
     """Run the code; return the record of its end and the exit code. `flow` are the arguments of a flow."""
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | _FUTURE_ANNOTATIONS
-    linecache.cache[FILE] = (
-        len(source),
-        None,
-        source.splitlines(True),
-        FILE,
-    )  # for tracebacks: it is no file
+    lines = io.StringIO(source, newline=None).readlines()  # `splitlines` knows more ends of lines than Python
+    linecache.cache[FILE] = (len(source), None, lines, FILE)  # tracebacks show them, and there is no file
     try:
         tree: Any = compile(source, FILE, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
         calls_run = flow is None and _calls_run(tree)

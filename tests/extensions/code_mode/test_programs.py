@@ -63,7 +63,7 @@ def test_code_that_no_interpreter_and_a_call_that_no_tool_takes_make_no_call(wor
 def test_the_four_outcomes_are_told_apart_and_a_failed_program_lists_the_calls_it_made(world: World) -> None:
     first = "shop.price(n=7)\n"
     codes = {
-        first + "def f():\n    1 / 0\nf()": "exit code 1",
+        first + "'\f'\ndef f():\n    1 / 0\nf()": "exit code 1",
         first + "shop.bad()": "exit code 1",
         first + "import sys; sys.exit(3)": "[exit code 3]",
         first + "import sys; sys.exit('enough')": "enough",
@@ -76,7 +76,7 @@ def test_the_four_outcomes_are_told_apart_and_a_failed_program_lists_the_calls_i
     results = outcomes(world, *codes)
     for result, expected in zip(results, codes.values(), strict=True):
         assert expected in result and '1. shop.price(n=7): done: {"n": 7}' in result, result
-    assert 'File "program.py", line 3, in f\n    1 / 0' in results[0] and "<code mode>" not in results[0]
+    assert 'File "program.py", line 4, in f\n    1 / 0' in results[0] and "<code mode>" not in results[0]
     assert "ToolError: sold out" in results[1] and "2. shop.bad(): failed: sold out" in results[1]
     (run_id,) = world.store.run_ids()
     assert [e.get("exitCode") for e in world.events(run_id, "tool_result")] == [1, 1, 1, 1, 2, 2, 2, 2, 1]
@@ -84,13 +84,16 @@ def test_the_four_outcomes_are_told_apart_and_a_failed_program_lists_the_calls_i
 
 def test_images_come_back_to_the_model_and_each_program_is_kept_with_its_calls(world: World) -> None:
     world.agent(codeMode=True, mcpServers={"shop": SHOP})
-    codes = ("print(shop.photo())", "shop.photo()", "held = shop.photo()", "shop.photo()\n1 / 0")
+    many = "for _ in range(23): shop.photo()"
+    codes = ("print(shop.photo())", "shop.photo()", "held = shop.photo()", many, "shop.photo()\n1 / 0")
     simulator = world.play(*map(program, codes), says("Done."))
     run_id = world.start()
     world.completed(run_id)
     results = [request.body["messages"][-1]["content"][0] for request in simulator.requests[1:]]
     kinds = [[block["type"] for block in result["content"]] for result in results]
-    assert kinds == [["text", "image"]] * 3 + [["text"]], "printed, returned, held; errors are text alone"
+    expected = [["text", "image"]] * 3 + [["text"] + ["image"] * 20] + [["text"]]
+    assert kinds == expected, "printed, returned, held, too many; errors are text alone"
+    assert results[3]["content"][0]["text"].count("the others were left out") == 1
     texts = tool_results(simulator.requests[2].body), tool_results(simulator.requests[3].body)
     assert texts == (["a photo\n\n[image: you will see it after the program]"], ["(no output)"])
     kept = world.paths(run_id).code.path / "001"
