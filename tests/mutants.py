@@ -56,11 +56,11 @@ TESTS: dict[str, str] = {
     "run/wake.py": "run/test_wake.py run/test_sleeper.py",
     "run/watch.py": "run/test_watch.py",
     "process/cleanup.py": "cli/test_hooks.py process/test_local.py faults/test_leftovers.py "
-    "end_to_end/test_continuing.py",
+    "end_to_end/test_continuing.py worktrees/test_settled_later.py",
     "process/launcher.py": "process/test_local.py",
     "process/marks.py": "cli/test_stop.py faults/test_leftovers.py faults/test_identities.py",
     "process/shim.py": "process/test_local.py end_to_end/test_stops.py end_to_end/test_admission.py "
-    "faults/test_stop_races.py",
+    "faults/test_stop_races.py faults/test_kills.py",
     "process/slots.py": "cli/test_trees.py end_to_end/test_admission.py",
     "process/worker_process.py": "process/test_forked_worker.py process/test_local.py",
     "process/": "process/zygote process/test_local.py",
