@@ -20,7 +20,7 @@ from tests.helpers.world import BOUND, World
 WAIT = {"waitSeconds": 200}
 AMONG_PROGRAMS = [*permutations(PROGRAMS, 2)]
 PAIRS = [
-    *sampled(AMONG_PROGRAMS, 3, lambda pair: pair[0], lambda pair: pair[1]),
+    *sampled(AMONG_PROGRAMS, 2, lambda pair: pair[1]),
     ("opencode", "codex"),
     ("codex", "opencode"),
 ]
@@ -28,8 +28,8 @@ START = call("run_hand", prompt="Paint the door.", **WAIT)
 ENDS = {"stop": Status.STOPPED, "program": Status.FAILED, "worker": Status.FAILED, "shim": Status.FAILED}
 """What happens to a run, and how it ends: it is stopped, or a process of it is killed."""
 PLACES = [*product(AMONG_PROGRAMS, ("plain", "boxed"))]
-BELOW = sampled(PLACES, 4, lambda place: place[1])
-ABOVE = sampled([*product(PLACES, ENDS)], 8, lambda case: case[0][1], lambda case: case[1])
+BELOW = sampled(PLACES, 2, lambda place: place[1])
+ABOVE = sampled([*product(PLACES, ENDS)], 4, lambda case: case[0][1], lambda case: case[1])
 
 
 def _words(value: str | tuple[str, ...]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.scale import sampled
 from tests.helpers.turns import says, shell, tool_results
 from tests.helpers.world import World
 
@@ -92,7 +93,7 @@ PROJECTS = {
 }
 
 
-@pytest.mark.parametrize("name", PROJECTS)
+@pytest.mark.parametrize("name", sampled([*PROJECTS], 2))
 def test_the_tests_of_a_real_project_say_the_same_in_a_box(world: World, name: str) -> None:
     project = PROJECTS[name]
     if name == "cargo" and shutil.which("cargo") is None:

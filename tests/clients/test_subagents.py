@@ -30,7 +30,7 @@ IN_WORDS = "This is what was said before"
 UNKNOWN = "It is not known what they did"
 ENDS = {"program": "agent_error", "worker": "crashed", "shim": "lost"}
 """How a run ends whose process was killed."""
-KILLED = sampled([*product(PROGRAMS, ENDS)], 5, lambda case: case[0], lambda case: case[1])
+KILLED = sampled([*product(PROGRAMS, ENDS)], 3, lambda case: case[0], lambda case: case[1])
 PAIRS = sampled([*permutations(PROGRAMS, 2)], 3, lambda pair: pair[0], lambda pair: pair[1])
 
 
