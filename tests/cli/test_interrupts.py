@@ -1,14 +1,17 @@
 """Ctrl-C that comes in a finalizer, where Python drops what the handler raises, still ends a watch."""
 
 import os
+import pty
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from subagent_server.cli.console.app import Flags, Session
 from subagent_server.cli.console.follow import watch
+from subagent_server.cli.console.live_screen import LiveScreen
 from subagent_server.cli.console.terminal import EarlyExit
 from subagent_server.cli.logs import LogFollower
 from subagent_server.run import locks
@@ -68,3 +71,20 @@ def test_following_a_log_ends_by_an_interrupt_that_a_finalizer_got(session: Sess
     with LogFollower(session) as follower, pytest.raises(KeyboardInterrupt):
         follower.add(RUN_ID, 0)
         follower.until(looks.is_last, lambda *_: None)
+
+
+def test_the_screen_ends_by_an_interrupt_that_a_finalizer_got(
+    session: Session, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_ids() -> list[str]:
+        looks.show()
+        return [RUN_ID]
+
+    outer, inner = pty.openpty()
+    with Path(os.ttyname(inner)).open("r+b", buffering=0) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        monkeypatch.setattr(sys, "stdout", terminal)
+        with pytest.raises(EarlyExit, match="only the watching has ended"):
+            LiveScreen(session, run_ids).show()
+    os.close(outer)
+    os.close(inner)

@@ -18,6 +18,7 @@ from types import FrameType, TracebackType
 from typing import NoReturn
 
 from subagent_server.cli.console.app import Session
+from subagent_server.cli.console.follow import interrupts_kept
 from subagent_server.cli.console.terminal import (
     EarlyExit,
     ExitCode,
@@ -244,6 +245,7 @@ class TerminalMode:
         self._handlers: dict[int, object] = {}
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._is_entered = False
+        self._ended_by: int | None = None
         self.is_resized = True
         """Whether the size may be another, or the page was left meanwhile: all of it is to be drawn anew."""
 
@@ -291,6 +293,8 @@ class TerminalMode:
 
     def read(self, seconds: float) -> bytes | None:
         """Return what was typed within this time: nothing if woken, None at the end of the input."""
+        if self._ended_by is not None:  # by a signal that came in a finalizer, where Python drops exceptions
+            raise EndedBySignal(self._ended_by)
         ready, _, _ = select.select([self._stdin, self._wake_reader], [], [], seconds)
         if self._wake_reader in ready:
             os.read(self._wake_reader, 4096)
@@ -318,6 +322,7 @@ class TerminalMode:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if number in _ENDING:
+            self._ended_by = number
             raise EndedBySignal(number)
         was_entered = self._is_entered
         if number == signal.SIGTSTP:
@@ -450,15 +455,18 @@ class LiveScreen:
 
     def _live(self, terminal: TerminalMode) -> None:
         keys = TypedKeys()
-        while not self._is_over:
-            self._refresh()
-            self._draw(terminal)
-            patience = max(0.05, min(SLOW_POLL_SECONDS, self._read_at + _FRESH_SECONDS - time.monotonic()))
-            typed = terminal.read(patience)
-            if typed is None:
-                return
-            for key in keys.of(typed):
-                self._press(key, terminal)
+        with interrupts_kept() as check_interrupt:
+            while not self._is_over:
+                self._refresh()
+                self._draw(terminal)
+                check_interrupt()
+                fresh_until = self._read_at + _FRESH_SECONDS
+                patience = max(0.05, min(SLOW_POLL_SECONDS, fresh_until - time.monotonic()))
+                typed = terminal.read(patience)
+                if typed is None:
+                    return
+                for key in keys.of(typed):
+                    self._press(key, terminal)
 
     # -- what is shown
 
@@ -602,7 +610,7 @@ class LiveScreen:
             if not pending:
                 self._view.remark = f"{run_id} asks nothing."
                 return
-            with terminal.left():
+            with terminal.left(), interrupts_kept():
                 try:
                     ask_person(self._session, run_id, pending[0])
                 except KeyboardInterrupt:
