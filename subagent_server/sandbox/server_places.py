@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
+from subagent_server.run.agent_definition import AgentDefinition, SandboxLimits, ServerDefinition
 from subagent_server.run.history import EVENT_VARIABLES
 from subagent_server.run.host_programs import NoHostProgram, lies_in, user_program
 from subagent_server.sandbox.box import Box, Rules, hold
-from subagent_server.sandbox.box_limits import limits_as_shell
 from subagent_server.sandbox.git_places import git_settings
 from subagent_server.sandbox.readable import named_places, showing, shows_too_much
 
@@ -94,6 +93,7 @@ class ServerStart:
     """How a server is started: in `box`, which has an environment and a working directory of its own, or not.
 
     `remedy` returns what to do if it failed with these words, as a part of a sentence; empty if unknown.
+    `bounded`: the limits of the box hold for it, because the agent file names them.
     """
 
     argv: Sequence[str]
@@ -101,6 +101,7 @@ class ServerStart:
     cwd: Path
     box: Box | None = None
     remedy: Callable[[str], str] = lambda words: ""
+    bounded: bool = False
 
 
 def place_of(
@@ -165,11 +166,9 @@ class ServerStarts:
         written = (self.cwd, self.project, *self.written)
         cache = None if self.state is None else _lasting(self.state, self.project, argv)
         box = self.build(lambda rules: _rules_for(server, rules, cache, written))
-        if self.agent.sandbox_limits is not None:
-            bounds = limits_as_shell(self.agent.sandbox_limits)
-            argv = ["bash", "--noprofile", "--norc", "-c", f'{bounds}exec "$@"', "bash", *argv]
         remedy = _Remedy(name, server, self.environment, box)
-        return ServerStart(argv, box.environment, self.cwd, box, remedy)
+        is_bounded = self.agent.sandbox_limits is not None
+        return ServerStart(argv, box.environment, self.cwd, box, remedy, bounded=is_bounded)
 
 
 # -- in a box
@@ -182,7 +181,14 @@ def rules_without_run(agent: AgentDefinition, environment: Mapping[str, str], cw
     """
     held = hold(cwd, git_settings(environment, cwd).executed, agent.lifted)
     hidden = [path for path in [Path(os.path.realpath(runs))] if path.is_dir()]
-    return Rules(cwd=cwd, environment=environment, network=agent.network, over=held.mounts, hidden=hidden)
+    return Rules(
+        cwd=cwd,
+        environment=environment,
+        network=agent.network,
+        limits=agent.sandbox_limits or SandboxLimits(),
+        over=held.mounts,
+        hidden=hidden,
+    )
 
 
 def _rules_for(server: ServerDefinition, rules: Rules, cache: Path | None, written: Sequence[Path]) -> Rules:

@@ -6,7 +6,7 @@
   keys of a result as they are; `{"exit": 3}`, `{"kill": true}`: the server ends during the call;
   `{"hang": true}`: no answer; `{"error": "..."}`: an error of the protocol; `{"env": "NAME"}`: a variable of
   the server; `{"meta": true}`: the `_meta` of the call; `{"count": true}`: how many calls this process has
-  had; `{"progress": 3}`: three reports, then the text `done`; `{"stderr": "..."}`: a line, and the
+  had; `{"forks": 9}`: whether it may have so many processes; `{"progress": 3}`: three reports, then the text `done`; `{"stderr": "..."}`: a line, and the
   arguments; `{"networks": true}`: the interfaces; `{"keep": "PATH"}`: how many lines a file has after one
   more; else the arguments. A schema of `"missing"` is left out.
 - `pageSize`: tools a page; `pagesDoNotEnd`. `stderr`, `stdout`: lines to print first, with variables in them.
@@ -120,6 +120,8 @@ class ScriptedServer:
             return self.text(json.dumps(params.get("_meta")))
         if "networks" in does:
             return self.text(",".join(sorted(name for _, name in socket.if_nameindex())))
+        if "forks" in does:
+            return self.text(_forked(does["forks"]))
         if "keep" in does:
             kept = Path(does["keep"]).expanduser()
             try:
@@ -152,6 +154,21 @@ class ScriptedServer:
         with _WRITING:
             sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
             sys.stdout.flush()
+
+
+def _forked(most: int) -> str:
+    made: list[int] = []
+    try:
+        while len(made) < most:
+            if (pid := os.fork()) == 0:
+                signal.pause()
+            made.append(pid)
+    except OSError as error:
+        return error.strerror or ""
+    finally:
+        for pid in made:
+            os.kill(pid, signal.SIGKILL)
+    return "never bounded"
 
 
 _WRITING = threading.Lock()

@@ -149,6 +149,13 @@ def test_a_server_cannot_write_the_agents_although_its_entry_names_their_directo
     assert "Read-only file system" in answers(world, call("t"))[0]
 
 
+def test_a_server_has_the_limits_that_the_agent_file_names(world: World) -> None:
+    server = scripted({"name": "t", "does": {"forks": 2_000}})
+    keys = {"tools": "mcp__x", "mcpServers": {"x": server}, "sandboxLimits": {"processes": 40}}
+    world.agent(sandbox="bwrap", **keys)
+    assert answers(world, call("t")) == ["Resource temporarily unavailable"]
+
+
 def test_a_server_has_the_network_of_its_entry_else_that_of_the_agent(world: World) -> None:
     look = {"name": "t", "does": {"networks": True}}
     servers = {

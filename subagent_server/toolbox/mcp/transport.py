@@ -75,9 +75,9 @@ class StdioTransport:
 
     async def _started(self) -> AgentProcess:
         start = self._start = await asyncio.to_thread(self._starting)
-        box = start.box and replace(start.box, group="")  # the limits are those of the run's own programs
+        box = start.box and replace(start.box, group="")  # that is for the run's own programs
         order = ProcessOrder(
-            start.argv, start.environment, start.cwd, box, bounded=False, longest_line=LONGEST_MESSAGE
+            start.argv, start.environment, start.cwd, box, bounded=start.bounded, longest_line=LONGEST_MESSAGE
         )
         return await AgentProcess.start(order, self._log.write)
 
