@@ -285,7 +285,7 @@ class AcpDialect:
         found = {
             "input_tokens": count_of(quota.get("input_tokens")),
             "output_tokens": count_of(quota.get("output_tokens")),
-            "cost_usd": self._updates.cost_usd,
+            "cost_usd": self._cost(),
         }
         if usage := ended.usage:
             found |= {
@@ -296,6 +296,11 @@ class AcpDialect:
             }
         told = {name: figure for name, figure in found.items() if figure is not None}
         self._events.spend(self._events.usage.model_copy(update=told))
+
+    def _cost(self) -> Decimal | None:
+        """Return the cost of the run: an agent tells that of the session, which another run may have begun."""
+        total, spent = self._updates.cost_usd, self._task.spent
+        return None if total is None or spent is None or total < spent else total - spent
 
 
 class _Lines(JsonLines):

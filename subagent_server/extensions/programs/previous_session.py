@@ -73,7 +73,7 @@ def previous_session(store: RunStore, request: RunRequest, *, boxed: bool) -> Pr
         messages=messages,
         session_id=None if last is None else sessions[last],
         untold=[text for text in untold if text.strip()],
-        spent=_spent(store, request.continues_run_id),
+        spent=Decimal(0) if last is None else _spent(store, request.continues_run_id, boxed=boxed),
         state=homes[last] if last is not None and boxed else None,
         unknown=[
             _call(run, call_id) for run in past for call_id in run.calls if not run.calls[call_id].finished
@@ -81,8 +81,8 @@ def previous_session(store: RunStore, request: RunRequest, *, boxed: bool) -> Pr
     )
 
 
-def _spent(store: RunStore, run_id: str | None) -> Decimal | None:
-    """Return what the runs of a chain have cost together, None if one of them does not say it."""
+def _spent(store: RunStore, run_id: str | None, *, boxed: bool) -> Decimal | None:
+    """Return what the runs that share a session have cost together, None if one of them does not say it."""
     total = Decimal(0)
     for _ in range(LONGEST_CHAIN):
         if run_id is None:
@@ -92,6 +92,8 @@ def _spent(store: RunStore, run_id: str | None) -> Decimal | None:
         except SubagentError:
             return None
         if meta.external_session_id is not None:
+            if store.paths.run(run_id).program_home.exists() != boxed:
+                break  # the session began behind it
             if meta.usage.cost_usd is None:
                 return None
             total += meta.usage.cost_usd

@@ -126,6 +126,11 @@ class Session:
             self.update("agent_message_chunk", content=content, messageId=f"m{number}")
         return {"stopReason": "end_turn"}
 
+    def do_pay(self, amount: str) -> dict[str, Any]:
+        self.say("Paid.")
+        self.update("usage_update", used=1, size=2, cost={"currency": "USD", "amount": float(amount)})
+        return {"stopReason": "end_turn"}
+
     def do_end(self, facts: str) -> dict[str, Any]:
         self.say("Half.")
         result: dict[str, Any] = json.loads(facts)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,18 @@ def test_a_stop_cancels_and_a_continuation_takes_the_session_up_without_its_old_
     assert world.completed(second) == "Again."
     assert world.meta(second).external_session_id == world.meta(run_id).external_session_id
     assert not any("before" in event["text"] for event in world.events(second, "text"))
+
+
+def test_the_cost_of_a_session_is_counted_once_however_often_it_is_carried_on(world: World) -> None:
+    acp(world)
+    run_id, costs = world.start("pay:0.5"), []
+    for task in ("pay:0.75", "pay:0.8", "pay:0.1"):
+        assert world.completed(run_id) == "Paid."
+        costs.append(world.meta(run_id).usage.cost_usd)
+        run_id = world.cli("continue", run_id, task, "--detach").stdout.strip()
+    assert costs == [Decimal("0.5"), Decimal("0.25"), Decimal("0.05")]
+    world.completed(run_id)
+    assert world.meta(run_id).usage.cost_usd is None, "less than the session had cost before"
 
 
 def test_gemini_gets_model_policy_and_system_prompt_by_its_own_means(world: World) -> None:
