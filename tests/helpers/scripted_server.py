@@ -6,7 +6,8 @@
   keys of a result as they are; `{"exit": 3}`, `{"kill": true}`: the server ends during the call;
   `{"hang": true}`: no answer; `{"error": "..."}`: an error of the protocol; `{"env": "NAME"}`: a variable of
   the server; `{"meta": true}`: the `_meta` of the call; `{"count": true}`: how many calls this process has
-  had; `{"forks": 9}`: whether it may have so many processes; `{"progress": 3}`: three reports, then the text `done`; `{"stderr": "..."}`: a line, and the
+  had; `{"forks": 9}`: whether it may have so many processes;
+  `{"progress": 3}`: three reports, then the text `done`; `{"stderr": "..."}`: a line, and the
   arguments; `{"networks": true}`: the interfaces; `{"keep": "PATH"}`: how many lines a file has after one
   more; else the arguments. A schema of `"missing"` is left out.
 - `pageSize`: tools a page; `pagesDoNotEnd`. `stderr`, `stdout`: lines to print first, with variables in them.
@@ -123,13 +124,7 @@ class ScriptedServer:
         if "forks" in does:
             return self.text(_forked(does["forks"]))
         if "keep" in does:
-            kept = Path(does["keep"]).expanduser()
-            try:
-                with kept.open("a", encoding="utf-8") as file:
-                    file.write("once\n")
-            except OSError as error:
-                return self.text(str(error))
-            return self.text(str(len(kept.read_text(encoding="utf-8").splitlines())))
+            return self.text(_kept(Path(does["keep"]).expanduser()))
         if "stderr" in does:
             print(os.path.expandvars(does["stderr"]), file=sys.stderr, flush=True)
         if "count" in does:
@@ -154,6 +149,15 @@ class ScriptedServer:
         with _WRITING:
             sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
             sys.stdout.flush()
+
+
+def _kept(place: Path) -> str:
+    try:
+        with place.open("a", encoding="utf-8") as file:
+            file.write("once\n")
+    except OSError as error:
+        return str(error)
+    return str(len(place.read_text(encoding="utf-8").splitlines()))
 
 
 def _forked(most: int) -> str:

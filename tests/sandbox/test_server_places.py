@@ -151,8 +151,8 @@ def test_a_server_cannot_write_the_agents_although_its_entry_names_their_directo
 
 def test_a_server_has_the_limits_that_the_agent_file_names(world: World) -> None:
     server = scripted({"name": "t", "does": {"forks": 2_000}})
-    keys = {"tools": "mcp__x", "mcpServers": {"x": server}, "sandboxLimits": {"processes": 40}}
-    world.agent(sandbox="bwrap", **keys)
+    keys: dict[str, Any] = {"mcpServers": {"x": server}, "sandboxLimits": {"processes": 40}}
+    world.agent(sandbox="bwrap", tools="mcp__x", **keys)
     assert answers(world, call("t")) == ["Resource temporarily unavailable"]
 
 

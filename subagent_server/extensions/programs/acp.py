@@ -298,7 +298,7 @@ class AcpDialect:
         self._events.spend(self._events.usage.model_copy(update=told))
 
     def _cost(self) -> Decimal | None:
-        """Return the cost of the run: an agent tells that of the session, which another run may have begun."""
+        """Return the cost of the run; that of the session has those of the runs before it too."""
         total, spent = self._updates.cost_usd, self._task.spent
         return None if total is None or spent is None or total < spent else total - spent
 
