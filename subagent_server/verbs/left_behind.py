@@ -177,5 +177,7 @@ def _kept(found: Sequence[Kept], name: str, cwd: Path) -> Kept:
     for kept in reversed(found):
         if name in (kept.number, kept.path, kept.shown(cwd)):
             return kept
-    there = ", ".join(shown_kept(kept, cwd) for kept in found[:MAX_SHOWN]) or "nothing"
+    if not found:
+        raise BadArgument("The quarantine of the run is empty, so nothing can be given back.")
+    there = ", ".join(shown_kept(kept, cwd) for kept in found[:MAX_SHOWN])
     raise BadArgument(f"The quarantine holds no {shorten(name)}, but {there}: name one of these.")

@@ -105,6 +105,11 @@ def test_an_open_question_is_shown_with_the_command_that_answers_it(cli: Cli) ->
     assert "yes: its processes live" in said
 
 
+def test_nothing_is_given_back_of_an_empty_quarantine(cli: Cli) -> None:
+    refused = cli("show", cli.completed("aaaaaa"), "--restore", "1")
+    assert refused.returncode == 2 and "is empty, so nothing can be given back" in refused.stderr
+
+
 def test_a_run_of_another_host_is_shown_as_unknown(cli: Cli) -> None:
     run_id = cli.made("aaaaaa", launch=LaunchInfo(host="far-away", boot_id="other"))
     said = cli("show", run_id).stdout
