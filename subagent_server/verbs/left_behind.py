@@ -175,7 +175,7 @@ def restore(store: RunStore, run_id: str, name: str, caller: Caller) -> Path:
 
 def _kept(found: Sequence[Kept], name: str, cwd: Path) -> Kept:
     for kept in reversed(found):
-        if name in (kept.number, kept.path, kept.shown(cwd)):
+        if name in (kept.number, kept.number.lstrip("0"), kept.path, kept.shown(cwd)):
             return kept
     if not found:
         raise BadArgument("The quarantine of the run is empty, so nothing can be given back.")

@@ -109,7 +109,7 @@ def test_what_came_during_a_command_is_moved_and_said_and_given_back(world: Worl
     assert "002 .vscode" in shown.stdout and "--restore NUMBER" in shown.stdout
     done = world.cli("show", run_id, "--restore", ".mcp.json")
     assert done.returncode == 0 and (world.work / ".mcp.json").read_text(encoding="utf-8") == "{}\n"
-    done = world.cli("show", run_id, "--restore", "002", "--json")
+    done = world.cli("show", run_id, "--restore", "2", "--json")
     assert json.loads(done.stdout) == {"runId": run_id, "restored": str(world.work / ".vscode")}
     assert (world.work / ".vscode" / "tasks.json").exists()
     (world.work / ".git").mkdir()
