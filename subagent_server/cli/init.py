@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -50,7 +49,7 @@ from subagent_server.cli.console.terminal import (
     out,
     out_json,
 )
-from subagent_server.cli.serve import DEFAULT_ADDRESS, check_patterns
+from subagent_server.cli.serve import DEFAULT_ADDRESS, check_patterns, is_address
 from subagent_server.cli.trust import coverage_lines
 from subagent_server.run.errors import shorten
 from subagent_server.sandbox.file_watch import OwnWrites
@@ -226,14 +225,13 @@ def _order(
         command, *words = _command(settings, client, patterns)
         entry = {"command": command, "args": words, **client.extras, **approval}
         return InitOrder(client, scope or client.scope, entry, approved)
-    parts = urlsplit(url)
     if client.over_http is None:
         raise click.UsageError(f"{client.title} reads no server over HTTP from its file: leave --http out.")
     if scope == "project":
         raise click.UsageError("A token does not belong in a file of the project: leave --scope out.")
     if patterns:
         raise click.UsageError("The server over HTTP decides which agents it offers: give --agent to it.")
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if not is_address(url):
         raise click.UsageError(f"--http {shorten(url)} is no URL: write it as http://{DEFAULT_ADDRESS}/mcp.")
     token = token_of(settings.token_file, client.name)
     return InitOrder(

@@ -136,18 +136,23 @@ def _proxies(options: HttpOptions, host: str) -> Proxies:
     )
 
 
-def _public_url(text: str) -> str:
-    """Return an address with a slash at its end. Raises BadArgument."""
+def is_address(text: str) -> bool:
+    """Whether this is an address that a client can call."""
     try:
         parts = urlsplit(text)
-        is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        is_whole = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        is_address = False
-    is_plain = text.isprintable() and not set("?#@ ") & set(text)
-    if not (is_address and is_plain):
+        return False
+    return is_whole and text.isprintable() and " " not in text
+
+
+def _public_url(text: str) -> str:
+    """Return an address with a slash at its end. Raises BadArgument."""
+    if not is_address(text) or set("?#@") & set(text):
         raise BadArgument(
             f"--public-url {shorten(text)} is no address: write it as https://agents.example.org."
         )
+    parts = urlsplit(text)
     path = parts.path.rstrip("/").removesuffix("/mcp")
     return f"{parts.scheme}://{parts.netloc}{path}/"
 
