@@ -108,7 +108,7 @@ _Option = Annotated[
 ]
 
 
-class SlurmSettings(Record):
+class SlurmSettings(Record, extra="forbid"):
     """The user's own settings of Slurm; `python` is the interpreter on nodes, where it has another path."""
 
     account: _Named | None = None

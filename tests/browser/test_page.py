@@ -431,6 +431,8 @@ def test_a_question_is_answered_by_the_keys_alone(world: World, open_page: OpenP
         expect(page.locator(".figures")).to_contain_text("completed")
         page.keyboard.press("2")
         expect(page.locator(".prose")).to_have_text("done")
+        page.keyboard.press("4")
+        expect(page.locator(".tabs a[aria-current]")).to_have_text("Task")
         page.keyboard.press("Escape")
         expect(page.locator(".done a.run")).to_be_visible()
         page.goto(f"http://127.0.0.1:{server.port}/#/run/%E0%A4%A/%")

@@ -155,6 +155,7 @@ def test_a_job_that_gets_term_is_told_why(
         ('{"options": ["--wait"]}', 0o600, "--wait is set by the launcher itself"),
         ('{"options": ["--comment=a b"]}', 0o600, "options.0"),
         ('{"python": "python3"}', 0o600, "python"),
+        ('{"acount": "lab"}', 0o600, "acount"),
         ("[]", 0o600, "the whole"),
         ("{}", 0o622, "others may write it"),
         ("{}" + " " * (65 << 10), 0o600, "larger than 64 KiB"),

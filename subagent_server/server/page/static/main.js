@@ -3,7 +3,7 @@
 import { costs } from "./costs.js";
 import { el, fill, tell } from "./dom.js";
 import { Overview } from "./overview.js";
-import { RunView, TABS } from "./run.js";
+import { RunView } from "./run.js";
 import { Runs } from "./runs.js";
 import { Stream } from "./stream.js";
 import { enter, read } from "./session.js";
@@ -15,7 +15,7 @@ const KEYS = [
   ["/", "filter"],
   ["a", "answer the question"],
   ["s", "stop the run"],
-  ["1 … 7", "parts of the run"],
+  ["1 2 …", "parts of the run"],
   ["m", "more runs"],
   ["?", "these keys"],
 ];
@@ -150,8 +150,8 @@ document.addEventListener("keydown", (event) => {
   const typing = /^(INPUT|TEXTAREA)$/.test(event.target.tagName);
   if (typing && event.key === "Escape") return event.target.blur();
   if (typing) return;
-  const number = Number(event.key);
-  if (view.runId && number >= 1 && number <= TABS.length) location.hash = `#/run/${encodeURIComponent(view.runId)}/${TABS[number - 1]}`;
+  const part = view.element?.querySelectorAll(".tabs a")[event.key - 1];
+  if (part) location.hash = part.hash;
   else if (event.key in PRESSED) {
     if (view === overview || !event.key.startsWith("Arrow")) event.preventDefault();
     PRESSED[event.key]();

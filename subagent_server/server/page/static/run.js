@@ -10,7 +10,7 @@ import { Questions } from "./questions.js";
 import { about, lookOf } from "./runs.js";
 import { open, read, runPath, send } from "./session.js";
 
-export const TABS = ["log", "result", "calls", "changes", "conversation", "programs", "files", "task"];
+const TABS = ["log", "result", "calls", "changes", "conversation", "programs", "files", "task"];
 const SETTLE_MS = 200;
 /** How much of a file is shown. */
 const MOST_CHARACTERS = 200_000;
