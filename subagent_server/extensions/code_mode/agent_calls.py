@@ -265,20 +265,19 @@ class AgentCalls:
 
     async def _begun(self, planned: _Planned, previous: RunMeta | None) -> str:
         """Start or continue a run. Of those with equal prefixes the others wait for the first."""
-        if planned.agent.runner != "messages":
-            return await self._started(planned, previous)
         prefix = call_digest(planned.agent, "", (), None, None)
-        if (filled := self._warm.get(prefix)) is not None:
+        is_first = prefix not in self._warm
+        filled = self._warm.setdefault(prefix, asyncio.Event())
+        if planned.agent.runner == "messages" and not is_first:
             with self._run.waiting():
                 await filled.wait()
-            return await self._started(planned, previous)
-        filled = self._warm[prefix] = asyncio.Event()
         try:
             run_id = await self._started(planned, previous)
         except BaseException:
             filled.set()
             raise
-        self._in_background(self._fill(filled, run_id))
+        if is_first:
+            self._in_background(self._fill(filled, run_id))
         return run_id
 
     async def _fill(self, filled: asyncio.Event, run_id: str) -> None:
