@@ -100,7 +100,7 @@ def _as_spans(session: Session, target: str, spans: bytes) -> None:
     try:
         send(target, spans, session.settings.environment)
     except (OSError, ValueError) as error:
-        why = f"The spans were not taken by {shorten(target)}: {error}."
+        why = f"The spans were not taken by {shorten(target)} ({error}): see that a collector listens there."
         raise EarlyExit(ExitCode.ENVIRONMENT, why) from error
     err("The spans were sent.")
 
@@ -115,7 +115,7 @@ def _written(session: Session, name: str, write: Callable[[BinaryIO], T]) -> T:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
-        raise BadArgument(f"{one_line(name)} is there already: name another file by -o.") from error
+        raise BadArgument(f"{one_line(name)} is there already: name another file.") from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             found = write(file)

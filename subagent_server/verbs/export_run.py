@@ -8,6 +8,7 @@ import io
 import json
 import tarfile
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -281,8 +282,13 @@ def send(address: str, data: bytes, environment: Mapping[str, str], seconds: flo
         if found:
             headers[name.strip()] = unquote(value.strip())
     request = urllib.request.Request(address, data, headers)
-    with urllib.request.urlopen(request, timeout=seconds) as answer:
-        answer.read(1)
+    try:
+        with urllib.request.urlopen(request, timeout=seconds) as answer:
+            answer.read(1)
+    except urllib.error.HTTPError:
+        raise
+    except urllib.error.URLError as error:  # its own text is one of Python
+        raise OSError(getattr(error.reason, "strerror", None) or str(error.reason)) from error
 
 
 def export_end(store: RunStore, meta: RunMeta, environment: Mapping[str, str]) -> str | None:

@@ -83,7 +83,7 @@ def test_a_run_becomes_a_log_of_inspect_and_spans_without_secrets(cli: Cli) -> N
     assert sample["messages"][2]["error"]["message"] == "no ***"
     assert len(json.loads((cli.home / "run.otlp.json").read_text(encoding="utf-8"))["resourceSpans"]) == 1
     refused = cli("export", "aaaaaa", "--otlp", "http://127.0.0.1:9")
-    assert refused.returncode == 6 and "were not taken" in refused.stderr
+    assert refused.returncode == 6 and "(Connection refused): see that a collector" in refused.stderr
     assert cli("export", "aaaaaa", "--otlp", "a", "--inspect", "b").returncode == 2
 
 
