@@ -347,12 +347,12 @@ def main() -> int:
                 found = len(soak.wrong) - before
                 print(f"{fault}: {time.monotonic() - begun:.0f} s, {found} wrong", flush=True)
             soak.judge()
-            world.close()
-    print(f"{given.rounds} rounds of {given.runs} runs, seed {given.seed}: {dict(soak.counted)}")
-    for what, seconds in soak.slowest.items():
-        print(f"  {what}: {seconds:.1f} s at most")
-    for each in soak.wrong:
-        print(each)
+            print(f"{given.rounds} rounds of {given.runs} runs, seed {given.seed}: {dict(soak.counted)}")
+            for what, seconds in soak.slowest.items():
+                print(f"  {what}: {seconds:.1f} s at most")
+            for each in soak.wrong:
+                print(each, flush=True)
+            world.close()  # it judges, too, and says nothing of the figures
     return 1 if soak.wrong else 0
 
 
