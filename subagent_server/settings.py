@@ -21,6 +21,7 @@ DEFAULT_TOOLS_BUDGET = 8_000
 DEFAULT_MAX_DEPTH = 3
 DEFAULT_MAX_DESCENDANTS = 50
 DEFAULT_WARM_IDLE_SECONDS = 60
+DEFAULT_LEASE_SECONDS, LEAST_LEASE_SECONDS = 60, 2
 MAX_OWN_BYTES = 64 << 10
 
 
@@ -71,6 +72,8 @@ class Settings:
     """The directory of the zygote, or None for the usual one."""
     launcher: str = "local"
     """Where runs work whose agents do not say: local, slurm, or ssh:HOST."""
+    lease: int = DEFAULT_LEASE_SECONDS
+    """After how many seconds of silence a run on a node is ended there."""
     has_max_runs: bool = False
     """Whether somebody named `max_runs`: an engine has a queue of its own."""
     contract_model: str | None = None
@@ -139,6 +142,7 @@ def read_settings(
         max_runs=max_runs or _number(environment, "SUBAGENT_MAX_RUNS", DEFAULT_MAX_RUNS),
         has_max_runs=bool(max_runs or environment.get("SUBAGENT_MAX_RUNS")),
         launcher=_launcher(launcher or environment.get("SUBAGENT_LAUNCHER") or "local"),
+        lease=_number(environment, "SUBAGENT_LEASE", DEFAULT_LEASE_SECONDS, LEAST_LEASE_SECONDS),
         max_wait_seconds=max_wait_seconds,
         tools_budget=_number(environment, "SUBAGENT_TOOLS_BUDGET", DEFAULT_TOOLS_BUDGET),
         max_depth=_number(environment, "SUBAGENT_MAX_DEPTH", DEFAULT_MAX_DEPTH),
@@ -215,10 +219,12 @@ def _absolute(text: str | None) -> Path | None:
     return Path(text) if text and Path(text).is_absolute() else None
 
 
-def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+def _number(environment: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
     text = environment.get(name, "")
     if not text:
         return default
-    if not text.isdecimal() or int(text) < 1:
-        raise BadArgument(f"{name} is {text[:40]!r}: set it to a whole number of at least 1, or unset it.")
+    if not text.isdecimal() or int(text) < least:
+        raise BadArgument(
+            f"{name} is {text[:40]!r}: set it to a whole number of at least {least}, or unset it."
+        )
     return int(text)

@@ -24,20 +24,9 @@ from subagent_server.run import durable, processes
 from subagent_server.run.files import Entry, held_open
 from subagent_server.run.paths import STATE_BYTES, RunPaths
 
-LEASE = "SUBAGENT_LEASE"
-DEFAULT_LEASE_SECONDS = 60.0
-LEAST_LEASE_SECONDS, MOST_LEASE_SECONDS = 2.0, 3600.0
 BEATS_A_LEASE = 12
 _TIME = struct.Struct("=d")
 _PAUSE_SECONDS = 0.05
-
-
-def lease_of(text: str | None) -> float:
-    """Return the lease that a variable names, in seconds; the default for anything that is none."""
-    with suppress(ValueError):
-        if LEAST_LEASE_SECONDS <= (seconds := float(text or "")) <= MOST_LEASE_SECONDS:
-            return seconds
-    return DEFAULT_LEASE_SECONDS
 
 
 class Heart:

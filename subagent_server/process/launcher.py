@@ -76,10 +76,6 @@ class Launcher(Protocol):
         """The name that the run's meta file records."""
 
     @property
-    def lease(self) -> float | None:
-        """The lease of its runs in seconds, if other hosts read them; None for those of this host alone."""
-
-    @property
     def host(self) -> str:
         """The host or the engine that its runs are given to."""
 
@@ -123,15 +119,6 @@ class LocalLauncher:
     def host(self) -> str:
         """This host."""
         return processes.host_name()
-
-    @property
-    def lease(self) -> float | None:
-        """Runs below a run on a node are on that node, and are read from elsewhere as it is."""
-        if processes.NODE not in os.environ:
-            return None
-        from subagent_server.process.beat import LEASE, lease_of  # on a node alone
-
-        return lease_of(os.environ.get(LEASE))
 
     def __init__(self, warm: WarmStart | None = None) -> None:
         self.warm = warm

@@ -44,7 +44,6 @@ class RemoteLauncher:
     """Starts runs on `host`, with the interpreter `python` there."""
 
     host: str
-    lease: float
     python: str = sys.executable
     kind: ClassVar[str]
     refusal: ClassVar[str]

@@ -255,7 +255,7 @@ class LaunchInfo(Record):
     kind: str = "local"
     host: str
     boot_id: str
-    lease: float | None = Field(default=None, ge=2, le=3600)
+    lease: float | None = Field(default=None, ge=2)
 
 
 class WorkerIdentity(Record):

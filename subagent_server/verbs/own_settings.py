@@ -132,21 +132,19 @@ def launcher_for(settings: Settings, placement: Placement | None, local: Launche
     on = placement.on if placement is not None and placement.on else settings.launcher
     if on == "local":
         return local
-    from subagent_server.process import beat  # most starts are local
-    from subagent_server.process.remote import SshLauncher
+    from subagent_server.process.remote import SshLauncher  # most starts are local
     from subagent_server.process.slurm import SlurmLauncher
 
     try:
         own = _own(settings, "slurm.json", _slurm_settings, SlurmSettings())
     except _NotUsed as error:
         raise BadSlurmSettings(f"Runs cannot go to Slurm, because {error}") from error
-    lease = beat.lease_of(settings.environment.get(beat.LEASE))
     if on.startswith("ssh:"):
-        return SshLauncher(on.removeprefix("ssh:"), lease, own.python)
+        return SshLauncher(on.removeprefix("ssh:"), own.python)
     wanted = {} if placement is None else placement.model_dump(exclude={"on"}, exclude_none=True)
     wanted |= own.model_dump(include={"account", "qos"}, exclude_none=True)
     options = [f"--{_AT_SLURM.get(name, name)}={value}" for name, value in wanted.items()]
-    return SlurmLauncher("slurm", lease, own.python, [*options, *own.options])
+    return SlurmLauncher("slurm", own.python, [*options, *own.options])
 
 
 def _slurm_settings(content: bytes) -> SlurmSettings:

@@ -324,6 +324,8 @@ def _first_state(
 ) -> RunMeta:
     # a program need not say what it uses: an unknown figure is not 0
     usage = Usage() if request.agent.get("runner", "messages") == "messages" else UNTOLD
+    # a run that a run on a node starts there is read from elsewhere as that one is
+    is_read_elsewhere = service.launcher.kind != "local" or processes.NODE in os.environ
     return RunMeta(
         run_id=request.run_id,
         agent_name=str(request.agent["name"]),
@@ -341,7 +343,7 @@ def _first_state(
             kind=service.launcher.kind,
             host=service.launcher.host,
             boot_id=processes.boot_id(),
-            lease=service.launcher.lease,
+            lease=service.settings.lease if is_read_elsewhere else None,
         ),
         child_token_hash=token_hash(token),
     )

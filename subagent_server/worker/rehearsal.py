@@ -87,7 +87,6 @@ class _KeptPackage:
     package: LaunchPackage | None = None
     kind: str = "local"
     host: str = "rehearsal"
-    lease: float | None = None
 
     def warm_up(self) -> None: ...
 

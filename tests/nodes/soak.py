@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from subagent_server.process.beat import DEFAULT_LEASE_SECONDS
 from subagent_server.run.records import RunMeta
 from subagent_server.run.states import Status
+from subagent_server.settings import DEFAULT_LEASE_SECONDS
 from tests.helpers.truth import examine_all
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
@@ -156,7 +156,7 @@ class Soak:
 
     def file_servers_slow(self) -> None:
         """Stop them for 20 s, with the lease that users have: nothing is lost."""
-        self.world.environment["SUBAGENT_LEASE"] = f"{DEFAULT_LEASE_SECONDS:g}"
+        self.world.environment["SUBAGENT_LEASE"] = str(DEFAULT_LEASE_SECONDS)
         runs = self.begun()
         self.world.environment["SUBAGENT_LEASE"] = f"{LEASE:g}"
         self.servers(signal.SIGSTOP)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.process import beat
 from subagent_server.run import processes
 from subagent_server.run.paths import run_at
 from subagent_server.run.records import LaunchInfo
@@ -79,8 +78,3 @@ def test_a_worker_does_not_outlive_its_killed_shim(directory: Path) -> None:
         left = [processes.identify(pid) for pid in (watcher, writer, worker, *below(worker))]
         shim.kill()
         wait_for(lambda: not any(each and processes.is_alive(each) for each in left), BOUND, "their end")
-
-
-@pytest.mark.parametrize("text", ["", "no number", "nan", "inf", "-1", "0", "1e9", None])
-def test_what_is_no_lease_is_the_usual_one(text: str | None) -> None:
-    assert beat.lease_of(text) == beat.DEFAULT_LEASE_SECONDS

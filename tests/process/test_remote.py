@@ -47,7 +47,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_ssh_is_given_the_key_alone_and_no_word_of_the_run(run: RunPaths, ssh: Path) -> None:
-    SshLauncher("build7", 6.0, "/opt/my python").reserve(run).start(PACKAGE)
+    SshLauncher("build7", "/opt/my python").reserve(run).start(PACKAGE)
     argv, key = (ssh / "argv").read_text("utf-8"), (ssh / "stdin").read_text("utf-8")
     *options, host, command = argv.splitlines()
     assert options[-1] == "--" and host == "build7" and "ForwardAgent=no" in options
@@ -61,13 +61,13 @@ def test_ssh_is_given_the_key_alone_and_no_word_of_the_run(run: RunPaths, ssh: P
 def test_what_ssh_says_is_the_reason_and_nothing_is_left(run: RunPaths, ssh: Path) -> None:
     (ssh / "says").write_text('printf "\\033[2JNo route\\nto host" >&2; exit 255', encoding="utf-8")
     with pytest.raises(LaunchFailed, match=r"build7 did not take it .*No route to host") as refused:
-        SshLauncher("build7", 6.0).reserve(run).start(PACKAGE)
+        SshLauncher("build7").reserve(run).start(PACKAGE)
     assert "\x1b" not in refused.value.sentence
     assert not run.sealed.exists() and not locks.is_held(run.live_lock)
 
 
 def test_a_host_that_was_given_no_key_says_so_to_its_starter(run: RunPaths) -> None:
-    command = SshLauncher("build7", 6.0).module("process.node_start", str(run.directory))
+    command = SshLauncher("build7").module("process.node_start", str(run.directory))
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "its key did not come" in done.stderr
 

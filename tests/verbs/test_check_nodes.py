@@ -26,7 +26,7 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: Callable[...,
         def execute(self, _: str, words: Sequence[str]) -> None:
             node(*words[-2:])
 
-    launcher = Launcher("n1", 6.0)
+    launcher = Launcher("n1")
     monkeypatch.setattr(check_nodes, "launcher_for", lambda *_: launcher)
     monkeypatch.setattr(check_nodes, "ANSWER_SECONDS", 0.3)
     settings = read_settings(
