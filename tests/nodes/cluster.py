@@ -66,7 +66,7 @@ PartitionName=DEFAULT Nodes=n1,n2,n3 MaxTime=INFINITE State=UP LLN=YES
 PartitionName=main Default=YES PriorityTier=1 GraceTime=10
 PartitionName=urgent PriorityTier=10 PreemptMode=OFF
 """
-_NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=32 State=UNKNOWN\n"
+_NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=128 State=UNKNOWN\n"
 
 
 def missing() -> list[str]:
