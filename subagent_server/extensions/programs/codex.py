@@ -292,10 +292,12 @@ class CodexDialect:
 
     def _spend(self, params: Message) -> None:
         """Take the totals of the thread; what was spent before this run is not this run's."""
-        if params.get("turnId") != self._turn and self._turn:
-            return
         usage = members(params.get("tokenUsage"))
         total = _usage(members(usage.get("total")))
+        if not self._turn:
+            self._before = total  # Codex tells it of a thread that is resumed
+        if params.get("turnId") != self._turn:
+            return
         if self._before is None:
             self._before = _since(_usage(members(usage.get("last"))), total)
         spent = _since(self._before, total)

@@ -57,6 +57,9 @@ class Thread:
 
     def model_call(self) -> None:
         self.calls += 1
+        self.tell_usage()
+
+    def tell_usage(self) -> None:
         total = {name: count * self.calls for name, count in USAGE.items()}
         self.tell("thread/tokenUsage/updated", tokenUsage={"total": total, "last": USAGE})
 
@@ -224,6 +227,9 @@ def main() -> None:
                 continue
             thread = Thread(params["threadId"], int(stored.read_text(encoding="utf-8")))
             send(id=message["id"], result={"thread": {"id": thread.thread}})
+            thread.turn = "turn-0"
+            thread.tell_usage()
+            thread.turn = "turn-1"
             thread.start_servers(params)
         elif method == "turn/start":
             (HOME / thread.thread).write_text(str(thread.calls), encoding="utf-8")

@@ -148,7 +148,8 @@ def test_a_stop_interrupts_the_turn_and_a_continuation_resumes_the_thread_with_i
     assert world.completed(done.stdout.strip()) == "Again."
     (resumed,) = told(world.work, "thread/resume")
     assert resumed["threadId"] == thread == world.meta(done.stdout.strip()).external_session_id
-    assert world.meta(done.stdout.strip()).usage.turns == 2
+    usage = world.meta(done.stdout.strip()).usage
+    assert (usage.turns, usage.output_tokens) == (2, 20), "without what the thread had used before"
 
 
 def test_what_codex_cannot_be_given_is_refused_and_a_missing_codex_is_told_how_to_install(
