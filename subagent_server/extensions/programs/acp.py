@@ -83,7 +83,7 @@ class AcpDialect:
         self._permissions = permissions
         self._updates = _Updates(events, task.agent.limits.max_turns, self._bound_turns, self.tool_of)
         self._session = ""
-        self._is_cut = False
+        self._is_cut = self._is_resumed = False
         events.counts("tool_calls")  # of turns the protocol does not tell
 
     def launch(self) -> Launch:
@@ -167,8 +167,8 @@ class AcpDialect:
         await self._events.session(self._session)
         self._updates.begin()
         # its own words first: text that begins with a slash would be a command of the program
-        parts = [self.first_words()] if self._task.resumes is None else []
-        words = "\n\n".join(["Your task:", *parts, self._task.prompt])
+        parts = [self._task.prompt] if self._is_resumed else [self.first_words(), self._task.retold]
+        words = "\n\n".join(["Your task:", *parts])
         block = schema.TextContentBlock(type="text", text=words)
         ended = await agent.prompt(session_id=self._session, prompt=[block])
         self._updates.flush()
@@ -176,7 +176,7 @@ class AcpDialect:
         return self._outcome(ended.stop_reason)
 
     async def _open(self, agent: ClientSideConnection, capabilities: schema.AgentCapabilities | None) -> None:
-        """Open a session, or the one to carry on."""
+        """Open the session to carry on, or a new one."""
         child = self._task.child
         own = schema.McpServerStdio(name=child.name, command=child.command, args=list(child.args), env=[])
         servers: list[_Server] = [
@@ -184,23 +184,22 @@ class AcpDialect:
             *(_server(name, server) for name, server in self._task.agent.mcp_servers.items()),
         ]
         cwd, resumes = str(self._task.cwd), self._task.resumes
-        if resumes is None:
-            opened = await agent.new_session(cwd=cwd, mcp_servers=servers)
-            self._session = opened.session_id
-            await self._ask_first(agent, opened)
-            return
-        if capabilities is None or not capabilities.load_session:
-            raise RunRefused(
-                "config",
-                f"{self.title} cannot take a session up again.",
-                "Start a new run, and put into its prompt what it needs to know.",
-            )
-        await self.before_resuming(resumes)
-        loaded = await agent.load_session(cwd=cwd, session_id=resumes, mcp_servers=servers)
-        self._session = resumes
-        await self._ask_first(agent, loaded)
-        while (quiet := self._updates.quiet_seconds) < _QUIET_SECONDS:
-            await asyncio.sleep(_QUIET_SECONDS - quiet)
+        if resumes is not None and capabilities is not None and capabilities.load_session:
+            await self.before_resuming(resumes)
+            try:
+                loaded = await agent.load_session(cwd=cwd, session_id=resumes, mcp_servers=servers)
+            except RequestError as error:
+                # Gemini CLI deletes a session that was loaded once: it finds an empty file of the same name
+                self._events.warn(f"{self.title} has lost its session, so it is told what was said: {error}")
+            else:
+                self._session, self._is_resumed = resumes, True
+                await self._ask_first(agent, loaded)
+                while (quiet := self._updates.quiet_seconds) < _QUIET_SECONDS:
+                    await asyncio.sleep(_QUIET_SECONDS - quiet)
+                return
+        opened = await agent.new_session(cwd=cwd, mcp_servers=servers)
+        self._session = opened.session_id
+        await self._ask_first(agent, opened)
 
     async def _ask_first(
         self, agent: ClientSideConnection, opened: schema.NewSessionResponse | schema.LoadSessionResponse
@@ -299,7 +298,7 @@ class AcpDialect:
 
     def _cost(self) -> Decimal | None:
         """Return the cost of the run; that of the session has those of the runs before it too."""
-        total, spent = self._updates.cost_usd, self._task.spent
+        total, spent = self._updates.cost_usd, self._task.spent if self._is_resumed else Decimal(0)
         return None if total is None or spent is None or total < spent else total - spent
 
 

@@ -123,6 +123,7 @@ class ProgramTask:
     """The input of a program: its task, its agent, and the places that it may use.
 
     `prompt` is the task in words, with its inputs; `content` is the same in blocks of the Messages API.
+    `retold` is `prompt` behind the whole conversation so far, for a program that cannot resume its own.
     `system` is the agent's prompt and `preamble` is for every run alike. `state` is a directory of the run
     that the program may write. `environment` is the run's. `resumes` is the conversation to carry on,
     and `spent` its cost so far, None if that is not known. `kept` has the place of the program's own state
@@ -132,6 +133,7 @@ class ProgramTask:
     agent: AgentDefinition
     run_id: str
     prompt: str
+    retold: str
     content: Sequence[dict[str, Any]]
     preamble: str
     cwd: Path

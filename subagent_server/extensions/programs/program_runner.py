@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -122,7 +123,8 @@ def _task(
     return ProgramTask(
         agent=agent,
         run_id=run.run_id,
-        prompt="\n\n".join([*texts, words]) if texts else words,
+        prompt="\n\n".join([*texts, words]),
+        retold="\n\n".join([*texts, replace(past, session_id=None).words(request.prompt)]),
         content=task_blocks(words, inputs),
         preamble=_preamble(setup) if box is None else f"{_preamble(setup)} {sandbox_rules_text(box)}",
         cwd=Path.cwd(),

@@ -35,6 +35,7 @@ class Worked:
             agent=agent,
             run_id=self.run.run_id,
             prompt=prompt,
+            retold=prompt,
             content=[{"type": "text", "text": prompt}],
             preamble="You are run.",
             cwd=place,
