@@ -215,6 +215,8 @@ def test_the_rows_of_a_dataset_are_cases_judged_by_their_target(cli: Cli) -> Non
     (cli.home / "evals" / "s.json").write_text(json.dumps({"turns": [says("It is Paris.")]}), "utf-8")
     found = cli.json("eval", evaluation(cli, dataset=dataset), code=1, env=NO_KEY)
     assert passed(found) == {"capital": True, "wrong": False}
+    (problem,) = [problem for run in found["runs"] for problem in run["problems"]]
+    assert problem == "includes: 'Rome' is wanted, and the result ends with 'It is Paris.'"
     assert (found["passRate"], found["standardError"]) == (0.5, 0.5)
 
 

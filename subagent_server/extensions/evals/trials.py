@@ -395,7 +395,8 @@ def _miss(scorer: tuple[str, list[str] | bool], case: EvalCase, tolerance: Decim
     targets = given if isinstance(given, list) else case.target or []
     if passes(name, text, targets, tolerance):
         return None
-    return f"{name}: the result is not {shorten(' or '.join(targets))} but {shorten(text[-_SHOWN_OUTPUT:])}"
+    wanted = shorten(" or ".join(targets))
+    return f"{name}: {wanted} is wanted, and the result ends with {shorten(text[-_SHOWN_OUTPUT:])}"
 
 
 async def _misfit(schema: Any, result: RunResult) -> str | None:
