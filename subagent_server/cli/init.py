@@ -118,6 +118,7 @@ def init(
     made. Everything else in the file stays. The yes also trusts the agents and MCP servers that come with
     this directory, which are listed, unless --agents names others.
     """
+    session.check_is_user()  # what it writes lets a client start programs, and quarantine spares it
     known = CLIENTS[client]
     if remove:
         if patterns or url or only_print:

@@ -48,6 +48,13 @@ def test_a_wrong_token_opens_nothing(cli: Cli, verb: list[str], token: str) -> N
         assert cli.meta(own).status == "running"
 
 
+def test_a_child_registers_no_server_with_a_client(cli: Cli) -> None:
+    with cli.living(OWN, child_token_hash=token_hash(TOKEN)) as own:
+        refused = cli("init", "claude", "--yes", env=child(own))
+        assert refused.returncode == 2 and "only the owner of the runs may do this" in refused.stderr
+        assert not (cli.home / ".mcp.json").exists()
+
+
 def test_a_child_that_may_delegate_answers_its_children_and_not_itself(cli: Cli) -> None:
     with cli.living(OWN, asked(), child_token_hash=token_hash(TOKEN)) as own:
         request = cli.store.read_request(own)
