@@ -66,7 +66,8 @@ TESTS: dict[str, str] = {
     "process/": "process/zygote process/test_local.py",
     "verbs/access.py": "verbs/test_access.py cli/test_access.py cli/test_show.py",
     "verbs/access_tokens.py": "http/test_tokens.py",
-    "verbs/check_agent.py": "verbs/test_check_agent.py verbs/test_program_version.py cli/test_agents.py",
+    "verbs/check_agent.py": "verbs/test_check_agent.py verbs/test_program_version.py cli/test_agents.py "
+    "cli/test_scripted_runs.py",
     "verbs/check_status.py": "verbs/test_answer_size.py verbs/test_reply.py",
     "verbs/continue_run.py": "verbs/test_continued.py cli/test_continue.py end_to_end/test_continuing.py",
     "verbs/contract_agent.py": "tools",
@@ -78,7 +79,7 @@ TESTS: dict[str, str] = {
     "verbs/inputs.py": "verbs/test_places.py verbs/test_start.py",
     "verbs/left_behind.py": "sandbox/test_left_behind.py",
     "verbs/list_runs.py": "cli/test_ls.py cli/test_stats.py cli/test_compare.py verbs/test_run_case.py "
-    "server/test_wait_for_runs.py",
+    "server/test_wait_for_runs.py server/test_parents.py",
     "verbs/live_runs.py": "cli/test_agents.py cli/test_doctor.py verbs/test_program_version.py",
     "verbs/merge_run.py": "worktrees/test_life_of_a_worktree.py "
     "worktrees/test_asking_before_work_is_dropped.py",
@@ -86,8 +87,9 @@ TESTS: dict[str, str] = {
     "verbs/page_data.py": "page",
     "verbs/questions.py": "verbs/test_reply.py cli/test_hooks.py worker/test_ask_parent.py",
     "verbs/reconcile.py": "verbs/test_run_case.py faults/test_leftovers.py end_to_end/test_worker_deaths.py "
-    "end_to_end/test_stops.py",
-    "verbs/remove.py": "cli/test_rm.py cli/test_prune.py",
+    "end_to_end/test_stops.py end_to_end/test_children.py faults/test_identities.py faults/test_kills.py "
+    "faults/test_hung_workers.py",
+    "verbs/remove.py": "cli/test_rm.py cli/test_prune.py faults/test_two_hosts.py",
     "verbs/run_worktree.py": "worktrees/test_life_of_a_worktree.py worktrees/test_settled_later.py",
     "verbs/service.py": "server/test_tool_list.py server/test_many_agents.py verbs/test_nesting.py "
     "cli/test_script.py cli/test_scripted_runs.py",
@@ -95,7 +97,7 @@ TESTS: dict[str, str] = {
     "agents/known_names.py": "verbs/test_check_agent.py",
     "verbs/tree_limits.py": "verbs/test_nesting.py cli/test_trees.py",
     "verbs/trust_check.py": "cli/test_trust.py",
-    "verbs/views.py": "cli/test_show.py verbs/test_answer_size.py verbs/test_next_calls.py "
+    "verbs/views.py": "cli/test_show.py cli/test_ls.py verbs/test_answer_size.py verbs/test_next_calls.py "
     "server/test_tool_list.py worktrees/test_life_of_a_worktree.py",
     "verbs/wait_for_runs.py": "cli/test_wait.py verbs/test_reply.py server/test_wait_for_runs.py "
     "server/test_tool_watch.py",

@@ -21,12 +21,12 @@ from subagent_server.verbs.access import USER
 from subagent_server.verbs.contract_agent import agent_statuses
 from subagent_server.verbs.list_runs import ListedRuns
 from subagent_server.verbs.service import Service, open_service
-from subagent_server.verbs.views import MAX_TOOL_ANSWER_CHARACTERS, RunRow
+from subagent_server.verbs.views import MAX_RESULT_CHARACTERS, MAX_TOOL_ANSWER_CHARACTERS, RunRow
 from subagent_server.verbs.wait_for_runs import Changes
 from tests.helpers.runs import STARTED, T0, start_run
 
 NUMBER = 20
-RESULT = "r" * 7_000
+RESULT = "r" * MAX_RESULT_CHARACTERS
 
 
 @pytest.fixture
@@ -86,6 +86,7 @@ def test_named_runs_that_have_ended_are_shown_again_as_far_as_they_fit(service: 
         again = call("wait_for_runs", runIds=run_ids, waitSeconds=0)
     left = NUMBER - len(again["runs"])
     assert 0 < left < NUMBER and "later" not in again
+    assert not any("resultTruncated" in view for view in again["runs"]), "it is just short enough"
     assert (
         again["instructions"]
         == f"Nothing is left to wait for. {left} more did not fit: check_status shows each."
