@@ -96,7 +96,10 @@ def decode_state(run: RunPaths, raw: bytes) -> RunMeta:
         data = json.loads(raw)
         meta = RunMeta.model_validate(upgraded(data))
     except (ValueError, ValidationError, TypeError, RecursionError) as error:
-        raise UnreadableMeta(run.run_id, run.meta.path, _reason(error)) from error
+        why = _reason(error)
+        if newer_version(run) is not None:
+            why = f"a later version wrote it: upgrade subagent-server; {why}"
+        raise UnreadableMeta(run.run_id, run.meta.path, why) from error
     if meta.run_id != run.run_id:
         raise UnreadableMeta(run.run_id, run.meta.path, f"it is the state of run {meta.run_id[:40]!r}")
     return meta

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from subagent_server.run import transitions
-from subagent_server.run.errors import IllegalTransition, MessageClosed, NewerSchema, UnknownMessage
+from subagent_server.run.errors import (
+    IllegalTransition,
+    MessageClosed,
+    NewerSchema,
+    UnknownMessage,
+    UnreadableMeta,
+)
 from subagent_server.run.records import RunResult
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.store import RunStore
@@ -89,6 +95,9 @@ def test_the_state_of_a_later_version_is_read_as_far_as_known_and_never_written(
             change()
     assert untouched(run.meta.path) == before
     assert names(run.directory) == OF_ITS_OWN
+    run.meta.path.write_text(json.dumps(newer | {"status": "paused"}), encoding="utf-8")
+    with pytest.raises(UnreadableMeta, match="a later version wrote it: upgrade subagent-server; status"):
+        store.read(RUN_ID)
 
 
 @pytest.mark.parametrize("text", ["half a pair \ud83d", "NUL \0 and \x1b[31m", "\u2028", "🎈" * 5000])
