@@ -169,7 +169,7 @@ def test_a_run_cannot_trust(clone: Cli) -> None:
         for words in (["trust", "."], ["trust", ".", "--yes"], ["trust", "--remove", "."], [*RUN, "--trust"]):
             refused = clone(*words, env=env)
             assert refused.returncode == 2 and "A run cannot trust" in refused.stderr
-        assert clone("init", "claude", "--yes", env=env).returncode == 0
+        assert clone("init", "claude", "--yes", env=env).returncode == 2
         refused = clone("serve", "--config", "agents/worker.md", env=env)
         assert refused.returncode == 2 and "A run cannot bring in agents" in refused.stderr
     assert trusted(clone) == []
