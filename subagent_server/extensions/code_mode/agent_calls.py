@@ -50,7 +50,7 @@ _LOOK_SECONDS = 0.2
 _ROOM_SECONDS = 1.0
 """How often a call looks whether its tree has room for another run."""
 MOST_PLANNED = 128 << 20
-"""How many characters all calls of one program may take, as JSON: they are kept outside of its box."""
+"""How many characters all calls of one program may take: they are kept outside of its box."""
 _MOST_QUESTIONS = MAX_OPEN_QUESTIONS - 1
 """How many questions of a program and its agents are open at once; `ask_parent` of code mode has one more."""
 _MOST_PHASE = 200
