@@ -360,7 +360,7 @@ def _registration(session: Session, order: InitOrder) -> Registration:
         allow = partial(plan_permissions, permissions=permissions)
         allowed = _planned(session, order.scope, permissions.file(place), allow, "add --no-approve")
     covered = None
-    if order.token is None and settings.agents_by_default and not settings.is_of_a_run:
+    if order.token is None and settings.agents_by_default:
         found = coverage(settings, settings.cwd, leave_out=SERVER)
         covered = found if found.is_new else None
     return Registration(session, order, change, allowed, covered)
