@@ -64,6 +64,18 @@ def test_a_parent_is_removed_without_its_children_and_a_child_with_its_mark(cli:
     assert stored(cli) == [second] and cli("show", second).returncode == 0
 
 
+def test_a_run_stays_while_processes_of_a_child_that_has_ended_are_left(cli: Cli) -> None:
+    parent = cli.completed("aaaaaa")
+    child = cli.completed("bbbbbb", parent_run_id=parent)
+    marks = cli.store.paths.run(parent).children
+    marks.path.mkdir(exist_ok=True)
+    (marks.path / child).touch()
+    lock = cli.hold(child)
+    assert cli.json("prune", "--keep", "0")["removed"] == []
+    os.close(lock)
+    assert set(cli.json("prune", "--keep", "0")["removed"]) == {parent, child}
+
+
 def test_a_run_with_an_unreadable_state_is_removed_by_rm_and_not_by_prune(cli: Cli) -> None:
     broken = cli.completed("aaaaaa")
     cli.store.paths.run(broken).meta.path.write_bytes(b"{")
