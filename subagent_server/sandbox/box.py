@@ -39,6 +39,7 @@ from subagent_server.sandbox.readable import (
     program_mounts,
     shows_too_much,
     system_mounts,
+    too_much_to_write,
     tool_chains,
     working_copies,
 )
@@ -311,11 +312,7 @@ def find_box_program(rules: Rules) -> Path:
         )
     for path in rules.write:
         if shows_too_much(path, own) or any(map(path.is_relative_to, rules.hidden)):
-            raise PlaceRefused(
-                f"sandboxWrite cannot be kept: {path} is the home directory, a part of the system, "
-                "above one, or belongs to the runs",
-                "Name a directory below it, such as ~/.cache/pip.",
-            )
+            raise too_much_to_write(path)
     return program
 
 

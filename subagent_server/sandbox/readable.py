@@ -237,6 +237,15 @@ class PlaceRefused(Exception):
         self.hint = hint
 
 
+def too_much_to_write(path: Path) -> PlaceRefused:
+    """Return the refusal of a place in `sandboxWrite`."""
+    return PlaceRefused(
+        f"sandboxWrite cannot be kept: {path} is the home directory, a part of the system, above one, or "
+        "belongs to the runs",
+        "Name a directory below it, such as ~/.cache/pip.",
+    )
+
+
 def named_places(key: str, named: Iterable[str], written: Sequence[Path]) -> list[Path]:
     """Return the real paths of what an agent file names under a key, as far as it is there.
 

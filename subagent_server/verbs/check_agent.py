@@ -35,7 +35,13 @@ from subagent_server.agents.yaml_reader import AgentFileError
 from subagent_server.run.agent_definition import AgentDefinition, ServedAgent, ServerDefinition
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.sandbox.box import find_program
-from subagent_server.sandbox.readable import BoxRefused
+from subagent_server.sandbox.readable import (
+    BoxRefused,
+    homes,
+    named_places,
+    shows_too_much,
+    too_much_to_write,
+)
 from subagent_server.sandbox.server_places import (
     NotOutside,
     ServerPlace,
@@ -344,6 +350,11 @@ class AgentChecker:
             for key, written in asked.items():
                 message = f"{written} cannot be kept: {reason}."
                 yield Refusal(message, key, in_file=works_without_box(agent))
+        places = [] if agent.sandbox == "none" else agent.write_elsewhere
+        for path in named_places("sandboxWrite", places, ()):
+            if shows_too_much(path, homes(settings.environment)):
+                refused = too_much_to_write(path)
+                yield Refusal(f"{refused.reason}. {refused.hint}", "sandboxWrite")
 
     def _of_servers(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
         asked = asked_by_servers(agent)

@@ -35,6 +35,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unset": ({"mcpServers": {"s": {**ECHO, "env": {"T": "${UNSET}"}}}}, "variable UNSET is not set for"),
     "absent": ({"mcpServers": {"s": {"command": "nowhere-to-be-found"}}}, "program 'nowhere-to-be-found' is"),
     "key": ({"apiKeyEnv": "UNSET_KEY"}, "UNSET_KEY is not set, so the model cannot be called"),
+    "system": (
+        {"sandbox": "auto", "sandboxWrite": ["/etc"]},
+        "sandboxWrite cannot be kept: /etc is the home directory, a part",
+    ),
     "place": ({"cwd": "/nonexistent"}, "cwd '/nonexistent' is no directory"),
     "budget": ({"limits": {"budgetUsd": 1}, "model": "other-model"}, "no price is known for the model"),
     "second": ({"limits": {"budgetUsd": 1}, "model": ["opus", "other-model"]}, "for the model 'other-model'"),
