@@ -90,18 +90,18 @@ def test_an_agent_file_that_has_changed_its_runner_or_broken_or_gone_refuses_the
     assert continue_run(service, stored).continues_run_id == child, "a user may"
 
 
-@pytest.mark.parametrize("lease", [None, 60.0])
+@pytest.mark.parametrize("kind", ["local", "ssh"])
 def test_a_silent_run_is_continued_if_its_end_will_be_known(
-    service: Service, monkeypatch: pytest.MonkeyPatch, lease: float | None
+    service: Service, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    for name, value in {"kind": "ssh", "host": "h1", "lease": lease}.items():
+    for name, value in {"kind": kind, "host": "h1"}.items():
         monkeypatch.setattr(service.launcher, name, value)
     old = made(service, STARTED, transitions.StopRequested())
     run = service.store.paths.run(old)
     run.shim_claim.touch()
     run.live_lock.unlink()  # its starter has let go of it
     order = ContinueOrder(old, "Go.")
-    if lease is None:
+    if kind == "local":  # it has no heartbeat
         assert "cannot be seen here whether its processes are gone" in refused(
             service, BadArgument, order, Caller()
         )
