@@ -169,6 +169,7 @@ def test_an_end_and_a_question_are_news_once_although_the_processes_still_live(w
         (view,) = parent.call("wait_for_runs", runIds=[ending])["runs"]
         assert view["result"] == "Done.", "nothing is left of the named runs, so there is only this to say"
         processes.send_signal(world.shim(ending), signal.SIGCONT)
+        world.gone(ending)
     with world.serve() as another:
         news = another.call("wait_for_runs", waitSeconds=0, cursor=again["cursor"])
         assert (news["runs"], news["working"]) == ([], [asking]), "a cursor says the same to another server"
