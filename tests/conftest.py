@@ -18,7 +18,10 @@ from tests.helpers.world import World
 _WARM = pytest.StashKey[Path]()
 _TESTS = Path(__file__).parent
 _PROCESS_FOLDERS = frozenset(
-    ("browser", "clients", "end_to_end", "faults", "hosts", "http", "process", "sandbox", "soak", "worktrees")
+    (
+        *("browser", "clients", "end_to_end", "faults", "hosts", "http", "process", "programs", "sandbox"),
+        *("soak", "worktrees"),
+    )
 )
 _LONG_FOLDERS = frozenset(("faults", "worktrees"))
 _PROCESS_FIXTURES = frozenset(("cli", "world"))

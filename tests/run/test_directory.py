@@ -178,6 +178,7 @@ def test_two_threads_that_use_a_directory_first_have_one_descriptor(place: Path)
     assert used == [mine] and Path(f"/proc/self/fd/{mine}").readlink() == directory.path
 
 
+@pytest.mark.process
 def test_a_directory_is_closed_with_its_last_user_and_not_by_a_fork_of_its_process(place: Path) -> None:
     directory = Directory(place)
     number = directory.descriptor
