@@ -418,9 +418,8 @@ def _prompt(given: str | None) -> str:
 
 def _started(session: Session, begin: Begin, how: AfterStart) -> ExitCode:
     """Start a run, do as `how` says, print the outcome and return the exit code."""
-    with interrupts_kept(
-        held=True
-    ) as release:  # until the id is known, by which the run can be watched or stopped
+    # Until the id is known, by which the run can be watched or stopped.
+    with interrupts_kept(held=True) as release:
         run_id = begin().run_id
     log = log_next_to_result()
     with watching(session, run_id):

@@ -254,15 +254,16 @@ def named_places(key: str, named: Iterable[str], written: Sequence[Path]) -> lis
     """
     found = []
     for name in named:
-        path = Path.cwd() / Path(name).expanduser()
+        # `os.path` answers where `Path` raises: for a name that is too long, and where there is no home.
+        path = Path.cwd() / os.path.expanduser(name)  # noqa: PTH111
         for step in steps_to(path):
-            if step.is_symlink() and any(map(step.is_relative_to, written)):
+            if os.path.islink(step) and any(map(step.is_relative_to, written)):  # noqa: PTH114
                 raise PlaceRefused(
                     f"{key} cannot be kept: {printable(name)} leads through the link {printable(str(step))}, "
                     "which a run could have made",
                     "Name the place that is meant.",
                 )
-        if path.exists():
+        if os.path.exists(path):  # noqa: PTH110
             found.append(Path(os.path.realpath(path)))
     return found
 

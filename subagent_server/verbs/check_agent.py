@@ -351,8 +351,9 @@ class AgentChecker:
                 message = f"{written} cannot be kept: {reason}."
                 yield Refusal(message, key, in_file=works_without_box(agent))
         places = [] if agent.sandbox == "none" else agent.write_elsewhere
+        own = homes(settings.environment)
         for path in named_places("sandboxWrite", places, ()):
-            if shows_too_much(path, homes(settings.environment)):
+            if shows_too_much(path, own):
                 refused = too_much_to_write(path)
                 yield Refusal(f"{refused.reason}. {refused.hint}", "sandboxWrite")
 

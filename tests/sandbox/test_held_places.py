@@ -143,3 +143,11 @@ def test_a_git_below_the_working_directory_is_not_executed(cwd: Path) -> None:
     planted.chmod(0o755)
     git_settings({**os.environ, "PATH": f"{planted.parent}:{os.environ['PATH']}"}, cwd)
     assert not (cwd / "executed").exists()
+
+
+def test_a_place_with_a_name_that_no_file_can_have_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)  # nobody's, as in a container
+    assert named_places("sandboxWrite", ["/" + "a" * 300, "~/cache"], [tmp_path]) == []
