@@ -301,3 +301,13 @@ def test_to_resume_some_cases_forgets_none_of_the_others(cli: Cli) -> None:
     assert cli.json(*resume, env=NO_KEY)["trials"] == 2
     assert len(stored(cli)) == 2, "no trial was repeated"
     assert [path.name for path in cli.home.glob(".kept*")] == []
+
+
+def test_a_planted_link_does_not_lead_the_log_of_an_evaluation_elsewhere(cli: Cli) -> None:
+    cli.agent("worker")
+    file, mine = evaluation(cli, {"name": "one", "turns": [says("fine")]}), cli.home / "mine"
+    mine.write_text("mine", encoding="utf-8")
+    (cli.home / ".kept.jsonl.tmp").symlink_to(mine)
+    assert cli("eval", file, "--log", "kept.jsonl", env=NO_KEY).returncode == 0
+    assert mine.read_text(encoding="utf-8") == "mine"
+    assert not (cli.home / "kept.jsonl").is_symlink()

@@ -47,7 +47,8 @@ class EvalLog:
         with storing(path):
             for place in reversed(path.parents):  # all private: runs refuse a state directory open to others
                 place.mkdir(exist_ok=True, mode=0o700)
-            self._file = begun.open("w", encoding="utf-8")
+            begun.unlink(missing_ok=True)  # of a command that was killed, or a link that a run has planted
+            self._file = begun.open("x", encoding="utf-8")
         self._write(facts)
         for result in before:
             self.add(result)
