@@ -1,7 +1,6 @@
 """Fixtures that tests of several rooms share, and the processes that a session shares."""
 
 import gc
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +22,6 @@ _PROCESS_FOLDERS = frozenset(
         *("soak", "worktrees"),
     )
 )
-_LONG_FOLDERS = frozenset(("faults", "worktrees"))
 _PROCESS_FIXTURES = frozenset(("cli", "world"))
 _is_refused = False
 _STARTS = frozenset(("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"))
@@ -62,12 +60,10 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that may start processes, by folder or fixture, and put them in order.
+    """Mark the tests that may start processes, by folder or fixture; begin with those that take longest.
 
-    Each worker gets a part of them, and takes over the end of another's part when it has none left: so each
-    part begins with its share of the tests that take longest, or the others would wait for those at the end.
+    These have a timeout of their own: at the end all others would wait for them.
     """
-    long, short = list[pytest.Item](), list[pytest.Item]()
     for item in items:
         folders = Path(item.path).relative_to(_TESTS).parts[:-1]
         fixtures: Sequence[str] = getattr(item, "fixturenames", ())
@@ -77,15 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             or not _PROCESS_FIXTURES.isdisjoint(fixtures)
         ):
             item.add_marker("process")
-        is_long = item.get_closest_marker("timeout") is not None or not _LONG_FOLDERS.isdisjoint(folders)
-        (long if is_long else short).append(item)
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    items[:] = [
-        item
-        for number in range(workers)
-        for part in (long, short)
-        for item in part[number * len(part) // workers : (number + 1) * len(part) // workers]
-    ]
+    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
 
 
 @pytest.hookimpl(wrapper=True)
