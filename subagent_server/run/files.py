@@ -410,7 +410,7 @@ def remove_below(directory: int, name: str) -> None:
         try:
             os.unlink(name, dir_fd=directory)
         except IsADirectoryError:
-            with held_open(_opened_writable(directory, name)) as top:
+            with held_open(opened_writable(directory, name)) as top:
                 _empty(top)
             os.rmdir(name, dir_fd=directory)
 
@@ -430,7 +430,7 @@ def _empty(top: int) -> None:
                 try:
                     os.unlink(name, dir_fd=directory)
                 except IsADirectoryError:
-                    os.close(_opened_writable(directory, name))  # one that moves is written itself
+                    os.close(opened_writable(directory, name))  # one that moves is written itself
                     moved = next(names)
                     os.rename(name, moved, src_dir_fd=directory, dst_dir_fd=top)
                     waiting.append(moved)
@@ -439,12 +439,12 @@ def _empty(top: int) -> None:
     while waiting:
         name = waiting.pop()
         with suppress(OSError):
-            with held_open(_opened_writable(top, name)) as directory:
+            with held_open(opened_writable(top, name)) as directory:
                 clear(directory)
             os.rmdir(name, dir_fd=top)
 
 
-def _opened_writable(directory: int, name: str) -> int:
+def opened_writable(directory: int, name: str) -> int:
     """Open a directory that may be read-only, through no link. Raises OSError."""
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     with held_open(os.open(name, flags | os.O_PATH, dir_fd=directory)) as place:

@@ -202,7 +202,7 @@ class NameWatch:
             if kept is not None:
                 moved.append(kept)
         if status_below(directory, name) is not None:
-            raise OSError(errno.EBUSY, "it comes back at once")
+            raise OSError(errno.EBUSY, "it comes back at once, or is too large")
 
     def _is_free(self, name: str) -> bool:
         return is_lifted(PurePath(name).parts, self._lifted)

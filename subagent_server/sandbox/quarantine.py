@@ -5,7 +5,7 @@
     quarantine.give_back(kept)
 
 A program may write at the same time. So all work is by descriptor: no link is followed, and nothing is opened
-that could block. What has to be copied, because the runs root is on another file system, is bounded.
+that could block. A move is bounded: if the runs root is on another file system, it is a copy.
 """
 
 import ctypes
@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from subagent_server.run.confined_path import directory_below, names_below, open_real, printable, status_below
-from subagent_server.run.files import Directory, held_open, remove_below
+from subagent_server.run.files import Directory, held_open, opened_writable
 from subagent_server.run.processes import now
 from subagent_server.run.states import timestamp
 
 MOST_KEPT = 200
 MOST_BYTES, MOST_NAMES, MOST_DEPTH, MOST_SECONDS = 64 << 20, 10_000, 40, 5.0
-"""Of one that is copied."""
+"""Of one move; bytes count if they have to be copied."""
 _MOST_CHARACTERS = 200
 """Of the command during which it came."""
 _MOVED, _RECORD = "moved", "record.json"
@@ -70,7 +70,7 @@ class Quarantine:
             with slot.entry(_RECORD).appender() as file:  # first: nothing is here of unknown origin
                 file.write(json.dumps(record).encode())
             with directory_below(directory, above) as opened:
-                _move(opened, last, slot.writable(), _MOVED)
+                _Bounds().move(opened, last, slot.writable(), _MOVED)
         except BaseException as error:
             self._drop(slot)
             if isinstance(error, FileNotFoundError):
@@ -95,7 +95,12 @@ class Quarantine:
         """
         slot, path = self._directory.below(kept.number), Path(kept.path)
         with held_open(open_real(path.parent)) as directory:
-            _move(slot.writable(), _MOVED, directory, path.name)
+            try:
+                _rename(slot.writable(), _MOVED, directory, path.name)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                _Bounds().move(slot.writable(), _MOVED, directory, path.name)
         self._drop(slot)
 
     def _new_slot(self) -> Directory:
@@ -121,32 +126,6 @@ class Quarantine:
         return None
 
 
-def _move(source: int, name: str, target: int, new_name: str) -> None:
-    """Move a name between open directories, a directory whole, over nothing that is there.
-
-    Raises:
-        FileExistsError: the new name is there.
-        OSError: the system refused, or it is too large to be copied to another file system.
-    """
-    try:
-        _rename(source, name, target, new_name)
-    except PermissionError:  # a directory that gets another parent is written itself
-        with suppress(OSError), directory_below(source, name) as descriptor:
-            Path(f"/proc/self/fd/{descriptor}").chmod(0o700)
-        _rename(source, name, target, new_name)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        try:
-            _Bounds().copy(source, name, target, new_name)
-        except FileExistsError:
-            raise
-        except OSError:
-            remove_below(target, new_name)
-            raise
-        remove_below(source, name)
-
-
 def _rename(source: int, name: str, target: int, new_name: str) -> None:
     if _LIBC.renameat2(source, os.fsencode(name), target, os.fsencode(new_name), _RENAME_NOREPLACE) == 0:
         return
@@ -159,7 +138,7 @@ def _rename(source: int, name: str, target: int, new_name: str) -> None:
 
 
 class _Bounds:
-    """The bounds of one copy."""
+    """The bounds of one move."""
 
     def __init__(self) -> None:
         self._bytes, self._names = MOST_BYTES, MOST_NAMES
@@ -169,24 +148,46 @@ class _Bounds:
         self._names -= names
         self._bytes -= size
         if min(self._names, self._bytes, MOST_DEPTH - depth) < 0 or time.monotonic() > self._deadline:
-            raise OSError(errno.EFBIG, "it is too large to be moved to another file system")
+            raise OSError(errno.EFBIG, "it is too large to be moved")
 
-    def copy(self, source: int, name: str, target: int, new_name: str, depth: int = 0) -> None:
-        """Copy files, directories and links (as links); below the top, what is none of these is left out."""
+    def move(self, source: int, name: str, target: int, new_name: str, depth: int = 0) -> None:
+        """Move a name between open directories, over nothing that is there; a directory as a new one.
+
+        A process of a box may work in the old one: if that moved, `..` would lead it into the run. What is
+        too much for the bounds, or cannot be moved, stays in the old one.
+
+        Raises:
+            FileExistsError: the new name is there.
+            OSError: the system refused.
+        """
         self._spend(1, 0, depth)
         mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
+        if stat.S_ISDIR(mode):
+            os.mkdir(new_name, 0o700, dir_fd=target)
+            with (
+                held_open(opened_writable(source, name)) as here,
+                directory_below(target, new_name, os.O_RDONLY) as there,
+            ):
+                for each in names_below(here, ".", MOST_NAMES):
+                    with suppress(OSError):
+                        self.move(here, each, there, each, depth + 1)
+            with suppress(OSError):
+                os.rmdir(name, dir_fd=source)
+            return
+        try:  # not a rename: a directory may have come in its place meanwhile, and gets no second name
+            os.link(name, new_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EPERM):
+                raise
+            self._copy(source, name, target, new_name, mode, depth)
+        os.unlink(name, dir_fd=source)
+
+    def _copy(self, source: int, name: str, target: int, new_name: str, mode: int, depth: int) -> None:
+        """Copy a file, or a link as one; below the top, what is none of these is left out."""
         if stat.S_ISLNK(mode):
             os.symlink(os.readlink(name, dir_fd=source), new_name, dir_fd=target)
         elif stat.S_ISREG(mode):
             self._copy_file(source, name, target, new_name, depth)
-        elif stat.S_ISDIR(mode):
-            os.mkdir(new_name, 0o700, dir_fd=target)
-            with (
-                directory_below(source, name, os.O_RDONLY) as here,
-                directory_below(target, new_name) as there,
-            ):
-                for each in names_below(here, ".", MOST_NAMES + 1):
-                    self.copy(here, each, there, each, depth + 1)
         elif depth == 0:
             raise OSError(errno.EINVAL, "it is a FIFO, a socket or a device")
 
@@ -197,6 +198,10 @@ class _Bounds:
                 raise OSError(errno.EINVAL, "it was replaced meanwhile")
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
             with os.fdopen(os.open(new_name, flags, 0o600 | (mode & 0o111), dir_fd=target), "wb") as new:
-                while part := os.read(old, 1 << 20):
-                    self._spend(0, len(part), depth)
-                    new.write(part)
+                try:
+                    while part := os.read(old, 1 << 20):
+                        self._spend(0, len(part), depth)
+                        new.write(part)
+                except OSError:
+                    os.unlink(new_name, dir_fd=target)
+                    raise

@@ -6,6 +6,7 @@ the certificates that the environment names. Never a directory that keeps tokens
 """
 
 import errno
+import fcntl
 import os
 import platform
 import pwd
@@ -304,6 +305,7 @@ def end_of_run(what: str, refusal: BoxRefused) -> RunRefused:
 #   is another call);
 # - setuid files in the working directory, by which other users of the host become this one;
 # - extended attributes, by which a runs root is known to be ours (`run/paths.py`);
+# - leases (`fcntl`), also on files that are only read: whoever opens one on the host waits 45 s, each time;
 # - `io_uring` and `openat2`, whose arguments no filter sees, and parts of the kernel that are often at fault.
 #
 # A program for another architecture (32-bit) is ended at its first call: its calls have other numbers.
@@ -320,6 +322,7 @@ _CALLS: Mapping[str, tuple[int | None, int | None]] = {
     "fchmodat": (268, 53),
     "fchmodat2": (452, 452),
     "openat2": (437, 437),
+    "fcntl": (72, 25),
     "socket": (41, 198),
     "add_key": (248, 217),
     "request_key": (249, 218),
@@ -384,6 +387,8 @@ def _steps(architecture: int, column: int, *, network: bool) -> Iterator[_Step]:
             continue
         if name == "socket":
             decision = _socket(socket.AF_UNIX, *_FAMILIES) if network else _socket(*_FAMILIES)
+        elif name == "fcntl":
+            decision = [_argument(1), (_IF_EQUAL, 0, 1, fcntl.F_SETLEASE), _refuse(errno.EPERM), _end(_ALLOW)]
         elif name in _MODE_AND_FLAGS:
             decision = _mode(*_MODE_AND_FLAGS[name])
         else:

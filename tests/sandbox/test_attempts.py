@@ -32,7 +32,7 @@ READ_ONLY = (
 """How the system says that something cannot be written."""
 EDITOR = "str_replace_based_edit_tool"
 CALLS = """
-import ctypes, os, platform, socket
+import ctypes, fcntl, os, platform, socket
 
 calls = {"x86_64": (248, 250, 425, 298, 321), "aarch64": (217, 219, 425, 241, 280)}[platform.machine()]
 libc = ctypes.CDLL(None, use_errno=True)
@@ -47,22 +47,26 @@ for family in set(range(1, 46)) - {socket.AF_UNIX, socket.AF_INET, socket.AF_INE
         except OSError:
             pass
 made = os.open("made", os.O_CREAT | os.O_WRONLY, 0o755)
-for make_setuid in (
+open("leased", "w").close()
+for attempt in (
     lambda: os.chmod("made", 0o4755),
     lambda: os.fchmod(made, 0o4755),
     lambda: os.mknod("s1", 0o104755),
     lambda: os.open("s2", os.O_CREAT | os.O_WRONLY, 0o4755),
     lambda: os.open(".", os.O_TMPFILE | os.O_WRONLY, 0o4755),
     lambda: os.setxattr(".", "user.subagent.root", b"x"),
+    lambda: fcntl.fcntl(os.open("leased", os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_WRLCK),
 ):
     try:
-        make_setuid()
+        attempt()
         print("OPEN", os.listdir("."))
     except OSError:
         pass
 os.unlink("made")
+os.unlink("leased")
 """
-"""Calls past mounts and namespaces: the keyring, io_uring, sockets of no namespace, setuid, a forged mark."""
+"""Calls past mounts and namespaces: the keyring, io_uring, sockets of no namespace, setuid, a forged mark, a
+lease, for which the host waits 45 s when it opens a file that the box may only read."""
 
 
 def script(*lines: str) -> Turn:

@@ -12,7 +12,8 @@ import pytest
 from mcp_types import CallToolResult, Tool
 
 from subagent_server.run.agent_definition import ServerDefinition
-from subagent_server.run.files import Directory, remove_tree
+from subagent_server.run.confined_path import open_real
+from subagent_server.run.files import Directory, held_open, remove_tree
 from subagent_server.sandbox import quarantine
 from subagent_server.sandbox.file_watch import CommandWatch, NameWatch, OwnWrites, own_hooks
 from subagent_server.sandbox.quarantine import Quarantine
@@ -250,9 +251,10 @@ def test_what_cannot_be_copied_stays_and_is_said(apart: Place, monkeypatch: pyte
     for number in range(60):
         write(apart.cwd / ".idea" / str(number))
     taken = names.take(before, "the command")
-    assert not taken.moved and len(taken.stuck) == 4
-    assert all((apart.cwd / name).exists() for name in (".mcp.json", ".envrc", ".vscode", ".idea"))
-    assert not apart.quarantine.kept()
+    assert len(taken.stuck) == 3
+    assert all((apart.cwd / name).exists() for name in (".mcp.json", ".envrc", ".vscode"))
+    assert not (apart.cwd / ".idea").exists(), "the rest of it is moved as what comes back"
+    assert {kept.shown(apart.cwd) for kept in taken.moved} == {".vscode", ".idea"}
 
 
 class Writer(ServerConnection):
@@ -300,6 +302,24 @@ def move_a_closed_directory(world: World) -> None:
 def test_a_closed_directory_is_moved_too() -> None:
     with user() as somebody:
         somebody.play(move_a_closed_directory)
+
+
+def test_a_process_in_a_directory_that_is_moved_does_not_come_along(place: Place) -> None:
+    names = place.watch()
+    before = names.look()
+    write(place.cwd / ".claude" / "sub" / "settings.json")
+    with (
+        held_open(open_real(place.cwd / ".claude")) as outer,
+        held_open(open_real(place.cwd / ".claude/sub")) as inner,
+    ):
+        assert len(names.take(before, "the command").moved) == 1
+        for each in (outer, inner):
+            assert not path_of(each).is_relative_to(place.cwd.parent / "quarantine")
+
+
+def path_of(descriptor: int) -> Path:
+    """Return where an open directory lies."""
+    return Path(f"/proc/self/fd/{descriptor}").readlink()
 
 
 def test_a_look_takes_well_below_a_millisecond(place: Place) -> None:
