@@ -207,7 +207,7 @@ class Loop:
             normalise(reply, messages)
             self.model.context.record_edits(reply.edits, self.run.record)
             self.meter.count_turn(len(reply.calls))
-            self.run.record("usage", **self.usage.model_dump(mode="json", exclude_none=True))
+            self._record_usage()
         for thought in reply.thoughts:
             self.run.record("thought", text=thought)
         record_server_use(reply.content, self.run.record)
@@ -243,7 +243,12 @@ class Loop:
     def _sourced(self, outcome: Outcome) -> Outcome:
         return replace(outcome, sources=self.web.sources, warnings=self.warnings)
 
+    def _record_usage(self) -> None:
+        self.run.record("usage", **self.usage.model_dump(mode="json", exclude_none=True))
+
     async def _before_retry(self, retry: Retry) -> None:
+        self._record_usage()  # a reply that broke off has cost something, and the next may too
+        await self.run.check_budget(self.usage)
         self.run.record("warning", message=f"{retry.reason}; trying again in {retry.seconds:.1f} s")
         await (self.run.spare if (retry.busy or retry.asked) else self.run.pause)(retry.seconds)
 
@@ -264,9 +269,8 @@ class Loop:
             )
             return Outcome(self.text, failure=failure)
         if not self.text:
-            failure = Failure(
-                code="agent_error", message="The agent ended without a word.", hint="Look at run.log."
-            )
+            hint = "Look at run.log; continued with a prompt that asks for the result, it may give one."
+            failure = Failure(code="agent_error", message="The agent ended without a word.", hint=hint)
             return Outcome("", failure=failure)
         if self._completion is not None:
             return _completed(before_marker(self.text))

@@ -173,9 +173,12 @@ class ReplyBuilder:
             arguments, problem = _parsed(raw) if raw else (block.get("input") or {}, None)
             block["input"] = whole_characters(arguments)
             if is_call:
+                name = block["name"]
                 if not (isinstance(block.get("id"), str) and block["id"]):  # the API would refuse it
                     block["id"] = "call"
-                self._reply.calls.append(ToolCall(block["id"], block["name"], arguments, problem))
+                if not _TOOL_NAME.fullmatch(name):  # models invent such names, and the API refuses them
+                    block["name"] = "unknown"
+                self._reply.calls.append(ToolCall(block["id"], name, arguments, problem))
 
     def _count(self, usage: dict[str, Any]) -> None:
         counts = {**usage}
@@ -193,6 +196,7 @@ _PART_CHARACTERS = 1_000
 """What a block counts for besides the text that comes in pieces, and what a citation counts for."""
 _MOST_TOKENS = 1 << 53
 """Of one call, so that sums of many stay numbers that every reader of JSON can hold."""
+_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _ARGUMENTS = "partial_json"
 _GROWING = ("text", "thinking", "signature", _ARGUMENTS)
 """The fields of a delta that grow the field of that name of its block; the JSON of a call stays apart."""

@@ -72,7 +72,7 @@ class PreviousRun:
 
     `messages` are the whole lines of its transcript, empty if the run had not begun. `calls` are the tool
     calls in its journal, by their ids and in their order. `tells_all` is False if the machine has restarted
-    since: then the journal may lack its last events.
+    since: then the journal may lack its last events. `todos` is its to-do list.
     """
 
     run_id: str
@@ -84,6 +84,7 @@ class PreviousRun:
     calls: Mapping[str, PreviousCall] = field(default_factory=dict)
     questions: Sequence[Message] = ()
     children: Sequence[PreviousChild] = ()
+    todos: Sequence[Any] = ()
     tells_all: bool = True
 
 

@@ -78,6 +78,13 @@ class RunContext(Protocol):
             RunRefused: `budget`, if the money of the run, or of a run above it, is spent.
         """
 
+    async def check_budget(self, spent: Usage) -> None:
+        """Called in a model call before its request is sent again. `spent` is what the run has used so far.
+
+        Raises:
+            RunRefused: `budget`, if the money of the run, or of a run above it, is spent.
+        """
+
     def request_sent(self) -> None:
         """Called when the request of a model call has been sent: the answers in it may be acknowledged."""
 

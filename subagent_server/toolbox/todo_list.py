@@ -3,11 +3,12 @@
 `todo_write` replaces the list, the `task_` tools change one entry of it.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from subagent_server.run.errors import BadArgument, shorten
@@ -33,6 +34,13 @@ class TodoItem(Arguments, alias_generator=to_camel):
     content: str = Field(min_length=1, max_length=MOST_CHARACTERS)
     status: Status = "pending"
     active_form: str | None = Field(default=None, max_length=MOST_CHARACTERS)
+
+
+class _KeptItem(TodoItem, alias_generator=to_camel):
+    """An entry, as the journal has it."""
+
+    id: str = Field(pattern=r"^[0-9]{1,9}$")
+    description: str | None = None
 
 
 class _TodoArguments(Arguments):
@@ -66,6 +74,16 @@ class TodoList:
     record: Recorder
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     _number: int = 0
+
+    def restore(self, kept: Sequence[Any]) -> None:
+        """Begin with the list of the run that this one continues; what is no entry is passed over."""
+        for each in kept[:MOST_TODOS]:
+            with suppress(ValidationError):
+                item = _KeptItem.model_validate(each)
+                self.entries[item.id] = item.model_dump(by_alias=True, exclude_none=True, exclude={"id"})
+        self._number = max(map(int, self.entries), default=0)
+        if self.entries:
+            self._note()
 
     def replace(self, todos: list[TodoItem]) -> str:
         """Put a whole list in place of this one."""
@@ -149,9 +167,11 @@ class TodoTool(Tool):
             return ToolResult.failure(error.sentence)
 
 
-def todo_tools(names: Collection[str], record: Recorder) -> list[Tool]:
-    """Return the tools of these names, which share one list."""
+def todo_tools(names: Collection[str], record: Recorder, kept: Sequence[Any] = ()) -> list[Tool]:
+    """Return the tools of these names, which share one list. `kept` is that of the run before this one."""
     todos = TodoList(record)
+    if names:
+        todos.restore(kept)
     every = [
         TodoTool(
             "todo_write",

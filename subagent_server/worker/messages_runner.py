@@ -148,22 +148,19 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
         cleanup.push_async_callback(_close, workspace)
         # 2. Record the start: whatever is refused from here on stands in the journal behind it.
         setup.record_start(request, sandbox.mark, settings.model)
-        own_tools = [
-            *workspace,
-            *todo_tools(verdict.selection.todos, run.record),
-            *_companions(setup),
-            *([final] if final else []),
-        ]
         # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
         task = _task(agent, request, run, sandbox)
         delegates = setup.delegation is not None
         opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, delegates)
-        if request.continues_run_id is None:
-            start = start_conversation(run, opening)
-        else:
-            start = await resume_conversation(
-                run, read_previous_runs(run.store, request.continues_run_id), opening
-            )
+        before = request.continues_run_id
+        past = [] if before is None else read_previous_runs(run.store, before)
+        start = await resume_conversation(run, past, opening) if past else start_conversation(run, opening)
+        own_tools = [
+            *workspace,
+            *todo_tools(verdict.selection.todos, run.record, past[0].todos if past else ()),
+            *_companions(setup),
+            *([final] if final else []),
+        ]
         # 4. Connect the servers. If one fails, this closes them all itself.
         servers = None
         if agent.mcp_servers or agent.served:

@@ -46,7 +46,7 @@ def read_previous_runs(store: RunStore, run_id: str) -> list[PreviousRun]:
 
 def _previous_run(store: RunStore, meta: RunMeta) -> PreviousRun:
     run = store.paths.run(meta.run_id)
-    model, calls = _of_journal(run)
+    model, calls, todos = _of_journal(run)
     return PreviousRun(
         run_id=meta.run_id,
         status=meta.status,
@@ -59,6 +59,7 @@ def _previous_run(store: RunStore, meta: RunMeta) -> PreviousRun:
         children=[
             child for name in store.children_of(meta.run_id) if (child := _child(store, name)) is not None
         ],
+        todos=todos,
         tells_all=_is_since_boot(meta),
     )
 
@@ -78,10 +79,11 @@ def _child(store: RunStore, run_id: str) -> PreviousChild | None:
     return PreviousChild(run_id, meta.agent_name, tool, request.prompt, meta.status)
 
 
-def _of_journal(run: RunPaths) -> tuple[str | None, dict[str, PreviousCall]]:
-    """Return the model and the tool calls that had begun, by the journal."""
+def _of_journal(run: RunPaths) -> tuple[str | None, dict[str, PreviousCall], list[Any]]:
+    """Return the model, the tool calls that had begun and the to-do list, by the journal."""
     model: str | None = None
     calls: dict[str, PreviousCall] = {}
+    todos: list[Any] = []
     for event in durable.records(run.events):
         match event.get("type"):
             case "run_started" | "warning":  # of the change to another model
@@ -92,7 +94,9 @@ def _of_journal(run: RunPaths) -> tuple[str | None, dict[str, PreviousCall]]:
                     calls[call.call_id] = call
             case "program_call" | "program_result":
                 _add_call_of_program(event, calls)
-    return model, calls
+            case "todos":
+                todos = event["todos"] if isinstance(event.get("todos"), list) else todos
+    return model, calls, todos
 
 
 def _call(event: Event, known: dict[str, PreviousCall]) -> PreviousCall | None:

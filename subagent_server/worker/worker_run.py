@@ -264,6 +264,15 @@ class WorkerRun:
             calls.end()
         await self.acknowledgements.written()
 
+    async def check_budget(self, spent: Usage) -> None:
+        """Look again whether the money is spent: an attempt that has failed may have cost some of it.
+
+        Raises:
+            RunRefused: `budget`.
+        """
+        if not self._model_calls.unbounded:
+            await asyncio.to_thread(self._model_calls.check, spent)
+
     def request_sent(self) -> None:
         """Acknowledge the answers that the request holds."""
         self.acknowledgements.release()
@@ -480,6 +489,12 @@ class ModelCalls:
             for budget in self._budgets:
                 check_cost(budget, spent.cost_usd or Decimal(0))
             return True
+
+    def check(self, spent: Usage) -> None:
+        """Look again, within a call, whether the money is spent. Blocks. Raises RunRefused: `budget`."""
+        self._spent = spent
+        for budget in self._budgets or ():
+            self._has_room(budget)
 
     def end(self) -> None:
         """End the call, whose cost is in the journal by now."""

@@ -99,6 +99,18 @@ def test_a_call_that_a_kill_or_a_stop_cut_off_is_reported_as_not_known_and_never
     assert world.meta(lost).status is Status.FAILED
 
 
+def test_the_list_of_what_is_to_do_goes_on_with_the_conversation(world: World) -> None:
+    world.agent(tools=["TaskCreate", "TaskUpdate", "TaskList"], maxTurns=1)
+    made, done = call("task_create", subject="Look"), call("task_update", taskId="1", status="completed")
+    simulator = world.play(made, call("task_list"), done, says("Seen."))
+    run_id = world.start()
+    for _ in range(3):
+        world.ended(run_id)
+        run_id = continued(world, run_id)
+    assert world.completed(run_id) == "Seen."
+    assert tool_results(bodies(simulator)[-1]) == ["1. [x] Look"]
+
+
 STUBBORN = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

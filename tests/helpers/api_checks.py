@@ -243,8 +243,8 @@ def _check_tool_use(block: dict[str, Any], place: str) -> None:
     call_id = block.get("id")
     if not isinstance(call_id, str) or not _CALL_ID.fullmatch(call_id):
         raise refuse(f"{place}.tool_use.id", f"must match '^{_CALL_ID.pattern}$'")
-    if not isinstance(block.get("name"), str) or not block["name"]:
-        raise refuse(f"{place}.tool_use.name", "Field required")
+    if not isinstance(block.get("name"), str) or not _TOOL_NAME.fullmatch(block["name"]):
+        raise refuse(f"{place}.tool_use.name", f"must match '^{_TOOL_NAME.pattern}$'")
     if not isinstance(block.get("input"), dict):
         raise refuse(f"{place}.tool_use.input", "must be an object")
 

@@ -73,9 +73,12 @@ class ScriptedRun:
 
     @asynccontextmanager
     async def model_call(self, spent: Usage, besides: Decimal = Decimal(0)) -> AsyncIterator[None]:
+        await self.check_budget(spent)
+        yield
+
+    async def check_budget(self, spent: Usage) -> None:
         if self.budget_usd is not None and (spent.cost_usd or 0) >= self.budget_usd:
             raise RunRefused("budget", f"The budget of {self.budget_usd} is spent.")
-        yield
 
     def request_sent(self) -> None:
         self.sent += 1

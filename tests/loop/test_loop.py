@@ -59,13 +59,14 @@ def test_sequential_calls_of_one_turn_run_in_their_order_while_others_go_on() ->
 
 def test_an_unknown_tool_and_arguments_that_are_not_json_are_errors_that_the_model_reads() -> None:
     broken = call("echo", text="a long enough text") | {"fault": {"malformed_tool_json": "garbled"}}
-    played = Played(call("nothing", n=1), broken, says("Sorry."), tools=[ECHO])
+    played = Played(calls(use("nothing"), use("functions.echo")), broken, says("Sorry."), tools=[ECHO])
     assert played.outcome.text == "Sorry."
-    assert "There is no tool 'nothing': the tools here are echo." in tool_results(played.bodies[1])[0]
+    for name, result in zip(("nothing", "functions.echo"), tool_results(played.bodies[1]), strict=True):
+        assert f"There is no tool {name!r}: the tools here are echo." in result
     assert "not valid JSON" in tool_results(played.bodies[2])[0]
     results = [body["messages"][-1]["content"][0] for body in played.bodies[1:]]
     assert all(result["is_error"] for result in results)
-    assert [told["isError"] for told in played.run.recorded("tool_result")] == [True, True]
+    assert [told["isError"] for told in played.run.recorded("tool_result")] == [True, True, True]
 
 
 async def _without_room(arguments: dict[str, Any]) -> str:

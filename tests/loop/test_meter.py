@@ -82,6 +82,14 @@ def test_a_budget_that_is_used_up_ends_the_run_before_the_next_call_with_its_tex
     assert len(played.run.recorded("tool_result")) == 2, "the tools of the last turn have run"
 
 
+def test_replies_that_break_off_use_up_a_budget_and_are_in_the_journal() -> None:
+    begun = says("So far. " * 20, usage=USAGE, fault={"cut_after": 9, "times": "always"})
+    played = Played(begun, meter=meter(), budget_usd=Decimal("0.01"))
+    assert played.failure.code == "budget" and len(played.bodies) < 10
+    (*_, last) = played.run.recorded("usage")
+    assert last["costUsd"] == str(played.loop.usage.cost_usd)
+
+
 def test_a_result_that_came_with_the_last_cent_counts_and_a_budget_of_nothing_calls_no_model() -> None:
     rich = Played(says("Done.", usage=USAGE), meter=meter(), budget_usd=Decimal("0.001"))
     assert rich.outcome.failure is None and rich.outcome.text == "Done."

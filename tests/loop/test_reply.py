@@ -75,7 +75,7 @@ def test_half_characters_are_joined_or_replaced_in_what_is_sent_back() -> None:
         builder.take(_EVENT.validate_python(event))
     text, call = builder.reply.content
     assert text["text"] == "a \U0001f600 b \ufffd"
-    assert call["input"] == {"x": ["\ufffd"], "y": "\U0001f600"} and call["name"] == "n\ufffd"
+    assert call["input"] == {"x": ["\ufffd"], "y": "\U0001f600"} and call["name"] == "unknown"
     assert builder.reply.calls[0].arguments == {"x": ["\ud83d"], "y": "\U0001f600"}, (
         "tools judge it themselves"
     )

@@ -50,6 +50,13 @@ def test_a_whole_list_replaces_the_old_one() -> None:
     assert listed.call("todo_write", todos=[]).text == "The list is empty."
 
 
+def test_the_list_of_a_journal_is_taken_as_far_as_it_is_one() -> None:
+    kept = [{"id": "4", "content": "Look", "status": "pending", "description": "x"}, {"id": "5"}, "no"]
+    tools = {tool.name: tool for tool in todo_tools(TODO_TOOLS, Listed().record, kept)}
+    assert asyncio.run(tools["task_list"].call({})).text == "4. [ ] Look"
+    assert "Created task 5" in asyncio.run(tools["task_create"].call({"subject": "More"})).text
+
+
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
