@@ -9,7 +9,14 @@ from typing import BinaryIO, TypeVar
 import click
 
 from subagent_server.cli.console.app import TEXT, Session, complete_runs, pass_session, report
-from subagent_server.cli.console.terminal import EarlyExit, ExitCode, err, is_terminal, one_line
+from subagent_server.cli.console.terminal import (
+    EarlyExit,
+    ExitCode,
+    err,
+    is_terminal,
+    one_line,
+    output_failed,
+)
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.verbs.export_run import as_line, inspect_log, is_address, send
 from subagent_server.verbs.export_run import export as export_runs
@@ -106,11 +113,16 @@ def _as_spans(session: Session, target: str, spans: bytes) -> None:
 
 
 def _written(session: Session, name: str, write: Callable[[BinaryIO], T]) -> T:
-    """Write stdout (`-`), or a new file, which is removed again if it is not whole. Raises BadArgument."""
+    """Write stdout (`-`), or a new file, which is removed again if it is not whole.
+
+    Raises BadArgument; stdout as `out` does.
+    """
     if name == "-":
-        found = write(sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-        return found
+        try:
+            with os.fdopen(1, "wb", closefd=False) as file:  # `sys.stdout` is None if it was closed
+                return write(file)
+        except OSError as error:
+            raise output_failed(error) from error
     path = session.settings.cwd / name
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -51,7 +51,8 @@ def default_directory() -> Path:
     for session in (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}"):
         if session.startswith("/") and is_mine(session, 0o077):
             return Path(session, "subagent")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", "") or Path("~/.cache").expanduser())
+    # `Path.expanduser` raises for a user without a home.
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111
     # Nobody else may write to the cache, or to the directory in which the cache is to be made.
     around = cache if os.path.lexists(cache) else cache.parent
     if cache.is_absolute() and is_mine(str(around), 0o022) and os.access(around, os.W_OK):

@@ -110,8 +110,9 @@ def protected_paths(
     except OSError as error:
         raise RunRefused(
             "storage",
-            f"The live runs cannot be noted: {error.strerror or error}.",
-            "Make the state directory yours alone (mode 0700), with room on its disk.",
+            f"The live runs cannot be noted in {state_directory_of(environment)}: {error.strerror or error}.",
+            "Make that directory yours alone (mode 0700), with room on its disk, or set XDG_STATE_HOME to a "
+            "directory that you may write.",
         ) from error
     of_others = (place for other in others for place in other.agents)
     places = dict.fromkeys([*agents, *files, *installation, *configuration, *of_others])

@@ -10,7 +10,15 @@ from tests.helpers.forked import PROGRAM
 
 
 @pytest.mark.parametrize(
-    "words", [["ls"], ["ls", "--json"], ["show", "@last"], ["logs", "@last"], ["--help"]]
+    "words",
+    [
+        ["ls"],
+        ["ls", "--json"],
+        ["show", "@last"],
+        ["logs", "@last"],
+        ["export", "@last", "-o", "-"],
+        ["--help"],
+    ],
 )
 def test_a_closed_pipe_ends_the_command_quietly(cli: Cli, words: list[str]) -> None:
     cli.completed("aaaaaa", "A long result. " * 20_000)
@@ -22,9 +30,10 @@ def test_a_closed_pipe_ends_the_command_quietly(cli: Cli, words: list[str]) -> N
         assert command.end() == (0, "", "")
 
 
-def test_a_full_disk_exits_with_6_in_one_line(cli: Cli) -> None:
+@pytest.mark.parametrize("words", [["ls"], ["export", "@last", "-o", "-"]])
+def test_a_full_disk_exits_with_6_in_one_line(cli: Cli, words: list[str]) -> None:
     cli.completed("aaaaaa")
-    with open("/dev/full", "wb") as full, cli.start("ls", stdout=full) as command:  # noqa: PTH123 - a device
+    with open("/dev/full", "wb") as full, cli.start(*words, stdout=full) as command:  # noqa: PTH123 - a device
         code, _, said = command.end()
     assert code == 6
     why = "the output could not be written (No space left on device)"
@@ -50,7 +59,7 @@ def test_an_encoding_without_the_marks_gets_escapes_and_no_traceback(cli: Cli, e
     )
 
 
-@pytest.mark.parametrize("words", ["ls >&-", "serve <&-", "serve </dev/null >&-"])
+@pytest.mark.parametrize("words", ["ls >&-", "export -o - @last >&-", "serve <&-", "serve </dev/null >&-"])
 def test_a_closed_stream_is_not_an_error(cli: Cli, words: str) -> None:
     cli.completed("aaaaaa")
     line = f"{' '.join(PROGRAM)} {words}"

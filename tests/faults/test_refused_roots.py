@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.command import Cli, Completed
 from tests.faults.disks import read_only
+from tests.helpers.world import World
 
 
 @pytest.fixture
@@ -65,3 +66,15 @@ def test_a_directory_of_somebody_else_s_runs_is_left_as_it_is_and_no_run_is_seen
     assert [row["runId"] for row in listed] == ["exp1"] and listed[0]["unreadable"]
     assert cli("--runs", "runs", "doctor", "--runs").returncode == 1
     assert sorted(path for path in (tmp_path / "runs").rglob("*")) == before
+
+
+def test_a_state_directory_that_cannot_be_made_is_named_with_the_variable_that_names_another(
+    world: World,
+) -> None:
+    world.agent()
+    state = world.home / "state"
+    state.write_text("I am a file.", encoding="utf-8")
+    world.environment["XDG_STATE_HOME"] = str(state)
+    error = world.ended(world.start()).error
+    assert error is not None and error.code == "storage" and str(state / "subagent") in error.message
+    assert "XDG_STATE_HOME" in (error.hint or "")

@@ -170,15 +170,17 @@ def _write(stream: TextIO | None, text: str) -> None:
     try:
         stream.write(text)
         stream.flush()
-    except BrokenPipeError as error:
-        _point_nowhere(stream)
-        raise OutputClosed from error
     except OSError as error:
         _point_nowhere(stream)
-        raise EarlyExit(
-            ExitCode.ENVIRONMENT,
-            f"the output could not be written ({error.strerror}): free space, or name another file.",
-        ) from error
+        raise output_failed(error) from error
+
+
+def output_failed(error: OSError) -> OutputClosed | EarlyExit:
+    """Return how a verb ends whose output was not taken."""
+    if isinstance(error, BrokenPipeError):
+        return OutputClosed()
+    why = f"the output could not be written ({error.strerror}): free space, or name another file."
+    return EarlyExit(ExitCode.ENVIRONMENT, why)
 
 
 def _point_nowhere(stream: TextIO) -> None:

@@ -13,6 +13,8 @@ from subagent_server.process.zygote_protocol import zygote_name
 from subagent_server.run import locks, processes
 from subagent_server.run.files import Entry
 from tests.helpers import warm
+from tests.helpers.forked import PROGRAM
+from tests.helpers.ordinary_user import user
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
 from tests.process.zygote.tiny import TinyPlace
@@ -89,6 +91,13 @@ def test_the_private_directory_lies_where_no_other_user_can_take_the_name_first(
     assert not (home / ".cache").exists(), "a look makes nothing"
     home.chmod(0o777)
     assert place(HOME=home) == Path(f"/tmp/subagent-{os.getuid()}")
+
+
+def test_a_user_whom_nobody_knows_needs_no_home() -> None:
+    with user() as somebody:
+        command = ["env", "-u", "HOME", "-u", warm.PLACE, *PROGRAM, "doctor", "--json"]
+        done = somebody.run(command)
+    assert json.loads(done.stdout)["warmStart"].startswith("/"), done.stderr
 
 
 def test_an_installation_has_at_most_three_zygotes(tmp_path: Path) -> None:
