@@ -1,8 +1,8 @@
 """`subagent` as a fork of the process of the tests, which has imported everything: 20 ms in place of 400.
 
 All but the imports is as in a process of its own: arguments, directory, environment, descriptors, signals and
-exit code. What serves HTTP is executed, and so is a command whose environment asks for another interpreter
-than the one of the tests.
+exit code. Only `/proc` shows the command line of the tests. A command whose environment asks for another
+interpreter than the one of the tests is executed.
 """
 
 import gc
@@ -30,11 +30,8 @@ _OF_AN_INTERPRETER = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG")
 _STARTED_WITH = dict(os.environ)
 _AS_HERE = {"PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "", "LANG": "C.UTF-8"}
 
-_SERVE_HTTP, _PLAY_THE_API = {"--http", "page"}, {"demo", "prompt", "--script"}
-"""Words of commands that serve HTTP to others, or to their own runs.
-
-One such fork in some hundred never answered, or lost a descriptor, for a reason that was not found.
-"""
+_FOUND_BY_ITS_COMMAND_LINE = "--no-token"
+"""The doctor looks for servers that are open to all; `/proc` shows only the words of what was executed."""
 _MOST_DESCRIPTORS = 1 << 16
 _IMPORTED_LATE_BY_OTHERS = ("uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.protocols.http.auto")
 
@@ -50,21 +47,15 @@ def import_everything() -> None:
             import_module(name)
 
 
-def popen(
-    command: Sequence[str], env: Environment, *, serves: bool = True, **options: Any
-) -> "subprocess.Popen[bytes]":
-    """Start a command: `subagent` as a fork wherever that is the same, all else as it is.
-
-    One that does not serve is waited for: with `--http` it refuses, or only writes about it.
-    """
+def popen(command: Sequence[str], env: Environment, **options: Any) -> "subprocess.Popen[bytes]":
+    """Start a command: `subagent` as a fork wherever that is the same, all else as it is."""
     words, asked = list(command), dict(env)
     odd = [
         name
         for name, value in asked.items()
         if name.startswith(_OF_AN_INTERPRETER) and value not in (_AS_HERE.get(name), _STARTED_WITH.get(name))
     ]
-    apart = _PLAY_THE_API | _SERVE_HTTP if serves else _PLAY_THE_API
-    if tuple(words[:3]) != PROGRAM or odd or not apart.isdisjoint(words):
+    if tuple(words[:3]) != PROGRAM or odd or _FOUND_BY_ITS_COMMAND_LINE in words:
         return subprocess.Popen(words, env=asked, **options)
 
     def instead_of_executing() -> NoReturn:
@@ -85,7 +76,7 @@ def run(
         subprocess.TimeoutExpired: it did not end within `seconds`, and was killed.
     """
     pipe = subprocess.PIPE
-    with popen(command, env, serves=False, stdin=pipe, stdout=pipe, stderr=pipe, **options) as process:
+    with popen(command, env, stdin=pipe, stdout=pipe, stderr=pipe, **options) as process:
         try:
             out, err = process.communicate(stdin, timeout=seconds)
         except BaseException:

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
-from mcp import Client, MCPError, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
 
 from subagent_server.agents.templates import EXAMPLE_AGENTS
 from subagent_server.cli.console.app import DIRECTORY, Session, pass_session
@@ -250,7 +250,7 @@ async def _delegate(
     service: Service, server: StdioServerParameters, scene: Scene, repository: Path
 ) -> dict[str, Any]:
     """Start the agent, answer its questions and return the last view; print its log as it grows."""
-    async with Client(server) as client:
+    async with Client(stdio_client(server, errlog=sys.stderr)) as client:  # its default is that of the import
         tools = await client.list_tools()
         _tell(f"parent sees the tools {', '.join(tool.name for tool in tools.tools)}", "grey")
         parent = DemoParent(client, service, scene)
