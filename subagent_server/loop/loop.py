@@ -309,6 +309,10 @@ class Loop:
 
     async def _use(self, call: ToolCall, tool: Tool | None, room: int) -> ToolResult:
         self.run.checkpoint()
+        # A call begins when it is allowed: what a continuation finds begun may have had an effect.
+        denial = (
+            None if tool is None or call.problem is not None else await self._denial(tool, call.arguments)
+        )
         self.run.record("tool_call", toolCallId=call.call_id, toolName=call.name, arguments=call.arguments)
         began = time.monotonic()
         if call.problem is not None:
@@ -316,6 +320,8 @@ class Loop:
         elif tool is None:
             names = ", ".join(sorted(t.name for t in self.tools))
             result = ToolResult.failure(f"There is no tool {call.name!r}: the tools here are {names}.")
+        elif denial is not None:
+            result = ToolResult.failure(denial)
         else:
             with self.run.working():
                 result = await self._called(tool, call.arguments, room)
@@ -331,12 +337,15 @@ class Loop:
         )
         return result
 
+    async def _denial(self, tool: Tool, arguments: dict[str, Any]) -> str | None:
+        """Return why a call is not allowed, or None if it is; the parent or a person is asked if need be."""
+        if not is_asked(self.ask, tool.name, arguments):
+            return None
+        permission = await self._permissions.ask(tool.name, arguments)
+        return None if permission.allowed else permission.reason
+
     async def _called(self, tool: Tool, arguments: dict[str, Any], room: int) -> ToolResult:
         """Return the result of a tool, cut to its room. A machine without room is an error for the model."""
-        if is_asked(self.ask, tool.name, arguments):
-            permission = await self._permissions.ask(tool.name, arguments)
-            if not permission.allowed:
-                return ToolResult.failure(permission.reason)
         try:
             result = await tool.call(arguments)
             if is_too_long(result, room):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Protocol
@@ -196,14 +196,10 @@ class Permission:
 
 
 class Permissions:
-    """Asks for each call of a tool, unless the tool was allowed for the run.
+    """Asks for each call of a tool, unless the tool was allowed for the run. Used outside of working time."""
 
-    `beside_work` says that the work of the run is counted elsewhere and goes on while a question is open.
-    """
-
-    def __init__(self, run: RunContext, *, beside_work: bool = False) -> None:
+    def __init__(self, run: RunContext) -> None:
         self._run = run
-        self._beside_work = beside_work
         self._allowed: set[str] = set()
 
     async def ask(self, tool: str, arguments: Any, why: str = "") -> Permission:
@@ -216,7 +212,7 @@ class Permissions:
         if tool in self._allowed:
             return Permission(allowed=True)
         try:
-            with self._run.working() if self._beside_work else nullcontext():  # what its wait suspends
+            with self._run.working():  # what its wait suspends
                 reply = await self._run.ask(_question(tool, arguments, why), [ONCE, FOR_THIS_RUN, NO])
         except CallerError as error:
             return self._denied(tool, f"Nobody could be asked: {error.sentence}")

@@ -5,8 +5,10 @@ from functools import partial
 
 import pytest
 
+from subagent_server.loop.resume import NOT_BEGUN
 from subagent_server.run.errors import RunRefused
 from subagent_server.toolbox.run_context import check_asked
+from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from tests.helpers.turns import says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -38,6 +40,17 @@ def test_silence_is_no_and_a_tool_that_nobody_can_be_asked_about_is_refused(worl
     world.agent(tools=["Read"], ask=["Bash", "WebSearch"])
     code, message = world.failed(world.start())
     assert code == "config" and "Bash" in message and "WebSearch" in message
+
+
+def test_a_call_that_waited_for_a_yes_when_its_run_ended_has_not_begun(world: World) -> None:
+    world.agent(tools=["Bash"], ask=["Bash"])
+    simulator = world.play(shell("touch made"), says("Seen."))
+    run_id = world.start()
+    world.asking(run_id)
+    world.stop(run_id)
+    new = continue_run(world.service, ContinueOrder(run_id)).run_id
+    assert world.completed(new) == "Seen." and not world.events(new, "warning")
+    assert tool_results(simulator.requests[-1].body) == [NOT_BEGUN]
 
 
 def test_names_of_claude_code_in_disallowed_tools_take_away_what_comes_unnamed(world: World) -> None:

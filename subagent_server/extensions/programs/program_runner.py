@@ -79,7 +79,7 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
         connections = _connections(setup, opened)
         task = _task(setup, request, past, box, connections.relay)
         run.adopt([*past.messages, {"role": "user", "content": list(task.content)}])
-        dialect: Dialect = make(task, events, Permissions(run, beside_work=True))
+        dialect: Dialect = make(task, events, Permissions(run))
         start = partial(_start, setup, dialect, log, connections, boxed)
         watched = entered_off_loop(watching(setup.watch, f"the program {agent.runner}"))
         return ProgramRunner(run, agent, dialect, events, start, opened.pop_all().aclose, watched)

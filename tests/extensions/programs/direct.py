@@ -56,7 +56,7 @@ class Worked:
         events = ProgramEvents(self.run, lambda: self._errors.decode())
         module, name = DIALECTS[agent.runner]
         dialect = getattr(import_module(f"subagent_server.extensions.programs.{module}"), name)(
-            self._task, events, Permissions(self.run, beside_work=True)
+            self._task, events, Permissions(self.run)
         )
         start = partial(self._start, dialect)
         runner = ProgramRunner(self.run, agent, dialect, events, start, _nothing, nullcontext())
