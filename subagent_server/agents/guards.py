@@ -215,8 +215,9 @@ _READERS: Mapping[str, Callable[[Guards, str, Value, int], None]] = {
     **dict.fromkeys(("disable", "disabled"), _refused_unless(*_NO)),
     "enabled": _refused_unless(*_YES),
     "readonly": _read_only,
-    # Gemini CLI and goose
-    "timeoutmins": _refused_unless(instead=_TIME),
+    # Gemini CLI, goose, Qwen Code and workflows of GitHub
+    **dict.fromkeys(("timeoutmins", "timeoutminutes"), _refused_unless(instead=_TIME)),
+    "runconfig": _refused_unless(instead="say it by maxTurns and timeoutSeconds"),
     "retry": _refused_unless(),
     # Kiro and others
     "toolssettings": _refused_unless(),
@@ -225,7 +226,9 @@ _READERS: Mapping[str, Callable[[Guards, str, Value, int], None]] = {
     **dict.fromkeys(("maxtoolcalls", "maxcalls"), _refused_unless()),
     **dict.fromkeys(("maxiterations", "steps", "maxsteps", "turns"), _refused_unless(instead=_TURNS)),
     **dict.fromkeys(("timeout", "timeoutms", "maxtime"), _refused_unless(instead=_TIME)),
-    **dict.fromkeys(("budget", "maxcost", "maxbudget", "maxbudgetusd"), _refused_unless(instead=_COST)),
+    **dict.fromkeys(
+        ("budget", "maxcost", "maxcostusd", "maxbudget", "maxbudgetusd"), _refused_unless(instead=_COST)
+    ),
 }
 """By the canonical spelling of the key."""
 GUARDS = frozenset(_READERS)

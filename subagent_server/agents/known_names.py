@@ -121,8 +121,20 @@ _ELSEWHERE = {
     "todoread": "TaskList",
     "task": "the key `agents`",
     "agent": "the key `agents`",
+    **dict.fromkeys(("croncreate", "taskoutput", "taskstop", "teamcreate", "toolsearch"), None),
 }
 """Tools of Claude Code that are not here, and the nearest thing that is."""
+_OF_OTHERS = {
+    **dict.fromkeys(("shell", "local_shell", "run_shell_command", "launch-process", "terminal"), "Bash"),
+    **dict.fromkeys(("execute", "execute_bash", "execute_command", "exec_command"), "Bash"),
+    **dict.fromkeys(("runcommands", "runinterminal", "run_terminal_cmd"), "Bash"),
+    **dict.fromkeys(("apply_patch", "applypatch", "replace", "replace_in_file", "apply_diff"), "Edit"),
+    **dict.fromkeys(("create_file", "save-file", "str-replace-editor", "write_to_file"), "Edit"),
+    **dict.fromkeys(("grep_search", "search_file_content"), "Grep"),
+    **dict.fromkeys(("view", "view_file"), "Read"),
+    "list_directory": "LS",
+}
+"""Tools of other programs, whose names are too unlike ours, and ours. Who takes such a tool away means it."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +270,7 @@ def _missing(name: str) -> MissingName:
     plain = name.partition("(")[0].strip().lower()
     if plain in _ELSEWHERE:
         return MissingName(name, _ELSEWHERE[plain])
-    return MissingName(name, _nearest_tool(plain))
+    return MissingName(name, _OF_OTHERS.get(plain) or _nearest_tool(plain))
 
 
 @lru_cache(maxsize=1_000)

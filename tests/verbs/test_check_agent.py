@@ -20,6 +20,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"disallowedTools": "Reed, Skill"},
         "disallowedTools names what is not here: 'Reed' (nearest: Read)",
     ),
+    "foreign": (
+        {"disallowedTools": "CronCreate", "excludeTools": ["run_shell_command"]},
+        "disallowedTools names what is not here: 'run_shell_command' (nearest: Bash)",
+    ),
     "asked": ({"ask": "Bsh"}, "ask names what is not here: 'Bsh' (nearest: Bash)"),
     "asking": ({"ask": ["Bash(git *)"]}, "ask: Bash(git *) asks for a restriction"),
     "planned": (
