@@ -367,8 +367,7 @@ def _explained(method: str, error: ValidationError) -> MCPError:
             "parameter": visible(".".join(map(str, each["loc"])))[:MAX_NAME_CHARACTERS],
             "fault": each["msg"],
         }
-        for each in every
-        if each["loc"] != _ENVELOPE
+        for each in [each for each in every if each["loc"] != _ENVELOPE] or every
     ][:MAX_FAULTS]
     named = "; ".join(f"{each['parameter']}: {each['fault']}" for each in faults)
     return MCPError(types.INVALID_PARAMS, f"{method}: {named}: fix this, and send it again.", faults)

@@ -20,6 +20,8 @@ from typing import NoReturn
 import anyio
 import mcp_types as types
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
+from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import SessionMessage
 
 from subagent_server.server.batches import BATCH_VERSION, batch_fault, batch_of
@@ -166,7 +168,7 @@ class Serving:
         error = types.ErrorData(code=types.CONNECTION_CLOSED, message=LEFT)
         with suppress(anyio.BrokenResourceError):
             while self._outgoing.unanswered:
-                number = next(iter(self._outgoing.unanswered))
+                number = next(iter(self._outgoing.unanswered.values()))
                 await self._outgoing.send(
                     SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=number, error=error))
                 )
@@ -222,7 +224,7 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
             if discovery is not None and _method(message) != "initialize":
                 yield SessionMessage(discovery)
             elif isinstance(discovery, types.JSONRPCRequest):
-                self._outgoing.unanswered.pop(discovery.id, None)
+                self._outgoing.is_answered(discovery.id)
             is_first, discovery = False, None
             if message is not None:
                 yield SessionMessage(message)
@@ -295,13 +297,13 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
     def _note(self, message: types.JSONRPCMessage) -> None:
         """Note a request that needs an answer, and that one which the client cancels needs none."""
         if isinstance(message, types.JSONRPCRequest):
-            self._outgoing.unanswered[message.id] = None
+            self._outgoing.unanswered[coerce_request_id(message.id)] = message.id
             if message.method == "initialize":
                 self._takes_batches = (message.params or {}).get("protocolVersion") == BATCH_VERSION
         elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
-            cancelled = (message.params or {}).get("requestId")
-            if isinstance(cancelled, int | str):
-                self._outgoing.unanswered.pop(cancelled, None)
+            cancelled = cancelled_request_id_from_params(message.params)
+            if cancelled is not None:
+                self._outgoing.is_answered(cancelled)
 
     def _refuse(self, bad: "BadMessage", size: int) -> None:
         """Answer a line that is not a message; what no request learns is reported on stderr."""
@@ -325,8 +327,9 @@ class _Outgoing(ObjectSendStream[SessionMessage]):
     """The messages to a client, one at a time. `gone` is called if the client has closed its end."""
 
     def __init__(self, descriptor: int, gone: Callable[[], None]) -> None:
-        self.unanswered: dict[types.RequestId, None] = {}
-        """The requests that were read and have no answer; one is out of it before its answer is written."""
+        self.unanswered: dict[types.RequestId, types.RequestId] = {}
+        """The ids of the requests that were read and have no answer; one is out of it before its answer is
+        written. The SDK takes 1 and "1" for one id, also in a cancellation: so do the keys."""
         self.one_at_a_time = asyncio.Lock()
         self._descriptor = descriptor
         self._gone = gone
@@ -345,7 +348,7 @@ class _Outgoing(ObjectSendStream[SessionMessage]):
             data = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
         async with self.one_at_a_time:
             if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
-                self.unanswered.pop(message.id, None)
+                self.is_answered(message.id)
             try:
                 rest = memoryview(data + b"\n")
                 while rest and self._knows_room and self._poll.poll(0):  # where it sees room, it is this much
@@ -355,6 +358,10 @@ class _Outgoing(ObjectSendStream[SessionMessage]):
             except BrokenPipeError as error:
                 self._gone()
                 raise anyio.BrokenResourceError from error
+
+    def is_answered(self, number: types.RequestId) -> None:
+        """Note that a request needs no answer any more."""
+        self.unanswered.pop(coerce_request_id(number), None)
 
     async def aclose(self) -> None:
         """Leave the descriptor open: other processes may share it."""

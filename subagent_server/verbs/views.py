@@ -116,7 +116,7 @@ def for_parent(meta: RunMeta, calls: NextCalls) -> str:
     if not meta.status.is_terminal:
         return f"Not done yet. Next: {calls('wait', run_id)}, or {calls('wait_for_several')} for several."
     if meta.status is Status.COMPLETED:
-        return f"Done. {calls('result', run_id)} has the whole result."
+        return "Done."
     if meta.status is Status.STOPPED:
         return (
             f"Stopped: nothing is left to do. {calls('logs', run_id)} shows how far it came, and "
@@ -371,6 +371,9 @@ def run_view(
     has_output = result is not None and result.has_output
     text = "" if result is None or has_output else result.text
     is_large = result is not None and has_output and len(result.to_json()) > MAX_OUTPUT_BYTES
+    is_cut = len(text) > MAX_RESULT_CHARACTERS
+    if is_cut or is_large:
+        instructions += f" {calls('result', meta.run_id)} has the whole result."
     mark = sandbox_mark(run)
     view = RunView(
         run_id=meta.run_id,
@@ -396,7 +399,7 @@ def run_view(
         instructions=instructions,
         summary=maybe_cut(meta.summary),
         result=text[:MAX_RESULT_CHARACTERS] or None,
-        result_truncated=len(text) > MAX_RESULT_CHARACTERS or None,
+        result_truncated=is_cut or None,
         sources=_sources(result),
         output_omitted=is_large or None,
         error=_error(meta.error),

@@ -117,6 +117,8 @@ def test_parameters_that_do_not_fit_are_refused_by_name_and_a_cursor_of_no_list_
             server.say(request(number, method, **params))
             error = server.answer_to(number)["error"]
             assert error["code"] == -32602 and words in error["message"] and error["data"], error
+        server.say(request(-1, "tools/call", name="list_runs", _meta="none"))
+        assert "_meta" in server.answer_to(-1)["error"]["message"]
 
 
 def test_a_connection_begins_once(world: World) -> None:

@@ -44,8 +44,9 @@ def test_a_structured_result_is_whole_in_the_view_or_left_out_with_a_pointer(wor
     with world.serve() as parent:
         view = parent.call("run_worker", prompt="small", waitSeconds=60)
         assert view["output"] == small and "result" not in view and "outputOmitted" not in view
+        assert view["instructions"] == "Done.", "there is nothing more to read"
         view = parent.call("run_worker", prompt="large", waitSeconds=60)
-        assert "output" not in view and view["outputOmitted"]
+        assert "output" not in view and view["outputOmitted"] and "get_logs" in view["instructions"]
         text = "".join(page["text"] for page in pages(parent, view["runId"], "result"))
         assert json.loads(text)["output"] == large
 

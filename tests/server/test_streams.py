@@ -98,6 +98,20 @@ def test_a_client_that_reads_nothing_is_held_back_before_it_costs_much(world: Wo
         assert server.leaves(LEAVES_WITHIN) == 0
 
 
+def test_what_a_client_gives_up_takes_no_room_though_it_writes_the_number_as_text(world: World) -> None:
+    with world.raw_server() as server:
+        server.say(HELLO, READY)
+        server.answer_to("hello")
+        for number in range(2 * MAX_AT_WORK):
+            cancelled = {"requestId": str(number)}
+            server.say(
+                tool_call(number, "list_runs"),
+                {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled},
+            )
+        server.say(request(-1, "ping"))
+        assert server.answer_to(-1)["result"] == {}
+
+
 def test_it_leaves_with_0_when_nobody_is_left_to_hear_it(world: World) -> None:
     with world.raw_server() as server:
         server.say(HELLO, READY)
