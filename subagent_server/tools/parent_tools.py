@@ -397,7 +397,12 @@ async def _list_agents(context: ToolContext, call: Call) -> Answer:
             for agent in page
         ],
         "total": len(agents),
-        "instructions": "Next: run_agent(agent=..., prompt=...)."
+        "instructions": "Next: run_agent(agent=..., prompt=...)"
+        + (
+            "; arguments={...} in the place of prompt for a flow."
+            if any(a.input_schema for a in page)
+            else "."
+        )
         if agents
         else "No agent has a word of the query: ask for others, or for all without a query.",
     }

@@ -323,7 +323,7 @@ def _first_state(
     worktree: Worktree | None,
 ) -> RunMeta:
     # a program need not say what it uses: an unknown figure is not 0
-    usage = Usage() if request.agent.get("runner", "messages") == "messages" else UNTOLD
+    usage = Usage() if request.agent.get("runner", "messages") in ("messages", "flow") else UNTOLD
     # a run that a run on a node starts there is read from elsewhere as that one is
     is_read_elsewhere = service.launcher.kind != "local" or processes.NODE in os.environ
     return RunMeta(

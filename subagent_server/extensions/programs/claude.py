@@ -280,8 +280,10 @@ class ClaudeDialect:
     # -- the end
 
     def _ended(self, event: dict[str, Any]) -> Outcome:
-        totals = _totals(event, self._task.spent)
-        self._events.spend(self._events.usage.model_copy(update=totals))
+        told, totals = self._events.usage, _totals(event, self._task.spent)
+        # at the end of its budget it gives 0 for tokens that it has told of before
+        known = {name: count for name, count in totals.items() if count or not getattr(told, name)}
+        self._events.spend(told.model_copy(update=known))
         return judged_end(event, self._task.agent, self._asked, self._events)
 
     async def _broken_off(self, process: AgentProcess) -> Outcome:

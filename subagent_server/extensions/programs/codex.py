@@ -80,7 +80,7 @@ class CodexDialect:
         self._unready = {*task.agent.mcp_servers, task.child.name}
         self._servers_known = asyncio.Event()
         self._takers: dict[str, Callable[[Message], None]] = {
-            "item/started": lambda params: self._items.started(members(params.get("item"))),
+            "item/started": self._started,
             "item/completed": self._completed,
             "rawResponseItem/completed": self._raw,
             "thread/tokenUsage/updated": self._spend,
@@ -268,6 +268,12 @@ class CodexDialect:
             self._events.progress()
         elif not method.startswith(_QUIET):
             self._events.other(method, params)
+
+    def _started(self, params: Message) -> None:
+        item = members(params.get("item"))
+        if item.get("type") not in _UNSEEN:
+            self._begin_turn()  # of a thread that is resumed no raw event tells it before
+        self._items.started(item)
 
     def _completed(self, params: Message) -> None:
         item = members(params.get("item"))

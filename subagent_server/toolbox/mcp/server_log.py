@@ -16,6 +16,8 @@ from subagent_server.run.secrets import Masker
 KEPT_BYTES = 16 << 20
 LOGGED_LINES = 200
 """How many lines of one server go into the log of its run; the others are in the file alone."""
+_COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
+"""What many programs write in a pipe too. A secret in pieces would not be masked."""
 _TAIL = 4_000
 _LONGEST_LINE = 2_000
 _LONGEST_PENDING = 1 << 16
@@ -58,7 +60,7 @@ class ServerLog:
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes. Whole lines are reported at once: a person may be waiting for them."""
-        pending = self._unmasked + chunk
+        pending = _COLOURS.sub(b"", self._unmasked + chunk)
         end = self._masker.settled(pending, pending.rfind(b"\n") + 1)
         lines, _ = self._masker.stream(pending[:end], last=True)
         self._take(lines)

@@ -129,10 +129,10 @@ class Thread:
 
     def do_turns(self, count: str) -> None:
         for number in range(int(count)):
-            self.model_call()
             self.command(number)
-        self.ask("nothing/that/is/known")  # until it is interrupted
-        hear()
+            for _ in range(2):  # an interrupt may cross the first
+                self.ask("nothing/that/is/known")
+            self.model_call()  # told of once its calls have ended
 
     def do_sleep(self, _: str) -> None:
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)

@@ -186,6 +186,15 @@ def test_a_word_of_success_alone_is_no_success(tmp_path: Path, name: str) -> Non
     assert found.code == code and words in found.message, found
 
 
+def test_tokens_that_were_told_of_stay_though_the_last_event_of_a_budget_has_none(world: World) -> None:
+    nothing = dict.fromkeys(USAGE, 0)
+    plays(world, says(text("Half.")), result(subtype="error_max_budget_usd", is_error=True, usage=nothing))
+    run_id = world.start()
+    assert world.failed(run_id)[0] == "budget"
+    usage = world.meta(run_id).usage
+    assert usage.output_tokens and usage.cost_usd == Decimal("0.25")
+
+
 @pytest.mark.parametrize(("answer", "behavior"), [("once", "allow"), ("no", "deny"), ("", "deny")])
 def test_a_request_for_a_tool_is_a_question_and_silence_denies(
     world: World, answer: str, behavior: str

@@ -150,6 +150,11 @@ def test_a_stop_interrupts_the_turn_and_a_continuation_resumes_the_thread_with_i
     assert resumed["threadId"] == thread == world.meta(done.stdout.strip()).external_session_id
     usage = world.meta(done.stdout.strip()).usage
     assert (usage.turns, usage.output_tokens) == (2, 20), "without what the thread had used before"
+    codex(world, limits={"maxTurns": 2})
+    done = world.cli("continue", done.stdout.strip(), "turns:9", "--detach")
+    assert world.failed(done.stdout.strip())[0] == "max_turns"
+    usage = world.meta(done.stdout.strip()).usage
+    assert (usage.turns, usage.tool_calls) == (2, 2), "a resumed thread tells of no raw events"
 
 
 def test_what_codex_cannot_be_given_is_refused_and_a_missing_codex_is_told_how_to_install(

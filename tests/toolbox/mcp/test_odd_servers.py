@@ -207,7 +207,9 @@ def test_nothing_of_the_handshake_with_an_older_server_is_in_the_log_and_all_in_
     noise = [f"Failed to validate request: line {number} of 95" for number in range(95)]
 
     async def work() -> None:
-        server = scripted({"name": "t", "does": {"stderr": "called"}}, stderr=["ready"], complains=noise)
+        server = scripted(
+            {"name": "t", "does": {"stderr": "\x1b[1;31mcal\x1b[0mled"}}, stderr=["ready"], complains=noise
+        )
         async with connected(tmp_path, old=server) as field:
             assert field.protocols() == {"old": "2025-11-25"} and field.said("server_log") == []
             await field.call("t")
