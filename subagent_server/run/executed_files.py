@@ -57,6 +57,7 @@ EXECUTED_FILES: tuple[Executed, ...] = (
     Executed("Codex", (".codex",)),
     Executed("Gemini CLI", (".gemini",)),
     Executed("Cursor", (".cursor",)),
+    Executed("Copilot", (".github/hooks", ".github/lsp.json", ".github/copilot")),
     Executed(
         "another coding agent",
         (
@@ -88,7 +89,10 @@ EXECUTED_FILES: tuple[Executed, ...] = (
     Executed("Emacs", (".dir-locals.el", ".dir-locals-2.el")),
     Executed("Emacs", (".emacs", ".emacs.d"), in_home=True),
     Executed("a debugger", (".gdbinit", ".lldbinit", ".pdbrc")),
-    Executed("an interactive interpreter", (".Rprofile", ".ghci")),
+    Executed(
+        "an interactive interpreter",
+        (".Rprofile", ".ghci", ".irbrc", ".pryrc", ".ocamlinit", ".iex.exs", ".octaverc"),
+    ),
     Executed("direnv", (".envrc",)),
     Executed(
         "mise",
@@ -104,7 +108,7 @@ EXECUTED_FILES: tuple[Executed, ...] = (
         ),
     ),
     Executed("Cargo, and editors by it", (".cargo/config.toml", ".cargo/config")),
-    Executed("Yarn", (".yarnrc.yml",)),
+    Executed("Yarn", (".yarnrc", ".yarnrc.yml")),
     Executed("the Lua language server", (".luarc.json", ".luarc.jsonc")),
     Executed(
         "Bash", (".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases"), in_home=True
