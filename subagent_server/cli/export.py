@@ -88,8 +88,6 @@ def export(
     elif otlp is not None:
         _as_spans(session, otlp, as_line(masker.data(otlp_of(store, metas, session.settings.environment))))
     else:
-        if output == "-" and is_terminal(sys.stdout):
-            raise click.UsageError("An archive is no text for a terminal: name a file by -o.")
         run_ids = [each.run_id for each in metas]
         left_out = _written(
             session,
@@ -118,6 +116,8 @@ def _written(session: Session, name: str, write: Callable[[BinaryIO], T]) -> T:
     Raises BadArgument; stdout as `out` does.
     """
     if name == "-":
+        if is_terminal(sys.stdout):  # also a form that is text holds what moves a cursor
+            raise click.UsageError("What is exported is no text for a terminal: name a file.")
         try:
             with os.fdopen(1, "wb", closefd=False) as file:  # `sys.stdout` is None if it was closed
                 return write(file)

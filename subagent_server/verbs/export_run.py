@@ -80,11 +80,10 @@ def _files(run: RunPaths) -> Iterator[Entry]:
 
 
 def _masked(masker: Masker, content: bytes) -> bytes:
-    """Return a text without secrets, and any other content as it is."""
-    try:
-        return masker.text(content.decode("utf-8")).encode("utf-8")
-    except UnicodeDecodeError:
+    """Return a text without secrets, also one with odd bytes; any other content as it is."""
+    if b"\0" in content:
         return content
+    return masker.text(content.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes, moment: float) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import tarfile
 from typing import Any
 
+import pytest
+
 from subagent_server.run.journal import RunJournal
 from subagent_server.run.processes import now
 from subagent_server.run.records import Usage
@@ -23,6 +25,7 @@ def test_a_run_is_packed_without_secrets_locks_and_what_is_no_file_of_it(cli: Cl
     outputs = run.directory / "outputs"
     outputs.mkdir(mode=0o700)
     (outputs / "one.txt").write_text(f"long output {SECRET}", encoding="utf-8")
+    (outputs / "odd.txt").write_bytes(b"\xff " + SECRET.encode())
     (outputs / "raw.bin").write_bytes(b"\xff\x00")
     (outputs / "planted").symlink_to("/etc/passwd")
     os.mkfifo(outputs / "pipe", 0o600)
@@ -33,6 +36,7 @@ def test_a_run_is_packed_without_secrets_locks_and_what_is_no_file_of_it(cli: Cl
         texts = {name: (archive.extractfile(name) or io.BytesIO()).read() for name in names}
     assert {f"{run_id}/{name}" for name in ("request.json", "run.meta.json", "result.json")} <= set(names)
     assert texts[f"{run_id}/outputs/one.txt"] == b"long output ***"
+    assert texts[f"{run_id}/outputs/odd.txt"] == b"\xff ***"
     assert texts[f"{run_id}/outputs/raw.bin"] == b"\xff\x00"
     assert not any(SECRET.encode() in text for text in texts.values())
     assert not any("lock" in name or "planted" in name or "pipe" in name for name in names)
@@ -56,6 +60,12 @@ def test_a_tree_goes_to_stdout_and_nothing_is_written_over(cli: Cli) -> None:
         refused = cli("export", ids.boss, "-o", "mine")
         assert refused.returncode == 2 and "is there already" in refused.stderr
         assert (cli.home / "mine").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("form", [["-o", "-"], ["--html", "-o", "-"], ["--inspect", "-"], ["--otlp", "-"]])
+def test_nothing_is_exported_to_a_terminal(cli: Cli, form: list[str]) -> None:
+    cli.completed("aaaaaa", "\x9b2J\u202e")
+    assert cli.raw_screen("export", "aaaaaa", *form) == ""
 
 
 def test_a_run_becomes_a_log_of_inspect_and_spans_without_secrets(cli: Cli) -> None:
