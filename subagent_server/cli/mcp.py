@@ -39,10 +39,11 @@ from subagent_server.cli.console.terminal import (
     out,
     out_json,
 )
-from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
-from subagent_server.run.errors import BadArgument, shorten
+from subagent_server.run.agent_definition import AgentDefinition, SandboxLimits, ServerDefinition
+from subagent_server.run.errors import BadArgument, RunRefused, shorten
 from subagent_server.run.secrets import Masker
-from subagent_server.sandbox.box import build_box, find_program
+from subagent_server.sandbox.box import Box, Rules, build_box, find_program, hold
+from subagent_server.sandbox.git_places import git_settings
 from subagent_server.sandbox.readable import BoxRefused, PlaceRefused
 from subagent_server.sandbox.server_places import (
     Builder,
@@ -51,9 +52,9 @@ from subagent_server.sandbox.server_places import (
     asked_by_servers,
     asked_of_box,
     place_of,
-    rules_without_run,
 )
 from subagent_server.sandbox.verify import try_box
+from subagent_server.settings import Settings
 from subagent_server.toolbox.mcp.mcp_tools import ToolListing, converted, passes, unknown_names
 from subagent_server.toolbox.mcp.server_connection import (
     CallTimedOut,
@@ -64,6 +65,7 @@ from subagent_server.toolbox.mcp.server_connection import (
 from subagent_server.toolbox.outputs import KeptOutputs
 from subagent_server.verbs.live_runs import written_directories
 from subagent_server.verbs.trust_check import TrustCheck
+from subagent_server.worker.protected_paths import protected_paths
 
 # -- The output of `subagent mcp`: servers, their tools and the results of calls as text.
 
@@ -225,19 +227,39 @@ def _ready(session: Session, whole: AgentDefinition, servers: Mapping[str, Serve
     )
     places = (place_of(agent, server) for server in agent.mcp_servers.values())
     if any(place is not None and place.works == "box" for place in places):
-        starts = replace(starts, build=_builder(agent, environment, cwd, settings.runs_root))
+        starts = replace(starts, build=_builder(agent, environment, cwd, settings))
     return ReadyServers(starts, frozenset(hidden_values(agent)))
 
 
-def _builder(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path, runs: Path) -> Builder | None:
+def _builder(
+    agent: AgentDefinition, environment: Mapping[str, str], cwd: Path, settings: Settings
+) -> Builder | None:
     """Return what builds the boxes of servers; None, with a warning, if no box can be had and none is needed.
 
+    As in a run, what the host executes or reads as its own is read-only in them, where it is.
+
     Raises:
-        EarlyExit: the file insists on a box (6).
+        EarlyExit: the file insists on a box, or the directory is not one for runs (6).
     """
+    agents = os.pathsep.join(map(str, settings.agent_directories))
+    root = Path(os.path.realpath(settings.runs_root))
     try:
-        rules = rules_without_run(agent, environment, cwd, runs)
+        protected = protected_paths(agent, {**environment, "SUBAGENT_AGENTS": agents}, root, cwd)
+        rules = Rules(
+            cwd=cwd,
+            environment=environment,
+            network=agent.network,
+            limits=agent.sandbox_limits or SandboxLimits(),
+            over=[
+                *protected.mounts_in([cwd]),
+                *hold(cwd, git_settings(environment, cwd).executed, agent.lifted).mounts,
+            ],
+            hidden=[path for path in protected.roots if path.is_dir()],
+            written=protected.written,
+        )
         try_box(build_box(rules))
+    except RunRefused as refusal:
+        raise EarlyExit(ExitCode.ENVIRONMENT, f"{refusal} {refusal.hint}") from refusal
     except PlaceRefused as refusal:
         raise EarlyExit(ExitCode.ENVIRONMENT, f"{refusal.reason}.") from refusal
     except BoxRefused as refusal:
@@ -246,7 +268,12 @@ def _builder(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path, 
             raise EarlyExit(ExitCode.ENVIRONMENT, what) from refusal
         err(one_line(f"Warning: MCP servers work without a box here: {refusal.reason}."))
         return None
-    return lambda changed: build_box(changed(rules))
+
+    def build(changed: Callable[[Rules], Rules]) -> Box:
+        of_server = changed(rules)
+        return build_box(replace(of_server, over=[*of_server.over, *protected.mounts_in(of_server.write)]))
+
+    return build
 
 
 def _definition(

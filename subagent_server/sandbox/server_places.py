@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from subagent_server.run.agent_definition import AgentDefinition, SandboxLimits, ServerDefinition
+from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.run.history import EVENT_VARIABLES
 from subagent_server.run.host_programs import NoHostProgram, lies_in, user_program
-from subagent_server.sandbox.box import Box, Rules, hold
-from subagent_server.sandbox.git_places import git_settings
+from subagent_server.sandbox.box import Box, Rules
 from subagent_server.sandbox.readable import named_places, showing, shows_too_much
 
 Builder = Callable[[Callable[[Rules], Rules]], Box]
@@ -172,23 +171,6 @@ class ServerStarts:
 
 
 # -- in a box
-
-
-def rules_without_run(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path, runs: Path) -> Rules:
-    """Return the rules for servers that a person starts in `cwd` without a run; `runs` is the runs root.
-
-    As in a run, files that other programs execute are read-only where they are.
-    """
-    held = hold(cwd, git_settings(environment, cwd).executed, agent.lifted)
-    hidden = [path for path in [Path(os.path.realpath(runs))] if path.is_dir()]
-    return Rules(
-        cwd=cwd,
-        environment=environment,
-        network=agent.network,
-        limits=agent.sandbox_limits or SandboxLimits(),
-        over=held.mounts,
-        hidden=hidden,
-    )
 
 
 def _rules_for(server: ServerDefinition, rules: Rules, cache: Path | None, written: Sequence[Path]) -> Rules:

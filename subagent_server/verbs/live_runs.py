@@ -4,7 +4,8 @@
 
 A run of one root may work in a directory that holds the root or the agents of another run, so each start
 notes its places in one file of the user's state directory and reads those of the others. An entry counts as
-long as its worker lives: a run that has ended holds nothing, and nobody has to remove its entry.
+long as its worker lives: a run that has ended holds nothing, and nobody has to remove its entry. Of each root
+the last one stays, for a run that works where the root lies.
 """
 
 import json
@@ -24,6 +25,7 @@ from subagent_server.settings import Settings
 _FILE, _LOCK, _NEW = "live-runs.json", "live-runs.lock", "live-runs.new"
 _MOST_BYTES = 4 << 20
 _MOST_PLACES = 64
+_MOST_ROOTS = 200
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,12 @@ class LiveRun:
     The `.git` of such a directory is read-only for them, unless it is named here as well: because it was
     missing at the start, or the author of the agent lifts the rule.
     """
+    hides: Sequence[Path] = ()
+    """The other runs roots in `writes`, which its boxes do not show; one that comes later they can write."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of the file."""
-        places = {"agents": self.agents, "writes": self.writes}
+        places = {"agents": self.agents, "writes": self.writes, "hides": self.hides}
         return {"worker": self.worker.to_json(), "root": str(self.root)} | {
             name: [str(path) for path in paths][:_MOST_PLACES] for name, paths in places.items()
         }
@@ -53,11 +57,18 @@ class LiveRun:
         """Return the entry that `data` describes, or None."""
         try:
             worker = Identity.from_json(data["worker"])
-            agents, writes = ([Path(str(path)) for path in data[name]] for name in ("agents", "writes"))
+            agents, writes, hides = (
+                [Path(str(path)) for path in data.get(name, ())] for name in ("agents", "writes", "hides")
+            )
             root = Path(str(data["root"]))
-        except (KeyError, TypeError):
+        except (AttributeError, KeyError, TypeError):
             return None
-        return None if worker is None else cls(worker, root, agents, writes)
+        return None if worker is None else cls(worker, root, agents, writes, hides)
+
+    def writes_records_of(self, root: Path) -> bool:
+        """Whether programs in its boxes can write a runs root."""
+        is_held = any(root.is_relative_to(held) for held in (self.root, *self.hides))
+        return not is_held and any(map(root.is_relative_to, self.writes))
 
 
 def enter(state_directory: Path | None, mine: LiveRun) -> list[LiveRun]:
@@ -75,6 +86,9 @@ def enter(state_directory: Path | None, mine: LiveRun) -> list[LiveRun]:
         noted = _noted(directory)
         # A run of another host is judged there alone: its entry stays (a home that hosts share).
         kept = [run for run in noted if run.worker.host != host_name() or is_alive(run.worker)]
+        rooted = {run.root for run in (*kept, mine)}
+        last = {run.root: run for run in noted if run.root not in rooted}
+        kept = [*list(last.values())[-_MOST_ROOTS:], *kept]
         new = directory.entry(_NEW)
         with os.fdopen(new.open(os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(json.dumps([run.to_json() for run in (*kept, mine)]).encode())
@@ -87,6 +101,12 @@ def live_runs(state_directory: Path | None) -> list[LiveRun]:
     if state_directory is None:
         return []
     return _alive(_noted(PrivateDirectory(state_directory, make=False)))
+
+
+def known_roots(state_directory: Path | None) -> list[Path]:
+    """Return the runs roots of live and ended runs of this user; a place may be no root any more."""
+    noted = [] if state_directory is None else _noted(PrivateDirectory(state_directory, make=False))
+    return list(dict.fromkeys(run.root for run in noted))
 
 
 def host_program(settings: Settings, name: str) -> Path:

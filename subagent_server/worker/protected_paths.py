@@ -8,7 +8,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.executed_files import is_lifted
 from subagent_server.run.host_programs import steps_to
+from subagent_server.run.paths import HIDDEN_RUNS, RUNS, is_marked
 from subagent_server.run.processes import this_process
 from subagent_server.run.stderr import lack_of_room
 from subagent_server.sandbox.file_watch import (
@@ -38,7 +39,7 @@ from subagent_server.verbs.left_behind import (
     look_for_run,
     taken_facts,
 )
-from subagent_server.verbs.live_runs import LiveRun, enter
+from subagent_server.verbs.live_runs import LiveRun, enter, known_roots
 from subagent_server.worker.worker_run import WorkerRun
 
 _PACKAGE = Path(__file__).parents[1]
@@ -65,6 +66,11 @@ class ProtectedPaths:
     def all(self) -> list[Path]:
         """The directories that no tool of a run changes."""
         return [*self.roots, *self.read_only]
+
+    def mounts_in(self, written: Sequence[Path]) -> list[tuple[str, Path]]:
+        """Return the mounts of a box for what lies where its programs write."""
+        present = (path for path in self.read_only if path.is_dir())
+        return [("--ro-bind", path) for path in present if any(map(path.is_relative_to, written))]
 
 
 def protected_paths(
@@ -105,7 +111,14 @@ def protected_paths(
             if any(map(place.is_relative_to, written)):
                 place.mkdir(mode=0o700, parents=True, exist_ok=True)
         written += [place / ".git" for place in written if place != cwd or not _holds_git(agent, cwd)]
-        mine = LiveRun(this_process(), root, [*agents, *files], written)
+        known = known_roots(state_directory_of(environment))
+        named_so = [place / name for place in written for name in (RUNS, HIDDEN_RUNS)]
+        hides = [
+            place
+            for place in dict.fromkeys([*known, *named_so])
+            if any(map(place.is_relative_to, written)) and is_marked(place)
+        ]
+        mine = LiveRun(this_process(), root, [*agents, *files], written, hides)
         others = enter(state_directory_of(environment), mine)
     except OSError as error:
         raise RunRefused(
@@ -114,10 +127,17 @@ def protected_paths(
             "Make that directory yours alone (mode 0700), with room on its disk, or set XDG_STATE_HOME to a "
             "directory that you may write.",
         ) from error
+    writer = next((other for other in others if other.writes_records_of(root)), None)
+    if writer is not None:
+        raise RunRefused(
+            "storage",
+            f"A run that is at work, with its records in {writer.root}, could write those in {root}.",
+            "Wait for the end of that run, or let `--runs` name another directory.",
+        )
     of_others = (place for other in others for place in other.agents)
     places = dict.fromkeys([*agents, *files, *installation, *configuration, *of_others])
     return ProtectedPaths(
-        list(dict.fromkeys([root, *state, *(other.root for other in others)])),
+        list(dict.fromkeys([root, *state, *hides, *(other.root for other in others)])),
         [
             path
             for path in places

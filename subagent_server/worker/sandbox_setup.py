@@ -96,7 +96,7 @@ class RunBox:
         Raises as `built` does; PlaceRefused.
         """
         rules = changed(self._protected())
-        return build_box(replace(rules, over=[*rules.over, *_read_only(self._setup, rules.write)]))
+        return build_box(replace(rules, over=[*rules.over, *self._setup.protected.mounts_in(rules.write)]))
 
     def _protected(self) -> Rules:
         if not self.protects:
@@ -153,18 +153,12 @@ def _unprotected(setup: RunnerSetup) -> Rules:
         limits=agent.sandbox_limits or SandboxLimits(),
         read=named_places("sandboxRead", agent.sandbox_read, written),
         write=write,
-        over=_read_only(setup, [cwd, *write]),
+        over=setup.protected.mounts_in([cwd, *write]),
         hidden=[*setup.protected.roots, *runtime_directory],
         cwd_read_only=True,
         group=setup.run.run_id,
         written=setup.protected.written,
     )
-
-
-def _read_only(setup: RunnerSetup, written: Sequence[Path]) -> list[tuple[str, Path]]:
-    """Return the mounts for the protected paths that lie where the programs of a box write."""
-    present = (path for path in setup.protected.read_only if path.is_dir())
-    return [("--ro-bind", path) for path in present if any(map(path.is_relative_to, written))]
 
 
 def _directory(setup: RunnerSetup) -> Path:

@@ -142,6 +142,7 @@ def test_a_server_that_is_tried_by_hand_works_where_a_run_would_start_it(cli: Cl
         {"name": "key", "does": {"env": "ANTHROPIC_API_KEY"}},
         {"name": "writes", "does": {"keep": "here.txt"}},
         {"name": "overwrites", "does": {"keep": ".mcp.json"}},
+        {"name": "plants", "does": {"keep": "agents/planted.md"}},
     ]
     entry = scripted(*tools)
     servers = {
@@ -162,6 +163,8 @@ def test_a_server_that_is_tried_by_hand_works_where_a_run_would_start_it(cli: Cl
     assert len(made) > 3 and not any(place.stat().st_mode & 0o077 for place in made if place.is_dir())
     assert "Read-only file system" in call("box", "overwrites").stdout
     assert (cli.home / ".mcp.json").read_text(encoding="utf-8") == "{}"
+    (cli.home / "agents").mkdir(exist_ok=True)
+    assert "Read-only file system" in call("box", "plants").stdout
     refused = call("refused", "key")
     assert refused.returncode == 6 and "would look for what it executes" in refused.stderr
     without = call("box", "key", SUBAGENT_BWRAP="/nowhere/bwrap")

@@ -186,6 +186,28 @@ def test_agents_and_roots_of_other_live_runs_are_held_too(world: World) -> None:
     assert (world.work / "deep/er/free").exists()
 
 
+@pytest.mark.parametrize("place", ["runs", "part/of/it"])
+def test_a_root_of_ended_runs_is_held_too(world: World, place: str) -> None:
+    world.agent(sandbox="bwrap")
+    world.play(says("Done."))
+    assert world.cli("--runs", place, "run", "worker", "Do it.").stdout == "Done.\n"
+    (record,) = world.work.glob(f"{place}/2*")
+    (result,) = boxed(world, f"touch {record}/forged; ls -A {place} | wc -l")
+    assert result.endswith("\n0") and not (record / "forged").exists()
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["it came later", "it is hidden there"])
+def test_no_run_works_whose_records_a_live_run_could_write(world: World, hidden: bool) -> None:
+    hides = [world.work / "runs"] if hidden else []
+    another = LiveRun(this_process(), world.home / "other", [], [world.work], hides)
+    enter(world.home / ".local/state/subagent", another)
+    world.agent(sandbox="bwrap")
+    world.play(says("Done."))
+    done = world.cli("--runs", "runs", "run", "worker", "Do it.")
+    assert done.stdout == ("Done.\n" if hidden else "")
+    assert hidden or ("could write those in" in done.stderr and "--runs" in done.stderr)
+
+
 def test_records_of_ended_runs_hold_nothing(tmp_path: Path) -> None:
     gone = Identity(this_process().host, 2**22 - 1, 1, this_process().boot_id)
     enter(tmp_path / "state", LiveRun(gone, tmp_path / "a", [], [tmp_path]))
