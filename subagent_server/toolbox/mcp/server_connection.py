@@ -476,7 +476,7 @@ class ServerConnection:
         self._may_restart = True
         self._gone: str | None = None
         self._news: list[str] = []
-        self._restarting = asyncio.Lock()
+        self._restarting: asyncio.Task[None] | None = None
 
     def _record_line(self, server: str, line: str) -> None:
         self._around.record("server_log", server=server, text=line)
@@ -566,6 +566,7 @@ class ServerConnection:
 
     async def _living(self) -> ServerSession:
         """Return the session, a new one if the server has died since the last call."""
+        await self._restart_over()
         session = self.session
         if session is not None and session.is_lost and self._gone is None:
             words = self._with_words(session.why_lost())
@@ -578,12 +579,18 @@ class ServerConnection:
 
     async def _restarted(self, lost: ServerSession, how: str) -> str:
         """Restart the server, once in a run, and return a sentence on it for the model."""
-        async with self._restarting:
-            if self.session is lost and self._gone is None:
-                await self._restart(lost, how)
+        if self.session is lost and self._gone is None and self._restarting is None:
+            self._restarting = asyncio.create_task(self._restart(lost, how))
+        await self._restart_over()
         if self._gone is not None:
             return f"It is not {self._again()} ({self._gone}): go on without its tools."
         return f"It was {self._again()}, and what it kept in memory is lost."
+
+    async def _restart_over(self) -> None:
+        """Wait for a restart that is under way. It goes on when who waits is ended, such as a program."""
+        if (restarting := self._restarting) is not None:
+            await asyncio.shield(restarting)
+            self._restarting = None if self._restarting is restarting else self._restarting
 
     def _again(self) -> str:
         return "started again" if self.definition.type == "stdio" else "connected again"
@@ -631,5 +638,8 @@ class ServerConnection:
 
     async def aclose(self, *, hurry: bool = False) -> None:
         """Leave the server."""
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.wait([self._restarting])
         if self.session is not None:
             await self.session.aclose(hurry=hurry)

@@ -316,6 +316,23 @@ def test_all_calls_that_a_dying_server_had_open_fail_and_it_is_started_again_onc
     assert len(pids(mark)) == 2
 
 
+def test_a_restart_is_waited_for_by_other_calls_and_outlives_the_call_that_met_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        server = scripted(
+            {"name": "dies", "does": {"kill": True}}, {"name": "works", "does": {"count": True}}
+        )
+        async with connected(tmp_path, s=server) as field:
+            (connection,) = field.servers.connections
+            before = connection.session
+            first = asyncio.create_task(field.call("dies"))
+            await wait_until(lambda: connection.session is not before)
+            first.cancel()  # a program whose time is over
+            results = await asyncio.gather(field.call("works"), field.call("works"))
+            assert sorted(result.text for result in results) == ["1", "2"]
+
+    run(work())
+
+
 def test_a_server_that_cannot_be_started_again_is_gone_with_its_reason(tmp_path: Path) -> None:
     program = tmp_path / "program"
     keys = scripted({"name": "dies", "does": {"exit": 0}})
