@@ -15,7 +15,6 @@ from typing import Any
 
 from subagent_server.loop.model import (
     CONTEXT_HINT,
-    THOUGHTS,
     Model,
     ModelReply,
     ModelSettings,
@@ -24,6 +23,7 @@ from subagent_server.loop.model import (
     ToolCall,
     UsageMeter,
 )
+from subagent_server.loop.request import THOUGHTS
 from subagent_server.loop.runner import Outcome
 from subagent_server.loop.web import Block, Message, WebTools, record_server_use
 from subagent_server.run.errors import RunRefused

@@ -4,11 +4,6 @@
   takes cut-off JSON for whole; here they are parsed once, at the end, and a text that does not parse becomes
   an error that the model can fix.
 - The cost of a call comes from the list prices that the library `genai-prices` keeps (no network).
-- Three marks are for the prompt cache (`marked`). The API writes an entry at each mark, and from a mark looks
-  back over 20 blocks at most for an entry to read. One turn with many calls is longer than that. So besides
-  the end of the request, which the API marks by itself (`cache_control` of the whole request), the end of the
-  request before is marked: there the entry is for sure. The third closes the part that every run of an agent
-  shares: its tools and its system prompt.
 - In a long conversation the API itself hides old tool results from the model, if it can (`ContextEdits`;
   `clear_tool_uses_20250919`, a beta). The conversation here stays whole; each request asks anew. A model
   without this feature gets plain requests, and its run fails with a clear error when the window is full.
@@ -36,6 +31,7 @@ from anthropic.types import RawMessageStreamEvent
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelInfo, Provider
 
+from subagent_server.loop.request import fitting, marked
 from subagent_server.loop.web import Block, Message, joined_text, refuses_web_tools, text_of, whole_characters
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.processes import now
@@ -310,33 +306,6 @@ class UsageMeter:
 
 # -- the request
 
-MARK: Block = {"type": "ephemeral"}
-THOUGHTS = frozenset({"thinking", "redacted_thinking"})
-"""Blocks that no mark may stand on, and that no other model takes."""
-
-
-def marked(system: list[Block], tools: list[Block], messages: list[Message]) -> Block:
-    """Return the parts of a request with their marks, three at most of the four that the API takes."""
-    if tools and not any("cache_control" in block for block in system):
-        tools = [*tools[:-1], tools[-1] | {"cache_control": MARK}]
-    parts: Block = {"system": system, "messages": _marked_messages(messages), "cache_control": MARK}
-    return parts | ({"tools": tools} if tools else {})
-
-
-def _marked_messages(messages: list[Message]) -> list[Message]:
-    """Return the messages with a mark at the end of the request before this one."""
-    answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
-    last = answers[-1] - 1 if answers else -1
-    if last < 0 or not isinstance(messages[last]["content"], list):
-        return messages
-    content = list(messages[last]["content"])
-    places = [n for n, block in enumerate(content) if block.get("type") not in THOUGHTS]
-    if not places:
-        return messages
-    content[places[-1]] = content[places[-1]] | {"cache_control": MARK}
-    return [*messages[:last], messages[last] | {"content": content}, *messages[last + 1 :]]
-
-
 BETA = "context-management-2025-06-27"
 DEFAULT_WINDOW = 200_000
 """In tokens, for a model that the price list does not know."""
@@ -577,7 +546,7 @@ class Model:
         request: dict[str, Any] = {
             "model": self._settings.model,
             "max_tokens": self._settings.max_tokens,
-            **marked(system, tools, messages),
+            **marked(system, tools, fitting(messages)),
             **self.context.options(),
         }
         if self._settings.effort:

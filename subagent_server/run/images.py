@@ -35,7 +35,7 @@ def check_image(name: str, data: bytes, size_in_bytes: int | None = None) -> Non
             f"{name} is an image of {count:,} bytes, and at most {MOST_BYTES:,} can be shown: "
             "make it smaller first."
         )
-    size = _size(data)
+    size = size_of(data)
     if size is not None and max(size) > MOST_PIXELS_A_SIDE:
         raise BadArgument(
             f"{name} is an image of {size[0]} by {size[1]} pixels, and at most {MOST_PIXELS_A_SIDE} a side "
@@ -43,7 +43,7 @@ def check_image(name: str, data: bytes, size_in_bytes: int | None = None) -> Non
         )
 
 
-def _size(data: bytes) -> tuple[int, int] | None:
+def size_of(data: bytes) -> tuple[int, int] | None:
     """Return width and height by the header, or None if the header lacks them."""
     if data[12:16] == b"IHDR" and len(data) >= 24:
         return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from subagent_server.loop.model import marked
+from subagent_server.loop.request import marked
 from tests.helpers.turns import Turn, calls, says, use
 from tests.loop.scripted_run import Played, ScriptedTool
 

@@ -1,0 +1,118 @@
+"""A conversation as one request holds it: marked for the prompt cache, with as many images as the API takes.
+
+- Three marks are for the prompt cache (`marked`). The API writes an entry at each mark, and from a mark looks
+  back over 20 blocks at most for an entry to read. One turn with many calls is longer than that. So besides
+  the end of the request, which the API marks by itself (`cache_control` of the whole request), the end of the
+  request before is marked: there the entry is for sure. The third closes the part that every run of an agent
+  shares: its tools and its system prompt.
+- A request takes 32 MB and 100 images, and beside more than 20 images none of more than 2,000 pixels a side.
+  A conversation that has grown past that would be refused at each further call, and whatever continues it
+  too. So a line takes the place of what is too much (`fitting`); the transcript keeps all of it.
+"""
+
+from base64 import b64decode
+from collections import deque
+from collections.abc import Iterator
+
+from subagent_server.loop.web import Block, Message
+from subagent_server.run.images import size_of
+
+MARK: Block = {"type": "ephemeral"}
+THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+"""Blocks that no mark may stand on, and that no other model takes."""
+
+MOST_ATTACHMENTS = 100
+MOST_CHARACTERS = 20 << 20
+"""In base64, of all images and documents: the rest of a request is for text."""
+MANY_IMAGES = 20
+MOST_PIXELS_BESIDE_MANY = 2_000
+_HEADER = 1 << 18
+"""As much of the base64 of an image as its size is looked for in."""
+_LEFT_OUT: Block = {
+    "type": "text",
+    "text": "[An image or document is left out here, because one request cannot hold all of them. Look at it "
+    f"again if you need it; make an image of more than {MOST_PIXELS_BESIDE_MANY:,} pixels a side smaller.]",
+}
+
+_Place = tuple[int, int, int | None]
+"""Which message, which of its blocks, and which part of that, if it is the result of a tool."""
+
+
+def marked(system: list[Block], tools: list[Block], messages: list[Message]) -> Block:
+    """Return the parts of a request with their marks, three at most of the four that the API takes."""
+    if tools and not any("cache_control" in block for block in system):
+        tools = [*tools[:-1], tools[-1] | {"cache_control": MARK}]
+    parts: Block = {"system": system, "messages": _marked_messages(messages), "cache_control": MARK}
+    return parts | ({"tools": tools} if tools else {})
+
+
+def _marked_messages(messages: list[Message]) -> list[Message]:
+    """Return the messages with a mark at the end of the request before this one."""
+    answers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+    last = answers[-1] - 1 if answers else -1
+    if last < 0 or not isinstance(messages[last]["content"], list):
+        return messages
+    content = list(messages[last]["content"])
+    places = [n for n, block in enumerate(content) if block.get("type") not in THOUGHTS]
+    if not places:
+        return messages
+    content[places[-1]] = content[places[-1]] | {"cache_control": MARK}
+    return [*messages[:last], messages[last] | {"content": content}, *messages[last + 1 :]]
+
+
+def fitting(messages: list[Message]) -> list[Message]:
+    """Return the conversation with as many images and documents as a request takes, the newest ones.
+
+    Each time that they become too many, the older half goes: every change costs the prompt cache.
+    """
+    live: deque[tuple[_Place, Block]] = deque()
+    left_out: set[_Place] = set()
+    size = 0
+    for place, block in _attachments(messages):
+        live.append((place, block))
+        size += len(_data(block))
+        if len(live) > MOST_ATTACHMENTS or size > MOST_CHARACTERS:
+            while len(live) > 1 and (len(live) > MOST_ATTACHMENTS // 2 or size > MOST_CHARACTERS // 2):
+                old, gone = live.popleft()
+                left_out.add(old)
+                size -= len(_data(gone))
+    if sum(block["type"] == "image" for _, block in live) > MANY_IMAGES:
+        left_out.update(place for place, block in live if _is_large(block))
+    return _without(messages, left_out) if left_out else messages
+
+
+def _attachments(messages: list[Message]) -> Iterator[tuple[_Place, Block]]:
+    for number, message in enumerate(messages):
+        content = message["content"]
+        for position, block in enumerate(content if isinstance(content, list) else ()):
+            inside = block.get("content") if block.get("type") == "tool_result" else None
+            parts = enumerate(inside) if isinstance(inside, list) else [(None, block)]
+            for inner, part in parts:
+                if part.get("type") in ("image", "document") and _data(part):
+                    yield (number, position, inner), part
+
+
+def _data(block: Block) -> str:
+    source = block.get("source")
+    return str(source.get("data", "")) if isinstance(source, dict) else ""
+
+
+def _is_large(block: Block) -> bool:
+    if block["type"] != "image":
+        return False
+    size = size_of(b64decode(_data(block)[:_HEADER] + "=="))
+    return size is not None and max(size) > MOST_PIXELS_BESIDE_MANY
+
+
+def _without(messages: list[Message], left_out: set[_Place]) -> list[Message]:
+    changed = list(messages)
+    for number, position, inner in left_out:
+        content = list(changed[number]["content"])
+        if inner is None:
+            content[position] = _LEFT_OUT
+        else:
+            parts = list(content[position]["content"])
+            parts[inner] = _LEFT_OUT
+            content[position] = content[position] | {"content": parts}
+        changed[number] = changed[number] | {"content": content}
+    return changed
