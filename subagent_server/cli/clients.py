@@ -202,8 +202,9 @@ _ALL = (
         approval={"default_tools_approval_mode": "approve"},
         over_http=_codex_over_http,
         asks="It asks before each call of a tool that does something; `codex exec` cannot ask, and refuses.",
-        next_step="Start Codex anew. It keeps other variables than those of env_vars from its servers: "
-        "add what your agents need.",
+        next_step="Start Codex anew. It passes over the file of a project that it does not trust, and `codex "
+        "exec` does not ask. It keeps other variables than those of env_vars from its servers: add what your "
+        "agents need.",
     ),
     Client(
         name="gemini",

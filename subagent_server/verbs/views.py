@@ -100,7 +100,7 @@ _AFTER_FAILURE = {
     "timeout": "{on} continues it with as much time again.",
     "budget": "{on} continues it with as much money again, if it is worth that.",
     "ask_timeout": "{on_with_answer} continues it with your answer.",
-    "invalid_output": "{on_with_result} lets it try once more; {result} shows its text.",
+    "invalid_output": "{on_with_result} lets it try once more.",
     "agent_error": "{logs} shows why; {on} continues it, or start it again with a task that avoids that.",
     "crashed": "{logs} shows how far it came; {on} continues it from there.",
     "lost": "{logs} shows how far it came; {on} continues it from there.",
@@ -125,10 +125,10 @@ def for_parent(meta: RunMeta, calls: NextCalls) -> str:
     code = meta.error.code if meta.error is not None else "lost"
     return "Failed. " + _AFTER_FAILURE.get(code, _AFTER_FAILURE["lost"]).format(
         logs=calls("logs", run_id),
-        result=calls("result", run_id),
         on=calls("go_on", run_id),
         on_with_answer=calls("go_on", run_id, prompt="YOUR ANSWER"),
-        on_with_result=calls("go_on", run_id, prompt="Give the result by final_answer."),
+        # not every runner has the tool final_answer
+        on_with_result=calls("go_on", run_id, prompt="Give the result in the form that its schema asks for."),
     )
 
 

@@ -188,3 +188,4 @@ def test_init_says_what_is_missing_what_is_started_and_what_will_be_asked(cli: C
     cli.environment["ANTHROPIC_API_KEY"] = "key"
     said = written(cli, "codex").stderr
     assert "no agent yet" not in said and "ANTHROPIC_API_KEY is not set" not in said
+    assert "passes over the file of a project that it does not trust" in said
