@@ -4,6 +4,7 @@ Whatever is wrong with the zygote (it is missing, dead, hung, of another version
 started, within a bound. Standard library only: a shim imports this module.
 """
 
+import errno
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 from subagent_server.process import zygote_protocol
-from subagent_server.process.peer import can_answer, credentials
+from subagent_server.process.peer import can_answer, credentials, is_user_outside_boxes
 from subagent_server.process.zygote_protocol import Order, OrderRefused, interpreter_variables, zygote_name
 from subagent_server.run import locks, processes, stderr
 from subagent_server.run.files import PrivateDirectory, is_mine
@@ -89,6 +90,9 @@ class ForkConnection:
                 if not is_patient:
                     raise
                 self._socket.connect(folder.address(f"{name}.sock"))  # it has loaded
+            # an order comes with the root directory of this process, from which a box must be kept
+            if not is_user_outside_boxes(self._socket):
+                raise PermissionError(errno.EPERM, "a program in a box listens in the place of the zygote")
             self._socket.send(secret)
         except BaseException:
             self._socket.close()

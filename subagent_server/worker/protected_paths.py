@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from subagent_server.process.zygote_client import default_directory
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.executed_files import is_lifted
@@ -47,8 +48,9 @@ _PACKAGE = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class ProtectedPaths:
-    """`roots` are runs roots and our state, which no program of a run sees: with a file there it could hold a
-    lock that every start waits for. `read_only` are directories that it may read.
+    """`roots` are runs roots, our state and the directory of zygotes, which no program of a run sees: with a
+    file there it could hold a lock that every start waits for, or take the orders of starters. `read_only`
+    are directories that it may read.
 
     `links` lie in the working directory and lead to agents: a mount does not keep them from being replaced.
     """
@@ -162,7 +164,7 @@ def _named_agents(environment: Mapping[str, str]) -> list[Path]:
 
 
 def _own_directories(environment: Mapping[str, str], cwd: Path) -> tuple[list[Path], list[Path]]:
-    """Return where this package keeps what it reads again: trust; and live runs, the stores of worktrees.
+    """Return where this package keeps what it uses again: trust; and live runs, worktrees, zygotes.
 
     The state directory is left out for a run that works in a worktree, which lies there.
     """
@@ -172,7 +174,8 @@ def _own_directories(environment: Mapping[str, str], cwd: Path) -> tuple[list[Pa
         state_directory_of(environment),
     )
     configuration, state = ([_real(str(place))] if place is not None else [] for place in named)
-    return configuration, [place for place in state if place / "worktrees" not in cwd.parents]
+    zygotes = _real(str(cwd / (environment.get("SUBAGENT_RUNTIME_DIR") or default_directory())))
+    return configuration, [*(place for place in state if place / "worktrees" not in cwd.parents), zygotes]
 
 
 def _installation() -> list[Path]:

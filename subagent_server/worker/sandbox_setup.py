@@ -139,9 +139,6 @@ class RunBox:
 def _unprotected(setup: RunnerSetup) -> Rules:
     """Return the rules of a box in which the working directory cannot be written. Raises PlaceRefused."""
     agent, cwd, code_mode = setup.agent, Path.cwd(), setup.agent.enabled_code_mode
-    # the directory of the zygote, if the environment names one: its socket is not for programs
-    named = setup.environment.get("SUBAGENT_RUNTIME_DIR")
-    runtime_directory = [Path(os.path.realpath(cwd / named))] if named else []
     interpreters = [] if code_mode is None else [Path(code_mode.python or sys.executable)]
     written = [cwd, *setup.protected.written]
     write = named_places("sandboxWrite", agent.write_elsewhere, written)
@@ -154,7 +151,7 @@ def _unprotected(setup: RunnerSetup) -> Rules:
         read=named_places("sandboxRead", agent.sandbox_read, written),
         write=write,
         over=setup.protected.mounts_in([cwd, *write]),
-        hidden=[*setup.protected.roots, *runtime_directory],
+        hidden=setup.protected.roots,
         cwd_read_only=True,
         group=setup.run.run_id,
         written=setup.protected.written,

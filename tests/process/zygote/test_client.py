@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,8 @@ from subagent_server.process.zygote_client import MOST_ZYGOTES, WarmStart
 from subagent_server.process.zygote_protocol import zygote_name
 from subagent_server.run import locks, processes
 from subagent_server.run.files import Entry
-from tests.helpers import warm
+from subagent_server.sandbox.box import find_program
+from tests.helpers import bubblewrap, warm
 from tests.helpers.forked import PROGRAM
 from tests.helpers.ordinary_user import user
 from tests.helpers.wait import wait_for
@@ -57,6 +60,34 @@ def test_nothing_is_started_by_a_zygote_in_trouble(
     else:
         kill(zygote)
     assert not (tmp_path / "lines").exists()
+
+
+def test_nothing_is_sent_to_a_program_of_a_box_in_the_place_of_a_zygote(place: TinyPlace) -> None:
+    zygote = place.start()
+    (socket_file,) = place.directory.glob("*.sock")
+    socket_file.unlink()
+    program = f"{BOXED_LISTENER}\nlisten({str(socket_file)!r})"
+    words = f"--dev-bind / / --unshare-pid --die-with-parent {sys.executable} -c".split()
+    box = [str(find_program(bubblewrap.settings())), *words, program]
+    with subprocess.Popen(box, stdout=subprocess.PIPE) as boxed:
+        try:
+            wait_for(socket_file.exists, BOUND, "the listener")
+            assert not place.start_program("append", "lines")
+        finally:
+            boxed.kill()
+            kill(zygote)
+        assert boxed.stdout is not None and boxed.stdout.read() == b"b''\n"
+
+
+BOXED_LISTENER = """
+import socket
+def listen(path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen()
+        while True:
+            print(listener.accept()[0].recv(64), flush=True)
+"""
 
 
 def test_a_directory_with_a_long_path_is_as_good_as_another(tmp_path: Path) -> None:
