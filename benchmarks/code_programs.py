@@ -21,7 +21,7 @@ from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
 from subagent_server.run import durable
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
-from subagent_server.sandbox.server_places import ServerStarts
+from subagent_server.sandbox.server_locations import ServerStarts
 from subagent_server.toolbox.mcp.mcp_tools import ToolChoice, connect
 from subagent_server.toolbox.mcp.server_connection import ServerContext
 from subagent_server.toolbox.outputs import KeptOutputs

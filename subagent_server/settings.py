@@ -149,7 +149,7 @@ def read_settings(
         max_descendants=_number(environment, "SUBAGENT_MAX_DESCENDANTS", DEFAULT_MAX_DESCENDANTS),
         warm=environment.get("SUBAGENT_WARM") != "0",
         warm_idle_seconds=_number(environment, "SUBAGENT_WARM_IDLE", DEFAULT_WARM_IDLE_SECONDS),
-        runtime_directory=cwd / place if (place := environment.get("SUBAGENT_RUNTIME_DIR")) else None,
+        runtime_directory=cwd / runtime if (runtime := environment.get("SUBAGENT_RUNTIME_DIR")) else None,
     )
     # A program of a run may call this command too, and must not widen what it may start.
     if trust and settings.is_of_a_run:

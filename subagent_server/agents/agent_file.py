@@ -29,10 +29,10 @@ from subagent_server.agents.yaml_reader import (
     Unreadable,
     Value,
     WrongValue,
+    as_absolute_paths,
     as_json,
     as_names,
     as_paths,
-    as_places,
     as_text,
     as_text_tree,
     camel,
@@ -521,7 +521,7 @@ def _server(name: str, block: Block, line: int | None, reading: Reading) -> Serv
 _SECONDS = ("timeout", "call_timeout_seconds")
 
 
-def _broken_rules(server: ServerDefinition, given: Mapping[str, object]) -> list[tuple[str, str]]:
+def _broken_rules(server: ServerDefinition, values: Mapping[str, object]) -> list[tuple[str, str]]:
     """Return the keys that break a rule of their type, each with the rule."""
     is_boxed = server.network is False or server.sandbox_read or server.sandbox_write
     foreign = f"is for stdio, and this is a server by {server.type}"
@@ -540,7 +540,7 @@ def _broken_rules(server: ServerDefinition, given: Mapping[str, object]) -> list
         rules = [
             ("url", not server.url, f"is missing, and {server.type} needs one"),
             ("url", is_wrong, "must begin with http:// or https:// and name a host"),
-            *((key, given.get(key) is not None, foreign) for key in _OF_BOX),
+            *((key, values.get(key) is not None, foreign) for key in _OF_BOX),
             ("env", server.env, f"{foreign}: use headers"),
         ]
     has_both = server.enabled_tools is not None and server.disabled_tools is not None
@@ -585,7 +585,7 @@ _READERS: Mapping[str, Callable[[Value, _Key], object]] = {
     "placement": _part_of(Placement, fields_of(Placement)),
     "web_search": _web(WebSearchBounds),
     "web_fetch": _web(WebFetchBounds),
-    **dict.fromkeys(("sandbox_read", "mcpServers.sandbox_write"), lambda value, _: as_places(value)),
+    **dict.fromkeys(("sandbox_read", "mcpServers.sandbox_write"), lambda value, _: as_absolute_paths(value)),
     "sandbox_write": lambda value, _: as_paths(value),
     "code_mode": _code_mode,
     "runner": _runner,
@@ -603,7 +603,7 @@ _READERS: Mapping[str, Callable[[Value, _Key], object]] = {
 
 def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> None:
     is_built_in, runner = agent.runner == "messages", agent.runner
-    has_places = any("{systemPrompt}" in word for word in agent.args)
+    has_placeholder = any("{systemPrompt}" in word for word in agent.args)
     is_noted = any(reason.startswith("command ") for reason in notes.reasons("fault"))
     rules: list[tuple[str, object, str]] = [
         (
@@ -648,7 +648,7 @@ def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> No
         ),
         (  # with acp, the prompt goes with the task; without a command, nothing can be said of its arguments
             "runner",
-            runner == "command" and agent.command and agent.system_prompt.strip() and not has_places,
+            runner == "command" and agent.command and agent.system_prompt.strip() and not has_placeholder,
             "the system prompt cannot reach the program of runner: command: put {systemPrompt} into args, or "
             "leave it out",
         ),

@@ -161,14 +161,14 @@ def _signature(tree: ast.Module) -> dict[str, Any]:
     run = found[0]
     if run.decorator_list:
         raise _Wrong("run() has a decorator, and nobody can read what that makes of it", run)
-    given = run.args
-    if given.posonlyargs or given.vararg or given.kwarg:
+    args = run.args
+    if args.posonlyargs or args.vararg or args.kwarg:
         raise _Wrong("run() takes named arguments alone: no *args, no **kwargs, no /", run)
     types = _Types(tree)
     properties: dict[str, object] = {}
     required: list[str] = []
-    defaults = [*[None] * (len(given.args) - len(given.defaults)), *given.defaults, *given.kw_defaults]
-    for parameter, default in zip([*given.args, *given.kwonlyargs], defaults, strict=True):
+    defaults = [*[None] * (len(args.args) - len(args.defaults)), *args.defaults, *args.kw_defaults]
+    for parameter, default in zip([*args.args, *args.kwonlyargs], defaults, strict=True):
         name = parameter.arg
         if name in RESERVED:
             raise _Wrong(f"run() may not have an argument {name}: every call has one", parameter)

@@ -330,23 +330,23 @@ OVERRIDES = ("model", "effort", "maxTurns", "timeoutSeconds", "budgetUsd")
 """The keys that a caller may give: none of them starts a program or sends a key elsewhere."""
 
 
-def overridden(agent: AgentDefinition, given: Mapping[str, str]) -> tuple[AgentDefinition, list[str]]:
-    """Return the agent with the values of `given` in place of those of its file, and warnings about them.
+def overridden(agent: AgentDefinition, named: Mapping[str, str]) -> tuple[AgentDefinition, list[str]]:
+    """Return the agent with the values of `named` in place of those of its file, and warnings about them.
 
     Raises:
         BadArgument: a key may not be given, or its value is wrong.
     """
-    if not given:
+    if not named:
         return agent, []
-    if unknown := sorted(set(given) - set(OVERRIDES)):
+    if unknown := sorted(set(named) - set(OVERRIDES)):
         raise BadArgument(f"{unknown[0]} cannot be given for one run: only {', '.join(OVERRIDES)} can.")
-    if empty := [key for key, value in given.items() if is_null(Plain(value.strip()))]:
+    if empty := [key for key, value in named.items() if is_null(Plain(value.strip()))]:
         raise BadArgument(f"{empty[0]} is empty: give a value, or leave it out.")
-    found, notes = _read(agent.runner, given)
+    found, notes = _read(agent.runner, named)
     if faults := notes.reasons("fault"):
         raise BadArgument(f"{'; '.join(faults)}: give another value.")
-    changes: dict[str, object] = {name: getattr(found, name) for name in ("model", "effort") if name in given}
-    if "model" in given:
+    changes: dict[str, object] = {name: getattr(found, name) for name in ("model", "effort") if name in named}
+    if "model" in named:
         changes["other_models"] = []
     limits = {name: getattr(found.limits, name) for name in found.limits.model_fields_set}
     changes["limits"] = agent.limits.model_copy(update=limits)
@@ -363,8 +363,8 @@ def fault_of(key: str, value: str) -> str | None:
     return faults[0].partition(" ")[2] if faults else None
 
 
-def _read(runner: str, given: Mapping[str, str]) -> tuple[AgentDefinition, Notes]:
+def _read(runner: str, named: Mapping[str, str]) -> tuple[AgentDefinition, Notes]:
     block, notes = Block(), Notes()
-    for line, (key, value) in enumerate({"runner": runner, **given}.items(), start=1):
+    for line, (key, value) in enumerate({"runner": runner, **named}.items(), start=1):
         block.put(key, Plain(value), line)
     return read_definition(block, Origin(Path(), "override"), notes), notes

@@ -45,11 +45,11 @@ class UnknownServer(CallerError):
     code = "unknown_server"
 
     def __init__(self, name: str, looked_in: list[Path], near: str | None) -> None:
-        places = " nor in ".join(str(path) for path in looked_in) or f"any {PROJECT_FILE} from here upwards"
+        searched = " nor in ".join(str(path) for path in looked_in) or f"any {PROJECT_FILE} from here upwards"
         meant = f" (nearest: {shorten(near)})" if near else ""
         super().__init__(
             f"mcpServers names {shorten(name)}{meant}, which is defined neither in the agent file nor in "
-            f"{places}: define it in one of them."
+            f"{searched}: define it in one of them."
         )
         self.name = name
 
@@ -162,7 +162,7 @@ def _checked(path: Path, servers: Value) -> dict[str, ServerDefinition]:
 
 def _files(directories: list[Path | None], users: Path | None) -> Iterator[Path]:
     for directory in filter(None, directories):
-        upwards = (place / PROJECT_FILE for place in (directory, *directory.parents))
+        upwards = (above / PROJECT_FILE for above in (directory, *directory.parents))
         yield from [path for path in upwards if path.is_file()][:1]
     if users is not None and users.is_file():
         yield users
@@ -231,7 +231,7 @@ def _own_words(server: ServerDefinition, path: str | None) -> list[str]:
     if server.args[:2] == _MODULE and _is_one_of(found, [sys.executable]):
         return list(server.args[2:])
     directories = {str(Path(sys.executable).parent), *map(_scripts, ("venv", "posix_user", "posix_prefix"))}
-    return list(server.args) if _is_one_of(found, [f"{place}/{_NAME}" for place in directories]) else []
+    return list(server.args) if _is_one_of(found, [f"{each}/{_NAME}" for each in directories]) else []
 
 
 def _scripts(scheme: str) -> str:
@@ -284,8 +284,8 @@ def _config(text: str, source: Path | None, cwd: Path) -> Path:
     """Return the file that an entry names. Raises AgentFileError: no file can have such a name."""
     try:
         named = Path(text).expanduser()
-        beside = cwd if source is None else source.parent
-        return Path(os.path.realpath(beside / named if (beside / named).exists() else cwd / named))
+        base = cwd if source is None else source.parent
+        return Path(os.path.realpath(base / named if (base / named).exists() else cwd / named))
     except (RuntimeError, ValueError) as error:  # the home of nobody, a NUL
         raise AgentFileError(Path(shorten(text)), "no file can be found under this name") from error
 

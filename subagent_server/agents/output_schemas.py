@@ -342,7 +342,7 @@ class _Contradictions:
 
     def _reasons(self, parts: Sequence[_Part]) -> Iterator[str | None]:
         for part in parts:
-            yield from map(self.of, self._in_place(part))
+            yield from map(self.of, self._of_same_value(part))
         if not (whole := self._together(parts)):
             return
         for schema, at in whole:
@@ -361,7 +361,7 @@ class _Contradictions:
                     named = ((choice, _step(at, f"{key}/{n}")) for n, choice in enumerate(choices))
                     yield self._of_choices(named, whole)
 
-    def _in_place(self, part: _Part) -> Iterator[_Part]:
+    def _of_same_value(self, part: _Part) -> Iterator[_Part]:
         """Yield what has to fit the same value as `part`."""
         schema, at = part
         if id(schema) in self._targets:
@@ -380,7 +380,7 @@ class _Contradictions:
             part = todo.pop()
             if isinstance(part[0], dict) and id(part[0]) not in whole:
                 whole[id(part[0])] = part
-                todo += self._in_place(part)
+                todo += self._of_same_value(part)
         if self._reference_alone:
             return [part for key, part in whole.items() if key not in self._targets]
         return list(whole.values())

@@ -29,9 +29,9 @@ class MissingVariable(CallerError):
     code = "missing_variable"
 
     def __init__(self, variable: str, where: str) -> None:
-        place = f" for {where}" if where else ""
+        suffix = f" for {where}" if where else ""
         super().__init__(
-            f"The environment variable {variable} is not set{place}: set it where the server starts."
+            f"The environment variable {variable} is not set{suffix}: set it where the server starts."
         )
         self.variable = variable
         self.where = where

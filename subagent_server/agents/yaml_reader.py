@@ -156,18 +156,18 @@ def as_paths(value: Value) -> list[str]:
     """
     return _paths(
         value,
-        lambda path: _is_below(path) or _is_place(path),
+        lambda path: _is_below(path) or _is_absolute(path),
         "must be paths below the working directory, or paths that begin with / or ~/",
     )
 
 
-def as_places(value: Value) -> list[str]:
+def as_absolute_paths(value: Value) -> list[str]:
     """Return absolute paths, or paths below the home directory (`~/...`), from a list or a text with commas.
 
     Raises:
         WrongValue: the value is a mapping, a list of anything but text, or another kind of path.
     """
-    return _paths(value, _is_place, "must be paths that begin with / or ~/")
+    return _paths(value, _is_absolute, "must be paths that begin with / or ~/")
 
 
 def _paths(value: Value, is_right: Callable[[PurePosixPath], bool], rule: str) -> list[str]:
@@ -182,7 +182,7 @@ def _is_below(path: PurePosixPath) -> bool:
     return bool(path.parts) and ".." not in path.parts and path.parts[0] not in ("/", "~")
 
 
-def _is_place(path: PurePosixPath) -> bool:
+def _is_absolute(path: PurePosixPath) -> bool:
     return len(path.parts) > 1 and path.parts[0] in ("/", "~") and ".." not in path.parts
 
 

@@ -101,14 +101,14 @@ def plan_permissions(path: Path, permissions: ClientPermissions) -> Change:
     """Return the change that lets a client call the tools of the server without asking each time."""
 
     def allow(data: dict[str, Any]) -> bool:
-        for place, item in permissions.lists.items():
-            listed = _around(data, place).setdefault(place[-1], [])
+        for keys, item in permissions.lists.items():
+            listed = _around(data, keys).setdefault(keys[-1], [])
             if not isinstance(listed, list):
-                raise NotEditable(f"its {'.'.join(place)} is no list")
+                raise NotEditable(f"its {'.'.join(keys)} is no list")
             if item not in listed:
                 listed.append(item)
-        for place, value in permissions.texts.items():
-            _around(data, place).setdefault(place[-1], value)
+        for keys, value in permissions.texts.items():
+            _around(data, keys).setdefault(keys[-1], value)
         return False
 
     return _change("json", path, allow)
@@ -134,8 +134,8 @@ def plan_withdrawal(path: Path, permissions: ClientPermissions) -> Change:
     """Return the change that takes back what `plan_permissions` allows."""
 
     def withdraw(data: dict[str, Any]) -> bool:
-        for place, value in [*permissions.lists.items(), *permissions.texts.items()]:
-            _taken_out(data, place, value)
+        for keys, value in [*permissions.lists.items(), *permissions.texts.items()]:
+            _taken_out(data, keys, value)
         return False
 
     return _change("json", path, withdraw)
@@ -340,18 +340,18 @@ def _value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _around(data: dict[str, Any], place: Sequence[str]) -> dict[str, Any]:
-    """Return the object that holds the last key of `place`, made if it is missing."""
-    for key in place[:-1]:
+def _around(data: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """Return the object that holds the last of `keys`, made if it is missing."""
+    for key in keys[:-1]:
         data = data.setdefault(key, {})
         if not isinstance(data, dict):
             raise NotEditable(f"its {key} is no object")
     return data
 
 
-def _taken_out(data: dict[str, Any], place: Sequence[str], value: str) -> bool:
+def _taken_out(data: dict[str, Any], keys: Sequence[str], value: str) -> bool:
     """Take a value, or an item of a list, out of `data`, and what then holds nothing; say if it was there."""
-    key, *rest = place
+    key, *rest = keys
     inner = data.get(key)
     if rest:
         found = isinstance(inner, dict) and _taken_out(inner, rest, value)

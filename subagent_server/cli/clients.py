@@ -121,12 +121,12 @@ def _serves(key: str, present: Any, wanted: Any) -> bool:
     return type(present) is type(wanted) and bool(present == wanted)
 
 
-def _claude_user(place: ClientDirectories) -> Path:
-    return place.named("CLAUDE_CONFIG_DIR", place.home) / ".claude.json"
+def _claude_user(directories: ClientDirectories) -> Path:
+    return directories.named("CLAUDE_CONFIG_DIR", directories.home) / ".claude.json"
 
 
-def _claude_settings(place: ClientDirectories) -> Path:
-    return place.named("CLAUDE_CONFIG_DIR", place.home / ".claude") / "settings.json"
+def _claude_settings(directories: ClientDirectories) -> Path:
+    return directories.named("CLAUDE_CONFIG_DIR", directories.home / ".claude") / "settings.json"
 
 
 _FIRST_TURN: Mapping[tuple[str, ...], str] = {("env", "MCP_CONNECT_TIMEOUT_MS"): "30000"}
@@ -134,20 +134,20 @@ _FIRST_TURN: Mapping[tuple[str, ...], str] = {("env", "MCP_CONNECT_TIMEOUT_MS"):
 without a zygote on a machine that has much else to do."""
 
 
-def _codex_user(place: ClientDirectories) -> Path:
-    return place.named("CODEX_HOME", place.home / ".codex") / "config.toml"
+def _codex_user(directories: ClientDirectories) -> Path:
+    return directories.named("CODEX_HOME", directories.home / ".codex") / "config.toml"
 
 
-def _gemini_user(place: ClientDirectories) -> Path:
-    return place.named("GEMINI_CLI_HOME", place.home) / ".gemini" / "settings.json"
+def _gemini_user(directories: ClientDirectories) -> Path:
+    return directories.named("GEMINI_CLI_HOME", directories.home) / ".gemini" / "settings.json"
 
 
-def _claude_desktop(place: ClientDirectories) -> Path:
+def _claude_desktop(directories: ClientDirectories) -> Path:
     """Electron's folder for the application Claude."""
-    if place.platform == "darwin":
-        folder = place.home / "Library" / "Application Support"
+    if directories.platform == "darwin":
+        folder = directories.home / "Library" / "Application Support"
     else:
-        folder = place.named("XDG_CONFIG_HOME", place.home / ".config")
+        folder = directories.named("XDG_CONFIG_HOME", directories.home / ".config")
     return folder / "Claude" / "claude_desktop_config.json"
 
 
@@ -165,14 +165,14 @@ _ALL = (
     Client(
         name="claude",
         title="Claude Code",
-        files={"project": lambda place: place.cwd / ".mcp.json", "user": _claude_user},
+        files={"project": lambda at: at.cwd / ".mcp.json", "user": _claude_user},
         # The first turn waits for a server only if its tools are always loaded; else it lacks them.
         extras={"alwaysLoad": True},
         over_http=_with_headers("url", type="http", alwaysLoad=True),
         permissions={
             # Beside the answers that Claude Code itself keeps of a person for a project.
             "project": ClientPermissions(
-                lambda place: place.cwd / ".claude" / "settings.local.json",
+                lambda at: at.cwd / ".claude" / "settings.local.json",
                 {("enabledMcpjsonServers",): SERVER, ("permissions", "allow"): f"mcp__{SERVER}"},
                 _FIRST_TURN,
             ),
@@ -189,7 +189,7 @@ _ALL = (
         name="codex",
         title="Codex",
         syntax="toml",
-        files={"user": _codex_user, "project": lambda place: place.cwd / ".codex" / "config.toml"},
+        files={"user": _codex_user, "project": lambda at: at.cwd / ".codex" / "config.toml"},
         # A turn does not wait for a server that needs more than a second, and then never sees its tools,
         # unless the server is required. The server expects a call to last 300 s at most. Codex passes
         # on only the variables that are named.
@@ -209,7 +209,7 @@ _ALL = (
     Client(
         name="gemini",
         title="Gemini CLI",
-        files={"user": _gemini_user, "project": lambda place: place.cwd / ".gemini" / "settings.json"},
+        files={"user": _gemini_user, "project": lambda at: at.cwd / ".gemini" / "settings.json"},
         # Variables with KEY in their name do not reach a server unless its entry names them.
         extras={"env": {"ANTHROPIC_API_KEY": "${ANTHROPIC_API_KEY:-}"}},
         approval={"trust": True},
@@ -222,8 +222,8 @@ _ALL = (
         name="cursor",
         title="Cursor",
         files={
-            "project": lambda place: place.cwd / ".cursor" / "mcp.json",
-            "user": lambda place: place.home / ".cursor" / "mcp.json",
+            "project": lambda at: at.cwd / ".cursor" / "mcp.json",
+            "user": lambda at: at.home / ".cursor" / "mcp.json",
         },
         knows_project=False,
         over_http=_with_headers("url"),

@@ -197,9 +197,9 @@ def _check_agents(
     checked = [checker.check(agent, asks_program=True) for agent in agents]
     problems = [*problems, *(found for each in checked for found in _problems(each))]
     servers = [
-        {"agent": each.agent.name, "server": name, "works": place.works, "why": str(place)}
+        {"agent": each.agent.name, "server": name, "works": location.works, "why": str(location)}
         for each in checked
-        for name, place in checker.server_places(each).items()
+        for name, location in checker.server_locations(each).items()
     ]
     findings = sum(problem.kind not in _REMARKS for problem in problems)
     findings += sum(len(around.get(key, ())) for key in ("unusableHooks", "openWorktrees"))
@@ -235,8 +235,8 @@ def _problems(checked: CheckedAgent) -> Iterator[Problem]:
     for key, sentence in checked.missing.items():
         yield Problem(path, checked.line_of(key), "warning", sentence, agent.name)
     prompts, _ = _of_file(path)  # those of a listing are left out of it
-    for told in filter(None, map(why_no_commit, prompts)):
-        yield Problem(path, None, "warning", told, agent.name)
+    for warning in filter(None, map(why_no_commit, prompts)):
+        yield Problem(path, None, "warning", warning, agent.name)
     if checked.doubt is not None:
         yield Problem(path, None, "warning", f"not trusted: {checked.doubt.remark}", agent.name)
 

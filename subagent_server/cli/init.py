@@ -133,7 +133,7 @@ def init(
         return _carry_out(session, registration, yes=yes, force=force)
     out(snippet(known, order.entry).rstrip("\n"))
     if (permissions := order.permissions) is not None:
-        path = session.shown(permissions.file(_place(session.settings)))
+        path = session.shown(permissions.file(_directories(session.settings)))
         lists = " and ".join(f'"{item}" in {".".join(keys)}' for keys, item in permissions.lists.items())
         err(f"So that it does not ask before each tool, put {lists} of {path}.")
     return None
@@ -341,8 +341,8 @@ def _registration(session: Session, order: InitOrder) -> Registration:
         EarlyExit, UsageError, BadArgument.
     """
     client, settings, permissions = order.client, session.settings, order.permissions
-    place = _place(settings)
-    path = _file(client, order.scope, place)
+    directories = _directories(settings)
+    path = _file(client, order.scope, directories)
 
     def add(path: Path) -> Change:
         return plan(client, path, order.entry, private=order.scope == "user")
@@ -358,7 +358,7 @@ def _registration(session: Session, order: InitOrder) -> Registration:
     allowed = None
     if permissions is not None:
         allow = partial(plan_permissions, permissions=permissions)
-        allowed = _planned(session, order.scope, permissions.file(place), allow, "add --no-approve")
+        allowed = _planned(session, order.scope, permissions.file(directories), allow, "add --no-approve")
     covered = None
     if order.token is None and settings.agents_by_default:
         found = coverage(settings, settings.cwd, leave_out=SERVER)
@@ -378,13 +378,13 @@ class Removal:
 
     def __init__(self, session: Session, client: Client, scope: Scope) -> None:
         self._session, self._client, self._scope = session, client, scope
-        place = _place(session.settings)
-        self._path = _file(client, scope, place)
+        directories = _directories(session.settings)
+        self._path = _file(client, scope, directories)
         instead = f"take {SERVER} out by hand"
         planned = [_planned(session, scope, self._path, partial(plan_removal, client), instead)]
         if (permissions := client.permissions.get(scope)) is not None:
             withdraw = partial(plan_withdrawal, permissions=permissions)
-            planned.append(_planned(session, scope, permissions.file(place), withdraw, instead))
+            planned.append(_planned(session, scope, permissions.file(directories), withdraw, instead))
         self.changes = [change for change in planned if change.is_needed]
 
     @property
@@ -418,7 +418,7 @@ class Removal:
             )
         words = [f"{one_line(session.shown(self._path))} does not have this server: nothing to do."]
         for other in self._client.files:
-            path = _file(self._client, other, _place(session.settings))
+            path = _file(self._client, other, _directories(session.settings))
             with suppress(NotEditable, OSError):
                 if other != self._scope and plan_removal(self._client, path).is_needed:
                     words.append(f"Your file {one_line(session.shown(path))} has it: --scope {other}.")
@@ -428,15 +428,15 @@ class Removal:
 # -- the files of clients
 
 
-def _place(settings: Settings) -> ClientDirectories:
+def _directories(settings: Settings) -> ClientDirectories:
     home = Path(settings.environment.get("HOME") or Path.home())
     return ClientDirectories(settings.cwd, home, settings.environment, sys.platform)
 
 
-def _file(client: Client, scope: Scope, place: ClientDirectories) -> Path:
+def _file(client: Client, scope: Scope, directories: ClientDirectories) -> Path:
     if scope not in client.files:
         raise click.UsageError(f"{client.title} has no file for a {scope}: leave --scope out.")
-    return client.files[scope](place)
+    return client.files[scope](directories)
 
 
 def _planned(

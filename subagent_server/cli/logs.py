@@ -74,8 +74,8 @@ def logs(session: Session, names: tuple[str, ...], follow: bool, count: int, tre
     paths = session.service.store.paths
     tails = {run_id: page(paths.run(run_id).events, None, count) for run_id in run_ids}
     with watching(session, *run_ids):
-        past = ((run_id, line) for run_id, each in tails.items() for line in each.lines)
-        for run_id, line in in_order(past) if several else past:
+        earlier = ((run_id, line) for run_id, each in tails.items() for line in each.lines)
+        for run_id, line in in_order(earlier) if several else earlier:
             show(run_id, line)
         if follow:
             with LogFollower(session, tree=tree) as follower:
@@ -242,8 +242,8 @@ class EventText:
         """Return the text with all that the journal has."""
         match kind:
             case "tool_call":
-                given = event.get("arguments")
-                arguments = given if isinstance(given, dict) else {"": given}
+                named = event.get("arguments")
+                arguments = named if isinstance(named, dict) else {"": named}
                 called = f"{head[:_CLOCK]}→ {one_line(str(event.get('toolName')))}"
                 return "\n".join([called, *(_argument(*each) for each in arguments.items())])
             case "tool_result":
@@ -262,15 +262,15 @@ def _indented(text: str) -> str:
 
 
 def _argument(name: str, value: Any) -> str:
-    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
     begin = f"{name}:" if name else ""
-    return _indented(f"{begin}\n{said}" if begin and "\n" in said else f"{begin} {said}".strip())
+    return _indented(f"{begin}\n{text}" if begin and "\n" in text else f"{begin} {text}".strip())
 
 
 def _used(event: Event) -> str:
     """Return what a run has used so far, to be said behind a turn."""
-    told = [event[kind] for kind in TOKENS if isinstance(event.get(kind), int)]
-    words = f" · {count(sum(told), 'token')}" if told else ""
+    counts = [event[kind] for kind in TOKENS if isinstance(event.get(kind), int)]
+    words = f" · {count(sum(counts), 'token')}" if counts else ""
     cost = event.get("costUsd")
     paid = "" if cost is None else f" · {dollars(one_line(str(cost)))}"
     return f"{words}{paid} so far" if words or paid else ""
@@ -279,9 +279,9 @@ def _used(event: Event) -> str:
 def _prefix(agents: dict[str, str], run_id: str) -> str:
     """Return what stands before each line of one of several runs: its agent and the last part of its id."""
     names = [f"{cut(one_line(agents[each]), _MOST_NAME)} {each.rpartition('-')[2]}" for each in agents]
-    place = list(agents).index(run_id)
-    name = padded(names[place], max(map(width_of, names)))
-    return coloured(f"{name} │ ", _NAMES[place % len(_NAMES)])
+    index = list(agents).index(run_id)
+    name = padded(names[index], max(map(width_of, names)))
+    return coloured(f"{name} │ ", _NAMES[index % len(_NAMES)])
 
 
 def log_next_to_result() -> EventText:

@@ -187,7 +187,7 @@ def age_cell(row: RunRow) -> str:
     if row.created_at is None:
         return ""
     words = duration((datetime.now(UTC) - row.created_at).total_seconds())
-    return words[: next(place + 1 for place, c in enumerate(words) if c.isalpha())]
+    return words[: next(index + 1 for index, c in enumerate(words) if c.isalpha())]
 
 
 def what_cell(root: RootPaths, row: RunRow) -> str:
@@ -196,12 +196,12 @@ def what_cell(root: RootPaths, row: RunRow) -> str:
         return one_line(row.unreadable)
     slot = "waits for a slot" if row.waiting_for_slot else None
     run = root.run(row.run_id)
-    told = row.summary or row.live_reason or slot or latest_doing(run)
-    if not told:  # it has not begun, or never did
+    what = row.summary or row.live_reason or slot or latest_doing(run)
+    if not what:  # it has not begun, or never did
         with suppress(UnreadableMeta):
-            told = read_request(run).prompt
+            what = read_request(run).prompt
     node = f"on {row.node}" if row.node and not row.is_over else None
-    return " · ".join(one_line(text) for text in (row.label, node, told) if text)
+    return " · ".join(one_line(text) for text in (row.label, node, what) if text)
 
 
 # -- Trees of runs: `ls --tree` and `ls --watch`.

@@ -43,15 +43,15 @@ from subagent_server.run.agent_definition import AgentDefinition, SandboxLimits,
 from subagent_server.run.errors import BadArgument, RunRefused, shorten
 from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.box import Box, Rules, build_box, find_program, hold
-from subagent_server.sandbox.git_places import git_settings
-from subagent_server.sandbox.readable import BoxRefused, PlaceRefused
-from subagent_server.sandbox.server_places import (
+from subagent_server.sandbox.git_files import git_settings
+from subagent_server.sandbox.readable import BoxRefused, PathRefused
+from subagent_server.sandbox.server_locations import (
     Builder,
-    ServerPlace,
+    ServerLocation,
     ServerStarts,
     asked_by_servers,
     asked_of_box,
-    place_of,
+    location_of,
 )
 from subagent_server.sandbox.verify import try_box
 from subagent_server.settings import Settings
@@ -70,15 +70,15 @@ from subagent_server.worker.protected_paths import protected_paths
 # -- The output of `subagent mcp`: servers, their tools and the results of calls as text.
 
 
-_PLACES = ("sandboxRead", "sandboxWrite")
+_PATH_KEYS = ("sandboxRead", "sandboxWrite")
 
 
-def wire_place(place: ServerPlace | None) -> dict[str, str]:
+def wire_location(location: ServerLocation | None) -> dict[str, str]:
     """Return where a server works as JSON data, nothing for one that is not started here."""
-    return {} if place is None else {"works": place.works, "why": str(place)}
+    return {} if location is None else {"works": location.works, "why": str(location)}
 
 
-def listed_server(name: str, server: ServerDefinition, place: ServerPlace | None) -> str:
+def listed_server(name: str, server: ServerDefinition, location: ServerLocation | None) -> str:
     """Return the lines of a server in `list-servers`; values that look like secrets are masked."""
     shown = wire_server(name, server)
     lines = [f"- {one_line(name)} (Type: {server.type}, Timeout: {server.timeout:g}s)"]
@@ -86,8 +86,8 @@ def listed_server(name: str, server: ServerDefinition, place: ServerPlace | None
         lines.append(f"  Command: {one_line(shlex.join([shown['command'] or '', *shown['args']]))}")
     else:
         lines.append(f"  URL: {one_line(shown['url'] or '')}")
-    if place is not None:
-        lines.append(f"  Works: {one_line(str(place))}")
+    if location is not None:
+        lines.append(f"  Works: {one_line(str(location))}")
     for key, label in (("enabledTools", "Enabled tools"), ("disabledTools", "Disabled tools")):
         if shown.get(key):
             lines.append(f"  {label}: {one_line(', '.join(shown[key]))}")
@@ -100,7 +100,7 @@ def wire_server(name: str, server: ServerDefinition) -> dict[str, Any]:
     kept = {
         key: value
         for key, value in masked.items()
-        if value not in (None, {}, False) and not (key in _PLACES and not value)
+        if value not in (None, {}, False) and not (key in _PATH_KEYS and not value)
     }
     if server.type != "stdio":
         kept.pop("args", None)
@@ -225,8 +225,8 @@ def _ready(session: Session, whole: AgentDefinition, servers: Mapping[str, Serve
     starts = ServerStarts(
         agent, environment, cwd, cwd, settings.state_directory, written=written_directories(settings)
     )
-    places = (place_of(agent, server) for server in agent.mcp_servers.values())
-    if any(place is not None and place.works == "box" for place in places):
+    where = (location_of(agent, server) for server in agent.mcp_servers.values())
+    if any(location is not None and location.works == "box" for location in where):
         starts = replace(starts, build=_builder(agent, environment, cwd, settings))
     return ReadyServers(starts, frozenset(hidden_values(agent)))
 
@@ -260,7 +260,7 @@ def _builder(
         try_box(build_box(rules))
     except RunRefused as refusal:
         raise EarlyExit(ExitCode.ENVIRONMENT, f"{refusal} {refusal.hint}") from refusal
-    except PlaceRefused as refusal:
+    except PathRefused as refusal:
         raise EarlyExit(ExitCode.ENVIRONMENT, f"{refusal.reason}.") from refusal
     except BoxRefused as refusal:
         for key in (*asked_of_box(agent).values(), *asked_by_servers(agent)):
@@ -353,14 +353,14 @@ def list_servers(session: Session, agent: str | None, config: Path | None) -> No
     """List the servers as they are configured, without connecting."""
     owner, no_box = _definition(session, agent, config, trust_check=None), why_no_box(session)
     servers = owner.mcp_servers
-    places = {name: place_of(owner, server, no_box) for name, server in servers.items()}
+    where = {name: location_of(owner, server, no_box) for name, server in servers.items()}
     if session.as_json:
-        wire = [{**wire_server(name, each), **wire_place(places[name])} for name, each in servers.items()]
+        wire = [{**wire_server(name, each), **wire_location(where[name])} for name, each in servers.items()]
         out_json({"servers": wire})
     elif servers:
         out("Configured MCP Servers:")
         for name, server in servers.items():
-            out(listed_server(name, server, places[name]))
+            out(listed_server(name, server, where[name]))
     else:
         err("No MCP servers are configured: write them under `mcpServers` of the file.")
 
@@ -375,8 +375,8 @@ def info(session: Session, server: str, agent: str | None, config: Path | None) 
         return {"server": chosen.name, **connection.facts(), "tools": len(connection.tools)}
 
     starts = chosen.ready.starts
-    place = place_of(starts.agent, chosen.definition, None if starts.build else "none can be had here")
-    facts = {**chosen.connected(ask), **wire_place(place)}
+    location = location_of(starts.agent, chosen.definition, None if starts.build else "none can be had here")
+    facts = {**chosen.connected(ask), **wire_location(location)}
     if session.as_json:
         out_json(facts)
         return
@@ -385,8 +385,8 @@ def info(session: Session, server: str, agent: str | None, config: Path | None) 
         if facts.get(key):
             out(f"  {label}: {one_line(str(facts[key]))}")
     out(f"  Tools: {facts['tools']}")
-    if place is not None:
-        out(f"  Works: {one_line(str(place))}")
+    if location is not None:
+        out(f"  Works: {one_line(str(location))}")
     if facts.get("instructions"):
         out(f"  Instructions:\n{escape_lines(facts['instructions'], '    ')}")
 
@@ -453,12 +453,12 @@ def call_tool(
     """
     left = list(words)
     server, tool, arguments = (
-        given if given is not None else _next(left) for given in (server, tool, arguments)
+        each if each is not None else _next(left) for each in (server, tool, arguments)
     )
     if server is None or tool is None or left:
         raise click.UsageError("say which server and which tool, then the arguments as one JSON object.")
     text = argument_or_stdin(arguments or "", "argument")
-    given = json_object(text, "ARGS") if text.strip() else {}
+    parsed = json_object(text, "ARGS") if text.strip() else {}
     chosen = OneServer(session, server, agent, config)
 
     async def ask(connection: ServerConnection) -> Any:
@@ -467,21 +467,21 @@ def call_tool(
             near = get_close_matches(tool, known, n=3)
             names = f"did you mean {' or '.join(near)}?" if near else f"its tools are {', '.join(known)}."
             raise BadArgument(f"Server {chosen.name} has no tool {shorten(tool)}: {names}")
-        return (await connection.call(tool, given)).result
+        return (await connection.call(tool, parsed)).result
 
     result = chosen.connected(ask)
     code = ExitCode.FAILED if result.is_error else ExitCode.OK
     if session.as_json:
         out_json(result.model_dump(mode="json", by_alias=True, exclude_none=True))
         return code
-    said = "\n\n".join(
+    message = "\n\n".join(
         block["text"] if block["type"] == "text" else f"[{block['type']}: --json prints it]"
         for block in converted(result, KeptOutputs()).content
     )
     if result.is_error:
-        err(escape_lines(said))
+        err(escape_lines(message))
     else:
-        out(escape_lines(said) if is_terminal(sys.stdout) else said.removesuffix("\n"))
+        out(escape_lines(message) if is_terminal(sys.stdout) else message.removesuffix("\n"))
     return code
 
 

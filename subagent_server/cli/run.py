@@ -174,8 +174,8 @@ def _start_options(verb: Callable[..., Begin]) -> Callable[..., ExitCode]:
         script: Path | None,
         **rest: Any,
     ) -> ExitCode:
-        given = {key: rest.pop(key) for key, _, _ in _OVERRIDES.values()}
-        overrides = {key: value for key, value in given.items() if value is not None}
+        options = {key: rest.pop(key) for key, _, _ in _OVERRIDES.values()}
+        overrides = {key: value for key, value in options.items() if value is not None}
         if detach and seconds is not None:
             raise click.UsageError("--detach exits at once and --wait waits: give one of them.")
         if stops and seconds is None:
@@ -400,9 +400,9 @@ def _arguments(
     return found
 
 
-def _prompt(given: str | None) -> str:
-    if given is not None:
-        return argument_or_stdin(given, "prompt")
+def _prompt(argument: str | None) -> str:
+    if argument is not None:
+        return argument_or_stdin(argument, "prompt")
     if not is_terminal(sys.stdin):
         return _stdin_text("prompt")
     if _has_editor() and is_terminal(sys.stdout):

@@ -201,11 +201,11 @@ def _children(session: Session, meta: RunMeta) -> Iterator[str]:
 def _model_of(request: RunRequest) -> str | None:
     """Return the model that the run was started with, with its effort, and whether a script played it."""
     agent = request.agent
-    given = agent.get("model")
+    named = agent.get("model")
     if agent.get("runner", "messages") != "messages":
-        model = f"{given or 'its own'} (runner: {agent['runner']})"
+        model = f"{named or 'its own'} (runner: {agent['runner']})"
     else:
-        model = resolve_model(given if isinstance(given, str) else None)
+        model = resolve_model(named if isinstance(named, str) else None)
     effort = f", effort {agent['effort']}" if agent.get("effort") else ""
     return one_line(f"{model}{effort}{', played by a script' if request.scripted else ''}")
 

@@ -152,10 +152,10 @@ class Loop:
 
     def cut_short(self, failure: Failure) -> Outcome:
         """Return the outcome of a run that something else ends: its work so far is paid for, and kept."""
-        given = self.final is not None and self.final.given
-        output = self.final.answer if self.final is not None and given else None
-        outcome = Outcome(self.text_so_far, output, has_output=given, failure=failure)
-        if (completion := self._completion) is not None and completion.given:
+        is_final = self.final is not None and self.final.has_answer
+        output = self.final.answer if self.final is not None and is_final else None
+        outcome = Outcome(self.text_so_far, output, has_output=is_final, failure=failure)
+        if (completion := self._completion) is not None and completion.has_answer:
             outcome = replace(outcome, summary=completion.summary, payload=completion.payload)
         return self._sourced(outcome)
 
@@ -186,9 +186,9 @@ class Loop:
             if reply.calls:
                 results = await self._use_tools(reply.calls)
                 self._say(messages, {"role": "user", "content": [*results, *self.web.notices()]})
-            if self.final is not None and self.final.given:
+            if self.final is not None and self.final.has_answer:
                 return Outcome(self.text, self.final.answer, has_output=True)
-            if (completion := self._completion) is not None and completion.given:
+            if (completion := self._completion) is not None and completion.has_answer:
                 return _completed(completion.summary, completion.payload)
 
     @property
@@ -284,14 +284,14 @@ class Loop:
         ordered = [c for c in calls if c.name in by_name and by_name[c.name].sequential]
         in_a_row = {call.call_id for call in ordered}
         results: dict[str, ToolResult] = {}
-        places, room = asyncio.Semaphore(MOST_AT_ONCE), room_of_each(calls)
+        slots, room = asyncio.Semaphore(MOST_AT_ONCE), room_of_each(calls)
 
         async def in_order() -> None:
             for call in ordered:
                 results[call.call_id] = await self._use(call, by_name.get(call.name), room)
 
         async def alone(call: ToolCall) -> None:
-            async with places:
+            async with slots:
                 results[call.call_id] = await self._use(call, by_name.get(call.name), room)
 
         try:

@@ -350,10 +350,10 @@ class ContextEdits:
             "extra_body": {"context_management": {"edits": [edit]}},
         }
 
-    def give_up(self, said: str) -> bool:
+    def give_up(self, message: str) -> bool:
         """Whether the API refused a request because of the edits. Then no later request has any."""
         words = ("context_management", "context-management", "clear_tool_uses", "anthropic-beta")
-        refused = self._wanted and any(word in said for word in words)
+        refused = self._wanted and any(word in message for word in words)
         self._wanted = self._wanted and not refused
         return refused
 

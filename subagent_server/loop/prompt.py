@@ -24,7 +24,7 @@ class Task:
     inputs: tuple[tuple[StoredFile, str], ...] = ()
     continues: str | None = None
     by_contract: bool = False
-    place: str = ""
+    location: str = ""
     """What the model has to know of the place where its programs work; empty if they may do everything."""
 
 
@@ -51,8 +51,8 @@ def preamble(task: Task, *, may_ask: bool, structured: bool) -> str:
             f"You continue run {task.continues}, whose conversation this is. Its shell, and whatever it left "
             "running, are gone."
         )
-    if task.place:
-        lines.append(task.place)
+    if task.location:
+        lines.append(task.location)
     if may_ask:
         lines.append(
             "If you need a decision or a fact that only the parent has, call ask_parent; "

@@ -114,12 +114,12 @@ class DanglingCalls:
     `unknown` names the tools of the calls whose end is not known.
     """
 
-    def __init__(self, past: PreviousRun) -> None:
+    def __init__(self, previous: PreviousRun) -> None:
         self.unknown: list[str] = []
         self.left_open = False
         """Whether `answer` or `lost` met a call whose end is not recorded."""
-        self._past = past
-        self._questions = list(past.questions)
+        self._previous = previous
+        self._questions = list(previous.questions)
 
     def answer(self, call: Block) -> Block:
         """Return the result block for a call without one."""
@@ -129,7 +129,7 @@ class DanglingCalls:
     def lost(self, known: Iterable[str]) -> str | None:
         """Return a text on the calls in the journal whose messages are lost, or None."""
         ids = set(known)
-        calls = [call for call in self._past.calls.values() if call.call_id not in ids]
+        calls = [call for call in self._previous.calls.values() if call.call_id not in ids]
         if not calls:
             return None
         self.left_open = True
@@ -146,13 +146,13 @@ class DanglingCalls:
     def _result(self, call: Block) -> tuple[str, bool]:
         if call["name"] == FinalAnswer.name:
             return NOT_STORED, True
-        recorded = self._past.calls.get(call["id"])
+        recorded = self._previous.calls.get(call["id"])
         if recorded is not None and recorded.finished:
             return self._result_of_finished(recorded)
-        if call["name"] == AskParent.name and (recorded is not None or not self._past.tells_all):
+        if call["name"] == AskParent.name and (recorded is not None or not self._previous.tells_all):
             return self._result_of_question(call, recorded)
         self.left_open = True
-        if recorded is None and self._past.tells_all:
+        if recorded is None and self._previous.tells_all:
             return NOT_BEGUN, True
         self.unknown.append(call["name"])
         if recorded is not None and recorded.name == CODE_TOOL_NAME:
@@ -187,7 +187,7 @@ class DanglingCalls:
 
     def _started_by(self, call: Block) -> str:
         """Return which run a call has started, if it was such a call and has."""
-        for child in reversed(self._past.children):
+        for child in reversed(self._previous.children):
             if _starts(call, child) and child.prompt == call["input"].get("prompt"):
                 return f" It had started run {child.run_id}, which is {child.status.value}."
         return ""
@@ -324,17 +324,17 @@ class _Repair:
 
     def _add_words(self, message: Message) -> None:
         content = [b for b in self._usable(message, _ONLY_FROM_MODELS) if not is_server_result(b)]
-        given = [block for block in content if block["type"] == "tool_result"]
+        answers = [block for block in content if block["type"] == "tool_result"]
         words = [block for block in content if block["type"] != "tool_result"]
         if self._whole and self._whole[-1]["role"] == "user":
             self._whole[-1]["content"] += words
             return
-        results = self._results(given) if self._last_calls() else []
+        results = self._results(answers) if self._last_calls() else []
         if results or words:
             self._whole.append({"role": "user", "content": [*results, *words]})
 
-    def _results(self, given: list[Block]) -> list[Block]:
-        by_id = {block["tool_use_id"]: block for block in given}
+    def _results(self, results: list[Block]) -> list[Block]:
+        by_id = {block["tool_use_id"]: block for block in results}
         return [by_id.get(call["id"]) or self._answer(call) for call in self._last_calls()]
 
     def _last_calls(self) -> list[Block]:
@@ -416,15 +416,15 @@ class Resumed:
     outcome: Outcome | None = None
 
 
-async def resume(past: Sequence[PreviousRun], opening: Opening) -> Resumed:
-    """Return the conversation of `past`, oldest run first, carried on with `opening`.
+async def resume(previous: Sequence[PreviousRun], opening: Opening) -> Resumed:
+    """Return the conversation of `previous`, oldest run first, continued with `opening`.
 
     Only the first of them may have a transcript; the others were over before they had begun.
     """
-    messages: list[Message] = list(past[0].messages)
+    messages: list[Message] = list(previous[0].messages)
     unknown: list[str] = []
-    dangling = DanglingCalls(past[0])
-    for number, run in enumerate(past):
+    dangling = DanglingCalls(previous[0])
+    for number, run in enumerate(previous):
         dangling = DanglingCalls(run)
         first = task_blocks(run.prompt, run.inputs)
         keep = run.model in (None, opening.model)
@@ -434,10 +434,10 @@ async def resume(past: Sequence[PreviousRun], opening: Opening) -> Resumed:
         known = (call["id"] for message in messages for call in calls_of(message))
         _say(messages, _text(dangling.lost(known)))
         unknown += dangling.unknown
-    outcome = await _reached_outcome(messages, past[0], dangling, opening)
+    outcome = await _reached_outcome(messages, previous[0], dangling, opening)
     if outcome is not None:
         return Resumed(without_cut_calls(messages), _last_text(messages), unknown, outcome)
-    _say(messages, _text(_stopped_children(past, opening)))
+    _say(messages, _text(_stopped_children(previous, opening)))
     _say(messages, opening.words)
     if messages[-1]["role"] == "assistant" and not is_paused(messages[-1]):
         _say(messages, _text(_onward(messages[-1], opening)))
@@ -479,7 +479,7 @@ async def _answered(messages: list[Message], dangling: DanglingCalls, opening: O
             results[number] = result_block(call["id"], taken.content, is_error=taken.is_error)
         elif not result.get("is_error"):
             results[number] = dangling.answer(call)
-    if opening.final is None or not opening.final.given:
+    if opening.final is None or not opening.final.has_answer:
         return None
     return Outcome(_last_text(messages), opening.final.answer, has_output=True)
 
@@ -490,9 +490,9 @@ def _onward(reply: Message, opening: Opening) -> str:
     return _GO_ON if opening.final is None else _NO_ANSWER_YET
 
 
-def _stopped_children(past: Sequence[PreviousRun], opening: Opening) -> str | None:
+def _stopped_children(previous: Sequence[PreviousRun], opening: Opening) -> str | None:
     """Return a text on the runs that were stopped with their parent, or None."""
-    stopped = [child for run in past for child in run.children if child.status is Status.STOPPED]
+    stopped = [child for run in previous for child in run.children if child.status is Status.STOPPED]
     if not stopped or not opening.may_delegate:
         return None
     named = ", ".join(f"{child.run_id} ({child.agent_name})" for child in stopped)
@@ -533,18 +533,18 @@ def start_conversation(run: RunContext, opening: Opening) -> Resumed:
     return Resumed([first])
 
 
-async def resume_conversation(run: RunContext, past: Sequence[PreviousRun], opening: Opening) -> Resumed:
-    """Return the conversation of `past`, oldest run first, as the API takes it.
+async def resume_conversation(run: RunContext, previous: Sequence[PreviousRun], opening: Opening) -> Resumed:
+    """Return the conversation of `previous`, oldest run first, as the API takes it.
 
     The transcript of `run` has it whole from its first moment, so that it can be carried on without those
     before it.
     """
-    resumed = await resume(past, opening)
+    resumed = await resume(previous, opening)
     run.adopt(resumed.messages)
     if resumed.unknown:
         message = (
-            f"It is not known what these calls of run {past[-1].run_id} did, because it ended in the middle "
-            f"of them: {', '.join(resumed.unknown)}. The model is told, and none is repeated by itself."
+            f"It is not known what these calls of run {previous[-1].run_id} did, because it ended in the "
+            f"middle of them: {', '.join(resumed.unknown)}. The model is told, and repeats none by itself."
         )
         run.record("warning", message=message)
     return replace(resumed, messages=sendable(resumed.messages))

@@ -155,12 +155,12 @@ def _shown(inside: Any) -> tuple[str, bool]:
     return "\n".join(lines), False
 
 
-def _arguments(given: Any) -> Any:
-    if not isinstance(given, dict):
+def _arguments(arguments: Any) -> Any:
+    if not isinstance(arguments, dict):
         return {}
     return {
         _short(key): value if isinstance(value, int | float) else _short(value)
-        for key, value in given.items()
+        for key, value in arguments.items()
     }
 
 
@@ -178,7 +178,7 @@ def _short(value: Any) -> str:
 MOST_SOURCES = 100
 _WORDS = {"web_search": "web searches", "web_fetch": "fetches of web pages"}
 _REFUSALS = (400, 403, 404, 422)
-_PLACE = re.compile(r"tools\.(\d+)\b")
+_TOOL_INDEX = re.compile(r"tools\.(\d+)\b")
 _KEYS = {"web_search": "webSearch.maxUses", "web_fetch": "webFetch.maxUses"}
 
 
@@ -263,9 +263,9 @@ class WebTools:
         )
 
 
-def make_web_tools(offer: WebSelection) -> WebTools:
+def make_web_tools(selection: WebSelection) -> WebTools:
     """Return the web tools of a run. The bound of uses of the run bounds each of its requests too."""
-    bounds = {"web_search": offer.search, "web_fetch": offer.fetch}
+    bounds = {"web_search": selection.search, "web_fetch": selection.fetch}
     offered: list[Block] = []
     for name, bound in bounds.items():
         if bound is not None:
@@ -274,13 +274,13 @@ def make_web_tools(offer: WebSelection) -> WebTools:
     return WebTools(offered, {name: bound.max_uses for name, bound in bounds.items() if bound is not None})
 
 
-def refuses_web_tools(status: int, said: str, tools: Sequence[Mapping[str, Any]]) -> bool:
+def refuses_web_tools(status: int, message: str, tools: Sequence[Mapping[str, Any]]) -> bool:
     """Whether an API that answers so does not take the web tools among the `tools` of a request."""
     is_web = ["type" in tool and tool["name"] in _WORDS for tool in tools]
-    if status not in _REFUSALS or not any(is_web) or said.startswith("messages."):
+    if status not in _REFUSALS or not any(is_web) or message.startswith("messages."):
         return False
-    place = _PLACE.search(said)
-    if place is not None:
-        return int(place[1]) < len(is_web) and is_web[int(place[1])]
-    words = re.sub(r"[_-]", " ", said.lower())
+    found = _TOOL_INDEX.search(message)
+    if found is not None:
+        return int(found[1]) < len(is_web) and is_web[int(found[1])]
+    words = re.sub(r"[_-]", " ", message.lower())
     return any(name.replace("_", " ") in words for name in _WORDS) or "server tool" in words

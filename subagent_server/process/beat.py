@@ -105,10 +105,10 @@ def _wait_for_silence(shim: int, beats: int, lease: float) -> None:
     # Short looks: while the machine is suspended the time of a wait stands still, and a lease goes on.
     while os.getppid() == shim and (left := last + lease - _clock()) > 0:
         if select.select([beats], [], [], min(left, 1.0))[0]:
-            told = os.read(beats, _TIME.size)
-            if len(told) < _TIME.size:
+            record = os.read(beats, _TIME.size)
+            if len(record) < _TIME.size:
                 return
-            last = _TIME.unpack(told)[0]
+            last = _TIME.unpack(record)[0]
 
 
 def _kill_all(run_id: str, shim: int, writer: int) -> None:

@@ -69,11 +69,11 @@ class SlurmLauncher(RemoteLauncher):
         """Cancel the jobs of `execute` that have not begun."""
         cancel(_CHECK)
 
-    def _sbatch(self, more: Sequence[str], command: str, given: Mapping[str, str]) -> None:
+    def _sbatch(self, more: Sequence[str], command: str, variables: Mapping[str, str]) -> None:
         options = ["--no-requeue", "--output=/dev/null", "--chdir=/", *more, *self.options]
         script = "\n".join(["#!/bin/sh", *(f"#SBATCH {option}" for option in options), command, ""])
         with held_open(os.memfd_create("environment", 0)) as memory:
-            for pair in {**passed_on(), **given}.items():
+            for pair in {**passed_on(), **variables}.items():
                 os.write(memory, "=".join(pair).encode("utf-8", "surrogateescape") + b"\0")
             os.lseek(memory, 0, os.SEEK_SET)
             content = script.encode("utf-8", "surrogateescape")
@@ -99,11 +99,11 @@ def sight(run_id: str) -> Sight:
 
 
 def _sights() -> dict[str, Sight] | None:
-    said = _answer("--me", "--states=all", "--format=%j|%T|%r")
-    if said is None:
+    output = _answer("--me", "--states=all", "--format=%j|%T|%r")
+    if output is None:
         return None
     found: dict[str, Sight] = {}
-    for line in said.splitlines():
+    for line in output.splitlines():
         name, *words = line.split("|", 2)
         if is_run_id(name) and len(words) == 2:
             found[name] = _read(*(visible(each)[:60] for each in words))
@@ -134,8 +134,8 @@ def why_ended() -> tuple[str, str] | None:
     """Return why Slurm ends this job, as the code of a failure and a sentence; None if unknown."""
     job = os.environ.get("SLURM_JOB_ID", "")
     form = "--Format=State:30,Reason:60,PreemptTime:30"  # a preempted job has no other sign while it ends
-    said = _answer("--states=all", f"--jobs={job}", form) if job.isdecimal() else None
-    words = said.split() if said else []
+    output = _answer("--states=all", f"--jobs={job}", form) if job.isdecimal() else None
+    words = output.split() if output else []
     if len(words) < 3:
         return None
     state, *reason, preempted = words

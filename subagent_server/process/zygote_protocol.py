@@ -60,7 +60,7 @@ def zygote_name() -> str:
         OSError: the package is not a directory of files.
     """
     environment = [f"{name}={value}" for name, value in sorted(interpreter_variables(os.environ).items())]
-    return f"{installation_key()}-{_digest([*attributes('self'), *place(), *environment])}"
+    return f"{installation_key()}-{_digest([*attributes('self'), *namespaces(), *environment])}"
 
 
 def installation_key() -> str:
@@ -128,21 +128,21 @@ def umask() -> int:
     return int(_status("self")["Umask"], 8)
 
 
-def place() -> list[str]:
+def namespaces() -> list[str]:
     """Return device and inode of each namespace and of the root directory of this process."""
-    return [_place_of(os.stat(path)) for path in _place_paths()]  # noqa: PTH116
+    return [_identity_of(os.stat(path)) for path in _namespace_paths()]  # noqa: PTH116
 
 
-def is_place(descriptors: Sequence[int]) -> bool:
+def in_namespaces(descriptors: Sequence[int]) -> bool:
     """Whether a process that opened these, for `send_order`, is in the same place as this one."""
-    return [_place_of(os.fstat(descriptor)) for descriptor in descriptors] == place()
+    return [_identity_of(os.fstat(descriptor)) for descriptor in descriptors] == namespaces()
 
 
-def _place_paths() -> list[str]:
+def _namespace_paths() -> list[str]:
     return [*(f"/proc/self/ns/{name}" for name in _NAMESPACES), "/"]
 
 
-def _place_of(facts: os.stat_result) -> str:
+def _identity_of(facts: os.stat_result) -> str:
     return f"{facts.st_dev}:{facts.st_ino}"
 
 
@@ -176,7 +176,7 @@ def send_order(connection: socket.socket, order: Order, descriptors: Sequence[in
     """
     own: list[int] = []
     try:
-        for path in _place_paths():
+        for path in _namespace_paths():
             own.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         socket.send_fds(connection, [json.dumps(order).encode("ascii")], [*own, *descriptors])
     finally:

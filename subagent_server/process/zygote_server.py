@@ -122,7 +122,7 @@ class Zygote:
         kept = {each: os.environ[each] for each in _KEPT_VARIABLES if each in os.environ}
         self._title.become(sys.orig_argv[:-1], kept)
 
-    def take_place(self) -> bool:
+    def listen_alone(self) -> bool:
         """Become the zygote of this name, and let shims wait. Returns False if there is one."""
         lock = locks.take(self._folder.entry(f"{self._name}.lock"))
         if lock is None or not os.fstat(lock).st_nlink:  # held, or just removed as a dead one's
@@ -263,8 +263,8 @@ def _prepared(connection: socket.socket, title: Title, secret: bytes) -> Order:
             raise OrderRefused(f"another {mine.partition(':')[0].strip()}")
     # 3. Only now comes the order, with descriptors that are locks.
     connection.send(zygote_protocol.HERE)
-    order, place, descriptors = zygote_protocol.receive_order(connection)
-    if not zygote_protocol.is_place(place):
+    order, namespaces, descriptors = zygote_protocol.receive_order(connection)
+    if not zygote_protocol.in_namespaces(namespaces):
         raise OrderRefused("another namespace or root directory")
     # 4. All this was read by the starter's pid: it counts if the pid is still the starter's.
     if starter.has_ended():

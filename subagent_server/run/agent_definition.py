@@ -199,9 +199,9 @@ ACP_PROGRAMS: dict[str, tuple[str, ...]] = {
 class ServerDefinition(Record):
     """One MCP server of a run (SPEC section 8). `timeout` and `call_timeout_seconds` are in seconds.
 
-    `sandbox` says where a stdio server works (`sandbox/server_places.py`): None in a box if one can be had,
-    True in a box or not at all, False outside of every box or not at all. `network`, None for that of the
-    agent, `sandbox_read` and `sandbox_write` are those of its box.
+    `sandbox` says where a stdio server works (`sandbox/server_locations.py`): None in a box if one can be
+    had, True in a box or not at all, False outside of every box or not at all. `network`, None for that of
+    the agent, `sandbox_read` and `sandbox_write` are those of its box.
     """
 
     type: Literal["stdio", "http", "sse"] = "stdio"
@@ -451,7 +451,7 @@ class AgentDefinition(Record):
     @property
     def written_by_servers(self) -> list[str]:
         """The places outside the working directory that its MCP servers write in their boxes."""
-        return [place for server in self.mcp_servers.values() for place in server.sandbox_write]
+        return [path for server in self.mcp_servers.values() for path in server.sandbox_write]
 
     @property
     def tool_name(self) -> str:
@@ -509,11 +509,11 @@ def web_selection(agent: AgentDefinition) -> WebSelection:
         if not domains:
             return WebSelection(search, fetch, _NONE_LEFT)
         fetch = fetch.model_copy(update={"allowed_domains": domains})
-    offer = WebSelection(search, fetch)
-    if offer.names and not agent.network:
-        named = " and ".join(_NAMED[name] for name in offer.names)
+    chosen = WebSelection(search, fetch)
+    if chosen.names and not agent.network:
+        named = " and ".join(_NAMED[name] for name in chosen.names)
         return WebSelection(search, fetch, _NO_NETWORK.format(named=named))
-    return offer
+    return chosen
 
 
 _NAMED = {"web_search": "WebSearch", "web_fetch": "WebFetch"}

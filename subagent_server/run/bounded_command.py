@@ -48,13 +48,13 @@ def start(
     Raises:
         OSError: the machine has no room for a process.
     """
-    with held_open(os.memfd_create("stdin")) as given:
-        os.write(given, stdin)
-        os.lseek(given, 0, os.SEEK_SET)
+    with held_open(os.memfd_create("stdin")) as file:
+        os.write(file, stdin)
+        os.lseek(file, 0, os.SEEK_SET)
         bound = f"{seconds:g}" if with_starter else f"+{seconds:g}"
         words = [sys.executable, "-I", "-S", __file__, bound, *command]
         return subprocess.Popen(
-            words, stdin=given, env=dict(environment), start_new_session=True, close_fds=True, **options
+            words, stdin=file, env=dict(environment), start_new_session=True, close_fds=True, **options
         )
 
 
@@ -71,7 +71,7 @@ def start_for_event(
     The facts are data: a line of JSON on its stdin, `SUBAGENT_EVENT` and its kind in its environment, texts
     cut, on one line, and without control characters. A token of a run is not passed on.
     """
-    told = {
+    named = {
         "SUBAGENT_EVENT": event,
         "SUBAGENT_EVENT_RUN": facts.get("runId"),
         "SUBAGENT_EVENT_AGENT": facts.get("agent"),
@@ -79,7 +79,7 @@ def start_for_event(
         "SUBAGENT_EVENT_TEXT": facts.get("question") or facts.get("summary") or facts.get("error"),
     }
     variables = {name: value for name, value in environment.items() if name not in _OF_A_RUN}
-    variables |= {name: _plain(str(value)) for name, value in told.items() if value is not None}
+    variables |= {name: _plain(str(value)) for name, value in named.items() if value is not None}
     return start(command, seconds, variables, json.dumps({"event": event, **facts}).encode() + b"\n", **how)
 
 

@@ -55,7 +55,7 @@ class ControlGroups:
         """Return what groups there can be here, by a look that costs a few file operations."""
         if self.systemd.is_dir():
             return None if self._scopes_work is False or self._systemd_run() is None else "scope"
-        return None if self._place() is None else "directory"
+        return None if self._parent_group() is None else "directory"
 
     def words(self, run_id: str, *, memory: int, processes: int) -> Sequence[str]:
         """Return the beginning of a command line that works in the group of a run, which is made if needed.
@@ -79,8 +79,8 @@ class ControlGroups:
 
     def remove(self, run_id: str) -> None:
         """End what is left in the group of a run, and remove it. A scope ends with its last process."""
-        place = None if self.systemd.is_dir() else self._place()
-        directory = None if place is None else place / _named(run_id)
+        parent = None if self.systemd.is_dir() else self._parent_group()
+        directory = None if parent is None else parent / _named(run_id)
         if directory is None or not directory.is_dir():
             return
         with suppress(OSError):
@@ -107,10 +107,10 @@ class ControlGroups:
 
     def _made(self, run_id: str, memory: int, processes: int) -> Path | None:
         """Return the directory of a group, with its bounds; None if it cannot be made."""
-        place = self._place()
-        if place is None:
+        parent = self._parent_group()
+        if parent is None:
             return None
-        directory = place / _named(run_id)
+        directory = parent / _named(run_id)
         try:
             directory.mkdir(exist_ok=True)
             (directory / "memory.max").write_text(str(memory), encoding="ascii")
@@ -123,18 +123,18 @@ class ControlGroups:
             (directory / "memory.swap.max").write_text("0", encoding="ascii")
         return directory
 
-    def _place(self) -> Path | None:
+    def _parent_group(self) -> Path | None:
         """Return the nearest group around this process below which groups of ours can have bounds."""
         own = True
-        for place in self._groups():
-            if not os.access(place, os.W_OK) or not os.access(place / "cgroup.procs", os.W_OK):
+        for directory in self._groups():
+            if not os.access(directory, os.W_OK) or not os.access(directory / "cgroup.procs", os.W_OK):
                 return None
-            if _names(place / "cgroup.subtree_control") >= _CONTROLLERS:
-                return place
-            if own and _names(place / "cgroup.controllers") >= _CONTROLLERS:
+            if _names(directory / "cgroup.subtree_control") >= _CONTROLLERS:
+                return directory
+            if own and _names(directory / "cgroup.controllers") >= _CONTROLLERS:
                 with suppress(OSError):  # it has processes and is not the root of all groups
-                    (place / "cgroup.subtree_control").write_text("+memory +pids", encoding="ascii")
-                    return place
+                    (directory / "cgroup.subtree_control").write_text("+memory +pids", encoding="ascii")
+                    return directory
             own = False
         return None
 
@@ -147,11 +147,11 @@ class ControlGroups:
             return
         own = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
         for words in (line.split() for line in mounts):
-            root, place, kind = words[3], Path(words[4]), words[words.index("-") + 1]
+            root, directory, kind = words[3], Path(words[4]), words[words.index("-") + 1]
             if own is None or kind != "cgroup2" or not Path(own).is_relative_to(root):
                 continue
             within = Path(own).relative_to(root)
-            yield from (place / part for part in (within, *within.parents))
+            yield from (directory / part for part in (within, *within.parents))
             return
 
 

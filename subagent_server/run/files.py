@@ -447,7 +447,7 @@ def _empty(top: int) -> None:
 def opened_writable(directory: int, name: str) -> int:
     """Open a directory that may be read-only, through no link. Raises OSError."""
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with held_open(os.open(name, flags | os.O_PATH, dir_fd=directory)) as place:
+    with held_open(os.open(name, flags | os.O_PATH, dir_fd=directory)) as held:
         with suppress(OSError):
-            Path(f"/proc/self/fd/{place}").chmod(0o700)
-        return os.open(".", flags, dir_fd=place)
+            Path(f"/proc/self/fd/{held}").chmod(0o700)
+        return os.open(".", flags, dir_fd=held)

@@ -147,9 +147,9 @@ class ForeignEvent(BaseModel):
 
     def facts(self) -> dict[str, Any]:
         """Return it as an event of the journal, long texts cut."""
-        told = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"type", "payload"})
+        record = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"type", "payload"})
         payload = {} if self.payload is None else {"payload": _short(self.payload)}
-        return {"event": self.type, **told, **payload}
+        return {"event": self.type, **record, **payload}
 
 
 def nested_event(event: Mapping[str, Any], name: str, run_id: str) -> dict[str, Any] | None:
@@ -162,7 +162,7 @@ def nested_event(event: Mapping[str, Any], name: str, run_id: str) -> dict[str, 
     kind = _NAMES.get(str(event.get("type")))
     if kind is None:
         return None
-    told = {
+    record = {
         "event": kind,
         "subagentName": name,
         "subagentRunId": run_id,
@@ -170,7 +170,7 @@ def nested_event(event: Mapping[str, Any], name: str, run_id: str) -> dict[str, 
         **{fact: _short(event[fact]) for fact in _FACTS if event.get(fact) is not None},
     }
     payload = next((event[key] for key in _payloads(event) if event.get(key) is not None), None)
-    return told if payload is None else {**told, "payload": _short(payload)}
+    return record if payload is None else {**record, "payload": _short(payload)}
 
 
 def _payloads(event: Mapping[str, Any]) -> tuple[str, ...]:

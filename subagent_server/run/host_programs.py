@@ -15,7 +15,7 @@ from pathlib import Path
 
 from subagent_server.run.errors import HostError, shorten
 
-SYSTEM_PLACES = (
+SYSTEM_DIRECTORIES = (
     *("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"),
     *("/run/current-system/sw/bin", "/nix/var/nix/profiles/default/bin"),
 )
@@ -44,7 +44,7 @@ def system_program(name: str, path: str | None, writable: Iterable[Path]) -> Pat
     Raises:
         NoHostProgram.
     """
-    return _searched(name, [*SYSTEM_PLACES, *(path or "").split(os.pathsep)], writable)
+    return _searched(name, [*SYSTEM_DIRECTORIES, *(path or "").split(os.pathsep)], writable)
 
 
 def user_program(name: str, path: str | None, writable: Iterable[Path]) -> Path:
@@ -59,8 +59,8 @@ def user_program(name: str, path: str | None, writable: Iterable[Path]) -> Path:
         return _searched(name, (path if path is not None else os.defpath).split(os.pathsep), writable)
     if not Path(name).is_absolute() or shutil.which(name) is None:
         raise NoHostProgram(name, "there is no program of that absolute path")
-    if (place := lies_in(Path(name), writable)) is not None:
-        raise NoHostProgram(name, f"a run can write it, because it lies in {place}")
+    if (each := lies_in(Path(name), writable)) is not None:
+        raise NoHostProgram(name, f"a run can write it, because it lies in {each}")
     return Path(name)
 
 
@@ -69,8 +69,8 @@ def lies_in(path: Path, writable: Iterable[Path]) -> Path | None:
 
     Each name and each link on the way counts, because whoever can write its directory can replace it.
     """
-    places = [Path(os.path.realpath(place)) for place in writable]
-    return next((place for step in steps_to(path) for place in places if step.is_relative_to(place)), None)
+    roots = [Path(os.path.realpath(each)) for each in writable]
+    return next((each for step in steps_to(path) for each in roots if step.is_relative_to(each)), None)
 
 
 def steps_to(path: Path) -> Iterator[Path]:
@@ -88,13 +88,13 @@ def steps_to(path: Path) -> Iterator[Path]:
 
 
 def _searched(name: str, directories: Iterable[str], writable: Iterable[Path]) -> Path:
-    directories, writable = [place for place in directories if Path(place).is_absolute()], list(writable)
+    directories, writable = ([each for each in directories if Path(each).is_absolute()], list(writable))
     key = (name, os.pathsep.join(directories))
     if (known := _found.get(key)) is not None and _is_same(known) and lies_in(known[0], writable) is None:
         return known[0]
     passed_over = None
-    for place in directories:
-        found = shutil.which(name, path=place)
+    for each in directories:
+        found = shutil.which(name, path=each)
         if found is None:
             continue
         if (run_writes := lies_in(Path(found), writable)) is None:

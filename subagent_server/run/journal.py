@@ -164,18 +164,18 @@ def _subagent(e: Event) -> str:
     """Return the line of an event of another run or program: its name, and a line or two of its text."""
     kind, payload = str(e.get("event")), e.get("payload")
     origin = f"{e.get('subagentName') or 'subagents'} {str(e.get('subagentRunId') or '').rsplit('-', 1)[-1]}"
-    mark = _TOLD_MARKS.get(kind, kind)
+    mark = _EVENT_MARKS.get(kind, kind)
     if kind == "tool_result" and e.get("isError"):
         mark = "✗"
     facts = (e.get("toolName"), e.get("messageId"), e.get("status"), e.get("model"), e.get("count"))
     text = payload if isinstance(payload, str) else one_line(payload)
-    told = "" if payload is None else preview(text, 2)
-    words = (mark, *(str(fact) for fact in facts if fact is not None), told)
+    shown = "" if payload is None else preview(text, 2)
+    words = (mark, *(str(fact) for fact in facts if fact is not None), shown)
     begin = f"│ {origin.strip()}: "
     return begin + " ".join(word for word in words if word).replace("\n", f"\n{begin}")
 
 
-_TOLD_MARKS = {
+_EVENT_MARKS = {
     "subagent_start": "▶ started",
     "subagent_end": "■ ended",
     "tool_call": "→",

@@ -168,9 +168,9 @@ def find_root(cwd: Path) -> FoundRoot:
     """
     passed_over: Path | None = None
     for directory in (cwd, *cwd.parents):
-        for place in (RUNS, HIDDEN_RUNS):
-            if is_ours(directory / place):
-                return FoundRoot(directory / place, passed_over)
+        for name in (RUNS, HIDDEN_RUNS):
+            if is_ours(directory / name):
+                return FoundRoot(directory / name, passed_over)
         if passed_over is None and (directory / RUNS / CHANGES).is_dir():  # of an earlier version, or planted
             passed_over = directory / RUNS
     # looked at once more: somebody may have made it meanwhile, and begun to fill it

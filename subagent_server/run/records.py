@@ -156,8 +156,8 @@ class Usage(Record):
 
         def total(name: str) -> tuple[Any, bool]:
             value, lacks = added(getattr(self, name), getattr(other, name))
-            is_told = name in _COUNTS or value is not None  # a cost need not be known
-            return value, (lacks and is_told) or self._lacks(name) or other._lacks(name)
+            is_known = name in _COUNTS or value is not None  # a cost need not be known
+            return value, (lacks and is_known) or self._lacks(name) or other._lacks(name)
 
         return _figure_by_figure(total)
 
@@ -179,15 +179,15 @@ class Usage(Record):
         return to_camel(name) in self.at_least
 
 
-_FIGURES = tuple(name for name in Usage.model_fields if name != "at_least")
-_COUNTS = tuple(name for name in _FIGURES if name != "cost_usd")
-UNTOLD = Usage().model_copy(update=dict.fromkeys(_COUNTS))
+_FIELDS = tuple(name for name in Usage.model_fields if name != "at_least")
+_COUNTS = tuple(name for name in _FIELDS if name != "cost_usd")
+UNKNOWN_USAGE = Usage().model_copy(update=dict.fromkeys(_COUNTS))
 """The usage of a run without known figures: its program has given none yet."""
 
 
 def _figure_by_figure(rule: Callable[[str], tuple[Any, bool]]) -> Usage:
     """Return the usage whose figures `rule` gives by name, each with whether a part of it is missing."""
-    found = {name: rule(name) for name in _FIGURES}
+    found = {name: rule(name) for name in _FIELDS}
     least = tuple(to_camel(name) for name, (_, lacks) in found.items() if lacks)
     return Usage(**{name: value for name, (value, _) in found.items()}, at_least=least)
 
@@ -211,8 +211,8 @@ class Failure(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_hint(cls, given: Any) -> Any:
-        return {**given, "hint": given.get("hint") or NEXT_STEP} if isinstance(given, dict) else given
+    def _with_hint(cls, data: Any) -> Any:
+        return {**data, "hint": data.get("hint") or NEXT_STEP} if isinstance(data, dict) else data
 
 
 class PayloadInfo(Record):
@@ -479,8 +479,8 @@ def worktree_view(worktree: Worktree, state: WorktreeState | None) -> dict[str, 
     is_there = state.phase in ("working", "kept")
     shown |= {"state": state.phase, **({"path": worktree.path} if is_there else {})}
     if state.phase == "kept":
-        figures = ("commits", "files", "insertions", "deletions")
-        shown |= {name: getattr(state, name) for name in figures}
+        columns = ("commits", "files", "insertions", "deletions")
+        shown |= {name: getattr(state, name) for name in columns}
         shown["merged"] = state.tip == state.merged_tip
     if state.handed_to is not None:
         shown["takenOverBy"] = state.handed_to

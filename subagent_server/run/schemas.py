@@ -52,8 +52,8 @@ def first_fault(value: Any, schema: Any) -> str | None:
     return cut(f"{where}: {error.message}" if where else error.message, 300)
 
 
-def embedded(schema: Any, place: str) -> Any:
-    """Return a copy of `schema` that stands at `place` (`#/properties/output`) of another schema.
+def embedded(schema: Any, pointer: str) -> Any:
+    """Return a copy of `schema` that is at `pointer` (`#/properties/output`) of another schema.
 
     Its references into itself point to where it stands now; its `$schema` and `$id`, which would give it a
     root of its own, are left out. A part with an `$id` is a root already and stays as it is; so does what is
@@ -62,33 +62,33 @@ def embedded(schema: Any, place: str) -> Any:
     root = schema.get("$id") if isinstance(schema, dict) else None
     if isinstance(schema, dict):
         schema = {key: value for key, value in schema.items() if key not in ("$schema", "$id")}
-    return _moved(schema, place, root if isinstance(root, str) else "")
+    return _moved(schema, pointer, root if isinstance(root, str) else "")
 
 
-def _moved(schema: Any, place: str, root: str) -> Any:
+def _moved(schema: Any, pointer: str, root: str) -> Any:
     if isinstance(schema, list):
-        return [_moved(item, place, root) for item in schema]
+        return [_moved(item, pointer, root) for item in schema]
     if not isinstance(schema, dict) or isinstance(schema.get("$id"), str):
         return deepcopy(schema)
-    return {key: _moved_value(key, value, place, root) for key, value in schema.items()}
+    return {key: _moved_value(key, value, pointer, root) for key, value in schema.items()}
 
 
-def _moved_value(key: str, value: Any, place: str, root: str) -> Any:
+def _moved_value(key: str, value: Any, pointer: str, root: str) -> Any:
     if key in _DATA:
         return deepcopy(value)
     if key in _REFERENCES and isinstance(value, str):
-        return _reference(value, place, root)
+        return _reference(value, pointer, root)
     if key in _NAMED and isinstance(value, dict):
-        return {name: _moved(part, place, root) for name, part in value.items()}
-    return _moved(value, place, root)
+        return {name: _moved(part, pointer, root) for name, part in value.items()}
+    return _moved(value, pointer, root)
 
 
-def _reference(target: str, place: str, root: str) -> str:
-    """Return where a reference of a schema with the `$id` `root` leads when that stands at `place`."""
+def _reference(target: str, pointer: str, root: str) -> str:
+    """Return where a reference of a schema with the `$id` `root` leads when that is at `pointer`."""
     document, _, fragment = target.partition("#")
     if document and (not root or urljoin(root, document) != root.rstrip("#")):
         return target
-    return place + fragment if not fragment or fragment.startswith("/") else f"#{fragment}"
+    return pointer + fragment if not fragment or fragment.startswith("/") else f"#{fragment}"
 
 
 # -- JSON Schema 2020-12 of the files of a run, as strict as the program that writes them.

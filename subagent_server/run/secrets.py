@@ -164,8 +164,8 @@ def _entropy(text: str) -> float:
 
 def collector_secrets(environment: Mapping[str, str]) -> list[str]:
     """Return the headers that collectors ask for, `name=value,...`, and each value: keys are among them."""
-    lists = [said for name in _HEADERS if (said := environment.get(name, ""))]
-    values = [entry.partition("=")[2].strip() for said in lists for entry in said.split(",")]
+    lists = [value for name in _HEADERS if (value := environment.get(name, ""))]
+    values = [entry.partition("=")[2].strip() for value in lists for entry in value.split(",")]
     every = [*lists, *values, *map(unquote, values)]
     return [secret for secret in every if len(secret) >= SHORTEST]
 

@@ -344,9 +344,9 @@ def least_mark(at_least: Collection[str], *names: str) -> str:
     return "≥" if any(name in at_least for name in names) else ""
 
 
-def known_sum(*figures: int | None) -> int | None:
+def known_sum(*counts: int | None) -> int | None:
     """Return the sum of the known values; None if all are unknown."""
-    known = [figure for figure in figures if figure is not None]
+    known = [figure for figure in counts if figure is not None]
     return sum(known) if known else None
 
 

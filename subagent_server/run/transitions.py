@@ -213,13 +213,13 @@ def _check_room(meta: RunMeta, event: RunEvent) -> None:
 
 
 def _check_talk(meta: RunMeta, event: QuestionAsked | ReplyGiven) -> None:
-    said = sum(
+    recorded = sum(
         len(text)
         for m in meta.messages
         for text in (m.question_content, m.answer_content or "", *(m.options or ()))
     )
     new = [event.answer] if isinstance(event, ReplyGiven) else [event.question, *event.options]
-    if said + sum(map(len, new)) > MAX_TALK_CHARACTERS:
+    if recorded + sum(map(len, new)) > MAX_TALK_CHARACTERS:
         raise BadArgument(
             f"Run {meta.run_id} may hold {MAX_TALK_CHARACTERS:,} characters of questions and answers, and "
             "this goes beyond them: shorten it, and put the material into a file that it names."
@@ -362,13 +362,13 @@ def _facts(meta: RunMeta, event: RunEvent, now: datetime) -> dict[str, Any]:
         case Finished(summary=summary, payload=payload):
             facts |= {"summary": summary or meta.summary, "payload": payload or meta.payload}
         case RunFailed(failure=failure, summary=summary, payload=payload):
-            given = {"summary": summary or meta.summary, "payload": payload or meta.payload}
-            facts |= {"error": failure, **given}
+            end = {"summary": summary or meta.summary, "payload": payload or meta.payload}
+            facts |= {"error": failure, **end}
         case StopRequested(reason=str(reason)):
             facts["summary"] = reason
         case ProgressReported(summary=summary, external_session_id=session):
-            told = {"summary": summary, "external_session_id": session}
-            facts |= {name: value for name, value in told.items() if value is not None}
+            reported = {"summary": summary, "external_session_id": session}
+            facts |= {name: value for name, value in reported.items() if value is not None}
         case _:
             pass
     return facts

@@ -25,14 +25,14 @@ from subagent_server.run.control_groups import GROUPS
 from subagent_server.run.executed_files import executed_by, is_lifted, literal_names
 from subagent_server.run.files import held_open
 from subagent_server.run.host_programs import NoHostProgram, user_program
-from subagent_server.sandbox import git_places
+from subagent_server.sandbox import git_files
 from subagent_server.sandbox.box_limits import entering
-from subagent_server.sandbox.git_places import is_repository
+from subagent_server.sandbox.git_files import is_repository
 from subagent_server.sandbox.landlock import interpreter, walled
 from subagent_server.sandbox.landlock import version as landlock_version
 from subagent_server.sandbox.readable import (
     BoxRefused,
-    PlaceRefused,
+    PathRefused,
     box_environment,
     filter_of_calls,
     homes,
@@ -136,7 +136,7 @@ def hold(cwd: Path, executed: Iterable[Path], lifted: Sequence[str] = ()) -> Hel
             held.open.append(f"{printable(str(link.relative_to(cwd)))}: {_IS_LINK}")
             continue
         held.mounts.append(("--ro-bind", path))
-    common = git_places.common_directory(cwd)
+    common = git_files.common_directory(cwd)
     if common is not None:
         held.mounts.append(("--ro-bind", common))
     for free in lifted:
@@ -148,15 +148,15 @@ def hold(cwd: Path, executed: Iterable[Path], lifted: Sequence[str] = ()) -> Hel
 
 
 def directories_above(
-    places: Iterable[Path], writable: Collection[Path], closed: Collection[Path]
+    paths: Iterable[Path], writable: Collection[Path], closed: Collection[Path]
 ) -> list[Path]:
     """Return the directories between the writable places and the read-only ones in them, outermost first.
 
     What lies in one of the `closed` places is held by it.
     """
     found = dict[Path, None]()
-    for place in places:
-        around = [above for above in place.parents if any(above.is_relative_to(free) for free in writable)]
+    for path in paths:
+        around = [above for above in path.parents if any(above.is_relative_to(free) for free in writable)]
         for above in reversed(around):
             if above not in writable and not any(above.is_relative_to(other) for other in closed):
                 if not stat.S_ISDIR(above.lstat().st_mode):
@@ -293,7 +293,7 @@ def find_box_program(rules: Rules) -> Path:
 
     Raises:
         BoxRefused: bubblewrap is missing, or the working directory is too much to be shown.
-        PlaceRefused: a place is too much to be written.
+        PathRefused: a place is too much to be written.
     """
     program = find_program(rules.environment, rules.cwd, *rules.written)
     filter_of_calls(network=rules.network)
@@ -306,7 +306,7 @@ def find_box_program(rules: Rules) -> Path:
     if rules.cwd in rules.hidden:
         raise BoxRefused(f"the working directory {rules.cwd} holds the runs: start the run elsewhere")
     if is_repository(rules.cwd):
-        raise PlaceRefused(
+        raise PathRefused(
             f"the working directory {rules.cwd} is itself a repository of git, which git of the host reads",
             "Start the run in a working copy of it.",
         )
@@ -328,7 +328,7 @@ def build_box(rules: Rules) -> Box:
     shown = [*tool_chains(home, rules.cwd, written, rules.environment), *rules.read]
     if landlock_version() and not any(map(interpreter().is_relative_to, (Path("/usr"), *shown))):
         shown.append(Path(os.path.realpath(sys.base_prefix)))
-    over = {how: [path for given, path in rules.over if given == how] for how in ("--bind", "--ro-bind")}
+    over = {how: [path for kind, path in rules.over if kind == how] for how in ("--bind", "--ro-bind")}
     write = [*([] if rules.cwd_read_only else [rules.cwd]), *rules.write, *over["--bind"]]
     read_only = over["--ro-bind"]
     closed = [path for path in rules.hidden if any(map(path.is_relative_to, (*shown, rules.cwd, *write)))]
@@ -338,9 +338,9 @@ def build_box(rules: Rules) -> Box:
         *((path, ("--ro-bind", str(path))) for path in shown),
         *([(rules.cwd, ("--ro-bind", str(rules.cwd)))] if rules.cwd_read_only else []),
         *((path, ("--bind", str(path))) for path in write),
-        *((place, ("--bind", str(path))) for place, path in rules.placed.items()),
+        *((target, ("--bind", str(path))) for target, path in rules.placed.items()),
         *((path, ("--ro-bind", str(path))) for path in read_only),
-        *((place, ("--ro-bind", str(file))) for place, file in rules.shown_as.items()),
+        *((target, ("--ro-bind", str(file))) for target, file in rules.shown_as.items()),
         *((path, ("--size", "4096", "--tmpfs")) for path in closed),
     ]
     arguments = [
@@ -362,7 +362,7 @@ def build_box(rules: Rules) -> Box:
             for path in (rules.cwd, *write, *shown, *read_only)
             if path in write or any(map(path.is_relative_to, written))
         }
-        | {str(place): _identity(path) for place, path in rules.placed.items()},
+        | {str(target): _identity(path) for target, path in rules.placed.items()},
         writable=frozenset(map(str, (*write, *rules.placed))),
         memory=_OWN_MOUNTS | {str(home)},
         closed=frozenset(map(str, (*closed, *read_only, *rules.shown_as, "/proc/sys"))),
@@ -418,8 +418,8 @@ def _in_order(mounts: Iterable[tuple[Path, tuple[str, ...]]]) -> Iterator[str]:
 
     A mount is its place, and what stands before that. Of two at one place the later counts.
     """
-    for place, arguments in sorted(dict(mounts).items(), key=lambda mount: len(mount[0].parts)):
-        yield from (*arguments, str(place))
+    for path, arguments in sorted(dict(mounts).items(), key=lambda mount: len(mount[0].parts)):
+        yield from (*arguments, str(path))
 
 
 @contextmanager

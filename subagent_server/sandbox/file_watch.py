@@ -37,7 +37,7 @@ from subagent_server.run.executed_files import (
 )
 from subagent_server.run.files import Directory, Entry, held_open
 from subagent_server.run.locks import exclusive
-from subagent_server.sandbox.git_places import git_settings, makes_repository, plain_content
+from subagent_server.sandbox.git_files import git_settings, makes_repository, plain_content
 from subagent_server.sandbox.quarantine import Kept, Quarantine
 
 # -- What `subagent` itself has written into projects: not taken for the work of a run.
@@ -186,11 +186,11 @@ class NameWatch:
         stuck: list[str] = []
         for number, name in sorted(self.look() - before):
             path, directory, _ = self._directories[number]
-            for place in self._unfree(number, directory, name):
+            for inner in self._unfree(number, directory, name):
                 try:
-                    self._move_away(directory, place, path, during, moved)
+                    self._move_away(directory, inner, path, during, moved)
                 except OSError as error:
-                    stuck.append(f"{printable(place)} ({error.strerror or error})")
+                    stuck.append(f"{printable(inner)} ({error.strerror or error})")
         return Taken(moved, stuck)
 
     def _move_away(self, directory: int, name: str, path: Path, during: str, moved: list[Kept]) -> None:
@@ -214,7 +214,7 @@ class NameWatch:
         with suppress(OSError):
             inside = [f"{name}/{each}" for each in names_below(directory, name, _MOST_NAMES)]
             kept = [each for each in inside if not self._is_free(each)]
-            return [place for each in kept for place in self._unfree(number, directory, each)]
+            return [path for each in kept for path in self._unfree(number, directory, each)]
         return [name]
 
 
@@ -607,13 +607,13 @@ class _Look:
         above = [name for name in (Path(path).name,) if name in FIRST_OF_SEVERAL]
         ordinary = []
         for name, is_directory in entries.items():
-            place = _joined(path, name)
+            inner = _joined(path, name)
             if name == ".git" and is_directory:
-                self._repository(place)
+                self._repository(inner)
             elif executed_by((*above, name), is_directory=True) is not None:
-                (self._tree if is_directory else self._see)(place)
+                (self._tree if is_directory else self._see)(inner)
             elif is_directory:
-                ordinary.append(place)
+                ordinary.append(inner)
         return ordinary
 
     def _repository(self, path: str) -> None:

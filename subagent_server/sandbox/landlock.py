@@ -67,13 +67,13 @@ def restrict(writable: Sequence[str]) -> None:
     ruleset = _call(_CREATE_RULESET, handled, len(handled) if number >= _SCOPES_SINCE else 8, 0)
     for path in writable:
         try:
-            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
-        is_directory = stat.S_ISDIR(os.fstat(place).st_mode)
+        is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
         rights = files | (_CHANGE_DIRECTORY if is_directory else 0)
-        _call(_ADD_RULE, ruleset, _BENEATH_PATH, struct.pack("=Qi", rights, place), 0)
-        os.close(place)
+        _call(_ADD_RULE, ruleset, _BENEATH_PATH, struct.pack("=Qi", rights, descriptor), 0)
+        os.close(descriptor)
     _call(_RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
 

@@ -79,7 +79,7 @@ _HOME = (
     *(".local/bin", ".local/lib", ".local/share/uv", ".local/share/pipx", ".local/share/mise"),
     *(".local/share/fnm", ".local/share/pnpm", ".local/share/virtualenvs"),
 )
-_BESIDE_PROGRAMS = ("lib", "lib64", "libexec", "include", "pyvenv.cfg")
+_NEXT_TO_PROGRAMS = ("lib", "lib64", "libexec", "include", "pyvenv.cfg")
 """What the programs of a directory `bin` use, beside it. Not `share`: people keep data in it."""
 
 
@@ -136,10 +136,10 @@ def tool_chains(home: Path, cwd: Path, written: Sequence[Path], environment: Map
     wanted = [home / name for name in _HOME]
     wanted += [Path(value) for name in TOOL_CHAINS if (value := environment.get(name))]
     for entry in map(Path, environment.get("PATH", "").split(os.pathsep)):
-        wanted += [entry, *_beside(entry, home)]
+        wanted += [entry, *_next_to(entry, home)]
     for name in CERTIFICATES:
         wanted += [Path(value) for value in environment.get(name, "").split(os.pathsep) if value]
-    known, found = [Path(place) for place in _SYSTEM], list[Path]()
+    known, found = [Path(each) for each in _SYSTEM], list[Path]()
     for path in dict.fromkeys(path for path in wanted if os.path.lexists(path)):
         real = Path(os.path.realpath(path))
         if not path.is_absolute() or any(map(path.is_relative_to, (*known, *found))):
@@ -195,15 +195,15 @@ def working_copies(directory: Path, environment: Mapping[str, str]) -> list[Path
 
     No box can write a home directory, so one that is a working copy is none of them.
     """
-    around = (place for place in directory.parents if os.path.lexists(place / ".git"))
+    around = (path for path in directory.parents if os.path.lexists(path / ".git"))
     own = homes(environment)
-    return [place for place in (directory, *around) if not shows_too_much(place, own)]
+    return [path for path in (directory, *around) if not shows_too_much(path, own)]
 
 
-def _beside(entry: Path, home: Path) -> list[Path]:
+def _next_to(entry: Path, home: Path) -> list[Path]:
     if entry.name not in ("bin", "sbin") or entry.parent in (home, Path("/")):
         return []
-    return [entry.parent / name for name in _BESIDE_PROGRAMS]
+    return [entry.parent / name for name in _NEXT_TO_PROGRAMS]
 
 
 def _is_closed(path: Path, own: Sequence[Path]) -> bool:
@@ -229,7 +229,7 @@ class BoxRefused(Exception):
         self.passes = passes
 
 
-class PlaceRefused(Exception):
+class PathRefused(Exception):
     """A run must not work at a place, with a box or without one; `hint` says what to do instead."""
 
     def __init__(self, reason: str, hint: str) -> None:
@@ -238,20 +238,20 @@ class PlaceRefused(Exception):
         self.hint = hint
 
 
-def too_much_to_write(path: Path) -> PlaceRefused:
+def too_much_to_write(path: Path) -> PathRefused:
     """Return the refusal of a place in `sandboxWrite`."""
-    return PlaceRefused(
+    return PathRefused(
         f"sandboxWrite cannot be kept: {path} is the home directory, a part of the system, above one, or "
         "belongs to the runs",
         "Name a directory below it, such as ~/.cache/pip.",
     )
 
 
-def named_places(key: str, named: Iterable[str], written: Sequence[Path]) -> list[Path]:
+def named_paths(key: str, named: Iterable[str], written: Sequence[Path]) -> list[Path]:
     """Return the real paths of what an agent file names under a key, as far as it is there.
 
     Raises:
-        PlaceRefused: a link on the way lies where runs write, so that a run decides where it leads.
+        PathRefused: a link on the way lies where runs write, so that a run decides where it leads.
     """
     found = []
     for name in named:
@@ -259,7 +259,7 @@ def named_places(key: str, named: Iterable[str], written: Sequence[Path]) -> lis
         path = Path.cwd() / os.path.expanduser(name)  # noqa: PTH111
         for step in steps_to(path):
             if os.path.islink(step) and any(map(step.is_relative_to, written)):  # noqa: PTH114
-                raise PlaceRefused(
+                raise PathRefused(
                     f"{key} cannot be kept: {printable(name)} leads through the link {printable(str(step))}, "
                     "which a run could have made",
                     "Name the place that is meant.",

@@ -106,21 +106,21 @@ def _faults(pid: int, box: Box) -> Iterator[str]:
 def _faults_of_mounts(pid: int, box: Box) -> Iterator[str]:
     """Yield the mounts that can be written although they should not, and those that show another place."""
     read_only = _mounts(pid)
-    for place, closed in read_only.items():
-        if not closed and place not in box.memory and not _is_writable(place, box):
-            yield f"{place} can be written in it"
-    for place in box.closed:
-        if not read_only.get(place):
-            yield f"{place} is not read-only in it"
-    for place, wanted in box.identities.items():
-        found = Path(f"/proc/{pid}/root{place}").stat()
+    for path, closed in read_only.items():
+        if not closed and path not in box.memory and not _is_writable(path, box):
+            yield f"{path} can be written in it"
+    for path in box.closed:
+        if not read_only.get(path):
+            yield f"{path} is not read-only in it"
+    for path, wanted in box.identities.items():
+        found = Path(f"/proc/{pid}/root{path}").stat()
         if (found.st_dev, found.st_ino) != wanted:
-            what = f"{place} is another one in it than at the start"
+            what = f"{path} is another one in it than at the start"
             raise BoxRefused(f"the started box is not closed: {what}", passes=True)  # as after a save
 
 
-def _is_writable(place: str, box: Box) -> bool:
-    return any(str(path) in box.writable for path in (Path(place), *Path(place).parents))
+def _is_writable(mounted: str, box: Box) -> bool:
+    return any(str(path) in box.writable for path in (Path(mounted), *Path(mounted).parents))
 
 
 def _mounts(pid: int) -> dict[str, bool]:
@@ -129,8 +129,8 @@ def _mounts(pid: int) -> dict[str, bool]:
     # The kernel escapes space, tab, newline and backslash: a name may hold every other byte.
     for line in Path(f"/proc/{pid}/mountinfo").read_bytes().rstrip(b"\n").split(b"\n"):
         words = line.split(b" ")
-        place = os.fsdecode(words[4].decode("unicode_escape").encode("latin-1"))
-        found[place] = b"ro" in words[5].split(b",")
+        path = os.fsdecode(words[4].decode("unicode_escape").encode("latin-1"))
+        found[path] = b"ro" in words[5].split(b",")
     return found
 
 
@@ -214,9 +214,9 @@ def outlook(environment: Mapping[str, str], written: Sequence[Path]) -> str:
 def _tried_elsewhere(environment: Mapping[str, str], written: Sequence[Path] = ()) -> Box:
     """Return a box that has worked in an empty directory. Raises BoxRefused."""
     with tempfile.TemporaryDirectory(prefix="subagent-box-") as directory:
-        place = Path(os.path.realpath(directory)) / "cwd"
-        place.mkdir()
-        box = build_box(Rules(cwd=place, environment=environment, network=False, written=written))
+        path = Path(os.path.realpath(directory)) / "cwd"
+        path.mkdir()
+        box = build_box(Rules(cwd=path, environment=environment, network=False, written=written))
         try_box(box)
         return box
 
@@ -259,13 +259,13 @@ def start_gated(
     more: Sequence[str] = (),
     pass_fds: Sequence[int] = (),
     before: Callable[[int], None] = lambda _: None,
-    given_up: threading.Event | None = None,
+    cancelled: threading.Event | None = None,
     **how: Any,
 ) -> "subprocess.Popen[bytes]":
     """Start `argv` in a box of its own once the box is found closed. Blocking, for some milliseconds.
 
     `before` is called with the pid that becomes the program, before it does. Another thread may set
-    `given_up`: then the start is refused at once, and not after 30 s, if bubblewrap hangs.
+    `cancelled`: then the start is refused at once, and not after 30 s, if bubblewrap hangs.
 
     Raises:
         BoxRefused: there is no such box here. Nothing is left running.
@@ -277,7 +277,7 @@ def start_gated(
         process = box.start(argv, more=holding, pass_fds=(*pass_fds, gate), **how)
         try:
             try:
-                child = _closed_child(process.pid, box, given_up)
+                child = _closed_child(process.pid, box, cancelled)
             except BoxRefused as refusal:
                 raise (ended_early(process) if process.poll() is not None else refusal) from None
             before(child)
@@ -300,7 +300,7 @@ def start_bounded(box: Box, argv: Sequence[str], **how: Any) -> "subprocess.Pope
     return start_gated(box, [*within, *argv], before=bound, **how)
 
 
-def _closed_child(leader: int, box: Box, given_up: threading.Event | None) -> int:
+def _closed_child(leader: int, box: Box, cancelled: threading.Event | None) -> int:
     """Wait until the box of a bubblewrap that holds its program back is closed; return the process in it.
 
     Raises BoxRefused: bubblewrap has ended, the box does not close, or nobody waits for it any more.
@@ -312,7 +312,7 @@ def _closed_child(leader: int, box: Box, given_up: threading.Event | None) -> in
         while (child := _child_of_closed_box(leader, box)) is None:
             if poller.poll(_PAUSE_MILLISECONDS):
                 raise BoxRefused("bubblewrap ended before it was closed")
-            if given_up is not None and given_up.is_set():
+            if cancelled is not None and cancelled.is_set():
                 raise BoxRefused("its start was given up")
             if time.monotonic() > deadline:
                 raise BoxRefused(f"bubblewrap did not close it within {_SECONDS:g} s")

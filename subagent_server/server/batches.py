@@ -127,9 +127,9 @@ class Messages:
                 whole += part.get("body", b"")
 
         body = json.dumps(message).encode()
-        given: Message = {"type": "http.request", "body": body, "more_body": False}
+        request: Message = {"type": "http.request", "body": body, "more_body": False}
         try:
-            await self._pass_on(_of_length(scope, len(body)), body, first(given, _nothing), take)
+            await self._pass_on(_of_length(scope, len(body)), body, first(request, _nothing), take)
             if whole.startswith(b"{"):
                 events.put_nowait(b"event: message\r\ndata: " + whole.replace(b"\n", b"") + b"\r\n\r\n")
         finally:

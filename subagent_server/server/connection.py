@@ -207,7 +207,7 @@ class ClientConnection:
             arguments,
             longest_wait_seconds(client_name, self._max_wait_seconds),
             progress,
-            partial(self.log_notifier.beside, context),
+            partial(self.log_notifier.sending, context),
             client_name,
         )
         if isinstance(request := context.request, Request):
@@ -273,11 +273,11 @@ def _refused(sentence: str) -> types.CallToolResult:
 
 
 def _instructions(service: Service, role: Role, *, may_delegate: bool) -> str:
-    offers_contracts = role != "child" and service.settings.contract_model is not None
+    has_contracts = role != "child" and service.settings.contract_model is not None
     parts = {
         CHILD_INSTRUCTIONS: role == "child",
         PARENT_INSTRUCTIONS: may_delegate,
-        LIFECYCLE_INSTRUCTIONS: offers_contracts,
+        LIFECYCLE_INSTRUCTIONS: has_contracts,
     }
     return " ".join(text for text, is_wanted in parts.items() if is_wanted)
 

@@ -94,8 +94,8 @@ class Forwarding:
                 others = [(name, value) for name, value in scope["headers"] if name != b"host"]
                 scope = {**scope, "headers": [*others, (b"host", host.encode("latin-1"))]}
         host = Headers(scope=scope).get("host", "")
-        place = _place(f"//{host}")
-        is_certain = place is not None and (came_by_proxy or place[0] in self._proxies.own_names)
+        found = _host_and_port(f"//{host}")
+        is_certain = found is not None and (came_by_proxy or found[0] in self._proxies.own_names)
         known = f"{scheme}://{host}/" if scheme in _DEFAULT_PORTS and is_certain else "/"
         base = self._proxies.public_url or known
         await self._app({**scope, BASE_URL: base}, receive, send)
@@ -122,7 +122,7 @@ class HostGate:
 
     def _refusal(self, headers: Headers) -> Response | None:
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
-        here = _place(f"//{hosts[0]}") if len(hosts) == 1 else None
+        here = _host_and_port(f"//{hosts[0]}") if len(hosts) == 1 else None
         if here is None or here[0] not in self._hosts:
             return refusal(
                 421,
@@ -134,7 +134,7 @@ class HostGate:
         return None
 
 
-def _place(address: str) -> tuple[str, int | None] | None:
+def _host_and_port(address: str) -> tuple[str, int | None] | None:
     """Return host and port of an address, or None if it is not an address or has further parts."""
     try:
         parts = urlsplit(address)
@@ -148,11 +148,11 @@ def _place(address: str) -> tuple[str, int | None] | None:
 
 def _is_same(origin: str, here: tuple[str, int | None]) -> bool:
     """Whether an origin is that of the host and port that the request names."""
-    place, scheme = _place(origin), origin.partition(":")[0]
-    if place is None or scheme not in _DEFAULT_PORTS:
+    found, scheme = _host_and_port(origin), origin.partition(":")[0]
+    if found is None or scheme not in _DEFAULT_PORTS:
         return False
     default = _DEFAULT_PORTS[scheme]
-    return (place[0], place[1] or default) == (here[0], here[1] or default)
+    return (found[0], found[1] or default) == (here[0], here[1] or default)
 
 
 class TokenGate:

@@ -37,7 +37,7 @@ LOOK_SECONDS = 1.0
 """How often journals are looked at: unlike a state, a new line of a journal is not announced."""
 FLUSH_SECONDS = 2.0
 """How long an answer waits, at most, for the last events before it: they go through the same pipe."""
-MAX_PLACES = 1_000
+MAX_POSITIONS = 1_000
 MAX_WAITING = 256
 LEVELS: tuple[LoggingLevel, ...] = get_args(LoggingLevel)
 """From the least to the most severe, as the protocol declares them."""
@@ -67,7 +67,7 @@ class LogNotifier:
         self._caller = caller
         self._background = background
         self._began = _this_millisecond()
-        self._places: dict[str, JournalPosition] = {}
+        self._positions: dict[str, JournalPosition] = {}
         self._level: types.LoggingLevel = "emergency"
         self._is_following = False
         self._live: dict[str, _Tail | None] = {}
@@ -84,7 +84,7 @@ class LogNotifier:
         return types.EmptyResult()
 
     @asynccontextmanager
-    async def beside(self, context: Context, run_ids: Collection[str]) -> AsyncIterator[None]:
+    async def sending(self, context: Context, run_ids: Collection[str]) -> AsyncIterator[None]:
         """Send the events of these runs while a request of a modern client waits for them, if it asked."""
         level = _asked_level(context)
         if level is None:
@@ -114,7 +114,7 @@ class LogNotifier:
         found: list[_Tail] = []
         for run_id in run_ids:
             with suppress(UnknownRun):  # removed meanwhile
-                tail = self._tail(run_id, self._began, self._places.get(run_id))
+                tail = self._tail(run_id, self._began, self._positions.get(run_id))
                 found += [] if tail is None else [tail]
         return found
 
@@ -128,10 +128,10 @@ class LogNotifier:
     def _remember(self, tails: "list[_Tail]") -> None:
         """Let the next request go on where this one stopped."""
         for tail in tails:
-            self._places.pop(tail.run_id, None)
-            self._places[tail.run_id] = tail.place
-        while len(self._places) > MAX_PLACES:
-            del self._places[next(iter(self._places))]
+            self._positions.pop(tail.run_id, None)
+            self._positions[tail.run_id] = tail.position
+        while len(self._positions) > MAX_POSITIONS:
+            del self._positions[next(iter(self._positions))]
 
     # -- for a whole connection
 
@@ -199,8 +199,8 @@ class LogNotifier:
             await wait_until(self._changes, found, Wait(math.inf, run_ids, poll_seconds=LOOK_SECONDS))
             await outbox.flush()
 
-    def _tail(self, run_id: str, since: datetime, place: JournalPosition | None = None) -> "_Tail | None":
-        """Return the tail of a run: from `place` on, or its start if it began after `since`, or now.
+    def _tail(self, run_id: str, since: datetime, position: JournalPosition | None = None) -> "_Tail | None":
+        """Return the tail of a run: from `position` on, or its start if it began after `since`, or now.
 
         Raises:
             UnknownRun: there is none, or not yet.
@@ -208,9 +208,9 @@ class LogNotifier:
         meta = self._read(run_id)
         if meta is None or not self._caller.may_open(meta):
             return None
-        if place is None and meta.created_at >= since:
-            place = JournalPosition()
-        return _Tail(JournalFollower(self._service.store, run_id, place), run_id, meta.agent_name)
+        if position is None and meta.created_at >= since:
+            position = JournalPosition()
+        return _Tail(JournalFollower(self._service.store, run_id, position), run_id, meta.agent_name)
 
     def _read(self, run_id: str) -> RunMeta | None:
         """Return a state; None if it is unreadable, which every other door says. Raises UnknownRun."""
@@ -250,9 +250,9 @@ class _Tail:
         self._lock = threading.Lock()
 
     @property
-    def place(self) -> JournalPosition:
+    def position(self) -> JournalPosition:
         """How far the journal has been read."""
-        return self._follower.place
+        return self._follower.position
 
     def send(self, level: types.LoggingLevel, outbox: "Outbox") -> None:
         """Send the new events."""

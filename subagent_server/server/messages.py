@@ -77,9 +77,9 @@ def _why(found: dict[str, Any], *, needs_id: bool = True) -> str:
         return "method is not text: name what is asked for"
     if not isinstance(found.get("params", {}), dict | None):
         return "params is not an object: send the arguments by name"
-    place = next(_broken_texts(found), None)
-    if place is not None:
-        return f"{place[:200]} {HALF_CHARACTER}"
+    path = next(_broken_texts(found), None)
+    if path is not None:
+        return f"{path[:200]} {HALF_CHARACTER}"
     return "the message holds a number that is too large, or is nested too deeply: make it simpler"
 
 
@@ -87,15 +87,15 @@ def _broken_texts(found: dict[str, Any]) -> Iterator[str]:
     """Yield the places of texts, and the places that hold names, of which a part is missing."""
     pending: list[tuple[str, Any]] = [("", found)]  # no recursion: it may be nested deeply
     while pending:
-        place, value = pending.pop()
+        path, value = pending.pop()
         if isinstance(value, str) and is_broken(value):
-            yield place
+            yield path
         elif isinstance(value, list):
-            pending += [(f"{place}[{number}]", each) for number, each in enumerate(value)]
+            pending += [(f"{path}[{number}]", each) for number, each in enumerate(value)]
         elif isinstance(value, dict):
             if any(map(is_broken, value)):
-                yield f"a name in {place or 'the message'}"
-            pending += [(f"{place}.{name}".lstrip("."), each) for name, each in value.items()]
+                yield f"a name in {path or 'the message'}"
+            pending += [(f"{path}.{name}".lstrip("."), each) for name, each in value.items()]
 
 
 def is_broken(text: str) -> bool:

@@ -376,15 +376,15 @@ async def _started_in_box(
     The box ends with that thread, which stays as long as the loop. Raises OSError, ValueError, BoxRefused.
     """
     start = start_bounded if order.bounded else start_gated
-    given_up = threading.Event()
+    cancelled = threading.Event()
     started = []
 
     def work() -> None:
-        how = {"pass_fds": order.descriptors, "bufsize": 0, "given_up": given_up, **streams}
+        how = {"pass_fds": order.descriptors, "bufsize": 0, "cancelled": cancelled, **streams}
         started.append(start(box, order.argv, **how))
 
     try:
-        await off_loop(work, interrupt=given_up.set)
+        await off_loop(work, interrupt=cancelled.set)
     except asyncio.CancelledError:
         for process in started:  # it was just closed when the caller gave it up
             discard(process)

@@ -85,7 +85,7 @@ class FinalAnswer(Tool):
 
     def __init__(self, schema: JsonSchema, seconds: float = CHECK_SECONDS) -> None:
         shown = _in_newest_draft(schema)
-        self._wrapped = not _stands_alone(shown)
+        self._wrapped = not _is_self_contained(shown)
         self._shown = _in_object(shown) if self._wrapped else shown
         self._schema = schema
         self._answers: list[Any] = []
@@ -93,7 +93,7 @@ class FinalAnswer(Tool):
         self._seconds = seconds
 
     @property
-    def given(self) -> bool:
+    def has_answer(self) -> bool:
         """Whether a valid answer has been given."""
         return bool(self._answers)
 
@@ -136,7 +136,7 @@ def _in_newest_draft(schema: JsonSchema) -> Any:
     return without_dead_references(modern, modern)
 
 
-def _stands_alone(schema: Any) -> bool:
+def _is_self_contained(schema: Any) -> bool:
     """Whether the API takes the schema as a tool's input: an object, no choice at its root, plain names."""
     if not isinstance(schema, dict) or schema.get("type") != "object":
         return False
@@ -175,7 +175,7 @@ class AgentComplete(Tool):
 
     def __init__(self, agent_id: str) -> None:
         self._agent_id = agent_id
-        self.given = False
+        self.has_answer = False
         self.summary = ""
         self.payload: str | None = None
 
@@ -219,7 +219,7 @@ class AgentComplete(Tool):
             check_summary(summary)
         except BadArgument as error:
             return ToolResult.failure(error.sentence)
-        self.given, self.summary, self.payload = True, summary, payload
+        self.has_answer, self.summary, self.payload = True, summary, payload
         return ToolResult.of_text("The contract is complete.")
 
 

@@ -170,38 +170,38 @@ class TextFile:
         return (_BOM if self.bom else b"") + text.encode()
 
 
-def read_file(place: PathInside) -> bytes:
+def read_file(target: PathInside) -> bytes:
     """Return the content of a regular file.
 
     Raises:
         BadArgument: it is missing, too large, or nothing that has a content.
         OSError: the system refused.
     """
-    status = place.status()
+    status = target.status()
     if status is None:
-        raise BadArgument(f"There is no file {place.shown}: check the path.")
-    _refuse_special(place, status)  # before it is opened: opening a device can do things
-    descriptor = place.open(os.O_RDONLY)
+        raise BadArgument(f"There is no file {target.shown}: check the path.")
+    _refuse_special(target, status)  # before it is opened: opening a device can do things
+    descriptor = target.open(os.O_RDONLY)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
-        _refuse_special(place, status)
+        _refuse_special(target, status)
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise BadArgument(
-            f"{place.shown} is larger than {MOST_BYTES >> 20} MiB ({status.st_size:,} bytes), "
+            f"{target.shown} is larger than {MOST_BYTES >> 20} MiB ({status.st_size:,} bytes), "
             "too large for this tool: search it with grep, or use the shell."
         )
     return data
 
 
-def as_text(place: PathInside, data: bytes) -> TextFile:
+def as_text(target: PathInside, data: bytes) -> TextFile:
     """Return the text in `data`; bytes that are not UTF-8 become U+FFFD.
 
     Raises:
         BadArgument: it is binary (it holds a NUL).
     """
     if b"\0" in data:
-        raise BadArgument(f"{place.shown} is a binary file, which this tool does not show or edit.")
+        raise BadArgument(f"{target.shown} is a binary file, which this tool does not show or edit.")
     bom = data.startswith(_BOM)
     body = data[len(_BOM) :] if bom else data
     try:
@@ -210,8 +210,8 @@ def as_text(place: PathInside, data: bytes) -> TextFile:
         return TextFile(body.decode("utf-8", "replace"), bom, faithful=False)
 
 
-def write_file(place: PathInside, data: bytes) -> bool:
-    """Give `place` the content `data` at once for every reader; an existing file keeps mode and owner.
+def write_file(target: PathInside, data: bytes) -> bool:
+    """Give `target` the content `data` at once for every reader; an existing file keeps mode and owner.
 
     As with write(2), it is not setuid or setgid any more. Another name of an existing file (a hard link)
     keeps the old content, so nothing outside the working directory is changed through one.
@@ -222,18 +222,18 @@ def write_file(place: PathInside, data: bytes) -> bool:
         BadArgument: something that is not a regular file is there.
         OSError: the system refused; the former content is whole.
     """
-    before = place.status()
-    if place.name == "." or (before is not None and not stat.S_ISREG(before.st_mode)):
+    before = target.status()
+    if target.name == "." or (before is not None and not stat.S_ISREG(before.st_mode)):
         what = kind_of(before.st_mode) if before else "a directory"
-        raise BadArgument(f"{place.shown} is {what}: give the path of a file.")
+        raise BadArgument(f"{target.shown} is {what}: give the path of a file.")
     name = f".{secrets.token_hex(8)}.tmp"
-    temporary = PathInside(place.directory, name, (*place.parts[:-1], name))
+    temporary = PathInside(target.directory, name, (*target.parts[:-1], name))
     try:
         _write(temporary, data, before)
-        os.rename(name, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+        os.rename(name, target.name, src_dir_fd=target.directory, dst_dir_fd=target.directory)
     except BaseException:
         with suppress(OSError):
-            os.unlink(name, dir_fd=place.directory)
+            os.unlink(name, dir_fd=target.directory)
         raise
     return before is None
 
@@ -250,10 +250,10 @@ def _write(temporary: PathInside, data: bytes, like: os.stat_result | None) -> N
         os.fsync(descriptor)
 
 
-def _refuse_special(place: PathInside, status: os.stat_result) -> None:
+def _refuse_special(target: PathInside, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise BadArgument(
-            f"{place.shown} is {kind_of(status.st_mode)}, not a regular file: use another path."
+            f"{target.shown} is {kind_of(status.st_mode)}, not a regular file: use another path."
         )
 
 
@@ -280,14 +280,14 @@ _LEVELS = 2
 _NOT_ENTERED = frozenset({"node_modules", "__pycache__"})
 
 
-def list_directory(place: PathInside) -> str:
-    """Return the entries of `place` and of its directories, hidden ones left out, links not followed."""
+def list_directory(target: PathInside) -> str:
+    """Return the entries of `target` and of its directories, hidden ones left out, links not followed."""
     lines: list[str] = []
-    with held_open(place.open_directory()) as descriptor:
-        _list(descriptor, "/".join(place.parts), _LEVELS, lines)
-    head = f"{place.shown}/ holds, two levels deep and without hidden entries:"
+    with held_open(target.open_directory()) as descriptor:
+        _list(descriptor, "/".join(target.parts), _LEVELS, lines)
+    head = f"{target.shown}/ holds, two levels deep and without hidden entries:"
     if not lines:
-        return f"{place.shown}/ is empty, but for hidden entries perhaps."
+        return f"{target.shown}/ is empty, but for hidden entries perhaps."
     if len(lines) > _MOST_ENTRIES:
         return "\n".join([head, *lines[:_MOST_ENTRIES], "[... and more: view a directory below]"])
     return "\n".join([head, *lines])
@@ -413,22 +413,22 @@ class EditorTool(Tool):
             )
 
     def _view(self, wanted: _EditorArguments) -> ToolResult:
-        with self._workspace.place(wanted.path) as place:
-            status = place.status()
+        with self._workspace.find(wanted.path) as target:
+            status = target.status()
             if status is not None and stat.S_ISDIR(status.st_mode):
-                return ToolResult.of_text(list_directory(place))
-            data = read_file(place)
+                return ToolResult.of_text(list_directory(target))
+            data = read_file(target)
             if media_type(data):
-                return ToolResult([image_block(place.shown, data)])
-            return ToolResult.of_text(_shown_text(place, as_text(place, data), wanted.view_range))
+                return ToolResult([image_block(target.shown, data)])
+            return ToolResult.of_text(_shown_text(target, as_text(target, data), wanted.view_range))
 
     def _create(self, wanted: _EditorArguments) -> ToolResult:
         text = _needed(wanted, "file_text")
-        with self._workspace.place(wanted.path, writing=True, make_parents=True) as place:
-            is_new = write_file(place, text.encode())
+        with self._workspace.find(wanted.path, writing=True, make_parents=True) as target:
+            is_new = write_file(target, text.encode())
             lines = len(lines_of(text))
             done = "was created" if is_new else "was overwritten"
-            return ToolResult.of_text(f"{place.shown} {done} ({lines} line{'' if lines == 1 else 's'}).")
+            return ToolResult.of_text(f"{target.shown} {done} ({lines} line{'' if lines == 1 else 's'}).")
 
     def _replace(self, wanted: _EditorArguments) -> ToolResult:
         old, new = _needed(wanted, "old_str"), wanted.new_str or ""
@@ -444,16 +444,16 @@ class EditorTool(Tool):
         return self._change(wanted, lambda name, before: insert_after(name, before, line, text))
 
     def _change(self, wanted: _EditorArguments, edit: Callable[[str, str], Edited]) -> ToolResult:
-        with self._workspace.place(wanted.path, writing=True) as place:
-            file = as_text(place, read_file(place))
+        with self._workspace.find(wanted.path, writing=True) as target:
+            file = as_text(target, read_file(target))
             if not file.faithful:
                 raise BadArgument(
-                    f"{place.shown} is not UTF-8, so an edit would damage it: convert it first, "
+                    f"{target.shown} is not UTF-8, so an edit would damage it: convert it first, "
                     "or edit it with a program that knows its encoding."
                 )
-            edited = edit(place.shown, file.text)
-            write_file(place, file.encoded(edited.text))
-            done = f"{place.shown} was edited."
+            edited = edit(target.shown, file.text)
+            write_file(target, file.encoded(edited.text))
+            done = f"{target.shown} was edited."
             return ToolResult.of_text(f"{done}\n{excerpt(edited)}" if self._may_view else done)
 
 
@@ -472,25 +472,25 @@ def _needed(wanted: _EditorArguments, name: str) -> str:
     return value
 
 
-def _shown_text(place: PathInside, file: TextFile, wanted: list[int] | None) -> str:
+def _shown_text(target: PathInside, file: TextFile, wanted: list[int] | None) -> str:
     lines = lines_of(file.text)
-    first, last = _range(place, len(lines), wanted)
+    first, last = _range(target, len(lines), wanted)
     if not lines:
-        return f"({place.shown} is empty)"
-    text = view(place.shown, lines, first, last)
+        return f"({target.shown} is empty)"
+    text = view(target.shown, lines, first, last)
     if file.faithful:
         return text
-    return f"{text}\n[{place.shown} is not UTF-8: what could not be read is shown as \ufffd]"
+    return f"{text}\n[{target.shown} is not UTF-8: what could not be read is shown as \ufffd]"
 
 
-def _range(place: PathInside, count: int, wanted: list[int] | None) -> tuple[int, int]:
+def _range(target: PathInside, count: int, wanted: list[int] | None) -> tuple[int, int]:
     if wanted is None:
         return 1, count
     if len(wanted) != 2:
         raise BadArgument("`view_range` must be two line numbers, such as [1, 50]; -1 as second is the end.")
     first, last = wanted
     if not 1 <= first <= max(count, 1):
-        raise BadArgument(f"`view_range` starts at line {first}, but {place.shown} has {count} lines.")
+        raise BadArgument(f"`view_range` starts at line {first}, but {target.shown} has {count} lines.")
     if last != -1 and last < first:
         raise BadArgument(f"`view_range` ends at line {last}, before its start: give {first} or more, or -1.")
     return first, count if last == -1 else min(last, count)

@@ -60,36 +60,36 @@ class SearchScope:
                 or the system refused, here or during the search.
         """
         try:
-            with Workspace(self.cwd).place(path or ".") as place:
-                directory = self._directory(place, files=files)
+            with Workspace(self.cwd).find(path or ".") as inside:
+                directory = self._directory(inside, files=files)
                 if directory is None:
-                    yield SearchTarget(self, place.directory, place.parts[:-1], place)
+                    yield SearchTarget(self, inside.directory, inside.parts[:-1], inside)
                     return
                 with held_open(directory):
-                    yield SearchTarget(self, directory, place.parts)
+                    yield SearchTarget(self, directory, inside.parts)
         except OSError as error:
             raise BadArgument(
                 f"{shorten(path or '.')} could not be searched ({error.strerror or error}): use another path."
             ) from error
 
-    def _directory(self, place: PathInside, *, files: bool) -> int | None:
+    def _directory(self, inside: PathInside, *, files: bool) -> int | None:
         """Open the directory to search; None for a file. Raises BadArgument."""
-        if any(self.holds_runs(place.parts[:depth]) for depth in range(len(place.parts) + 1)):
+        if any(self.holds_runs(inside.parts[:depth]) for depth in range(len(inside.parts) + 1)):
             raise BadArgument(
-                f"{shorten(place.shown)} holds the runs of the server, which are not searched: "
+                f"{shorten(inside.shown)} holds the runs of the server, which are not searched: "
                 "use another path."
             )
-        status = place.status()
+        status = inside.status()
         if status is None:
-            raise BadArgument(f"There is nothing at {place.shown}: check the path.")
+            raise BadArgument(f"There is nothing at {inside.shown}: check the path.")
         if stat.S_ISDIR(status.st_mode):
-            return place.open_directory()
+            return inside.open_directory()
         if not stat.S_ISREG(status.st_mode):
             raise BadArgument(
-                f"{place.shown} is {kind_of(status.st_mode)}, not to be searched: use another path."
+                f"{inside.shown} is {kind_of(status.st_mode)}, not to be searched: use another path."
             )
         if not files:
-            raise BadArgument(f"{place.shown} is a file: give the path of a directory.")
+            raise BadArgument(f"{inside.shown} is a file: give the path of a directory.")
         return None
 
     def holds_runs(self, parts: tuple[str, ...]) -> bool:

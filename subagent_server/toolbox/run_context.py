@@ -66,10 +66,10 @@ class RunContext(Protocol):
             SubagentError: it cannot be written.
         """
 
-    def model_call(self, spent: Usage, besides: Decimal = Decimal(0)) -> AbstractAsyncContextManager[None]:
+    def model_call(self, spent: Usage, extra: Decimal = Decimal(0)) -> AbstractAsyncContextManager[None]:
         """Mark a model call, its `usage` event included: working time that a stop lets end within the grace.
 
-        `spent` is what the run has used so far. `besides` is what the call may cost besides its tokens, in
+        `spent` is what the run has used so far. `extra` is what the call may cost besides its tokens, in
         USD. Entering waits while calls of other runs may need the rest of
         a budget.
 
@@ -223,8 +223,8 @@ class Permissions:
             self._allowed.add(tool)
         if answer == FOR_THIS_RUN or answer in _YES:
             return Permission(allowed=True)
-        told = "" if answer == NO else f" They said: {reply.answer.strip()}"
-        return self._denied(tool, f"The parent did not allow it.{told}")
+        reason = "" if answer == NO else f" They said: {reply.answer.strip()}"
+        return self._denied(tool, f"The parent did not allow it.{reason}")
 
     def _denied(self, tool: str, reason: str) -> Permission:
         self._run.record("warning", message=f"{visible(tool[:_LONGEST_NAME])} was denied. {reason}")

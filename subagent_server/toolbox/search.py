@@ -566,7 +566,7 @@ def _entries(target: SearchTarget, patterns: Sequence[PathPattern]) -> dict[str,
 
 
 def _is_empty(target: SearchTarget, name: str) -> bool:
-    place = PathInside(target.descriptor, name, ())
-    with suppress(OSError), held_open(place.open_directory()) as inner, os.scandir(inner) as entries:
+    directory = PathInside(target.descriptor, name, ())
+    with suppress(OSError), held_open(directory.open_directory()) as inner, os.scandir(inner) as entries:
         return next(entries, None) is None
     return False

@@ -138,7 +138,7 @@ class Shell:
         self._is_checked = box is None
         self._bounding: subprocess.Popen[bytes] | None = None
         self._status = status
-        self._heard = _StatusLines(token)
+        self._statuses = _StatusLines(token)
         self._commands = process.stdin.fileno() if process.stdin else -1
         for descriptor in (self._status, self._commands):
             os.set_blocking(descriptor, False)
@@ -211,7 +211,7 @@ class Shell:
         if started.reason is not Reason.DONE:
             return started
         self._collect_bounding()
-        self._heard.expect()
+        self._statuses.expect()
         return self._wait(command.encode() + b"\0", seconds, cancel)
 
     def get_ready(self, cancel: int) -> Ending:
@@ -221,7 +221,7 @@ class Shell:
             BoxRefused: bubblewrap could not make the box, or it is not as asked for.
         """
         started = Ending(Reason.DONE)
-        if not self._heard.complete:
+        if not self._statuses.complete:
             started = self._wait(b"", _START_SECONDS, cancel)
         if self._box is None or self._is_checked or started.reason is Reason.INTERRUPTED:
             return started
@@ -255,10 +255,10 @@ class Shell:
                 unsent = self._send(unsent)
                 if not unsent:
                     poller.unregister(self._commands)
-            if self._status in ready and not self._heard.read(self._status):
+            if self._status in ready and not self._statuses.read(self._status):
                 poller.unregister(self._status)
-            if self._heard.complete:
-                return Ending(Reason.DONE, self._heard.exit_code)
+            if self._statuses.complete:
+                return Ending(Reason.DONE, self._statuses.exit_code)
             if self._ended in ready:
                 return Ending(Reason.DIED)
         return Ending(Reason.TIMED_OUT)

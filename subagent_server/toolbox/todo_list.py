@@ -100,7 +100,7 @@ class TodoList:
                 f"The list has {MOST_TODOS} entries, the most it takes: complete or delete some."
             )
         entry = {"content": asked.subject, "status": "pending"}
-        number = self._add(entry | _given(description=asked.description, activeForm=asked.active_form))
+        number = self._add(entry | _known(description=asked.description, activeForm=asked.active_form))
         self._note()
         return f"Created task {number}.\n{self.text()}"
 
@@ -110,7 +110,7 @@ class TodoList:
         if asked.status == "deleted":
             del self.entries[asked.task_id]
         else:
-            entry |= _given(
+            entry |= _known(
                 content=asked.subject,
                 status=asked.status,
                 description=asked.description,
@@ -177,7 +177,7 @@ def todo_tools(names: Collection[str], record: Recorder, kept: Sequence[Any] = (
             "todo_write",
             "Keep the list of what is to do in this task: give the whole list, which replaces the old one.",
             _TodoArguments,
-            lambda given: todos.replace(given.todos),
+            lambda arguments: todos.replace(arguments.todos),
         ),
         TodoTool(
             "task_create",
@@ -197,5 +197,5 @@ def todo_tools(names: Collection[str], record: Recorder, kept: Sequence[Any] = (
     return [tool for tool in every if tool.name in names]
 
 
-def _given(**facts: Any) -> dict[str, Any]:
+def _known(**facts: Any) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}

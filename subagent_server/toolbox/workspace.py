@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from subagent_server.run.confined_path import PathInside, Reached, inside
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.run.executed_files import GIT, Executed, executed_by, is_lifted
-from subagent_server.sandbox.git_places import OF_A_REPOSITORY, makes_repository
+from subagent_server.sandbox.git_files import OF_A_REPOSITORY, makes_repository
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Workspace:
     read_only: Sequence[Path] = ()
     lifted: Sequence[str] = ()
 
-    def place(
+    def find(
         self, path: str, *, writing: bool = False, make_parents: bool = False
     ) -> AbstractContextManager[PathInside]:
         """Find `path`, relative to the root or absolute inside it; it need not exist, its directory must.

@@ -188,12 +188,12 @@ def _done() -> Schema:
 
 
 async def _reply(context: ToolContext, call: Call) -> Answer:
-    given, message_id = call.arguments, call.get("messageId")
+    arguments, message_id = call.arguments, call.get("messageId")
     observed = await asyncio.to_thread(
-        reply, context.service, given["runId"], given["answer"], message_id, caller=context.caller
+        reply, context.service, arguments["runId"], arguments["answer"], message_id, caller=context.caller
     )
     view = await context.view_after_wait(observed, call)
-    message = f"The answer is recorded{masked_note(observed.meta, given['answer'])}."
+    message = f"The answer is recorded{masked_note(observed.meta, arguments['answer'])}."
     return {"success": True, "message": message, "updatedMetadata": view.to_wire()}
 
 
@@ -364,9 +364,9 @@ MAX_DESCRIPTION_CHARACTERS = 1_000
 
 
 async def _run_agent(context: ToolContext, call: Call) -> Answer:
-    offered = await asyncio.to_thread(context.offer.now)
-    name, given = offered.named(call.arguments.pop("agent")).name, call.arguments.pop("arguments", None)
-    return await run_agent(name, context, call, given)
+    offered = await asyncio.to_thread(context.agents.now)
+    name, arguments = offered.named(call.arguments.pop("agent")).name, call.arguments.pop("arguments", None)
+    return await run_agent(name, context, call, arguments)
 
 
 RUN_AGENT = ToolSpec(
@@ -387,7 +387,7 @@ RUN_AGENT = ToolSpec(
 
 
 async def _list_agents(context: ToolContext, call: Call) -> Answer:
-    offered = await asyncio.to_thread(context.offer.now)
+    offered = await asyncio.to_thread(context.agents.now)
     agents = await asyncio.to_thread(offered.matching, call.get("query", ""))
     digest = digest_of([agent.name for agent in agents])
     page, next_cursor = page_of(agents, digest, PAGE_AGENTS, call.get("cursor"))

@@ -79,14 +79,14 @@ MAX_FAULT_CHARACTERS = 300
 class Call:
     """A tool call: its arguments, the longest wait in seconds, and the means of reporting the wait.
 
-    `progress` gets the seconds waited so far and the ids of the awaited runs. `beside` is entered with these
+    `progress` gets the seconds waited so far and the ids of the awaited runs. `sending` is entered with these
     ids, and left when the wait is over. `client` is the client's name.
     """
 
     arguments: Arguments
     longest_wait: float
     progress: Callable[[float, Collection[str]], Awaitable[None]] | None = None
-    beside: Callable[[Collection[str]], AbstractAsyncContextManager[None]] | None = None
+    sending: Callable[[Collection[str]], AbstractAsyncContextManager[None]] | None = None
     client: str | None = None
     http_url: str | None = None
     """The address under which the client reaches this server by HTTP, with a slash at its end."""
@@ -114,7 +114,7 @@ class Call:
 
     def waiting_for(self, run_ids: Collection[str]) -> AbstractAsyncContextManager[None]:
         """Return the context in which the call waits for these runs."""
-        return nullcontext() if self.beside is None else self.beside(run_ids)
+        return nullcontext() if self.sending is None else self.sending(run_ids)
 
 
 def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
@@ -301,7 +301,7 @@ class ToolContext:
     service: Service
     changes: Changes
     caller: Caller
-    offer: AgentsOfCaller
+    agents: AgentsOfCaller
     shown: ShownRuns = field(default_factory=ShownRuns)
     asked: set[tuple[str, str]] = field(default_factory=set)
     """The questions asked here, by run and message: a program without a token is an asker by them alone."""

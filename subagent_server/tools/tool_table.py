@@ -331,7 +331,7 @@ class ToolTables:
     """The tables of callers that share an offer: one for all that have the same generic tools."""
 
     def __init__(self, service: Service, caller: Caller) -> None:
-        self.offer = AgentsOfCaller(service, caller)
+        self.agents = AgentsOfCaller(service, caller)
         self._budget = service.settings.tools_budget
         self._tables: dict[tuple[str, ...], ToolTable] = {}
         self._making = threading.Lock()
@@ -343,7 +343,7 @@ class ToolTables:
         """
         names = tuple(tool.name for tool in generic)
         with self._making:
-            offered = self.offer.now()
+            offered = self.agents.now()
             table = self._tables.get(names)
             if table is None or table.offered is not offered:
                 self._tables[names] = table = table_of(offered, generic, self._budget)
@@ -392,7 +392,7 @@ class ToolDispatcher:
         self.generic = tuple(generic)
         self._by_name = {tool.name: tool for tool in generic}
         self._tables = tables or ToolTables(service, caller)
-        self._context = ToolContext(service, changes, caller, self._tables.offer)
+        self._context = ToolContext(service, changes, caller, self._tables.agents)
         self.kept_table: ToolTable | None = None
         """The table that was returned last."""
 

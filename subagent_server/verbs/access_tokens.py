@@ -126,8 +126,8 @@ class PageAccess:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             yield PrivateDirectory(self._path)
         except OSError as error:
-            place, why = shorten(str(self._path), 200), error.strerror or error
-            raise PageNotUsable(f"{place} cannot be used ({why}): fix that, then try again.") from error
+            path, why = shorten(str(self._path), 200), error.strerror or error
+            raise PageNotUsable(f"{path} cannot be used ({why}): fix that, then try again.") from error
 
 
 def _code_file(code: str, process: Identity) -> str:

@@ -38,17 +38,17 @@ from subagent_server.sandbox.box import find_program
 from subagent_server.sandbox.readable import (
     BoxRefused,
     homes,
-    named_places,
+    named_paths,
     shows_too_much,
     too_much_to_write,
 )
-from subagent_server.sandbox.server_places import (
+from subagent_server.sandbox.server_locations import (
     NotOutside,
-    ServerPlace,
+    ServerLocation,
     asked_by_servers,
     asked_of_box,
+    location_of,
     outside_start,
-    place_of,
 )
 from subagent_server.verbs.inputs import cwd_of_user
 from subagent_server.verbs.live_runs import written_directories
@@ -110,7 +110,7 @@ def _is_missing(command: str, path: str | None, cwd: Path | None) -> bool:
             (cwd or Path()) / command
         ) is None
     searched = path if path is not None else os.defpath
-    is_absolute = all(place.startswith(os.sep) for place in searched.split(os.pathsep))
+    is_absolute = all(location.startswith(os.sep) for location in searched.split(os.pathsep))
     return is_absolute and shutil.which(command, path=searched) is None
 
 
@@ -262,8 +262,8 @@ class AgentChecker:
             "model": unknown_model(ready),
         }
         judged = ready.model_copy(update={"verdict": verdict_of(ready)})
-        told = {key: sentence for key, sentence in missing.items() if sentence is not None}
-        return CheckedAgent(judged, refusals, doubt, cwd, tools, agents, told)
+        notes = {key: sentence for key, sentence in missing.items() if sentence is not None}
+        return CheckedAgent(judged, refusals, doubt, cwd, tools, agents, notes)
 
     def as_shown(self, agent: AgentDefinition) -> AgentDefinition:
         """Return an agent as models may see it.
@@ -350,9 +350,9 @@ class AgentChecker:
             for key, written in asked.items():
                 message = f"{written} cannot be kept: {reason}."
                 yield Refusal(message, key, in_file=works_without_box(agent))
-        places = [] if agent.sandbox == "none" else agent.write_elsewhere
+        locations = [] if agent.sandbox == "none" else agent.write_elsewhere
         own = homes(settings.environment)
-        for path in named_places("sandboxWrite", places, ()):
+        for path in named_paths("sandboxWrite", locations, ()):
             if shows_too_much(path, own):
                 refused = too_much_to_write(path)
                 yield Refusal(f"{refused.reason}. {refused.hint}", "sandboxWrite")
@@ -405,15 +405,15 @@ class AgentChecker:
             return refusal.reason
         return None
 
-    def server_places(self, checked: CheckedAgent) -> dict[str, ServerPlace]:
+    def server_locations(self, checked: CheckedAgent) -> dict[str, ServerLocation]:
         """Return where the stdio servers of an agent work, by name, as far as is known before a start."""
         agent = checked.agent
         no_box = self._no_box_for_servers(agent, checked.cwd)
-        places = {name: place_of(agent, server, no_box) for name, server in agent.mcp_servers.items()}
-        known = {name: place for name, place in places.items() if place is not None}
+        locations = {name: location_of(agent, server, no_box) for name, server in agent.mcp_servers.items()}
+        known = {name: location for name, location in locations.items() if location is not None}
         for name, each in agent.served.items():
             why = f"it is this installation, so its agent is started by {each.agent.tool_name} as any other"
-            known[name] = ServerPlace("runner", "in the run itself", why)
+            known[name] = ServerLocation("runner", "in the run itself", why)
         return known
 
 

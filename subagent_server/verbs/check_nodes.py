@@ -53,36 +53,36 @@ def check_nodes(service: Service) -> Iterator[NodeReport]:
         raise BadArgument("Runs work on this machine: give --launcher slurm or --launcher ssh:HOST, too.")
     service.store.make_root()
     root = service.store.paths.open()
-    place = root.below(f".check-{secrets.token_hex(8)}")
-    place.make_new()
-    lock = locks.open_lock(place.entry("lock"))
+    meeting = root.below(f".check-{secrets.token_hex(8)}")
+    meeting.make_new()
+    lock = locks.open_lock(meeting.entry("lock"))
     locks.lock(lock)
     try:
         directories = [service.settings.cwd, state_directory_of(service.settings.environment)]
         shared = {str(each): _inode(each) for each in directories if each is not None and each.is_dir()}
-        durable.write_new(place.entry("shared"), json.dumps(shared).encode())
-        yield from _asked(launcher, place)
+        durable.write_new(meeting.entry("shared"), json.dumps(shared).encode())
+        yield from _asked(launcher, meeting)
     except NoAnswer as error:
         raise BadArgument(f"The nodes are not known: {error}") from error
     finally:
         launcher.withdraw()
         os.close(lock)
-        remove_tree(root.entry(place.path.name))
+        remove_tree(root.entry(meeting.path.name))
 
 
-def _asked(launcher: RemoteLauncher, place: Directory) -> Iterator[NodeReport]:
+def _asked(launcher: RemoteLauncher, meeting: Directory) -> Iterator[NodeReport]:
     waiting: set[str] = set()
     for node in launcher.nodes():  # names that have been checked, also as those of files
         try:
-            launcher.execute(node, launcher.module("verbs.check_nodes", str(place.path), node))
+            launcher.execute(node, launcher.module("verbs.check_nodes", str(meeting.path), node))
             waiting.add(node)
         except NoAnswer as error:
             yield NodeReport(node, faults=[str(error)])
     deadline = time.monotonic() + ANSWER_SECONDS
     while waiting and time.monotonic() < deadline:
-        for node in [each for each in sorted(waiting) if place.entry(f"{each}.json").exists()]:
+        for node in [each for each in sorted(waiting) if meeting.entry(f"{each}.json").exists()]:
             waiting.remove(node)
-            yield _report(node, durable.read_object(place.entry(f"{node}.json"), RECORD_BYTES))
+            yield _report(node, durable.read_object(meeting.entry(f"{node}.json"), RECORD_BYTES))
         signal.sigtimedwait((), 0.1)
     for node in sorted(waiting):
         why = f"no answer in {ANSWER_SECONDS:g} s: it is down or busy, or does not share the runs root"
@@ -104,22 +104,22 @@ def _report(node: str, answer: dict[str, Any]) -> NodeReport:
 
 def main(directory: str, node: str) -> None:
     """Look at this host, and answer. Raises OSError: the directory is not here."""
-    place = RootPaths(Path(directory).parent).below(Path(directory).name)
-    probe = place.entry(f"{node}.clock")
+    meeting = RootPaths(Path(directory).parent).below(Path(directory).name)
+    probe = meeting.entry(f"{node}.clock")
     probe.touch()
     clock = time.time() - probe.stat().st_mtime
     words = f"{processes.host_name()}: Python {platform.python_version()}, clock {clock:+.1f} s, "
     words += f"sandbox {outlook(os.environ, written_by_live_runs(state_directory_of(os.environ)))}"
-    answer = {"version": __version__, "words": words, "faults": list(_faults(place, clock))}
-    durable.write_durably(place.entry(f"{node}.json"), json.dumps(answer).encode())
+    answer = {"version": __version__, "words": words, "faults": list(_faults(meeting, clock))}
+    durable.write_durably(meeting.entry(f"{node}.json"), json.dumps(answer).encode())
 
 
-def _faults(place: Directory, clock: float) -> Iterator[str]:
+def _faults(meeting: Directory, clock: float) -> Iterator[str]:
     if abs(clock) > 1.0:
         yield f"its clock is {clock:+.1f} s off, and questions expire by it"
-    if not locks.is_held(place.entry("lock")):
+    if not locks.is_held(meeting.entry("lock")):
         yield "it does not see locks of other hosts (`local_lock` of NFS keeps them back)"
-    for path, inode in durable.read_object(place.entry("shared"), RECORD_BYTES).items():
+    for path, inode in durable.read_object(meeting.entry("shared"), RECORD_BYTES).items():
         if _inode(Path(path)) != inode:
             yield f"{path} is not there, or another one: agents that work there, or worktrees, cannot"
 

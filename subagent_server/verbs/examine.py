@@ -182,10 +182,10 @@ def _tree(case: _Case) -> Iterator[str]:
     is_whole = len(below) == len(marks) and not case.run.children.entry(REMOVED_CHILD).exists()
     stated, total = (usage.model_copy(update={"at_least": ()}) for usage in (meta.with_descendants, total))
     if stated != stated.caught_up(total) or (is_whole and stated != total):
-        yield f"its withDescendants is {_figures(stated)}, but its runs sum up to {_figures(total)}"
+        yield f"its withDescendants is {_sums(stated)}, but its runs sum up to {_sums(total)}"
 
 
-def _figures(usage: Usage) -> str:
+def _sums(usage: Usage) -> str:
     return json.dumps({n: v for n, v in usage.model_dump(mode="json", exclude_none=True).items() if v})
 
 

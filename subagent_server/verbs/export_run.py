@@ -141,7 +141,7 @@ def _sample(store: RunStore, meta: RunMeta) -> Record:
     model = str(next((event["model"] for event in events if event.get("model")), "none/unknown"))
     messages = [{"role": "user", "content": request.prompt}, *_messages(events, model)]
     usage, ended = _usage(meta.usage), meta.completed_at or meta.stopped_at
-    said = [message for message in messages if message["role"] == "assistant"]
+    spoken = [message for message in messages if message["role"] == "assistant"]
     sample: Record = {
         "id": meta.run_id,
         "epoch": 1,
@@ -150,7 +150,7 @@ def _sample(store: RunStore, meta: RunMeta) -> Record:
         "messages": messages,
         "output": {
             "model": model,
-            "choices": [{"message": message, "stop_reason": "stop"} for message in said[-1:]],
+            "choices": [{"message": message, "stop_reason": "stop"} for message in spoken[-1:]],
             "usage": usage,
         },
         "metadata": {
@@ -331,21 +331,21 @@ def _spans(store: RunStore, meta: RunMeta, *, with_content: bool) -> Iterator[Sp
     calls: dict[str, Span] = {}
     chat: Span | None = None
     total, before = Usage(), Usage()
-    said: list[Event] = []
+    spoken: list[Event] = []
     for event in events:
         kind, moment = event.get("type"), _time_of(event)
         if kind == "turn":
             if chat is not None:
-                yield _told(chat, before, total, said)
+                yield _with_usage(chat, before, total, spoken)
             facts = {"operation.name": "chat", "conversation.id": meta.run_id, "request.model": model}
-            name, before, said = f"chat {model}" if model else "chat", total, []
+            name, before, spoken = f"chat {model}" if model else "chat", total, []
             chat = _span(meta, f"turn {event.get('turn')}", name, moment, last, _gen_ai(facts), kind=_CLIENT)
         elif kind == "usage" and chat is not None:
             with suppress(ValidationError):  # a journal is data
                 total = Usage.model_validate(event)
             chat["endTimeUnixNano"] = str(moment)
         elif kind == "text" and with_content:
-            said.append({"role": "assistant", "parts": [{"type": "text", "content": event.get("text")}]})
+            spoken.append({"role": "assistant", "parts": [{"type": "text", "content": event.get("text")}]})
         elif kind == "tool_call":
             call_id, tool = str(event.get("toolCallId")), str(event.get("toolName"))
             facts = {"operation.name": "execute_tool", "tool.name": tool, "tool.call.id": call_id}
@@ -359,16 +359,16 @@ def _spans(store: RunStore, meta: RunMeta, *, with_content: bool) -> Iterator[Sp
                 call["attributes"] += _attributes({"gen_ai.tool.call.result": event.get("text")})
             yield _failed(call, "tool_error") if event.get("isError") else call
     if chat is not None:
-        chat = _told(chat, before, total, said)
+        chat = _with_usage(chat, before, total, spoken)
         # Each reply has its usage in the journal: a last call without it has met the end of the run.
         yield chat if total != before or meta.error is None else _failed(chat, meta.error.code)
     yield from (_failed(call, "cancelled") for call in calls.values())
 
 
-def _told(chat: Span, before: Usage, total: Usage, said: list[Event]) -> Span:
+def _with_usage(chat: Span, before: Usage, total: Usage, spoken: list[Event]) -> Span:
     """Return the span of a call with all that was told of it: a program may tell its usage several times."""
     used = {} if total == before else _tokens(total.less(before))
-    chat["attributes"] += _attributes({**used, "gen_ai.output.messages": said or None})
+    chat["attributes"] += _attributes({**used, "gen_ai.output.messages": spoken or None})
     return chat
 
 

@@ -143,25 +143,25 @@ class JournalNews:
 class JournalFollower:
     """Follows the journal of a run from a place on. Used by one thread at a time."""
 
-    def __init__(self, store: RunStore, run_id: str, place: JournalPosition | None = None) -> None:
+    def __init__(self, store: RunStore, run_id: str, position: JournalPosition | None = None) -> None:
         self._run = store.paths.run(run_id)
-        self.place = place or _end(self._run)
+        self.position = position or _end(self._run)
         """How far it has come; without a place to begin at: where the journal ends now."""
 
     def news(self) -> JournalNews:
         """Return the events since the last look; a journal that cannot be read has none."""
         try:
-            start = max(self.place.cursor, self._run.events.stat().st_size - MAX_BYTES)
+            start = max(self.position.cursor, self._run.events.stat().st_size - MAX_BYTES)
             page = durable.read_from(self._run.events, start, _MAX_LINES, max_bytes=MAX_BYTES)
         except OSError:
             return JournalNews([])
-        left_out = start > self.place.cursor
+        left_out = start > self.position.cursor
         lines = page.lines[1:] if left_out else page.lines  # the first of them is cut
         events = [event for line in lines if (event := durable.parse(line)) is not None]
         ends = [event for event in events if event.get("type") == "run_ended"]
-        if self.place.ended:  # an end already reported is left out
+        if self.position.ended:  # an end already reported is left out
             events = [event for event in events if event not in ends]
-        self.place = JournalPosition(page.cursor, self.place.ended or bool(ends))
+        self.position = JournalPosition(page.cursor, self.position.ended or bool(ends))
         return JournalNews(events, left_out)
 
     def ending(self, meta: RunMeta) -> Event | None:
@@ -169,9 +169,9 @@ class JournalFollower:
 
         The state is written before this event, so a reader of the state may be too early for the event.
         """
-        if self.place.ended or meta.ended_at is None:
+        if self.position.ended or meta.ended_at is None:
             return None
-        self.place = JournalPosition(self.place.cursor, ended=True)
+        self.position = JournalPosition(self.position.cursor, ended=True)
         return {"at": timestamp(meta.ended_at), "type": "run_ended", **ending_facts(meta)}
 
 

@@ -50,7 +50,7 @@ def directories_of(service: Service, parent: RunMeta) -> ParentDirectories:
     cwd = Path(recorded if parent.parent_run_id else os.path.realpath(recorded))
     run = service.store.paths.run(parent.run_id)
     own = Path(os.path.realpath(run.directory.parent), run.run_id)
-    kept = [own / place.path.name for place in (run.inputs, run.outputs)]
+    kept = [own / directory.path.name for directory in (run.inputs, run.outputs)]
     return ParentDirectories(parent.run_id, cwd, tuple(kept))
 
 
@@ -80,13 +80,13 @@ def cwd_of_child(service: Service, named: str | None, parent: ParentDirectories)
     asked = str(_absolute(service, named))
     shown = shorten(named or asked, 200)
     try:
-        with inside(parent.cwd, asked) as place:
-            status = place.status()
+        with inside(parent.cwd, asked) as directory:
+            status = directory.status()
             if status is None or not stat.S_ISDIR(status.st_mode):
                 raise BadArgument(f"cwd {shown} is not a directory: name one that exists.")
-            if not all(map(is_text, place.parts)):
+            if not all(map(is_text, directory.parts)):
                 raise BadArgument(f"cwd {shown} has a name that is not UTF-8: name another.")
-            parts = place.parts
+            parts = directory.parts
     except LeadsOutside as error:
         raise BadArgument(
             f"cwd {shown} leads outside {shorten(str(parent.cwd), 200)}, where run {parent.run_id} works and "
@@ -299,9 +299,9 @@ def _opened(path: Path, shown: str, parent: ParentDirectories | None) -> int:
 
 def _opened_inside(path: Path, shown: str, parent: ParentDirectories) -> int:
     for root in (parent.cwd, *parent.kept):
-        with suppress(LeadsOutside, FileNotFoundError), inside(root, str(path)) as place:
-            _check_regular(place.status(), path, shown)
-            return place.open(os.O_RDONLY)
+        with suppress(LeadsOutside, FileNotFoundError), inside(root, str(path)) as directory:
+            _check_regular(directory.status(), path, shown)
+            return directory.open(os.O_RDONLY)
     raise BadArgument(
         f"Input {shown} leads outside {shorten(str(parent.cwd), 200)}, where run {parent.run_id} works, and "
         "is not in its inputs/ or outputs/ either: give a file of these."

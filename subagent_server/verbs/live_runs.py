@@ -24,7 +24,7 @@ from subagent_server.settings import Settings
 
 _FILE, _LOCK, _NEW = "live-runs.json", "live-runs.lock", "live-runs.new"
 _MOST_BYTES = 4 << 20
-_MOST_PLACES = 64
+_MOST_PATHS = 64
 _MOST_ROOTS = 200
 
 
@@ -47,9 +47,9 @@ class LiveRun:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of the file."""
-        places = {"agents": self.agents, "writes": self.writes, "hides": self.hides}
+        lists = {"agents": self.agents, "writes": self.writes, "hides": self.hides}
         return {"worker": self.worker.to_json(), "root": str(self.root)} | {
-            name: [str(path) for path in paths][:_MOST_PLACES] for name, paths in places.items()
+            name: [str(path) for path in paths][:_MOST_PATHS] for name, paths in lists.items()
         }
 
     @classmethod
@@ -129,7 +129,7 @@ def written_directories(settings: Settings) -> list[Path]:
 
 def written_by_live_runs(state_directory: Path | None) -> list[Path]:
     """Return where programs in boxes of live runs write."""
-    return [place for run in live_runs(state_directory) for place in run.writes]
+    return [path for run in live_runs(state_directory) for path in run.writes]
 
 
 def _noted(directory: PrivateDirectory) -> list[LiveRun]:

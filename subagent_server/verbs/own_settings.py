@@ -78,8 +78,8 @@ def _commands(settings: Settings, content: bytes) -> dict[str, list[str]]:
     if not isinstance(hooks, dict) or not set(hooks) <= set(EVENTS):
         raise ValueError(f"it must be an object with {' and '.join(EVENTS)}")
     commands: dict[str, list[str]] = {}
-    for event, given in hooks.items():
-        words = shlex.split(given) if isinstance(given, str) else given
+    for event, value in hooks.items():
+        words = shlex.split(value) if isinstance(value, str) else value
         if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
             raise ValueError(f"{event} must be a command: a text, or a list of its words")
         try:

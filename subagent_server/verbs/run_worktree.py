@@ -81,29 +81,29 @@ def new_worktree(service: Service, agent: AgentDefinition, cwd: Path, run_id: st
     if settings.state_directory is None:
         raise NoWorktree("isolation: worktree cannot be kept, because it needs a home directory: set HOME.")
     real = Path(os.path.realpath(cwd))
-    places = Path(os.path.realpath(settings.state_directory)) / "worktrees"
+    root = Path(os.path.realpath(settings.state_directory)) / "worktrees"
     names = {
-        "path": str(places / run_id),
+        "path": str(root / run_id),
         "branch": f"{BRANCHES}/{agent.tool_name.removeprefix('run_')}-{run_id.rpartition('-')[2]}",
     }
-    if real.is_relative_to(places):
-        return _worktree_of_worktree(service.store, real, places, names)
+    if real.is_relative_to(root):
+        return _worktree_of_worktree(service.store, real, root, names)
     written = written_by_live_runs(settings.state_directory)
     found = find_repository(settings.environment, real, written=written)
-    if places.is_relative_to(found.top):
+    if root.is_relative_to(found.top):
         raise NoWorktree(
-            f"isolation: worktree cannot be kept, because worktrees are made in {places}, which lies "
+            f"isolation: worktree cannot be kept, because worktrees are made in {root}, which lies "
             f"in the repository {found.top} itself: set XDG_STATE_HOME to another place."
         )
     common, prefix = str(found.common), found.prefix
     return Worktree(**names, base=found.head, origin=str(found.top), prefix=prefix, repository=common)
 
 
-def _worktree_of_worktree(store: RunStore, real: Path, places: Path, names: dict[str, str]) -> Worktree:
+def _worktree_of_worktree(store: RunStore, real: Path, root: Path, names: dict[str, str]) -> Worktree:
     """Return the worktree of a run that begins where another run is: in the worktree of that one."""
-    owner, *parts = real.relative_to(places).parts or ("",)
+    owner, *parts = real.relative_to(root).parts or ("",)
     above, state = worktree_of(store, owner)
-    if above is None or state is None or above.path != str(places / owner):
+    if above is None or state is None or above.path != str(root / owner):
         raise NoWorktree(
             f"isolation: worktree cannot be kept in {real}, which is no worktree of a run of this root."
         )

@@ -20,7 +20,7 @@ from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, SubagentError, shorten
 from subagent_server.run.processes import now
 from subagent_server.run.records import (
-    UNTOLD,
+    UNKNOWN_USAGE,
     Failure,
     FlowOptions,
     LaunchInfo,
@@ -122,19 +122,19 @@ def with_arguments(agent: AgentDefinition, order: StartOrder) -> StartOrder:
                 f"Agent {agent.name} is no flow: it takes a prompt, and no arguments ({names})."
             )
         return order
-    given = dict(order.arguments or {})
+    values = dict(order.arguments or {})
     if not isinstance(agent.input_schema, dict):  # the fault of its file is why its run will be refused
-        return replace(order, prompt=json.dumps(given))  # a continuation of that run needs them
+        return replace(order, prompt=json.dumps(values))  # a continuation of that run needs them
     parameters = cast("dict[str, Any]", agent.input_schema["properties"])
     if order.prompt.strip():
-        given = (
-            {"prompt": order.prompt} | given if "prompt" in parameters else _as_object(order.prompt) | given
+        values = (
+            {"prompt": order.prompt} | values if "prompt" in parameters else _as_object(order.prompt) | values
         )
-    problem = first_fault(given, agent.input_schema)
+    problem = first_fault(values, agent.input_schema)
     if problem is not None:
         names = ", ".join(parameters) or "none"
         raise BadArgument(f"The arguments of {agent.name} do not fit: {problem}. It takes: {names}.")
-    return replace(order, prompt=json.dumps(given, ensure_ascii=False, sort_keys=True))
+    return replace(order, prompt=json.dumps(values, ensure_ascii=False, sort_keys=True))
 
 
 def _as_object(text: str) -> dict[str, Any]:
@@ -323,7 +323,7 @@ def _first_state(
     worktree: Worktree | None,
 ) -> RunMeta:
     # a program need not say what it uses: an unknown figure is not 0
-    usage = Usage() if request.agent.get("runner", "messages") in ("messages", "flow") else UNTOLD
+    usage = Usage() if request.agent.get("runner", "messages") in ("messages", "flow") else UNKNOWN_USAGE
     # a run that a run on a node starts there is read from elsewhere as that one is
     is_read_elsewhere = service.launcher.kind != "local" or processes.NODE in os.environ
     return RunMeta(

@@ -89,10 +89,10 @@ _USUAL_SERVER = ServerDefinition().model_dump(mode="json")
 def pins_of_agent(agent: AgentDefinition, project: Path) -> Pins:
     """Return the pins of an agent that comes with the directory `project`."""
     narrow = AgentDefinition(**{field: getattr(agent, field) for field in _PINNED})
-    places = dict(_places_outside(agent, project))
+    paths = dict(_paths_outside(agent, project))
     return _pinned(
-        {**dict(_values(narrow.model_dump(mode="json"))), **places},
-        {**dict(_values(redact(narrow))), **places},
+        {**dict(_values(narrow.model_dump(mode="json"))), **paths},
+        {**dict(_values(redact(narrow))), **paths},
     )
 
 
@@ -156,7 +156,7 @@ def _server_values(server: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         yield from ((f"{group}.{name}", value) for name, value in server[group].items())
 
 
-def _places_outside(agent: AgentDefinition, project: Path) -> Iterator[tuple[str, object]]:
+def _paths_outside(agent: AgentDefinition, project: Path) -> Iterator[tuple[str, object]]:
     """Yield the places of an agent that do not lie in the project, links resolved."""
     top = os.path.realpath(project)
     for key, path in agent.read_from.items():
@@ -165,9 +165,9 @@ def _places_outside(agent: AgentDefinition, project: Path) -> Iterator[tuple[str
     if agent.source is not None and not (real := Path(os.path.realpath(agent.source))).is_relative_to(top):
         yield "file", str(real)
     if agent.cwd is not None:
-        place = _directory(agent.cwd, project)
-        if place is None or not place.is_relative_to(top):
-            yield "cwd", agent.cwd if place is None else str(place)
+        directory = _directory(agent.cwd, project)
+        if directory is None or not directory.is_relative_to(top):
+            yield "cwd", agent.cwd if directory is None else str(directory)
 
 
 def _directory(text: str, project: Path) -> Path | None:
@@ -467,7 +467,7 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
     if (trouble := trusted.trouble or _brought_along(settings, project)) is not None:
         raise BadArgument(trouble)
     agents = discover(
-        [place for name in DEFAULT_AGENT_DIRECTORIES if (place := project / name).is_dir()]
+        [path for name in DEFAULT_AGENT_DIRECTORIES if (path := project / name).is_dir()]
     ).agents
     servers = usable_servers(project / PROJECT_FILE)
     pins: dict[str, Pins] = {
@@ -509,10 +509,10 @@ def _too_much(project: Path, pins: dict[str, Pins], files: dict[str, Path]) -> s
     """Return the sentence that names the largest value of all."""
     sizes = [(len(pin.shown), key, what) for what, each in pins.items() for key, pin in each.items()]
     size, key, what = max(sizes, default=(0, "description", "its agents"))
-    place = shown(files.get(what, project / PROJECT_FILE)) if not what.startswith("evaluation") else what
+    where = shown(files.get(what, project / PROJECT_FILE)) if not what.startswith("evaluation") else what
     return (
         f"There is more to trust in {shown(project)} than a question can show whole; the largest is "
-        f"{shorten(key)} of {shorten(what)}, with {size:,} characters: look at {place}, then "
+        f"{shorten(key)} of {shorten(what)}, with {size:,} characters: look at {where}, then "
         f"`subagent trust --yes {shlex.quote(shown(project))}` trusts it."
     )
 

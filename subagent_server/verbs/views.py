@@ -81,8 +81,8 @@ class NextCalls:
         call, words = _STEPS[step]
         facts = {"run": run_id, "message": message_id, "wait": self._wait}
         if self._command is not None:
-            said = [word.format(**facts) for word in words]
-            return f"`{self._command(*said, *([] if prompt is None else [prompt]))}`"
+            filled = [word.format(**facts) for word in words]
+            return f"`{self._command(*filled, *([] if prompt is None else [prompt]))}`"
         call = call.format(**facts)
         return call if prompt is None else f'{call[:-1]}, prompt="{prompt}")'
 

@@ -15,7 +15,7 @@ from mcp_types import Tool as ListedTool
 
 from subagent_server.run.agent_definition import ServedAgent
 from subagent_server.run.errors import SubagentError
-from subagent_server.sandbox.server_places import Builder, ServerStarts
+from subagent_server.sandbox.server_locations import Builder, ServerStarts
 from subagent_server.settings import state_directory_of
 from subagent_server.toolbox.mcp.mcp_tools import Servers, ToolChoice, connect
 from subagent_server.toolbox.mcp.server_connection import (

@@ -312,7 +312,7 @@ def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, sandbox: 
         inputs=copied_inputs(run.paths),
         continues=request.continues_run_id,
         by_contract=agent.by_contract,
-        place="\n".join(filter(None, (sandbox.words, worktree_text(run.meta().worktree)))),
+        location="\n".join(filter(None, (sandbox.words, worktree_text(run.meta().worktree)))),
     )
 
 

@@ -36,9 +36,9 @@ def read_previous_runs(store: RunStore, run_id: str) -> list[PreviousRun]:
         try:
             found.append(_previous_run(store, meta))
         except OSError as error:
-            place = store.paths.run(named).directory
+            directory = store.paths.run(named).directory
             raise UnreadableMeta(
-                named, Path(error.filename or place), error.strerror or str(error)
+                named, Path(error.filename or directory), error.strerror or str(error)
             ) from error
         named = None if found[-1].messages else store.read_request(named).continues_run_id
     return found[::-1]

@@ -90,11 +90,11 @@ def protected_paths(
     agents, installation = [_real(str(path)) for path in named], _installation()
     own = [agent, *(each.agent for each in agent.served.values())]
     files = [_real(str(each.source)) for each in own if each.source is not None]
-    inside = next((place for place in installation if cwd.is_relative_to(place)), None)
-    inside = inside or next((place for place in agents if place in cwd.parents), None)
+    inside = next((each for each in installation if cwd.is_relative_to(each)), None)
+    inside = inside or next((each for each in agents if each in cwd.parents), None)
     configuration, state = _own_directories(environment, cwd)
     ours = [*configuration, *state]
-    inside = inside or next((place for place in ours if cwd.is_relative_to(place)), None)
+    inside = inside or next((each for each in ours if cwd.is_relative_to(each)), None)
     if inside is not None and agent.sandbox != "none":
         raise RunRefused(
             "config",
@@ -109,16 +109,16 @@ def protected_paths(
         in_box = [] if shows_too_much(cwd, homes(environment)) else [cwd]
         written = [*in_box, *map(_real, named_to_write)]
     try:
-        for place in ours:  # what is missing could be made by a run
-            if any(map(place.is_relative_to, written)):
-                place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        written += [place / ".git" for place in written if place != cwd or not _holds_git(agent, cwd)]
+        for each in ours:  # what is missing could be made by a run
+            if any(map(each.is_relative_to, written)):
+                each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        written += [each / ".git" for each in written if each != cwd or not _holds_git(agent, cwd)]
         known = known_roots(state_directory_of(environment))
-        named_so = [place / name for place in written for name in (RUNS, HIDDEN_RUNS)]
+        named_so = [each / name for each in written for name in (RUNS, HIDDEN_RUNS)]
         hides = [
-            place
-            for place in dict.fromkeys([*known, *named_so])
-            if any(map(place.is_relative_to, written)) and is_marked(place)
+            each
+            for each in dict.fromkeys([*known, *named_so])
+            if any(map(each.is_relative_to, written)) and is_marked(each)
         ]
         mine = LiveRun(this_process(), root, [*agents, *files], written, hides)
         others = enter(state_directory_of(environment), mine)
@@ -136,20 +136,20 @@ def protected_paths(
             f"A run that is at work, with its records in {writer.root}, could write those in {root}.",
             "Wait for the end of that run, or let `--runs` name another directory.",
         )
-    of_others = (place for other in others for place in other.agents)
-    places = dict.fromkeys([*agents, *files, *installation, *configuration, *of_others])
+    of_others = (each for other in others for each in other.agents)
+    held = dict.fromkeys([*agents, *files, *installation, *configuration, *of_others])
     return ProtectedPaths(
         list(dict.fromkeys([root, *state, *hides, *(other.root for other in others)])),
         [
             path
-            for path in places
+            for path in held
             if not (path.is_relative_to(cwd) and is_lifted(path.relative_to(cwd).parts, agent.lifted))
         ],
         [step for path in named for step in steps_to(path) if step.is_relative_to(cwd) and step.is_symlink()],
         [
             *written,
             *working_copies(cwd, environment)[1:],
-            *(place for other in others for place in other.writes),
+            *(each for other in others for each in other.writes),
         ],
     )
 
@@ -173,9 +173,9 @@ def _own_directories(environment: Mapping[str, str], cwd: Path) -> tuple[list[Pa
         configuration_directory_of(environment, Path(home) if home else None),
         state_directory_of(environment),
     )
-    configuration, state = ([_real(str(place))] if place is not None else [] for place in named)
+    configuration, state = ([_real(str(each))] if each is not None else [] for each in named)
     zygotes = _real(str(cwd / (environment.get("SUBAGENT_RUNTIME_DIR") or default_directory())))
-    return configuration, [*(place for place in state if place / "worktrees" not in cwd.parents), zygotes]
+    return configuration, [*(each for each in state if each / "worktrees" not in cwd.parents), zygotes]
 
 
 def _installation() -> list[Path]:
@@ -233,8 +233,8 @@ class ExecutedWatch:
         Git of the host reads no repository that this run writes, which has no hooks of the user.
         """
         hooks = () if self._run.meta().worktree is not None else own_hooks(self._cwd)
-        agents = [place for place in self._agents if place.is_relative_to(self._cwd) and not place.exists()]
-        return (*hooks, *(str(place.relative_to(self._cwd)) for place in agents))
+        agents = [each for each in self._agents if each.is_relative_to(self._cwd) and not each.exists()]
+        return (*hooks, *(str(each.relative_to(self._cwd)) for each in agents))
 
     async def found(self) -> list[str]:
         """Return what can run code since then, for people, and record it in the journal.

@@ -97,13 +97,13 @@ def _written(run: WorkerRun, result: RunResult, outcome: Outcome, usage: Usage |
 
 def _result(run: WorkerRun, outcome: Outcome, executed: list[str], state: WorktreeState | None) -> RunResult:
     """Return the result of a run without secrets, its error as short as a state may hold it."""
-    told = outcome.to_result().model_dump(mode="json", exclude_unset=True)
+    content = outcome.to_result().model_dump(mode="json", exclude_unset=True)
     if executed:
-        told["canRunCode"] = executed
+        content["canRunCode"] = executed
     worktree = run.meta().worktree
     if worktree is not None and state is not None:
-        told["worktree"] = worktree_view(worktree, state)
-    result = RunResult.model_validate(run.masker.data(told))
+        content["worktree"] = worktree_view(worktree, state)
+    result = RunResult.model_validate(run.masker.data(content))
     if (failure := result.error) is None:
         return result
     short = {"message": cut(failure.message), "hint": maybe_cut(failure.hint)}

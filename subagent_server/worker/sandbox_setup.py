@@ -22,7 +22,7 @@ from subagent_server.run.confined_path import printable
 from subagent_server.run.errors import RunRefused
 from subagent_server.sandbox.box import Box, Held, Rules, build_box, find_box_program, hold
 from subagent_server.sandbox.box_limits import limits_as_text
-from subagent_server.sandbox.git_places import (
+from subagent_server.sandbox.git_files import (
     GitSettings,
     common_directory,
     config_without_credentials,
@@ -31,13 +31,18 @@ from subagent_server.sandbox.git_places import (
 )
 from subagent_server.sandbox.readable import (
     BoxRefused,
-    PlaceRefused,
+    PathRefused,
     end_of_run,
-    named_places,
+    named_paths,
     showing,
     tried_twice,
 )
-from subagent_server.sandbox.server_places import ServerPlace, asked_by_servers, asked_of_box, place_of
+from subagent_server.sandbox.server_locations import (
+    ServerLocation,
+    asked_by_servers,
+    asked_of_box,
+    location_of,
+)
 from subagent_server.sandbox.verify import is_proven, try_box
 from subagent_server.toolbox.bash import BashTool
 from subagent_server.toolbox.tool import Tool
@@ -59,7 +64,7 @@ class RunBox:
     def __init__(
         self, setup: RunnerSetup, *, protects: bool, adding: Callable[[Rules], Rules] = lambda rules: rules
     ) -> None:
-        """Raise BoxRefused if there can be no box, and PlaceRefused."""
+        """Raise BoxRefused if there can be no box, and PathRefused."""
         self._setup = setup
         self.protects = protects
         self.rules = adding(_unprotected(setup))
@@ -93,7 +98,7 @@ class RunBox:
     def built_for(self, changed: Callable[[Rules], Rules]) -> Box:
         """Return a box by the rules of this one, changed, as for an MCP server.
 
-        Raises as `built` does; PlaceRefused.
+        Raises as `built` does; PathRefused.
         """
         rules = changed(self._protected())
         return build_box(replace(rules, over=[*rules.over, *self._setup.protected.mounts_in(rules.write)]))
@@ -137,18 +142,18 @@ class RunBox:
 
 
 def _unprotected(setup: RunnerSetup) -> Rules:
-    """Return the rules of a box in which the working directory cannot be written. Raises PlaceRefused."""
+    """Return the rules of a box in which the working directory cannot be written. Raises PathRefused."""
     agent, cwd, code_mode = setup.agent, Path.cwd(), setup.agent.enabled_code_mode
     interpreters = [] if code_mode is None else [Path(code_mode.python or sys.executable)]
     written = [cwd, *setup.protected.written]
-    write = named_places("sandboxWrite", agent.write_elsewhere, written)
+    write = named_paths("sandboxWrite", agent.write_elsewhere, written)
     return Rules(
         cwd=cwd,
         environment=showing(interpreters, setup.environment, written),
         own=agent.env,
         network=agent.network,
         limits=agent.sandbox_limits or SandboxLimits(),
-        read=named_places("sandboxRead", agent.sandbox_read, written),
+        read=named_paths("sandboxRead", agent.sandbox_read, written),
         write=write,
         over=setup.protected.mounts_in([cwd, *write]),
         hidden=setup.protected.roots,
@@ -209,7 +214,7 @@ def planned_sandbox(setup: RunnerSetup, selection: Selection) -> Sandbox:
     agent = setup.agent
     writes = selection.bash or agent.enabled_code_mode is not None
     tools = writes or selection.grep or selection.glob or selection.ls
-    servers = "box" in _places_of_servers(agent)
+    servers = "box" in _server_locations(agent)
     is_boxed = tools and agent.sandbox != "none"
     if not is_boxed and not servers:
         return _tools_without_box(agent)
@@ -217,8 +222,8 @@ def planned_sandbox(setup: RunnerSetup, selection: Selection) -> Sandbox:
         box = RunBox(setup, protects=writes or servers)
     except BoxRefused as refusal:
         return without_box(agent, refusal.reason)
-    except PlaceRefused as refusal:
-        raise place_refused(refusal) from refusal
+    except PathRefused as refusal:
+        raise path_refused(refusal) from refusal
     if agent.sandbox == "bwrap" and (opened := box.open()):
         raise unprotected(opened)
     if not is_boxed:
@@ -294,23 +299,23 @@ def refused(asked: str, reason: str) -> RunRefused:
 
 def _mark_of_servers(agent: AgentDefinition, no_box: str | None = None) -> str:
     """Return the end of a mark: where the MCP servers of the agent work."""
-    places = _places_of_servers(agent, no_box).values()
-    where = "; ".join(f"{place.where}: {', '.join(names)}" for place, names in places)
+    locations = _server_locations(agent, no_box).values()
+    where = "; ".join(f"{location.where}: {', '.join(names)}" for location, names in locations)
     return f"; MCP servers {where}" if where else ""
 
 
-def _places_of_servers(
+def _server_locations(
     agent: AgentDefinition, no_box: str | None = None
-) -> dict[str, tuple[ServerPlace, list[str]]]:
+) -> dict[str, tuple[ServerLocation, list[str]]]:
     """Return the places of the agent's MCP servers, with their names there, by the kind of place."""
-    found: dict[str, tuple[ServerPlace, list[str]]] = {}
+    found: dict[str, tuple[ServerLocation, list[str]]] = {}
     for name, server in agent.mcp_servers.items():
-        if (place := place_of(agent, server, no_box)) is not None:
-            found.setdefault(place.works, (place, []))[1].append(name)
+        if (location := location_of(agent, server, no_box)) is not None:
+            found.setdefault(location.works, (location, []))[1].append(name)
     return found
 
 
-def place_refused(refusal: PlaceRefused) -> RunRefused:
+def path_refused(refusal: PathRefused) -> RunRefused:
     """Return the refusal of a run that may not work at a place."""
     return RunRefused("config", f"{refusal.reason}.", refusal.hint)
 

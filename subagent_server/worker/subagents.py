@@ -281,7 +281,7 @@ class NestedEvents:
         for run_id, (name, follower) in list(self._following.items()):
             found += self._news(run_id, name, follower)
             found += self._ending(run_id, name, follower) if last else []
-            if follower.place.ended:
+            if follower.position.ended:
                 del self._following[run_id]
         return found
 

@@ -245,7 +245,7 @@ class WorkerRun:
     # -- model calls
 
     @asynccontextmanager
-    async def model_call(self, spent: Usage, besides: Decimal = Decimal(0)) -> AsyncIterator[None]:
+    async def model_call(self, spent: Usage, extra: Decimal = Decimal(0)) -> AsyncIterator[None]:
         """Count working time, and let a stop wait for the reply.
 
         Raises:
@@ -253,7 +253,7 @@ class WorkerRun:
             SubagentError: that an answer was read could not be written.
         """
         calls = self._model_calls
-        while not (calls.unbounded or await asyncio.to_thread(calls.begin, spent, besides)):
+        while not (calls.unbounded or await asyncio.to_thread(calls.begin, spent, extra)):
             await self.pause(_BUDGET_POLL_SECONDS)
         self.model_busy = True
         try:
@@ -448,18 +448,18 @@ class ModelCalls:
         self._budgets: list[Budget] | None = None
         self._lock: int | None = None
         self._spent = Usage()
-        self._besides = Decimal(0)
+        self._extra = Decimal(0)
 
     @property
     def unbounded(self) -> bool:
         """Whether the calls are known to have no budget: then they need not `begin`."""
         return self._budgets == []
 
-    def begin(self, spent: Usage, besides: Decimal = Decimal(0)) -> bool:
+    def begin(self, spent: Usage, extra: Decimal = Decimal(0)) -> bool:
         """Begin a call, or return False if calls of other runs may need the rest of a budget. Blocks.
 
         `spent` is the usage of this run so far; a full disk may have kept some of it out of the journal.
-        `besides` is the possible cost of the call besides its tokens, such as its web searches.
+        `extra` is the possible cost of the call besides its tokens, such as its web searches.
 
         Raises:
             RunRefused: `budget`, if the money of the run, or of a run above it, is spent.
@@ -471,7 +471,7 @@ class ModelCalls:
                 budgets_of(self._store, meta, of_flows=False),
                 self._store.paths.run(meta.root_run_id),
             )
-        self._spent, self._besides = spent, besides
+        self._spent, self._extra = spent, extra
         if not self._budgets:
             return True
         try:
@@ -520,7 +520,7 @@ class ModelCalls:
         if calling == 0:
             return True
         turns = used.turns or 0
-        return turns > 0 and cost + (calling + 1) * cost / turns + self._besides <= budget.usd
+        return turns > 0 and cost + (calling + 1) * cost / turns + self._extra <= budget.usd
 
     def _now(self, first: RunMeta) -> tuple[int, Usage]:
         """Return how many runs of a tree call a model, and their usage together.

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> None:
     detach()
     # 2. One zygote a name, decided by a lock before anything is loaded.
     zygote = Zygote(directory, name, idle)
-    if not zygote.take_place():
+    if not zygote.listen_alone():
         return
     with tempfile.TemporaryDirectory(prefix=f"{name}.", dir=directory, ignore_cleanup_errors=True) as scratch:
         programs = warmed_up(Path(scratch))

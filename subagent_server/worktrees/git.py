@@ -90,13 +90,13 @@ class Git:
         """Return the same for another directory of the repository, with more variables."""
         return replace(self, directory=directory, variables={**self.variables, **variables})
 
-    def run(self, doing: str, *words: str, given: bytes | int = b"") -> bytes:
+    def run(self, doing: str, *words: str, stdin: bytes | int = b"") -> bytes:
         """Return the output of a command; `doing` completes the sentence of its failure.
 
         Raises:
             GitFailed.
         """
-        code, output, complaint = self.tried(doing, *words, given=given)
+        code, output, complaint = self.tried(doing, *words, stdin=stdin)
         if code:
             raise GitFailed(doing, complaint)
         return output
@@ -120,11 +120,11 @@ class Git:
         return not self.tried("compare commits", "merge-base", "--is-ancestor", commit, of)[0]
 
     def tried(
-        self, doing: str, *words: str, given: bytes | int = b"", finishes: bool = False
+        self, doing: str, *words: str, stdin: bytes | int = b"", finishes: bool = False
     ) -> tuple[int, bytes, str]:
         """Return exit code, output and complaint of a command, which dies with this thread.
 
-        `given` is its input, or the descriptor that it reads. One that `finishes` is done whatever becomes of
+        `stdin` is its input, or the descriptor that it reads. One that `finishes` is done whatever becomes of
         this process: half a merge in the working copy of a person is worse than all of it.
 
         Raises:
@@ -138,7 +138,7 @@ class Git:
                         [self.program, "--no-pager", "--literal-pathspecs", *words],
                         cwd=self.directory,
                         env=dict(self.variables),
-                        stdin=given if isinstance(given, int) else subprocess.PIPE,
+                        stdin=stdin if isinstance(stdin, int) else subprocess.PIPE,
                         stdout=output,
                         stderr=complaint,
                         start_new_session=finishes,  # else Ctrl-C ends it, too
@@ -146,7 +146,7 @@ class Git:
                     ) as done,
                     _ended(done, finishes=finishes),
                 ):
-                    done.communicate(None if isinstance(given, int) else given, timeout=self.seconds)
+                    done.communicate(None if isinstance(stdin, int) else stdin, timeout=self.seconds)
             except (OSError, subprocess.SubprocessError) as error:
                 why = f"it took more than {self.seconds:g} s"
                 if isinstance(error, OSError):
@@ -156,10 +156,10 @@ class Git:
                 raise GitFailed(doing, f"it was ended by {signal.Signals(-done.returncode).name}")
             output.seek(0)
             complaint.seek(0)
-            told = output.read(MOST_OUTPUT_BYTES + 1)
-            if len(told) > MOST_OUTPUT_BYTES:
+            printed = output.read(MOST_OUTPUT_BYTES + 1)
+            if len(printed) > MOST_OUTPUT_BYTES:
                 raise GitFailed(doing, f"it says more than {MOST_OUTPUT_BYTES >> 20} MiB")
-            return done.returncode, told, sentence_of(complaint.read(_MOST_COMPLAINT))
+            return done.returncode, printed, sentence_of(complaint.read(_MOST_COMPLAINT))
 
 
 def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: float = GIT_SECONDS) -> Git:
@@ -260,8 +260,8 @@ def signing(git: Git, environment: Mapping[str, str]) -> Git | None:
 def sentence_of(complaint: bytes) -> str:
     """Return what git has complained of as a part of one sentence, without its advice."""
     lines = complaint.decode("utf-8", "replace").strip().splitlines()
-    told = (line.strip().removeprefix("fatal: ").removeprefix("error: ") for line in lines)
-    return " ".join(line for line in told if not line.startswith(("Please ", "Aborting")))
+    printed = (line.strip().removeprefix("fatal: ").removeprefix("error: ") for line in lines)
+    return " ".join(line for line in printed if not line.startswith(("Please ", "Aborting")))
 
 
 @contextmanager

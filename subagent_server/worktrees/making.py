@@ -110,7 +110,7 @@ def _notes(path: Path) -> list[str]:
 def _head_of(top: Path, name: str) -> str:
     """Return the beginning of a plain file at the top of a directory, or nothing."""
     try:
-        with inside(top, name) as place, _opened(place) as descriptor:
+        with inside(top, name) as target, _opened(target) as descriptor:
             return os.read(descriptor, MAX_PATTERN_BYTES).decode("utf-8", "replace")
     except (OSError, BadArgument):
         return ""
@@ -153,9 +153,9 @@ def _copy(origin: Path, path: Path, name: str, room: int) -> int:
         status = os.fstat(descriptor)
         if status.st_size > room:
             raise BadArgument("The file is too large.")
-        with inside(path, name, make_parents=True) as place:
+        with inside(path, name, make_parents=True) as target:
             mode = status.st_mode & 0o700 or 0o600
-            written = place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            written = target.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             with os.fdopen(written, "wb") as file:
                 while chunk := os.read(descriptor, _CHUNK):
                     file.write(chunk)
@@ -163,9 +163,9 @@ def _copy(origin: Path, path: Path, name: str, room: int) -> int:
 
 
 @contextmanager
-def _opened(place: PathInside) -> Iterator[int]:
+def _opened(target: PathInside) -> Iterator[int]:
     """Open a plain file for reading. Raises OSError, BadArgument."""
-    with held_open(place.open(os.O_RDONLY)) as descriptor:
+    with held_open(target.open(os.O_RDONLY)) as descriptor:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise BadArgument(f"{place.shown} is not a file.")
+            raise BadArgument(f"{target.shown} is not a file.")
         yield descriptor

@@ -136,8 +136,8 @@ def _picked(git: Git, order: MergeOrder, commit: str, head: str, signer: Git | N
     if tree == _tree(git, head):
         return head
     wanted = "--format=%an%x00%ae%x00%ad%x00%B"
-    told = git.run("read a commit", "log", "-1", "--date=raw", wanted, commit).decode("utf-8", "replace")
-    name, address, date, message = told.split("\0", 3)
+    fields = git.run("read a commit", "log", "-1", "--date=raw", wanted, commit).decode("utf-8", "replace")
+    name, address, date, message = fields.split("\0", 3)
     author = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": address, "GIT_AUTHOR_DATE": date}
     return commit_tree(git, tree, [head], message, author, signer)
 
@@ -189,10 +189,10 @@ def _check_filters(git: Git, order: MergeOrder, touched: list[str]) -> None:
     if not configured or not touched:
         return
     words = ("check-attr", "-z", "--stdin", "filter")
-    told = os.fsdecode(git.run("read the attributes", *words, given=joined(touched))).split("\0")
+    fields = os.fsdecode(git.run("read the attributes", *words, stdin=joined(touched))).split("\0")
     filtered = [
         name
-        for name, value in zip(told[::3], told[2::3], strict=False)
+        for name, value in zip(fields[::3], fields[2::3], strict=False)
         if value not in _BY_GIT and value in configured
     ]
     if filtered:
@@ -205,10 +205,10 @@ def _check_filters(git: Git, order: MergeOrder, touched: list[str]) -> None:
 def _check_submodules(git: Git, order: MergeOrder, head: str, made: str) -> None:
     """Refuse a merge of a file in the place of a submodule with files, which git would delete unasked."""
     words = ("diff", "--raw", "-z", "--no-renames", "--diff-filter=T", *NO_PROGRAMS, head, made)
-    told = git.names("list the changes", *words)
+    fields = git.names("list the changes", *words)
     filled = [
         name
-        for entry, name in zip(told[::2], told[1::2], strict=True)
+        for entry, name in zip(fields[::2], fields[1::2], strict=True)
         if entry.startswith(":160000 ") and _holds_files(order.target / name)
     ]
     if filled:

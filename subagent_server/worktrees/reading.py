@@ -19,7 +19,7 @@ from typing import IO
 
 from subagent_server.run.confined_path import printable
 from subagent_server.run.files import Directory, remove_tree
-from subagent_server.run.host_programs import SYSTEM_PLACES
+from subagent_server.run.host_programs import SYSTEM_DIRECTORIES
 from subagent_server.run.records import Worktree, WorktreeState
 from subagent_server.sandbox.box import Rules, build_box
 from subagent_server.sandbox.readable import BoxRefused
@@ -261,10 +261,10 @@ class Reader:
     def difference(self) -> bytes:
         """Return what is changed in the files, as a patch against the base. Raises GitFailed."""
         with self._at_work("compare", "diff", self.worktree.base) as process:
-            told = _stream(process).read(MOST_OUTPUT_BYTES + 1)
-            if len(told) > MOST_OUTPUT_BYTES:
+            printed = _stream(process).read(MOST_OUTPUT_BYTES + 1)
+            if len(printed) > MOST_OUTPUT_BYTES:
                 raise GitFailed("compare", f"it says more than {MOST_OUTPUT_BYTES >> 20} MiB")
-        return told
+        return printed
 
     def renew(self, commit: str) -> None:
         """Let the store be on its branch at a commit of the repository; the files stay. Raises GitFailed."""
@@ -294,25 +294,27 @@ class Reader:
         """Start the script, and see to its end. Raises GitFailed, OSError."""
         worktree, files = self.worktree, Path(self.worktree.path)
         store = store_of(worktree) if history and store_of(worktree).is_dir() else None
-        with scratch(worktree) as place, tempfile.TemporaryFile() as complaint:
+        with scratch(worktree) as directory, tempfile.TemporaryFile() as complaint:
             borrowed = borrowed_objects(Path(worktree.repository))
             objects = [*([] if store is None else [store / "objects"]), *borrowed]
             sparse = sparse_store(store_of(worktree))
-            write_store(place / "store", self.git, worktree, worktree.base, objects, sparse=sparse)
-            with (place / "store" / "info" / "exclude").open("ab") as file:
+            write_store(directory / "store", self.git, worktree, worktree.base, objects, sparse=sparse)
+            with (directory / "store" / "info" / "exclude").open("ab") as file:
                 file.writelines(os.fsencode(f"/{_literal(name)}\n") for name in self.state.included)
             words = [what, str(store or ""), str(files), worktree.base, worktree.branch, start, message]
             command = ["bash", "--noprofile", "--norc", "-c", _SCRIPT, "bash", *words]
             shown = [each for each in (files, *([] if store is None else [store])) if each.is_dir()]
             # never the PATH of the caller, in which a run can have put a `find`
-            path = os.pathsep.join([str(Path(self.git.program).parent), *SYSTEM_PLACES])
+            path = os.pathsep.join([str(Path(self.git.program).parent), *SYSTEM_DIRECTORIES])
             variables = {**self.git.variables, **identity_of(self.git), "PATH": path}
             if self.state.boxed:
-                process = self._boxed(doing, command, variables, place, shown, borrowed, complaint, writes)
+                process = self._boxed(
+                    doing, command, variables, directory, shown, borrowed, complaint, writes
+                )
             else:
                 process = subprocess.Popen(
                     command,
-                    cwd=place,
+                    cwd=directory,
                     env=variables,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
@@ -341,7 +343,7 @@ class Reader:
         doing: str,
         command: list[str],
         variables: Mapping[str, str],
-        place: Path,
+        directory: Path,
         shown: list[Path],
         borrowed: list[Path],
         complaint: IO[bytes],
@@ -349,7 +351,7 @@ class Reader:
     ) -> "subprocess.Popen[bytes]":
         seen = set(SEEN_BY_GIT) - {"PATH"}
         rules = Rules(
-            cwd=place,
+            cwd=directory,
             environment={**self.environment, "PATH": variables["PATH"]},
             own={name: value for name, value in variables.items() if name not in seen},
             network=False,
@@ -371,44 +373,44 @@ class Reader:
             GitFailed, OSError: the repository is as it was.
         """
         common, base = Path(self.worktree.repository), self.worktree.base
-        with scratch(self.worktree) as place:
-            (place / "info").mkdir()
-            (place / "pack").mkdir()
-            (place / "info" / "alternates").write_bytes(os.fsencode(f"{common / 'objects'}\n"))
+        with scratch(self.worktree) as directory:
+            (directory / "info").mkdir()
+            (directory / "pack").mkdir()
+            (directory / "info" / "alternates").write_bytes(os.fsencode(f"{common / 'objects'}\n"))
             apart = self.git.at(
                 common,
-                GIT_OBJECT_DIRECTORY=str(place),
+                GIT_OBJECT_DIRECTORY=str(directory),
                 GIT_ALLOC_LIMIT=_MOST_MEMORY,
                 GIT_NO_REPLACE_OBJECTS="1",
             )
             words = ("index-pack", "--strict", "--stdin", "--fix-thin", f"--max-input-size={MAX_PACK_BYTES}")
-            apart.run("read the objects of the run", *words, given=stream.fileno())
+            apart.run("read the objects of the run", *words, stdin=stream.fileno())
             if apart.commit(tip) != tip or not apart.is_ancestor(base, tip):
                 raise GitFailed("read the objects of the run", f"{tip[:12]} is no commit after the base")
             apart.run("check the objects", "rev-list", "--objects", "--quiet", tip, f"^{base}")
-            for pack in (place / "pack").glob("*.pack"):
+            for pack in (directory / "pack").glob("*.pack"):
                 with pack.open("rb") as file:
-                    self.git.run("keep the objects of the run", "index-pack", "--stdin", given=file.fileno())
+                    self.git.run("keep the objects of the run", "index-pack", "--stdin", stdin=file.fileno())
         sync_directories(common / "objects" / "pack")
 
 
 @contextmanager
 def scratch(worktree: Worktree) -> Iterator[Path]:
     """Make a directory beside a worktree, for this once."""
-    beside = Path(worktree.path)
-    place = Path(tempfile.mkdtemp(prefix=f"{beside.name}.", suffix=_SCRATCH, dir=beside.parent))
+    files = Path(worktree.path)
+    directory = Path(tempfile.mkdtemp(prefix=f"{files.name}.", suffix=_SCRATCH, dir=files.parent))
     try:
-        yield place
+        yield directory
     finally:
         with suppress(OSError):
-            remove_tree(Directory(place.parent).entry(place.name))
+            remove_tree(Directory(directory.parent).entry(directory.name))
 
 
 def drop_scratch(worktree: Worktree) -> None:
     """Delete what killed processes left beside a worktree. Raises OSError."""
-    beside = Path(worktree.path)
-    for place in beside.parent.glob(f"{beside.name}.*{_SCRATCH}"):
-        remove_tree(Directory(place.parent).entry(place.name))
+    files = Path(worktree.path)
+    for directory in files.parent.glob(f"{files.name}.*{_SCRATCH}"):
+        remove_tree(Directory(directory.parent).entry(directory.name))
 
 
 @contextmanager
@@ -440,15 +442,15 @@ def _left(process: "subprocess.Popen[bytes]") -> LeftWork:
     """Read what stands before the objects: pairs of fields, byte by byte, because git reads what follows."""
     stream = _stream(process).fileno()
     found: dict[str, list[str]] = {}
-    told, name = bytearray(), None
+    printed, name = bytearray(), None
     for _ in range(_MOST_HEADER):
         byte = os.read(stream, 1)
         if not byte:
             break
         if byte != b"\0":
-            told += byte
+            printed += byte
             continue
-        field_, told = os.fsdecode(bytes(told)), bytearray()
+        field_, printed = os.fsdecode(bytes(printed)), bytearray()
         if name is None and not field_:
             break
         if name is None:

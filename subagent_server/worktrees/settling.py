@@ -141,8 +141,8 @@ def drop_worktree(worktree: Worktree, environment: Mapping[str, str]) -> None:
 def drop_files(worktree: Worktree) -> None:
     """Delete the files and the store of a worktree. Raises OSError."""
     with suppress(FileNotFoundError):
-        for place in (Path(worktree.path), store_of(worktree)):
-            remove_tree(Directory(place.parent).entry(place.name))
+        for path in (Path(worktree.path), store_of(worktree)):
+            remove_tree(Directory(path.parent).entry(path.name))
         drop_scratch(worktree)
 
 
@@ -170,9 +170,9 @@ def _forget_registration(worktree: Worktree) -> None:
 def changes_between(git: Git, base: str, tip: str) -> tuple[int, int, int]:
     """Return the numbers of files, insertions and deletions between two commits. Raises GitFailed."""
     entries = git.names("count changes", "diff", "--numstat", "-z", "--no-renames", *NO_PROGRAMS, base, tip)
-    figures = [entry.split("\t", 2) for entry in entries]
-    added, removed = ([int(one[at]) for one in figures if one[at].isdecimal()] for at in (0, 1))
-    return len(figures), sum(added), sum(removed)
+    counts = [entry.split("\t", 2) for entry in entries]
+    added, removed = ([int(one[at]) for one in counts if one[at].isdecimal()] for at in (0, 1))
+    return len(counts), sum(added), sum(removed)
 
 
 def commit_tree(
@@ -191,7 +191,7 @@ def commit_tree(
     words = [*(["-S"] if signer else []), *(word for parent in parents for word in ("-p", parent))]
     git = signer or git
     made = git.at(git.directory, **{**identity_of(git), **(author or {})})
-    done = made.run("make a commit", "commit-tree", tree, *words, given=message.encode("utf-8", "replace"))
+    done = made.run("make a commit", "commit-tree", tree, *words, stdin=message.encode("utf-8", "replace"))
     return done.decode("ascii").strip()
 
 

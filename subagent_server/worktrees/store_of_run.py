@@ -18,7 +18,7 @@ from pathlib import Path
 from subagent_server.run.errors import CallerError, HostError, shorten
 from subagent_server.run.files import Directory
 from subagent_server.run.records import Worktree
-from subagent_server.sandbox.git_places import common_directory, plain_content
+from subagent_server.sandbox.git_files import common_directory, plain_content
 from subagent_server.worktrees.git import GIT_SECONDS, Git, GitFailed, harmless_git
 
 BRANCHES = "subagent"
@@ -87,9 +87,9 @@ def own_directory(worktree: Worktree) -> Path:
     return Path(worktree.repository, "worktrees", Path(worktree.path).name)
 
 
-def is_of_run(place: str | Path, worktree: Worktree) -> bool:
+def is_of_run(path: str | Path, worktree: Worktree) -> bool:
     """Whether a directory is the worktree of another run: it lies beside this one."""
-    return Path(place).parent == Path(worktree.path).parent
+    return Path(path).parent == Path(worktree.path).parent
 
 
 def worktree_mounts(worktree: Worktree) -> list[tuple[str, Path]]:
@@ -102,8 +102,8 @@ def worktree_mounts(worktree: Worktree) -> list[tuple[str, Path]]:
         return []
     mounts = [("--bind", files), ("--ro-bind", files / ".git"), ("--bind", store)]
     mounts += [("--ro-bind", store / name) for name in _HELD]
-    mounts += [("--ro-bind", place) for place in borrowed_objects(Path(worktree.repository))]
-    return [(how, place) for how, place in mounts if os.path.lexists(place)]
+    mounts += [("--ro-bind", path) for path in borrowed_objects(Path(worktree.repository))]
+    return [(how, path) for how, path in mounts if os.path.lexists(path)]
 
 
 def repository_of(worktree: Worktree, environment: Mapping[str, str], *, seconds: float = GIT_SECONDS) -> Git:
@@ -135,11 +135,11 @@ def borrowed_objects(repository: Path) -> list[Path]:
     found: list[Path] = []
     waiting = [repository / "objects"]
     while waiting and len(found) < _MOST_BORROWED:
-        place = Path(os.path.realpath(waiting.pop(0)))
-        if place not in found and place.is_dir():
-            found.append(place)
-            lines = small_file(place / "info" / "alternates").splitlines()
-            waiting += [place / line for line in lines if line and line[0] not in '#"']
+        path = Path(os.path.realpath(waiting.pop(0)))
+        if path not in found and path.is_dir():
+            found.append(path)
+            lines = small_file(path / "info" / "alternates").splitlines()
+            waiting += [path / line for line in lines if line and line[0] not in '#"']
     return found
 
 
@@ -163,14 +163,14 @@ def write_store(
     With `signs`, what is committed there is signed as in the repository.
     """
     common = Path(worktree.repository)
-    if any("\n" in str(place) for place in borrowed):
+    if any("\n" in str(path) for path in borrowed):
         raise GitFailed("borrow the objects of the repository", "its path has a line break")
     branch = store / "refs" / "heads" / worktree.branch
     for directory in (branch.parent, store / "objects" / "info", store / "objects" / "pack"):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in ("hooks", "info"):
         (store / name).mkdir(mode=0o700, exist_ok=True)
-    _write(store / "objects" / "info" / "alternates", "".join(f"{place}\n" for place in borrowed))
+    _write(store / "objects" / "info" / "alternates", "".join(f"{path}\n" for path in borrowed))
     settings = {
         key: git.settings[key] for key in (*_COPIED, *(_SIGNING if signs else ())) if key in git.settings
     }
@@ -274,9 +274,9 @@ def drop_references(git: Git, worktree: Worktree) -> None:
 
 def sync_directories(directory: Path) -> None:
     """Make the names in a directory and in those above it, up to the git directory, durable."""
-    for place in (directory, *directory.parents[:4]):
+    for path in (directory, *directory.parents[:4]):
         with suppress(OSError):
-            Directory(place).sync()
+            Directory(path).sync()
 
 
 def _configuration(copied: Mapping[str, str]) -> str:
@@ -388,6 +388,6 @@ def _lacking(git: Git, head: str) -> str | None:
     return None
 
 
-def _is_written(place: Path, written: Iterable[Path]) -> bool:
+def _is_written(path: Path, written: Iterable[Path]) -> bool:
     """Whether a live run can write a place; the `.git` of its directory is read-only for it."""
-    return any(place.is_relative_to(each) and not place.is_relative_to(each / ".git") for each in written)
+    return any(path.is_relative_to(each) and not path.is_relative_to(each / ".git") for each in written)

@@ -7,7 +7,7 @@ import pytest
 
 from subagent_server.run import transitions
 from subagent_server.run.errors import IllegalTransition
-from subagent_server.run.records import UNTOLD, Failure, RunMeta, Usage
+from subagent_server.run.records import UNKNOWN_USAGE, Failure, RunMeta, Usage
 from subagent_server.run.states import Event, MessageStatus, Status, derived_status
 from subagent_server.run.transitions import RunEvent, apply
 from tests.helpers.runs import ASKED, LATER, RUN_ID, STARTED, make_message, make_meta
@@ -168,9 +168,11 @@ def test_the_end_of_a_run_cancels_what_is_open_and_keeps_the_answers(status: str
     assert [m.answer_content for m in after.messages] == [None, "blue", "blue", None]
 
 
-@pytest.mark.parametrize("first", [UNTOLD, Usage(turns=2), Usage()])
-@pytest.mark.parametrize("below", [UNTOLD, UNTOLD.plus(Usage(turns=7)), Usage(turns=7), Usage(), None])
-@pytest.mark.parametrize("at_last", [UNTOLD, Usage(turns=9, input_tokens=4)])
+@pytest.mark.parametrize("first", [UNKNOWN_USAGE, Usage(turns=2), Usage()])
+@pytest.mark.parametrize(
+    "below", [UNKNOWN_USAGE, UNKNOWN_USAGE.plus(Usage(turns=7)), Usage(turns=7), Usage(), None]
+)
+@pytest.mark.parametrize("at_last", [UNKNOWN_USAGE, Usage(turns=9, input_tokens=4)])
 def test_a_figure_that_is_told_late_leaves_the_sum_of_the_tree_right(
     first: Usage, below: Usage | None, at_last: Usage
 ) -> None:
@@ -178,7 +180,9 @@ def test_a_figure_that_is_told_late_leaves_the_sum_of_the_tree_right(
     after = apply(meta, transitions.UsageSettled(usage=at_last), LATER, below)
     assert after.with_descendants == after.usage.plus(below or Usage())
     assert apply(after, transitions.UsageSettled(usage=at_last), LATER, below) is after
-    late = apply(after, transitions.UsageSettled(usage=at_last), LATER, (below or Usage()).plus(UNTOLD))
+    late = apply(
+        after, transitions.UsageSettled(usage=at_last), LATER, (below or Usage()).plus(UNKNOWN_USAGE)
+    )
     assert late.with_descendants.tool_calls is None, "of a run that came later nothing is known"
 
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from subagent_server.run.agent_definition import tool_name
-from subagent_server.run.records import UNTOLD, RunMeta, RunResult, Usage
+from subagent_server.run.records import UNKNOWN_USAGE, RunMeta, RunResult, Usage
 from subagent_server.run.states import MessageStatus, Status, timestamp
 from tests.helpers.runs import make_message, make_meta, make_request
 
@@ -85,11 +85,13 @@ def test_usage_of_two_runs_is_summed_and_an_unknown_cost_stays_unknown() -> None
 
 
 def test_a_sum_over_runs_with_a_figure_that_nobody_told_is_marked_as_at_least() -> None:
-    program, loop = UNTOLD.model_copy(update={"tool_calls": 2}), Usage(input_tokens=5, turns=3)
+    program, loop = UNKNOWN_USAGE.model_copy(update={"tool_calls": 2}), Usage(input_tokens=5, turns=3)
     for total in (program.plus(loop), loop.plus(program), Usage().plus(loop).plus(program)):
         assert (total.input_tokens, total.turns, total.tool_calls, total.output_tokens) == (5, 3, 2, None)
         assert total.at_least == ("inputTokens", "turns") and total.tokens == 5
-    assert program.plus(Usage()) == program and UNTOLD.tokens is None, "nothing below leaves nothing open"
+    assert program.plus(Usage()) == program and UNKNOWN_USAGE.tokens is None, (
+        "nothing below leaves nothing open"
+    )
     assert json.loads(program.to_json())["turns"] is None, "a field that is missing is 0"
     assert Usage.model_validate_json(program.to_json()) == program
     assert Usage.model_validate({"inputTokens": 1}) == Usage(input_tokens=1), "as an older file has it"

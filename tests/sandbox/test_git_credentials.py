@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from subagent_server.sandbox.git_places import config_without_credentials, configurations
+from subagent_server.sandbox.git_files import config_without_credentials, configurations
 
 CONFIG = """[core]
 \tbare = false

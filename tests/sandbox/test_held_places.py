@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from subagent_server.sandbox.box import Held, directories_above, hold
-from subagent_server.sandbox.git_places import git_settings
-from subagent_server.sandbox.readable import PlaceRefused, named_places
+from subagent_server.sandbox.git_files import git_settings
+from subagent_server.sandbox.readable import PathRefused, named_paths
 from tests.helpers.repositories import git, make_repository
 
 
@@ -91,9 +91,9 @@ def test_a_place_is_refused_that_a_link_of_the_directory_leads_to(cwd: Path, kin
     named = cwd / "cache" / ("." if kind == "last name" else "below")
     (cwd.parent / "private/below").mkdir(parents=True)
     (cwd / "cache").symlink_to(cwd.parent / "private")
-    assert named_places("sandboxRead", [str(named)], [cwd.parent / "other"]) == [named.resolve()]
-    with pytest.raises(PlaceRefused, match="leads through the link"):
-        named_places("sandboxRead", [str(named)], [cwd])
+    assert named_paths("sandboxRead", [str(named)], [cwd.parent / "other"]) == [named.resolve()]
+    with pytest.raises(PathRefused, match="leads through the link"):
+        named_paths("sandboxRead", [str(named)], [cwd])
 
 
 def test_a_linked_worktree_shows_its_repository_for_reading(cwd: Path) -> None:
@@ -150,4 +150,4 @@ def test_a_place_with_a_name_that_no_file_can_have_is_not_there(
 ) -> None:
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)  # nobody's, as in a container
-    assert named_places("sandboxWrite", ["/" + "a" * 300, "~/cache"], [tmp_path]) == []
+    assert named_paths("sandboxWrite", ["/" + "a" * 300, "~/cache"], [tmp_path]) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.sandbox.box import MAX_HELD, Box, Rules, build_box, hold
-from subagent_server.sandbox.git_places import config_without_credentials
+from subagent_server.sandbox.git_files import config_without_credentials
 from subagent_server.sandbox.readable import showing
 from subagent_server.sandbox.verify import try_box
 from tests.helpers import bubblewrap

@@ -12,7 +12,7 @@ from subagent_server.run.agent_definition import AgentDefinition, SandboxLimits,
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.states import Status
 from subagent_server.sandbox.box import Rules, build_box, find_box_program
-from subagent_server.sandbox.readable import BoxRefused, PlaceRefused
+from subagent_server.sandbox.readable import BoxRefused, PathRefused
 from subagent_server.sandbox.verify import check_box, discard, try_box
 from subagent_server.worker.sandbox_setup import without_box
 from tests.helpers.bubblewrap import settings
@@ -105,7 +105,7 @@ def test_a_place_that_is_too_much_is_not_written(tmp_path: Path, place: str) -> 
         write=[named.get(place, Path(place))],
         hidden=[hidden],
     )
-    with pytest.raises(PlaceRefused, match="sandboxWrite cannot be kept"):
+    with pytest.raises(PathRefused, match="sandboxWrite cannot be kept"):
         find_box_program(rules)
 
 

@@ -210,8 +210,8 @@ def report(sentence: str, *, code: str = REMARK, next_step: str | None = None) -
 
 def report_json(sentence: str, *, code: str, next_step: str | None = None) -> None:
     """Print an error or a remark as an object on one line of stderr. Raises as `out` does."""
-    told = {"code": code, "message": sentence, "nextStep": next_step}
-    err(json_text(told, indent=None))
+    error_object = {"code": code, "message": sentence, "nextStep": next_step}
+    err(json_text(error_object, indent=None))
 
 
 def last_clause(sentence: str) -> str | None:
@@ -454,9 +454,9 @@ def _usage(error: click.ClickException) -> _Verdict:
 
 def _of_the_system(error: Exception) -> str:
     named = getattr(error, "filename", None)
-    place = one_line(os.fsdecode(named)) if isinstance(named, (str, bytes)) else "the system"
+    what = one_line(os.fsdecode(named)) if isinstance(named, (str, bytes)) else "the system"
     why = getattr(error, "strerror", None) or error
-    return f"{place}: {why}: fix that, or name another place, then try again."
+    return f"{what}: {why}: fix that, or name another place, then try again."
 
 
 # -- Report a run that a verb refuses, and go on with the other runs that were named.

@@ -154,13 +154,14 @@ def watch(session: Session, show: Callable[[], None]) -> NoReturn:
         OutputClosed: the reader of stdout has gone.
     """
     changes, changed = Changes(session.service.store), threading.Event()
-    heard = False
+    has_subscribed = False
     try:
         with interrupts_kept() as check_interrupt:
             while True:
-                if not heard and session.service.store.paths.is_ours:  # watching must not create a runs root
+                # Watching must not create a runs root.
+                if not has_subscribed and session.service.store.paths.is_ours:
                     changes.subscribe(lambda _: changed.set())
-                    heard = True
+                    has_subscribed = True
                 changed.clear()
                 show()
                 check_interrupt()

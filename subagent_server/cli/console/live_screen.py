@@ -142,9 +142,9 @@ def _body(root: RootPaths, entries: Sequence[ListLine], view: View, width: int, 
     if not entries:
         none = "No run has these words: escape shows all." if view.wanted else "No runs yet."
         return [cut(none, width)]
-    place = next((n for n, entry in enumerate(entries) if _id(entry) == view.selected), 0)
-    first = 0 if place <= 1 else place  # the heading of the first group stays in sight
-    view.top = max(0, min(view.top, first, len(entries) - room), place - room + 1)
+    index = next((n for n, entry in enumerate(entries) if _id(entry) == view.selected), 0)
+    first = 0 if index <= 1 else index  # the heading of the first group stays in sight
+    view.top = max(0, min(view.top, first, len(entries) - room), index - room + 1)
     return [
         _line(root, entry, width, is_selected=_id(entry) == view.selected)
         for entry in entries[view.top : view.top + room]
@@ -565,8 +565,8 @@ class LiveScreen:
         ids = self._ids()
         if not ids:
             return
-        place = ids.index(self._view.selected) if self._view.selected in ids else 0
-        self._view.selected = ids[max(0, min(len(ids) - 1, place + _step(key, room, len(ids))))]
+        index = ids.index(self._view.selected) if self._view.selected in ids else 0
+        self._view.selected = ids[max(0, min(len(ids) - 1, index + _step(key, room, len(ids))))]
 
     def _begin_filter(self) -> None:
         self._view.wanted = ""

@@ -160,16 +160,16 @@ class AgentCalls:
 
     # -- a call: what it is, what becomes of it, how it ends
 
-    async def plan(self, agent: str, given: dict[str, Any]) -> int:
+    async def plan(self, agent: str, arguments: dict[str, Any]) -> int:
         """Check a call and give it its identity; return its number."""
-        self._room -= len(str(given))
+        self._room -= len(str(arguments))
         if self._room < 0:
             raise BadArgument(
                 f"The calls of agents of one program may take {MOST_PLANNED >> 20} MiB in all: name large "
                 "texts to them as files in `inputs`."
             )
         async with self._planning:  # equal calls are numbered in their order
-            self._calls.append(await asyncio.to_thread(self._planned, agent, **given))
+            self._calls.append(await asyncio.to_thread(self._planned, agent, **arguments))
             return len(self._calls) - 1
 
     @_checked
@@ -198,15 +198,15 @@ class AgentCalls:
         order = StartOrder(agent.name, prompt, inputs or [], cwd, label, arguments=own or None)
         order = with_arguments(agent, order)
         directories = directories_of(self._service, self._store.read(self._run.run_id))
-        place = cwd_of_agent(self._service, agent) or cwd_of_child(self._service, cwd, directories)
-        files = [file.data for file in check_inputs(order.inputs, place, directories)]
+        directory = cwd_of_agent(self._service, agent) or cwd_of_child(self._service, cwd, directories)
+        files = [file.data for file in check_inputs(order.inputs, directory, directories)]
         base = None
         if agent.isolation == "worktree":
             # today's HEAD is the base of a new call alone: a call on record has the base that it had
             plain = digest("base", call_digest(agent, order.prompt, files, cwd, None))
             name = f"base {self._identities.of(plain, key)}"
             if self._record.line(name) is None:
-                self._record.write(name, value=base_of_worktree(self._service, agent, place))
+                self._record.write(name, value=base_of_worktree(self._service, agent, directory))
             base = (self._record.line(name) or {}).get("value")
         identity = self._identities.of(call_digest(agent, order.prompt, files, cwd, base), key)
         order = replace(order, call_id=identity, base=base, flow=self._options if is_flow else None)

@@ -101,19 +101,19 @@ async def programs_of(setup: RunTools) -> "Programs":
         version = await off_loop(lambda: version_of(python, setup.box and setup.box()))
     # Without a box programs have the allow-list of boxes, and the mark of the run.
     home = Path(setup.environment.get("HOME") or "/")
-    environment = box_environment(setup.environment, setup.agent.env, home, network=True)
-    environment["SUBAGENT_RUN_ID"] = setup.run.run_id
-    place = ProgramEnvironment(python or sys.executable, Path.cwd(), environment, setup.box, setup.spare)
-    return Programs(setup, functions, place, version, ProgramRecords(setup))
+    variables = box_environment(setup.environment, setup.agent.env, home, network=True)
+    variables["SUBAGENT_RUN_ID"] = setup.run.run_id
+    environment = ProgramEnvironment(python or sys.executable, Path.cwd(), variables, setup.box, setup.spare)
+    return Programs(setup, functions, environment, version, ProgramRecords(setup))
 
 
 @dataclass(frozen=True)
 class Programs:
-    """What the programs of a run have in common. `version` is that of the interpreter at `place`."""
+    """What the programs of a run have in common. `version` is that of the interpreter of `environment`."""
 
     setup: RunTools
     functions: "Functions"
-    place: ProgramEnvironment
+    environment: ProgramEnvironment
     version: str
     records: "ProgramRecords"
 
@@ -134,7 +134,7 @@ class Programs:
             )
         calls = ProgramCalls(record, self.functions, setup.run, clock, agents)
         execution = Execution(
-            self.place,
+            self.environment,
             code,
             self.functions.catalogue.table,
             self.functions.catalogue.types,

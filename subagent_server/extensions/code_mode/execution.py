@@ -73,16 +73,16 @@ def version_of(python: str, box: Box | None) -> str:
         process = subprocess.Popen(command, **streams) if box is None else box.start(command, **streams)
         with process:
             try:
-                said = process.communicate(timeout=_VERSION_SECONDS)[0].decode("utf-8", "replace").strip()
+                printed = process.communicate(timeout=_VERSION_SECONDS)[0].decode("utf-8", "replace").strip()
             finally:
                 process.kill()
     except (OSError, ValueError) as error:
         raise _unusable(python, str(error)) from error
     except subprocess.TimeoutExpired as error:
         raise _unusable(python, f"it does not say its version within {_VERSION_SECONDS:g} s") from error
-    found = re.fullmatch(r"Python (\d+) (\d+) (\d+)", said)
+    found = re.fullmatch(r"Python (\d+) (\d+) (\d+)", printed)
     if found is None:
-        raise _unusable(python, f"asked for its version, it said: {shorten(said.partition(chr(10))[0])}")
+        raise _unusable(python, f"asked for its version, it said: {shorten(printed.partition(chr(10))[0])}")
     if (int(found[1]), int(found[2])) < OLDEST:
         raise _unusable(python, f"it is Python {found[1]}.{found[2]}")
     return ".".join(found.groups())
@@ -220,7 +220,7 @@ class Channel:
         self._writer = writer
         self._answer = answer
         self._most_calls = most_calls
-        self._places = asyncio.Semaphore(MOST_CALLS_AT_ONCE)
+        self._slots = asyncio.Semaphore(MOST_CALLS_AT_ONCE)
         self._waits = asyncio.Semaphore(_MOST_WAITS)
         self._used: set[int] = set()
         self._calls = 0
@@ -269,13 +269,13 @@ class Channel:
                 self._used.add(record.call)
                 is_call = not record.function.startswith(OF_AGENTS)
                 self._calls += is_call
-                places = self._places if is_call or len(line) > _LARGE else self._waits
-                await places.acquire()
-                calls.create_task(self._serve(record.call, record.function, record.arguments, places))
+                slots = self._slots if is_call or len(line) > _LARGE else self._waits
+                await slots.acquire()
+                calls.create_task(self._serve(record.call, record.function, record.arguments, slots))
         raise Broken(f"it has written more than {MOST_RECORDS:,} records")
 
     async def _serve(
-        self, number: int, function: str, arguments: dict[str, Any], places: asyncio.Semaphore
+        self, number: int, function: str, arguments: dict[str, Any], slots: asyncio.Semaphore
     ) -> None:
         try:
             reply: Reply = {"error": _TOO_MANY}
@@ -286,7 +286,7 @@ class Channel:
                 line = json.dumps({"call": number, "error": _TOO_LARGE})
             await self.send(line)
         finally:
-            places.release()
+            slots.release()
 
     async def _next_line(self) -> bytes | None:
         """Return the next line, None at the end."""
@@ -341,20 +341,20 @@ class ProgramProcess:
     _spare: Spare
 
     @classmethod
-    def start(cls, place: ProgramEnvironment, mark: str, capture: OutputCapture) -> "ProgramProcess":
+    def start(cls, environment: ProgramEnvironment, mark: str, capture: OutputCapture) -> "ProgramProcess":
         """Start a program that waits for its task; its output goes to `capture`.
 
         Raises:
             OSError: there is no such interpreter, or no room for it.
             BoxRefused: there is no box as it was asked for.
         """
-        box = None if place.box is None else place.box()
+        box = None if environment.box is None else environment.box()
         line, inner = socket.socketpair()
         inside = os.memfd_create("program")
         os.pwrite(inside, _inside(), 0)
         output, output_end = os.pipe()
         descriptors = (inner.fileno(), inside)
-        command = [place.python, "-I", "-u", "-X", "utf8", "-c", _LOADER, *map(str, descriptors)]
+        command = [environment.python, "-I", "-u", "-X", "utf8", "-c", _LOADER, *map(str, descriptors)]
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output_end, "stderr": output_end}
         try:
             if box is not None:
@@ -363,8 +363,8 @@ class ProgramProcess:
                 process = subprocess.Popen(
                     command,
                     pass_fds=descriptors,
-                    cwd=place.cwd,
-                    env={**place.environment, MARK: mark},
+                    cwd=environment.cwd,
+                    env={**environment.environment, MARK: mark},
                     start_new_session=True,
                     **streams,
                 )
@@ -376,7 +376,7 @@ class ProgramProcess:
             inner.close()
             os.close(inside)
             os.close(output_end)
-        return cls(line, process, OutputReader(output, lambda: capture), box, mark, place.spare)
+        return cls(line, process, OutputReader(output, lambda: capture), box, mark, environment.spare)
 
     def check(self) -> dict[str, int]:
         """Look at the walls of its box from outside; return the limits that the program sets for itself.
@@ -492,7 +492,7 @@ class Execution:
     `functions`, `types` and `agents` are what it needs to make its names. `flow` are the arguments of a flow.
     """
 
-    place: ProgramEnvironment
+    environment: ProgramEnvironment
     code: str
     functions: Sequence[Any]
     types: Sequence[str]
@@ -516,7 +516,7 @@ class Execution:
         channel: Channel | None = None
         serving: asyncio.Task[None] | None = None
         try:
-            await off_loop(lambda: started.append(ProgramProcess.start(self.place, mark, capture)))
+            await off_loop(lambda: started.append(ProgramProcess.start(self.environment, mark, capture)))
             process = started[0]
             # the limit has room for what stands around the arguments of the longest call
             streams = await asyncio.open_connection(sock=process.line, limit=MOST_REQUEST_BYTES + 4_096)
@@ -543,10 +543,10 @@ class Execution:
             return ProgramEnd(ProgramOutcome.DIED, exit_code, output, self._cut)
         if begun:
             return judged(channel, exit_code, output)
-        if self.place.box is not None:
+        if self.environment.box is not None:
             raise refusal_of(output, exit_code)
         words = output.strip().partition("\n")[0] or "it ended at once, without a word"
-        raise OSError(f"{self.place.python} did not start: {words}")
+        raise OSError(f"{self.environment.python} did not start: {words}")
 
     async def _begun(self, process: ProgramProcess, channel: Channel) -> bool:
         """Give the program its task, once its box is known to be closed; False if it did not get so far."""

@@ -28,13 +28,13 @@ class FlowRecord:
         self._file = own.entry(RECORD_FILE)
         self._masker = masker
         self._writing = threading.Lock()
-        self._places: dict[str, tuple[Entry, int]] = {}
+        self._positions: dict[str, tuple[Entry, int]] = {}
         for directory in before:
             file = directory.entry(RECORD_FILE)
             with suppress(OSError):
                 for offset, line in durable.placed_records(file):
                     if isinstance(name := line.get("name"), str):
-                        self._places[name] = file, offset
+                        self._positions[name] = file, offset
 
     def line(self, name: str) -> dict[str, Any] | None:
         """Return the line with the `value` of this name; without one if it began and its end is not known.
@@ -42,9 +42,9 @@ class FlowRecord:
         Raises:
             StorageFailed.
         """
-        if (place := self._places.get(name)) is None:
+        if (position := self._positions.get(name)) is None:
             return None
-        file, offset = place
+        file, offset = position
         with storing(file.path):
             return durable.record_at(file, offset)
 
@@ -58,4 +58,4 @@ class FlowRecord:
             offset = durable.append_line(self._file, self._masker.data({"name": name, **value}))
             self._file.sync()
             self._file.directory.sync()
-            self._places[name] = self._file, offset
+            self._positions[name] = self._file, offset

@@ -203,15 +203,15 @@ class RemoteTool:
         self._required = [own for own, _, required in parameters if required]
         self._more = more
 
-    def __call__(self, *positional: Any, **given: Any) -> Any:
-        given = {name: value for name, value in given.items() if value is not ...}
-        self.check(bool(positional), given)
-        return self._line.call(self.__name__, {self._keys.get(n, n): value for n, value in given.items()})
+    def __call__(self, *positional: Any, **arguments: Any) -> Any:
+        arguments = {name: value for name, value in arguments.items() if value is not ...}
+        self.check(bool(positional), arguments)
+        return self._line.call(self.__name__, {self._keys.get(n, n): value for n, value in arguments.items()})
 
-    def check(self, positional: bool, given: Any) -> None:
+    def check(self, positional: bool, arguments: Any) -> None:
         """Raise TypeError unless a call may have these names of arguments; None among them: more follow."""
-        unknown = [] if self._more else [name for name in given if name and name not in self._keys]
-        missing = [] if None in given else [name for name in self._required if name not in given]
+        unknown = [] if self._more else [name for name in arguments if name and name not in self._keys]
+        missing = [] if None in arguments else [name for name in self._required if name not in arguments]
         if positional:
             wrong = "takes its arguments by name"
         elif unknown:
@@ -261,10 +261,10 @@ class Printed(str):
 class Call:
     """One call of an agent. Nothing happens before it is started, by `start()`, `result()` or `gather`."""
 
-    def __init__(self, line: Line, agent: str, given: dict[str, Any], on_question: Any) -> None:
+    def __init__(self, line: Line, agent: str, arguments: dict[str, Any], on_question: Any) -> None:
         self._line = line
         self._agent = agent
-        self._given = given
+        self._arguments = arguments
         self._on_question = on_question
         self._number: int | None = None
         self._started = threading.Lock()
@@ -273,7 +273,7 @@ class Call:
     def plan(self) -> None:
         """Have the host check the call and give it its identity: equal calls are told apart by order."""
         if self._number is None:
-            self._number = self._line.call("@plan", {"agent": self._agent, "given": self._given})
+            self._number = self._line.call("@plan", {"agent": self._agent, "arguments": self._arguments})
 
     def start(self) -> Call:
         """Start the run, or find the one that is on record; wait while too many runs are at work."""
@@ -288,8 +288,8 @@ class Call:
         run, asks = {"runId": self.start().run_id}, self._on_question is not None
         while "question" in (reply := self._line.call("@result", {**run, "asks": asks})):
             answer = self._on_question(reply["question"], reply["options"])
-            given = {"messageId": reply["messageId"], "answer": None if answer is None else str(answer)}
-            self._line.call("@answer", {**run, **given})
+            arguments = {"messageId": reply["messageId"], "answer": None if answer is None else str(answer)}
+            self._line.call("@answer", {**run, **arguments})
         if "text" not in reply:
             return reply["value"]
         text = Text(reply["text"])
@@ -322,18 +322,18 @@ class Agent:
         self.__name__ = name
         self._line = line
 
-    def call(self, *positional: Any, on_question: Any = None, **given: Any) -> Call:
+    def call(self, *positional: Any, on_question: Any = None, **arguments: Any) -> Call:
         """Describe a call."""
         if positional:
             raise TypeError(f"agents.{self.__name__}() takes its arguments by name, such as prompt=...")
-        return Call(self._line, self.__name__, given, on_question)
+        return Call(self._line, self.__name__, arguments, on_question)
 
-    def start(self, *positional: Any, **given: Any) -> Call:
+    def start(self, *positional: Any, **arguments: Any) -> Call:
         """Start a call and return it."""
-        return self.call(*positional, **given).start()
+        return self.call(*positional, **arguments).start()
 
-    def __call__(self, *positional: Any, **given: Any) -> Any:
-        return self.call(*positional, **given).result()
+    def __call__(self, *positional: Any, **arguments: Any) -> Any:
+        return self.call(*positional, **arguments).result()
 
     def __repr__(self) -> str:
         return f"<agent {self.__name__}>"
@@ -375,12 +375,12 @@ def gather(*calls: Any, limit: int | None = None, return_exceptions: bool = Fals
     return results
 
 
-def _calls_of(given: tuple[Any, ...], with_faults: bool) -> tuple[Any, ...]:
+def _calls_of(arguments: tuple[Any, ...], with_faults: bool) -> tuple[Any, ...]:
     """Return what `gather` was given, checked; calls of agents get their identities in this order.
 
     A call that cannot be made raises here, before any other begins, or, `with_faults`, when its turn comes.
     """
-    calls = tuple(given[0]) if len(given) == 1 and not callable(given[0]) else given
+    calls = tuple(arguments[0]) if len(arguments) == 1 and not callable(arguments[0]) else arguments
     if not all(map(callable, calls)):
         raise TypeError("gather() takes calls: gather(agents.a.call(...), lambda: tool(a=1))")
     for call in calls:
@@ -482,10 +482,8 @@ def _calls_run(tree: Any) -> bool:
     found = [node for node in tree.body if isinstance(node, functions) and node.name == "run"]
     if not found:
         return False
-    given = found[-1].args
-    needed: int = (
-        len(given.posonlyargs) + len(given.args) - len(given.defaults) + given.kw_defaults.count(None)
-    )
+    args = found[-1].args
+    needed: int = len(args.posonlyargs) + len(args.args) - len(args.defaults) + args.kw_defaults.count(None)
     others = [node for node in tree.body if not isinstance(node, (*functions, ast.ClassDef))]
     parts = [part for node in others for part in ast.walk(node)]
     return needed == 0 and not any(isinstance(part, ast.Name) and part.id == "run" for part in parts)
@@ -532,9 +530,9 @@ def _with_value(tree: Any) -> None:
     """Keep the value of a last expression, under a name that no code has."""
     if tree.body and type(tree.body[-1]).__name__ == "Expr":
         last = tree.body[-1]
-        place = {field: getattr(last, field) for field in last._attributes}
-        target = ast.Name(id=" value", ctx=ast.Store(), **place)
-        tree.body[-1] = ast.Assign(targets=[target], value=last.value, **place)
+        position = {field: getattr(last, field) for field in last._attributes}
+        target = ast.Name(id=" value", ctx=ast.Store(), **position)
+        tree.body[-1] = ast.Assign(targets=[target], value=last.value, **position)
 
 
 def _run(source: str, names: dict[str, Any], flow: dict[str, Any] | None) -> tuple[dict[str, Any], int]:

@@ -58,9 +58,9 @@ def kinds_of(value: Any) -> list[str]:
 
 
 def types_of(schema: dict[str, Any]) -> list[str]:
-    given = schema.get("type")
-    if isinstance(given, str | list):
-        return [given] if isinstance(given, str) else [each for each in given if isinstance(each, str)]
+    types = schema.get("type")
+    if isinstance(types, str | list):
+        return [types] if isinstance(types, str) else [each for each in types if isinstance(each, str)]
     if "properties" in schema or "additionalProperties" in schema or "patternProperties" in schema:
         return ["object"]
     return ["array"] if "items" in schema or "prefixItems" in schema else []
@@ -329,14 +329,14 @@ class TypeWriter:
         self, whole: dict[str, Any], choice: str, name: str, depth: int, reference: str
     ) -> PythonType:
         """Return the type of a choice: of each branch, together with what stands beside the choice."""
-        beside = {key: value for key, value in whole.items() if key not in ("anyOf", "oneOf")}
-        has_shape = not _SHAPES.isdisjoint(beside)
+        siblings = {key: value for key, value in whole.items() if key not in ("anyOf", "oneOf")}
+        has_shape = not _SHAPES.isdisjoint(siblings)
         found: list[PythonType] = []
         for branch in whole[choice]:
             if has_shape and isinstance(branch, dict):
                 if _SHAPES.isdisjoint(branch):  # it only bounds what stands beside it
-                    return self.type_of(beside, name, depth + 1, reference)
-                branch = joined(beside, self._followed(branch, depth + 1))
+                    return self.type_of(siblings, name, depth + 1, reference)
+                branch = joined(siblings, self._followed(branch, depth + 1))
             found.append(self.type_of(branch, name, depth + 1))
         return union(found)
 
@@ -363,15 +363,15 @@ class TypeWriter:
         return PythonType((_BY_KIND[kind],)) if kind in _BY_KIND else ANYTHING
 
     def _array(self, whole: dict[str, Any], name: str, depth: int) -> PythonType:
-        places = list_in(whole, "prefixItems")
-        if not places:
+        items = list_in(whole, "prefixItems")
+        if not items:
             return self.type_of(whole.get("items", True), name, depth + 1).within("list[{}]")
-        types = [self.type_of(place, name, depth + 1) for place in places]
-        has_rest = whole.get("items") is not False and whole.get("maxItems") != len(places)
+        types = [self.type_of(item, name, depth + 1) for item in items]
+        has_rest = whole.get("items") is not False and whole.get("maxItems") != len(items)
         rest = [self.type_of(whole.get("items", True), name, depth + 1)] if has_rest else []
         every = union([*types, *rest])
         listed = every.within("list[{}]")
-        if self._of_results or has_rest or whole.get("minItems") != len(places):
+        if self._of_results or has_rest or whole.get("minItems") != len(items):
             return listed
         exact = f"tuple[{', '.join(each.annotation() for each in types)}]"
         return union([PythonType((exact,), (), every.reasons), listed])

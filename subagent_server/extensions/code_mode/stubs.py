@@ -130,9 +130,9 @@ def _parameters(schema: InputSchema) -> list[Parameter]:
 def _line(parameter: Parameter, schema: Any, writer: TypeWriter, name: str) -> tuple[str, str]:
     """Return a parameter of a signature, and the comment behind it."""
     found = writer.type_of(schema, name)
-    given = schema.get("default") if isinstance(schema, dict) else None
-    shows_default = isinstance(given, str | int | float) and found.takes(given) and len(repr(given)) <= _SHORT
-    default = "" if parameter.required else f" = {given!r}" if shows_default else " = ..."
+    value = schema.get("default") if isinstance(schema, dict) else None
+    shows_default = isinstance(value, str | int | float) and found.takes(value) and len(repr(value)) <= _SHORT
+    default = "" if parameter.required else f" = {value!r}" if shows_default else " = ..."
     about = writer.comment(schema, found, shows_default=shows_default and not parameter.required)
     return f"{parameter.name}: {found.annotation()}{default}", about
 
@@ -145,9 +145,9 @@ def _more(schema: Mapping[str, Any], writer: TypeWriter, name: str) -> PythonTyp
     return None if others is False else writer.type_of(others, name)
 
 
-def _result_schema(given: Any) -> tuple[dict[str, Any], bool]:
+def _result_schema(schema: Any) -> tuple[dict[str, Any], bool]:
     """Return the schema of structured results, and whether `result` is its only key."""
-    whole = repaired(given) if isinstance(given, dict) else {}
+    whole = repaired(schema) if isinstance(schema, dict) else {}
     root = without_dead_references(whole, whole)
     return root, list(root.get("properties", ())) == ["result"] and root.get("required") == ["result"]
 
@@ -318,8 +318,8 @@ def _score(function: ToolFunction, word: str) -> int:
     if word in re.split(r"[\W_]+", name):
         return 8
     about = f"{function.tool.description} {' '.join(each.name for each in function.stub.parameters)}".lower()
-    places = ((name, 4), (function.namespace.lower(), 2), (about, 1))
-    return next((score for text, score in places if word in text), 0)
+    fields = ((name, 4), (function.namespace.lower(), 2), (about, 1))
+    return next((score for text, score in fields if word in text), 0)
 
 
 def catalogue_of(tools: Sequence[ServerTool]) -> Catalogue:

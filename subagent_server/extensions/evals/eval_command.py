@@ -131,8 +131,8 @@ def eval_(
     # The cases that are not chosen now stay in the log: the next --resume goes on with them too.
     with nullcontext() if kept is None else EvalLog(kept, facts, before_this.values()) as writer:
         stopped = _carried_out(session, evaluation, jobs, writer, results)
-    places = {trial.key: place for place, trial in enumerate(trials)}
-    results.sort(key=lambda result: places[result.key])
+    order = {trial.key: index for index, trial in enumerate(trials)}
+    results.sort(key=lambda result: order[result.key])
     if junit is not None:
         (session.settings.cwd / junit).write_text(as_junit(file.name, results), encoding="utf-8")
     _report(session, results, before, planned=len(trials), interrupted=stopped is not None)

@@ -146,17 +146,17 @@ class Expectation(_Part):
     @model_validator(mode="after")
     def _is_one(self) -> "Expectation":
         kinds = ("json_schema", "schema_path", "pattern", "command", "judge", "vote", *SCORERS)
-        given = [kind for kind in kinds if kind in self.model_fields_set]
-        if len(given) != 1:
+        present = [kind for kind in kinds if kind in self.model_fields_set]
+        if len(present) != 1:
             raise ValueError(
                 "must be exactly one of schema, schemaPath, pattern, command, judge, vote, "
                 f"{', '.join([*SCORERS][:-1])} and {[*SCORERS][-1]}"
             )
-        if "tolerance" in self.model_fields_set and given != ["number"]:
+        if "tolerance" in self.model_fields_set and present != ["number"]:
             raise ValueError("has a tolerance, which belongs to a number")
         if isinstance(self.number, list) and not all(map(numbers_of, self.number)):
             raise ValueError("has a number that is none")
-        if "timeout_seconds" in self.model_fields_set and given != ["command"]:
+        if "timeout_seconds" in self.model_fields_set and present != ["command"]:
             raise ValueError("has timeoutSeconds, which belongs to a command")
         if self.pattern is not None:
             try:
@@ -309,11 +309,11 @@ def _cases_of(path: Path, dataset: Dataset) -> list[EvalCase]:
             known = ", ".join(map(str, row)) or "nothing"
             raise BadEvalFile(source, f"row {number} has no text as {dataset.prompt} (it has {known})")
         named = row.get(dataset.name)
-        given = {key: getattr(dataset, key) for key in ("agents", "cwd", "answer", "script", "expect")}
+        defaults = {key: getattr(dataset, key) for key in ("agents", "cwd", "answer", "script", "expect")}
         try:
             case = EvalCase.model_validate(
                 {
-                    **given,
+                    **defaults,
                     "name": str(named) if named not in (None, "") else f"row {number}",
                     "prompt": prompt,
                     "target": None if target in (None, "", []) else target,
@@ -394,8 +394,8 @@ def _reach(file: EvalFile, path: Path, project: Path) -> Reach:
             if each.command is not None:
                 found[f"{case.name}.{number}"] = each.command
         named = [*case.inputs, *([case.cwd] if case.cwd is not None else [])]
-        places = [Path(os.path.realpath(path.parent / name)) for name in named if "\0" not in name]
-        if outside := [str(place) for place in places if not place.is_relative_to(top)]:
+        paths = [Path(os.path.realpath(path.parent / name)) for name in named if "\0" not in name]
+        if outside := [str(other) for other in paths if not other.is_relative_to(top)]:
             found[f"{case.name}.places"] = outside
     return found
 
@@ -432,22 +432,22 @@ def _repeated(value: Value) -> Iterator[tuple[str, int]]:
 
 def _reason(problem: Any) -> str:
     """Return what is wrong, with the place of the key: `cases[0].expect[1] has ...`."""
-    place = ""
+    location = ""
     for step in problem["loc"]:
-        place += f"[{step}]" if isinstance(step, int) else f"{place and '.'}{step}"
-    place = shorten(place) if place else "the file"
+        location += f"[{step}]" if isinstance(step, int) else f"{location and '.'}{step}"
+    location = shorten(location) if location else "the file"
     if problem["type"] == "extra_forbidden":
         known = [str(field.alias) for field in _part_at(problem["loc"]).model_fields.values()]
         near = get_close_matches(str(problem["loc"][-1]), known, n=1) or [", ".join(known)]
-        return f"{place} is not a key here ({'nearest: ' if len(near[0].split()) == 1 else ''}{near[0]})"
+        return f"{location} is not a key here ({'nearest: ' if len(near[0].split()) == 1 else ''}{near[0]})"
     if problem["type"] == "missing":
-        return f"{place} is missing"
+        return f"{location} is missing"
     if problem["type"] == "value_error":
-        return f"{place} {problem['ctx']['error']}"
+        return f"{location} {problem['ctx']['error']}"
     words = IN_WORDS.get(problem["type"]) or problem["msg"].replace("Input should", "must")
-    if place.strip("'").endswith("Seconds") and problem["type"].startswith("float"):
+    if location.strip("'").endswith("Seconds") and problem["type"].startswith("float"):
         words = "must be a number of seconds, such as 600"
-    return f"{place} {words[0].lower()}{words[1:]}"
+    return f"{location} {words[0].lower()}{words[1:]}"
 
 
 _PARTS: dict[str, type[_Part]] = {
@@ -459,16 +459,16 @@ _PARTS: dict[str, type[_Part]] = {
 }
 
 
-def _part_at(place: Sequence[int | str]) -> type[_Part]:
+def _part_at(location: Sequence[int | str]) -> type[_Part]:
     """Return what the keys at a place belong to."""
-    inner = [_PARTS[step] for step in place[:-1] if isinstance(step, str) and step in _PARTS]
+    inner = [_PARTS[step] for step in location[:-1] if isinstance(step, str) and step in _PARTS]
     return inner[-1] if inner else EvalFile
 
 
-def _line(whole: Value, place: tuple[int | str, ...]) -> int | None:
+def _line(whole: Value, location: tuple[int | str, ...]) -> int | None:
     """Return the line of the last key of a place that the file has."""
     line, value = None, whole
-    for step in place:
+    for step in location:
         if isinstance(value, Block) and str(step) in value:
             line, value = value.lines[str(step)], value[str(step)]
         elif isinstance(value, list) and isinstance(step, int) and step < len(value):

@@ -45,8 +45,9 @@ class EvalLog:
         self.path = path
         begun = path.with_name(f".{path.name}.tmp")  # `path` may be the only log of what is not repeated
         with storing(path):
-            for place in reversed(path.parents):  # all private: runs refuse a state directory open to others
-                place.mkdir(exist_ok=True, mode=0o700)
+            # All private: runs refuse a state directory that is open to others.
+            for directory in reversed(path.parents):
+                directory.mkdir(exist_ok=True, mode=0o700)
             begun.unlink(missing_ok=True)  # of a command that was killed, or a link that a run has planted
             self._file = begun.open("x", encoding="utf-8")
         self._write(facts)
@@ -92,8 +93,8 @@ def read_log(path: Path) -> list[TrialResult]:
     if "planned" not in first and "runs" not in first:
         raise BadEvalFile(path, "it is no log of an evaluation, and no output of `subagent eval --json`")
     trials = []
-    given = first.get("runs")
-    for row in given if isinstance(given, list) else rows[1:]:
+    runs = first.get("runs")
+    for row in runs if isinstance(runs, list) else rows[1:]:
         with suppress(ValidationError):
             trials.append(TrialResult.model_validate(row))
     return trials

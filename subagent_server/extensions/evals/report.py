@@ -55,8 +55,8 @@ class Sums:
             "atLeast": [*self.at_least] or None,
             "meanSeconds": None if self.mean_seconds is None else round(self.mean_seconds, 3),
         }
-        given = {name: value for name, value in facts.items() if value is not None}
-        return {"passed": self.passed, "trials": trials, **given}
+        known = {name: value for name, value in facts.items() if value is not None}
+        return {"passed": self.passed, "trials": trials, **known}
 
     def cells(self) -> tuple[str, str, str, str]:
         """Return the cells of PASS, RATE, COST and TIME."""

@@ -33,8 +33,8 @@ def choice(text: str, wanted: str, _: Decimal) -> bool:
     end = text[-MAX_NUMBER_CHARACTERS:]
     lines = _CHOICE.findall(end)
     alone = _LETTERS.fullmatch(end.strip()) if not lines else None
-    given = lines[-1] if lines else alone[1] if alone else ""
-    return bool(given) and set(re.findall("[a-z]", given.lower())) == set(re.findall("[a-z]", wanted.lower()))
+    found = lines[-1] if lines else alone[1] if alone else ""
+    return bool(found) and set(re.findall("[a-z]", found.lower())) == set(re.findall("[a-z]", wanted.lower()))
 
 
 def number(text: str, wanted: str, tolerance: Decimal) -> bool:

@@ -234,14 +234,14 @@ class Evaluation:
 
     def _overrides(self, agent: str, model: str | None, *, is_scripted: bool) -> dict[str, str]:
         """Return the keys of the agent that the file changes; a run may use what is left of the budget."""
-        given = {"model": model} if model is not None else {}
+        overrides = {"model": model} if model is not None else {}
         if self.file.timeout_seconds is not None:
-            given["timeoutSeconds"] = f"{self.file.timeout_seconds:g}"
+            overrides["timeoutSeconds"] = f"{self.file.timeout_seconds:g}"
         if self.file.budget_usd is not None and not is_scripted:
             left = self.file.budget_usd - self._used
             own = self.service.registry.get(agent).limits.budget_usd
-            given["budgetUsd"] = f"{left if own is None else min(left, own):f}"
-        return given
+            overrides["budgetUsd"] = f"{left if own is None else min(left, own):f}"
+        return overrides
 
     @property
     def _used(self) -> Decimal:
@@ -325,13 +325,13 @@ class Evaluation:
         if not cwd.is_dir():  # a worktree in which nothing was changed is gone: it was as its origin is
             cwd = Path(directory_before_worktree(meta, request))
         name = shorten(" ".join(command))
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as printed:
-            given.write(text.encode("utf-8", "replace"))
-            given.seek(0)
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as printed:
+            stdin.write(text.encode("utf-8", "replace"))
+            stdin.seek(0)
             try:
                 process = await asyncio.create_subprocess_exec(
                     *command,
-                    stdin=given,
+                    stdin=stdin,
                     stdout=printed,
                     stderr=printed,
                     cwd=cwd,
@@ -391,8 +391,8 @@ class Evaluation:
 
 def _miss(scorer: tuple[str, list[str] | bool], case: EvalCase, tolerance: Decimal, text: str) -> str | None:
     """Return why a ready scorer lets a result fail, or None."""
-    name, given = scorer
-    targets = given if isinstance(given, list) else case.target or []
+    name, parameters = scorer
+    targets = parameters if isinstance(parameters, list) else case.target or []
     if passes(name, text, targets, tolerance):
         return None
     wanted = shorten(" or ".join(targets))
@@ -439,8 +439,8 @@ def _objection(judging: Judging, result: RunResult) -> str | None:
     """Return why a judge lets a result fail, or None if it lets it pass. Only a clear yes is a yes."""
     passes: object = None
     if result.has_output:
-        given = result.output if isinstance(result.output, dict) else {}
-        passes, reason = given.get("pass"), str(given.get("reason", ""))
+        fields = result.output if isinstance(result.output, dict) else {}
+        passes, reason = fields.get("pass"), str(fields.get("reason", ""))
     else:
         first, _, reason = result.text.strip().partition(" ")
         passes = {"PASS": True, "FAIL": False}.get(first.strip("*.:,").upper())

@@ -100,8 +100,8 @@ class AcpDialect:
                     f"mcpServers.{lost[0]} does not reach {agent.command}: it takes no stdio server.",
                     "Offer the server as `http`, or leave it out.",
                 )
-            place = str(self._task.write_mcp_config())
-            args = [word.replace(MCP_CONFIG, place) for word in args]
+            config = str(self._task.write_mcp_config())
+            args = [word.replace(MCP_CONFIG, config) for word in args]
         return Launch([agent.command or "", *args])
 
     def first_words(self) -> str:
@@ -272,11 +272,11 @@ class AcpDialect:
     def _failed_request(self, error: RequestError) -> Outcome:
         self._updates.flush()
         details = text_of(members(error.data).get("details"))
-        said = f"{error} ({details})" if details else str(error)
+        message = f"{error} ({details})" if details else str(error)
         if error.code == _LOGIN:
             hint = about_login(self._task.agent, self.login_hint())
-            return self._events.failed(f"{self.title} is not logged in: {said}", "config", hint)
-        return self._events.failed(f"{self.title} failed: {said}", "model_error")
+            return self._events.failed(f"{self.title} is not logged in: {message}", "config", hint)
+        return self._events.failed(f"{self.title} failed: {message}", "model_error")
 
     def _spend(self, ended: schema.PromptResponse) -> None:
         """Take the tokens that the answer to the prompt tells of; Gemini CLI has a form of its own."""
@@ -293,8 +293,8 @@ class AcpDialect:
                 "cache_read_tokens": count_of(usage.cached_read_tokens),
                 "cache_write_tokens": count_of(usage.cached_write_tokens),
             }
-        told = {name: figure for name, figure in found.items() if figure is not None}
-        self._events.spend(self._events.usage.model_copy(update=told))
+        known = {name: figure for name, figure in found.items() if figure is not None}
+        self._events.spend(self._events.usage.model_copy(update=known))
 
     def _cost(self) -> Decimal | None:
         """Return the cost of the run; that of the session has those of the runs before it too."""
@@ -449,8 +449,8 @@ def _shown(call: Call) -> Message:
     """Return what people are shown of a call: the arguments if the agent gives them, else its words."""
     if isinstance(call.raw_input, dict):
         return call.raw_input
-    places = [place.model_dump(exclude_none=True) for place in call.locations or []]
-    facts = {"title": call.title, "locations": places, "text": _texts(call)}
+    locations = [location.model_dump(exclude_none=True) for location in call.locations or []]
+    facts = {"title": call.title, "locations": locations, "text": _texts(call)}
     return {name: value for name, value in facts.items() if value}
 
 

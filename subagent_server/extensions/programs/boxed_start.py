@@ -21,9 +21,9 @@ from subagent_server.run.errors import RunRefused
 from subagent_server.run.files import Directory
 from subagent_server.run.host_programs import lies_in, user_program
 from subagent_server.sandbox.box import Box, Rules
-from subagent_server.sandbox.readable import BoxRefused, PlaceRefused, showing
+from subagent_server.sandbox.readable import BoxRefused, PathRefused, showing
 from subagent_server.worker.runners import RunnerSetup
-from subagent_server.worker.sandbox_setup import RunBox, place_refused, refused, unprotected
+from subagent_server.worker.sandbox_setup import RunBox, path_refused, refused, unprotected
 
 ASKED = "sandbox: bwrap"
 MOST_STATE_BYTES = 1 << 30
@@ -49,8 +49,8 @@ def box_of_program(setup: RunnerSetup) -> RunBox | None:
         if not asked:
             return None
         raise refused(ASKED, refusal.reason) from refusal
-    except PlaceRefused as refusal:
-        raise place_refused(refusal) from refusal
+    except PathRefused as refusal:
+        raise path_refused(refusal) from refusal
 
 
 class BoxedStart:
@@ -186,5 +186,5 @@ def _found(setup: RunnerSetup) -> Path | None:
 def _installation(program: Path) -> list[Path]:
     """Return what belongs to a program besides its directory: its file, and the packages of npm around it."""
     real = Path(os.path.realpath(program))
-    around = [place for place in real.parents if place.name == _MODULES]
+    around = [above for above in real.parents if above.name == _MODULES]
     return [real, *around[-1:]]

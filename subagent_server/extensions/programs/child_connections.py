@@ -108,9 +108,9 @@ class ChildConnections:
         for _ in range(MOST_CONNECTIONS):
             self._pipes += [_Pipe(relays_write=True), _Pipe()]
         for number in range(MOST_CONNECTIONS):
-            self._offer(number)
+            self._listen(number)
 
-    def _offer(self, number: int) -> None:
+    def _listen(self, number: int) -> None:
         """Let a relay take a connection. Until it has, an end to write is open, or poll(2) would say EOF."""
         up = self._pipes[1 + 2 * number]
         incoming = up.opened(os.O_RDONLY)
@@ -161,7 +161,7 @@ class ChildConnections:
             up.clear()
             down.clear()
             if not self._closing:
-                self._offer(number)
+                self._listen(number)
 
     async def _serve(self, connection: socket.socket) -> None:
         # Not at the top: the SDK takes 0.5 s and 25 MiB of a worker whose program asks nothing.

@@ -29,7 +29,7 @@ from subagent_server.extensions.programs.program_checks import KNOWN_PROGRAMS, p
 from subagent_server.loop.runner import Outcome
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.run.errors import RunRefused
-from subagent_server.run.records import UNTOLD, Failure
+from subagent_server.run.records import UNKNOWN_USAGE, Failure
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.run_context import Permissions, RunOver
 
@@ -60,12 +60,12 @@ class ClaudeDialect:
         self._events = events
         self._permissions = permissions
         self._session = str(uuid.uuid4())
-        self._is_told = False
+        self._is_named = False
         self._tools: dict[str, str] = {}
         self._asked: set[str] = set()
         self._answers: set[asyncio.Task[None]] = set()
         self._message = ""
-        self._usage = UNTOLD
+        self._usage = UNKNOWN_USAGE
         events.counts("turns", "tool_calls")
 
     # -- the start
@@ -191,8 +191,8 @@ class ClaudeDialect:
 
     async def _session_is_kept(self) -> None:
         """Name the session in the state of the run once the program must have begun its record of it."""
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_named:
+            self._is_named = True
             await self._events.session(self._session)
 
     def _system(self, event: dict[str, Any]) -> None:
@@ -261,9 +261,9 @@ class ClaudeDialect:
 
     async def _answer(self, request_id: str, request: dict[str, Any], process: AgentProcess) -> None:
         """Ask whether a tool may be used, and answer the request."""
-        tool, given = text_of(request.get("tool_name")), members(request.get("input"))
+        tool, arguments = text_of(request.get("tool_name")), members(request.get("input"))
         try:
-            permission = await self._permissions.ask(tool, given, text_of(request.get("decision_reason")))
+            permission = await self._permissions.ask(tool, arguments, text_of(request.get("decision_reason")))
         except RunOver:
             return  # it is interrupted next, and then says what it has cost
         except RunRefused as refusal:
@@ -273,7 +273,7 @@ class ClaudeDialect:
         self._asked.add(name_of(request.get("tool_use_id")))
         decision: dict[str, Any] = {"behavior": "deny", "message": permission.reason}
         if permission.allowed:
-            decision = {"behavior": "allow", "updatedInput": given}
+            decision = {"behavior": "allow", "updatedInput": arguments}
         answer = {"subtype": "success", "request_id": request_id, "response": decision}
         await _send(process, {"type": "control_response", "response": answer})
 
@@ -401,12 +401,12 @@ def _failure(event: dict[str, Any], text: str, agent: AgentDefinition) -> Failur
         return Failure(code=code, message=message, hint=hint)
     if subtype == "success" and event.get("is_error") is False and reason in ("", "completed"):
         return None
-    told = event.get("errors")
-    errors = [error for error in told if isinstance(error, str)] if isinstance(told, list) else []
-    said = "; ".join(errors) or text or subtype or "no reason given"
-    of_model = reason == "api_error" or "API Error" in said
+    listed = event.get("errors")
+    errors = [error for error in listed if isinstance(error, str)] if isinstance(listed, list) else []
+    why = "; ".join(errors) or text or subtype or "no reason given"
+    of_model = reason == "api_error" or "API Error" in why
     return Failure(
         code="model_error" if of_model else "agent_error",
-        message=f"Claude Code ended with an error ({reason or subtype}): {said}",
+        message=f"Claude Code ended with an error ({reason or subtype}): {why}",
         hint=about_login(agent, _LOGIN),
     )

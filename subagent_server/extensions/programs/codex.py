@@ -35,7 +35,7 @@ from subagent_server.extensions.programs.program_checks import program_of
 from subagent_server.loop.runner import Outcome
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.errors import RunRefused
-from subagent_server.run.records import UNTOLD, Usage
+from subagent_server.run.records import UNKNOWN_USAGE, Usage
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.run_context import Permissions
 
@@ -72,7 +72,7 @@ class CodexDialect:
         self._thread = ""
         self._turn = ""
         self._before: Usage | None = None
-        self._spent = UNTOLD
+        self._spent = UNKNOWN_USAGE
         events.counts("turns", "tool_calls")
         self._in_turn = False
         self._reached: str | None = None
@@ -215,7 +215,7 @@ class CodexDialect:
     async def _handle(self, method: str, params: Any, is_notification: bool) -> Message | None:
         """Take a message of Codex; the library calls it."""
         if is_notification:
-            self._heard(method, members(params))
+            self._notified(method, members(params))
             return None
         return await self._answer(method, members(params))
 
@@ -256,7 +256,7 @@ class CodexDialect:
 
     # -- what it tells
 
-    def _heard(self, method: str, params: Message) -> None:
+    def _notified(self, method: str, params: Message) -> None:
         """Take a notification."""
         if method.startswith(_OF_THREAD) and params.get("threadId") != self._thread:
             self._events.progress()  # a thread that Codex has started by itself
@@ -366,9 +366,9 @@ class CodexDialect:
 
 def _usage(counts: Mapping[str, Any]) -> Usage:
     """Return tokens as we count them: read from the cache is not counted as input again."""
-    cached, given = count_of(counts.get("cachedInputTokens")), count_of(counts.get("inputTokens"))
+    cached, read = count_of(counts.get("cachedInputTokens")), count_of(counts.get("inputTokens"))
     return Usage(
-        input_tokens=None if given is None else max(0, given - (cached or 0)),
+        input_tokens=None if read is None else max(0, read - (cached or 0)),
         cache_read_tokens=cached,
         cache_write_tokens=count_of(counts.get("cacheWriteInputTokens")),
         output_tokens=count_of(counts.get("outputTokens")),
@@ -380,16 +380,16 @@ def _usage(counts: Mapping[str, Any]) -> Usage:
 def _since(before: Usage, total: Usage) -> Usage:
     """Return what has been added to the tokens of a thread; a missing count stays unknown."""
     added = {
-        name: max(0, told - (getattr(before, name) or 0))
+        name: max(0, counted - (getattr(before, name) or 0))
         for name in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
-        if (told := getattr(total, name)) is not None
+        if (counted := getattr(total, name)) is not None
     }
-    return UNTOLD.model_copy(update=added)
+    return UNKNOWN_USAGE.model_copy(update=added)
 
 
 def _hint(error: Message) -> str:
-    said = f"{error.get('codexErrorInfo')} {error.get('message')}"
-    if re.search(r"unauthori[sz]ed|\b401\b", said, re.IGNORECASE):
+    message = f"{error.get('codexErrorInfo')} {error.get('message')}"
+    if re.search(r"unauthori[sz]ed|\b401\b", message, re.IGNORECASE):
         return "Log in once with `codex login`, or fix the key of its model provider."
     return LOOK_AT_LOG
 

@@ -24,9 +24,9 @@ RESULT_BYTES = 16 << 20
 MOST_KEPT = 400_000
 """Characters of the output that are kept as the result: its end."""
 PATTERN_SECONDS = 5.0
-_TOLD_AT_ONCE = 16_000
+_SHOWN_AT_ONCE = 16_000
 _TELL_SECONDS = 1.0
-_PLACE = re.compile(r"\{(prompt|systemPrompt|model|effort|mcpConfig|resultFile)\}")
+_PLACEHOLDER = re.compile(r"\{(prompt|systemPrompt|model|effort|mcpConfig|resultFile)\}")
 _RESULT_VARIABLE = "SUBAGENT_RESULT_FILE"
 _CONFIG_VARIABLE = "SUBAGENT_MCP_CONFIG"
 
@@ -155,7 +155,7 @@ class _Output:
             self._left_out += gone
         self._untold.append(line)
         self._size += len(line)
-        if self._size >= _TOLD_AT_ONCE:
+        if self._size >= _SHOWN_AT_ONCE:
             self._say()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TELL_SECONDS, self._say)
@@ -191,7 +191,7 @@ async def _found(pattern: str, text: str) -> str | None:
 
 def _filled(word: str, words: Mapping[str, str]) -> str:
     """Return an argument with its places filled; what fills them is not looked through again."""
-    return _PLACE.sub(lambda place: words[place[1]].replace("\0", ""), word)
+    return _PLACEHOLDER.sub(lambda placeholder: words[placeholder[1]].replace("\0", ""), word)
 
 
 def _bad_result(outcome: Outcome, why: str) -> Outcome:

@@ -173,21 +173,21 @@ def _trusts(home: Path, cwd: Path) -> bool:
         rules = json.loads((home / ".gemini" / "trustedFolders.json").read_bytes())
     except (OSError, ValueError, RecursionError):
         return False
-    for place in (cwd, *cwd.parents):
-        rule = rules.get(str(place)) if isinstance(rules, dict) else None
+    for directory in (cwd, *cwd.parents):
+        rule = rules.get(str(directory)) if isinstance(rules, dict) else None
         if rule in ("TRUST_FOLDER", "TRUST_PARENT", "DO_NOT_TRUST"):
             return bool(rule != "DO_NOT_TRUST")
     return False
 
 
 def _check_followed(home: Path, cwd: Path) -> None:
-    for place in (cwd, *cwd.parents):
-        if place == home:
+    for directory in (cwd, *cwd.parents):
+        if directory == home:
             return
         for name in _FOLLOWED:
-            if os.path.lexists(place / name):
+            if os.path.lexists(directory / name):
                 raise RunRefused(
                     "config",
-                    f"Gemini CLI would follow {place / name}, which may have come with the directory.",
+                    f"Gemini CLI would follow {directory / name}, which may have come with the directory.",
                     "If it is yours, start `gemini` there once and trust the folder; else remove it.",
                 )

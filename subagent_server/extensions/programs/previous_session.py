@@ -59,15 +59,15 @@ def previous_session(store: RunStore, request: RunRequest, *, boxed: bool) -> Pr
     """
     if request.continues_run_id is None:
         return PreviousSession()
-    past = read_previous_runs(store, request.continues_run_id)
-    homes = [store.paths.run(run.run_id).program_home for run in past]
-    named = [store.read(run.run_id).external_session_id or "" for run in past]
+    runs = read_previous_runs(store, request.continues_run_id)
+    homes = [store.paths.run(run.run_id).program_home for run in runs]
+    named = [store.read(run.run_id).external_session_id or "" for run in runs]
     kept = [is_session_id(name) and home.exists() == boxed for name, home in zip(named, homes, strict=True)]
     sessions = [name if is_kept else None for name, is_kept in zip(named, kept, strict=True)]
     last = max((n for n, session in enumerate(sessions) if session is not None), default=None)
-    messages = [*past[0].messages, *(_said(run.prompt) for run in past if not run.messages)]
+    messages = [*runs[0].messages, *(_user_message(run.prompt) for run in runs if not run.messages)]
     untold = [
-        run.prompt for run in past[0 if last is None else last :] if not run.calls and not _answered(run)
+        run.prompt for run in runs[0 if last is None else last :] if not run.calls and not _answered(run)
     ]
     return PreviousSession(
         messages=messages,
@@ -76,7 +76,7 @@ def previous_session(store: RunStore, request: RunRequest, *, boxed: bool) -> Pr
         spent=Decimal(0) if last is None else _spent(store, request.continues_run_id, boxed=boxed),
         state=homes[last] if last is not None and boxed else None,
         unknown=[
-            _call(run, call_id) for run in past for call_id in run.calls if not run.calls[call_id].finished
+            _call(run, call_id) for run in runs for call_id in run.calls if not run.calls[call_id].finished
         ][:_MOST_CALLS],
     )
 
@@ -111,16 +111,16 @@ def _call(run: PreviousRun, call_id: str) -> str:
     return f"{call.name} {str(call.arguments)[:_LONGEST_ARGUMENTS]}"
 
 
-def _said(text: str) -> dict[str, Any]:
+def _user_message(text: str) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "text", "text": text}]}
 
 
 def _in_words(messages: Sequence[dict[str, Any]]) -> str:
     """Return a conversation as text, for a program that keeps none of its own."""
-    said = []
+    parts = []
     for message in messages:
         content = message.get("content")
         blocks = content if isinstance(content, list) else [{"type": "text", "text": str(content)}]
         text = "\n".join(str(block.get("text", "")) for block in blocks if isinstance(block, dict))
-        said.append(f"<{'task' if message.get('role') == 'user' else 'result'}>\n{text}\n")
-    return "This is what was said before:\n\n" + "\n".join(said)
+        parts.append(f"<{'task' if message.get('role') == 'user' else 'result'}>\n{text}\n")
+    return "This is what was said before:\n\n" + "\n".join(parts)

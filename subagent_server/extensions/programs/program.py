@@ -22,7 +22,7 @@ from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.commands import misfit
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.files import Directory
-from subagent_server.run.records import UNTOLD, Failure, Usage
+from subagent_server.run.records import UNKNOWN_USAGE, Failure, Usage
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.run_context import RunContext
 
@@ -226,7 +226,7 @@ class ProgramEvents:
     def __init__(self, run: RunContext, last_errors: Callable[[], str] = str) -> None:
         """`last_errors` returns the end of what the program has written to stderr."""
         self.text = ""
-        self.usage = UNTOLD
+        self.usage = UNKNOWN_USAGE
         self.noted: list[str] = []
         """What the view of the ended run says too."""
         self._run = run
@@ -269,9 +269,9 @@ class ProgramEvents:
 
     # -- what it does
 
-    def counts(self, *figures: str) -> None:
+    def counts(self, *names: str) -> None:
         """Count these figures of the usage from 0: the program tells of each turn, or of each call."""
-        self.usage = self.usage.model_copy(update=dict.fromkeys(figures, 0))
+        self.usage = self.usage.model_copy(update=dict.fromkeys(names, 0))
 
     def turn(self) -> None:
         """Record that it calls its model once more."""
@@ -397,8 +397,8 @@ class ProgramRunner:
                 with self._run.waiting():
                     await self._others_done(conversation)
             elif self._events.idle_seconds >= self._agent.limits.idle_timeout_seconds:
-                said = self._events.last_words or self._events.text.strip()[-_LONGEST_WORDS:]
-                words = f" Its last words: {said}" if said else " It had said nothing."
+                last = self._events.last_words or self._events.text.strip()[-_LONGEST_WORDS:]
+                words = f" Its last words: {last}" if last else " It had said nothing."
                 raise RunRefused(
                     "timeout",
                     "The program gave no sign of work for "

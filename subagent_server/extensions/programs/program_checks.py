@@ -94,7 +94,7 @@ _ASKED: dict[str, Callable[[AgentDefinition], bool]] = {
 }
 """Whether an agent file asks for what not every program can be given, by the key."""
 
-_PLACES = {"model": "{model}", "effort": "{effort}"}
+_FIELDS = {"model": "{model}", "effort": "{effort}"}
 """The keys that reach any program through a place in its arguments."""
 
 
@@ -126,13 +126,13 @@ def _kept(agent: AgentDefinition) -> frozenset[str]:
         return known.keeps
     if agent.runner == "acp":
         return frozenset({"args", "maxTurns", "mcpServers"})
-    placed = (key for key, place in _PLACES.items() if any(place in word for word in agent.args))
+    placed = (key for key, field in _FIELDS.items() if any(field in word for word in agent.args))
     return frozenset({"args", "failIf", *placed})
 
 
 def _sentence(agent: AgentDefinition, key: str) -> str:
-    if agent.runner == "command" and key in _PLACES:
-        return f"{key} cannot reach the program: put {_PLACES[key]} into `args`, or leave {key} out."
+    if agent.runner == "command" and key in _FIELDS:
+        return f"{key} cannot reach the program: put {_FIELDS[key]} into `args`, or leave {key} out."
     return f"{key} cannot be kept by the runner {agent.runner}: leave it out, or choose another runner."
 
 
@@ -148,7 +148,7 @@ _MOST_BYTES = 4096
 _VERSION = re.compile(r"(?<![\d.])(\d{1,6})\.(\d{1,6})\.(\d{1,6})(?!\d)")
 
 Version = tuple[int, ...]
-_told: dict[tuple[str, int, int], Version] = {}
+_new_enough: dict[tuple[str, int, int], Version] = {}
 """Of program files by path, size and time of change: the versions that are new enough."""
 
 
@@ -172,13 +172,13 @@ def too_old(
     least = ".".join(map(str, known.oldest))
     version = _version(file, known, environment)
     if version is None:
-        told = f"The program {shorten(command)} did not tell its version within {VERSION_SECONDS:g} s"
-        return None, f"{told}: the runner {agent.runner} needs {least} or newer."
+        problem = f"The program {shorten(command)} did not tell its version within {VERSION_SECONDS:g} s"
+        return None, f"{problem}: the runner {agent.runner} needs {least} or newer."
     if version >= known.oldest:
         return None, None
     mine = ".".join(map(str, version))
-    told = f"The program {shorten(command)} is too old for the runner {agent.runner}"
-    return f"{told} ({mine}; {least} is needed): {installing(agent)}.", None
+    problem = f"The program {shorten(command)} is too old for the runner {agent.runner}"
+    return f"{problem} ({mine}; {least} is needed): {installing(agent)}.", None
 
 
 def _version(file: Path, known: KnownProgram, environment: Mapping[str, str]) -> Version | None:
@@ -187,14 +187,14 @@ def _version(file: Path, known: KnownProgram, environment: Mapping[str, str]) ->
     except OSError:
         return None
     key = (path, facts.st_size, facts.st_mtime_ns)
-    if key in _told:
-        return _told[key]
+    if key in _new_enough:
+        return _new_enough[key]
     found = _VERSION.search(_asked(file, environment))
     if found is None:
         return None
     version = tuple(map(int, found.groups()))
     if version >= known.oldest:
-        _told[key] = version
+        _new_enough[key] = version
     return version
 
 
@@ -217,13 +217,13 @@ def _asked(file: Path, environment: Mapping[str, str]) -> str:
     except (OSError, ValueError):
         return ""
     assert process.stdout is not None
-    said = b""
+    printed = b""
     with process.stdout as output:  # it ends with the bound of the command at the latest
-        while len(said) < _MOST_BYTES and not _VERSION.search(said.decode("utf-8", "replace")):
+        while len(printed) < _MOST_BYTES and not _VERSION.search(printed.decode("utf-8", "replace")):
             if not (line := output.readline(_MOST_BYTES)):
                 break
-            said += line
+            printed += line
     with suppress(ProcessLookupError):
         process.terminate()  # what it has left is ended with it
     process.wait()
-    return said.decode("utf-8", "replace")
+    return printed.decode("utf-8", "replace")

@@ -70,15 +70,15 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
     )
     log.handshake_over()  # of MCP servers: what a program prints is in the log from its first line on
     events = ProgramEvents(run, lambda: log.tail)
-    past = await asyncio.to_thread(previous_session, run.store, request, boxed=box is not None)
-    if past.session_id is not None:
-        run.session_opened(past.session_id)
+    previous = await asyncio.to_thread(previous_session, run.store, request, boxed=box is not None)
+    if previous.session_id is not None:
+        run.session_opened(previous.session_id)
     run.paths.program.make()
     async with AsyncExitStack() as opened:
-        boxed = None if box is None else BoxedStart(setup, box, past.state)
+        boxed = None if box is None else BoxedStart(setup, box, previous.state)
         connections = _connections(setup, opened)
-        task = _task(setup, request, past, box, connections.relay)
-        run.adopt([*past.messages, {"role": "user", "content": list(task.content)}])
+        task = _task(setup, request, previous, box, connections.relay)
+        run.adopt([*previous.messages, {"role": "user", "content": list(task.content)}])
         dialect: Dialect = make(task, events, Permissions(run))
         start = partial(_start, setup, dialect, log, connections, boxed)
         watched = entered_off_loop(watching(setup.watch, f"the program {agent.runner}"))
@@ -110,11 +110,11 @@ def _connections(setup: RunnerSetup, opened: AsyncExitStack) -> ChildConnections
 
 
 def _task(
-    setup: RunnerSetup, request: RunRequest, past: PreviousSession, box: RunBox | None, child: ChildServer
+    setup: RunnerSetup, request: RunRequest, previous: PreviousSession, box: RunBox | None, child: ChildServer
 ) -> ProgramTask:
     agent, run = setup.agent, setup.run
     inputs = copied_inputs(run.paths)
-    words = past.words(request.prompt)
+    words = previous.words(request.prompt)
     texts = [
         block["text"] if block["type"] == "text" else f"({file.path})"
         for file, kind in inputs
@@ -124,15 +124,15 @@ def _task(
         agent=agent,
         run_id=run.run_id,
         prompt="\n\n".join([*texts, words]),
-        retold="\n\n".join([*texts, replace(past, session_id=None).words(request.prompt)]),
+        retold="\n\n".join([*texts, replace(previous, session_id=None).words(request.prompt)]),
         content=task_blocks(words, inputs),
         preamble=_preamble(setup) if box is None else f"{_preamble(setup)} {sandbox_rules_text(box)}",
         cwd=Path.cwd(),
         child=child,
         state=run.paths.program,
         environment=setup.environment,
-        resumes=past.session_id,
-        spent=past.spent,
+        resumes=previous.session_id,
+        spent=previous.spent,
         kept=None if box is None else run.paths.program_home,
     )
 

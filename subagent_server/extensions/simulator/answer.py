@@ -41,7 +41,7 @@ class Choice:
     """A turn and its place in the script, such as `conversations[0].turns[2]`."""
 
     turn: Turn
-    place: str
+    path: str
 
 
 def choose(script: Script, request: RequestView) -> Choice:
@@ -167,7 +167,7 @@ def compose(
     content = _contents(filled_blocks(turn, request), request, turn.keep_ids)
     calls = any(block["type"] == "tool_use" for block in content)
     stop_reason = turn.stop_reason or ("tool_use" if calls else "end_turn")
-    return context.told | {
+    return context.extra | {
         "id": message_id,
         "type": "message",
         "role": "assistant",

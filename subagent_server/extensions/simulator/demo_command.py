@@ -53,7 +53,7 @@ _MAX_VALUE = 60
 """Characters of an argument or of a part of the result that are shown."""
 _RESULT_LINES = 8
 _MOST_CALLS = 20
-_SAID_TWICE = re.compile(r"\S+ (?:[─·←?✔✘]|→ ask_parent|→ final_answer)")
+_SHOWN_TWICE = re.compile(r"\S+ (?:[─·←?✔✘]|→ ask_parent|→ final_answer)")
 """Lines of a log that say again what other lines of the demo say, or are book-keeping."""
 
 
@@ -130,7 +130,7 @@ class DemoParent:
             self._cursor = page.cursor
             for line in page.lines:
                 is_detail = line[:1].isspace() and not self._scene.has_program
-                if not is_detail and not _SAID_TWICE.match(line):
+                if not is_detail and not _SHOWN_TWICE.match(line):
                     _tell(f"    {line}", "grey")
 
 
@@ -155,12 +155,12 @@ def demo(session: Session, repo: Path | None, code: bool, flow: bool) -> int:
         raise click.UsageError("--code and --flow are two demonstrations: give one of them.")
     scene = _SURVEY if code else _COUNCIL if flow else _REVIEW
     key = session.settings.environment.get("ANTHROPIC_API_KEY")
-    places = ["--agents", str(scene.agents), "--agent", scene.agent]
-    places += ["--runs", str(session.settings.runs_root)]
+    flags = ["--agents", str(scene.agents), "--agent", scene.agent]
+    flags += ["--runs", str(session.settings.runs_root)]
     with _repository(session, repo) as root, _model(scene, key) as environment:
         server = StdioServerParameters(
             command=sys.executable,
-            args=["-P", "-m", "subagent_server", "serve", "--role", "parent", *places],
+            args=["-P", "-m", "subagent_server", "serve", "--role", "parent", *flags],
             env={
                 **os.environ,
                 "SUBAGENT_DEMO_PYTHON": sys.executable,
@@ -195,13 +195,13 @@ def _repository(session: Session, named: Path | None) -> Iterator[Path]:
     Raises:
         BadArgument: there is no git, or no repository with a commit at the place that is named.
     """
-    place = session.settings.cwd / (named or ".")
-    found = _git("-C", str(place), "rev-parse", "--show-toplevel", "--verify", "HEAD")
+    directory = session.settings.cwd / (named or ".")
+    found = _git("-C", str(directory), "rev-parse", "--show-toplevel", "--verify", "HEAD")
     if found is not None:
         yield Path(found.splitlines()[0])
     elif named is not None:
         raise BadArgument(
-            f"{place} is in no git repository with a commit: name another, or leave --repo out."
+            f"{directory} is in no git repository with a commit: name another, or leave --repo out."
         )
     else:
         with TemporaryDirectory(prefix="subagent-demo-") as made:
@@ -210,14 +210,14 @@ def _repository(session: Session, named: Path | None) -> Iterator[Path]:
             yield Path(made)
 
 
-def _make_repository(place: Path) -> None:
+def _make_repository(directory: Path) -> None:
     """Make a repository with one commit. Raises BadArgument."""
-    (place / "shop.py").write_text(_SAMPLE, encoding="utf-8")
+    (directory / "shop.py").write_text(_SAMPLE, encoding="utf-8")
     who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false")
     for words in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "Give discounts")):
-        if _git("-C", str(place), *words) is None:
+        if _git("-C", str(directory), *words) is None:
             raise BadArgument(
-                f"git could not make a repository in {place}: name a repository with --repo DIR."
+                f"git could not make a repository in {directory}: name a repository with --repo DIR."
             )
 
 
@@ -261,12 +261,12 @@ async def _delegate(
         following = asyncio.create_task(parent.follow())
         try:
             while not _is_over(view):
-                given: dict[str, str] = {}
+                reply: dict[str, str] = {}
                 if questions := view.get("messages"):
                     answer = (questions[0].get("options") or ["Decide yourself."])[0]
-                    given = {"messageId": questions[0]["messageId"], "answer": answer}
-                tool = "reply_subagent" if given else "check_status"
-                view = await parent.call(tool, runId=run_id, **given, waitSeconds=_WAIT_SECONDS)
+                    reply = {"messageId": questions[0]["messageId"], "answer": answer}
+                tool = "reply_subagent" if reply else "check_status"
+                view = await parent.call(tool, runId=run_id, **reply, waitSeconds=_WAIT_SECONDS)
         finally:
             following.cancel()
     return view

@@ -63,9 +63,9 @@ def error_body(error_type: str, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": error_type, "message": message}}
 
 
-def refuse(place: str, why: str) -> ApiError:
-    """Return the refusal of an invalid request: `place` is the path into the body, `why` what is wrong."""
-    return ApiError(400, f"{place}: {why}")
+def refuse(path: str, why: str) -> ApiError:
+    """Return the refusal of an invalid request: `path` is the way into the body, `why` what is wrong."""
+    return ApiError(400, f"{path}: {why}")
 
 
 def opaque(kind: str, *parts: Any) -> str:
@@ -259,33 +259,33 @@ class PromptCache:
 
     def use(self, request: dict[str, Any], overhead: int) -> CacheUse:
         """Return the tokens that `request` reads and writes, and remember these; `overhead` not."""
-        places = list(_places(request))
-        total = places[-1].tokens if places else 0
+        breakpoints = list(_breakpoints(request))
+        total = breakpoints[-1].tokens if breakpoints else 0
         model, smallest = str(request["model"]), self._smallest
         if smallest is None:
             smallest = next((size for name, size in _SMALLEST if name.match(model)), 0)
-        marks = [n for n, place in enumerate(places) if place.ttl and place.tokens >= smallest]
-        read = max((self._read(places, mark) for mark in marks), default=0)
+        marks = [n for n, point in enumerate(breakpoints) if point.ttl and point.tokens >= smallest]
+        read = max((self._read(breakpoints, mark) for mark in marks), default=0)
         for mark in marks:
-            lifetime = _LIFETIMES[places[mark].ttl or "5m"]
-            self._entries[places[mark].prefix] = (self._clock() + lifetime, lifetime)
-        end = places[marks[-1]].tokens if marks else 0
-        long = [places[mark].tokens for mark in marks if places[mark].ttl == "1h"]
+            lifetime = _LIFETIMES[breakpoints[mark].ttl or "5m"]
+            self._entries[breakpoints[mark].prefix] = (self._clock() + lifetime, lifetime)
+        end = breakpoints[marks[-1]].tokens if marks else 0
+        long = [breakpoints[mark].tokens for mark in marks if breakpoints[mark].ttl == "1h"]
         written_1h = max(0, long[-1] - read) if long else 0
         end = max(end, read)
         return CacheUse(total - end + overhead, read, end - read - written_1h, written_1h)
 
-    def _read(self, places: list[_Breakpoint], mark: int) -> int:
+    def _read(self, breakpoints: list[_Breakpoint], mark: int) -> int:
         """Return the size of the longest living entry that a mark finds; its life begins anew."""
-        for place in reversed(places[max(0, mark - LOOKBACK + 1) : mark + 1]):
-            expires, lifetime = self._entries.get(place.prefix, (0.0, 0.0))
+        for point in reversed(breakpoints[max(0, mark - LOOKBACK + 1) : mark + 1]):
+            expires, lifetime = self._entries.get(point.prefix, (0.0, 0.0))
             if expires > self._clock():
-                self._entries[place.prefix] = (self._clock() + lifetime, lifetime)
-                return place.tokens
+                self._entries[point.prefix] = (self._clock() + lifetime, lifetime)
+                return point.tokens
         return 0
 
 
-def _places(request: dict[str, Any]) -> Iterator[_Breakpoint]:
+def _breakpoints(request: dict[str, Any]) -> Iterator[_Breakpoint]:
     """Yield the blocks of a request, a mark of the whole request on the last that can carry one."""
     blocks = list(_blocks(request))
     ttls = [_ttl(block) for _, block in blocks]
@@ -295,8 +295,8 @@ def _places(request: dict[str, Any]) -> Iterator[_Breakpoint]:
         if able and not ttls[able[-1]]:
             ttls[able[-1]] = automatic.get("ttl", "5m")
     running, size = hashlib.sha256(str(request["model"]).encode()), 0
-    for (place, block), ttl in zip(blocks, ttls, strict=True):
-        running.update(json.dumps([place, _unmarked(block)], sort_keys=True).encode())
+    for (role, block), ttl in zip(blocks, ttls, strict=True):
+        running.update(json.dumps([role, _unmarked(block)], sort_keys=True).encode())
         size += characters(block)
         yield _Breakpoint(running.hexdigest(), tokens_of(size), ttl)
 
@@ -330,4 +330,4 @@ class Context:
     """A request as the model sees it, and what the answer says of that besides."""
 
     body: dict[str, Any]
-    told: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)

@@ -257,18 +257,18 @@ class Fault(Part):
 
     @model_validator(mode="after")
     def _one_kind(self) -> "Fault":
-        given = self._given_kinds()
-        if len(given) != 1:
-            raise ValueError(f"must have exactly one of {', '.join(FAULT_KINDS)}, and has {len(given)}")
+        present = self._kinds_set()
+        if len(present) != 1:
+            raise ValueError(f"must have exactly one of {', '.join(FAULT_KINDS)}, and has {len(present)}")
         for key, kinds in _COMPANIONS.items():
-            if key in self.model_fields_set and given[0] not in kinds:
+            if key in self.model_fields_set and present[0] not in kinds:
                 raise ValueError(f"has {key!r}, which goes with {' or '.join(kinds)} only")
         return self
 
     @property
     def kind(self) -> str:
         """Which of `FAULT_KINDS` this is."""
-        return self._given_kinds()[0]
+        return self._kinds_set()[0]
 
     @property
     def limit(self) -> int | None:
@@ -279,7 +279,7 @@ class Fault(Part):
             (n for n in (self.cut_after, self.stall_after, self.garbage_after) if n is not None), None
         )
 
-    def _given_kinds(self) -> list[str]:
+    def _kinds_set(self) -> list[str]:
         values = {kind: getattr(self, kind) for kind in FAULT_KINDS}
         return [kind for kind, value in values.items() if value is not None and value is not False]
 
@@ -288,16 +288,16 @@ class FaultLedger:
     """Remembers how many faults each turn of each conversation has had: the only state of the simulator."""
 
     def __init__(self) -> None:
-        self._given: Counter[Hashable] = Counter()
+        self._taken: Counter[Hashable] = Counter()
 
     def take(self, key: Hashable, faults: Iterable[Fault]) -> Fault | None:
         """Return the fault that is next for `key`, or None when all of `faults` are used up."""
-        past = self._given[key]
+        seen = self._taken[key]
         for fault in faults:
-            if past < fault.times:
-                self._given[key] += 1
+            if seen < fault.times:
+                self._taken[key] += 1
                 return fault
-            past -= fault.times
+            seen -= fault.times
         return None
 
 
@@ -512,13 +512,13 @@ def _checked(content: Any, source: str) -> Script:
 def _sentence(source: str, error: ValidationError) -> str:
     """Return the first problem as one sentence, and how many more there are."""
     problems = error.errors(include_url=False)
-    place = _place(problems[0]["loc"])
-    where = f"{source}: {place}" if place else source
+    path = _path_of(problems[0]["loc"])
+    where = f"{source}: {path}" if path else source
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{where} {_problem(problems[0])}{more}."
 
 
-def _place(loc: tuple[int | str, ...]) -> str:
+def _path_of(loc: tuple[int | str, ...]) -> str:
     """Return a pydantic location as a path: `turns[1].tool_use[0].name`."""
     path = ""
     for number, step in enumerate(loc):

@@ -368,8 +368,8 @@ class MessagesApi:
             context = self.seen(body, betas)
         view = RequestView(body)
         choice = self._choose(view)
-        fault = self._faults.take((view.conversation, view.turn, choice.place), choice.turn.fault)
-        self._recorder.answered(record, f"{choice.place} {fault.kind}" if fault else choice.place)
+        fault = self._faults.take((view.conversation, view.turn, choice.path), choice.turn.fault)
+        self._recorder.answered(record, f"{choice.path} {fault.kind}" if fault else choice.path)
         streaming = body.get("stream", False)
         error = error_of(fault, streaming)
         if error is not None:
@@ -387,8 +387,8 @@ class MessagesApi:
 
     def _check_key(self, request: Request) -> None:
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-        given = request.headers.get("x-api-key", bearer)
-        if self._key is not None and not hmac.compare_digest(given.encode(), self._key.encode()):
+        key = request.headers.get("x-api-key", bearer)
+        if self._key is not None and not hmac.compare_digest(key.encode(), self._key.encode()):
             raise ApiError(401, "invalid x-api-key")
 
     async def _record(self, request: Request) -> RecordedRequest:

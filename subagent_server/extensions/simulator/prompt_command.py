@@ -81,8 +81,8 @@ def prompt(
     request is shown, with its size in tokens (an estimate). MCP servers are not started without --servers,
     so their tools are missing.
     """
-    given = _SOME_PROMPT if prompt is None else argument_or_stdin(prompt, "prompt")
-    order = StartOrder(agent=agent, prompt=given, inputs=inputs_from_here(session, inputs), cwd=cwd)
+    text = _SOME_PROMPT if prompt is None else argument_or_stdin(prompt, "prompt")
+    order = StartOrder(agent=agent, prompt=text, inputs=inputs_from_here(session, inputs), cwd=cwd)
     found = with_trust(session, lambda: first_request(session, order, with_servers=servers))
     if session.as_json:
         out_json(

@@ -126,8 +126,8 @@ def _turns(service: Service, run_id: str) -> list[Turn]:
 def _turn(message: Message) -> Turn:
     """Return a message as a turn: in the short form if it is a thought, a text and calls, in this order."""
     content = message.get("content")
-    given = content if isinstance(content, list) else []
-    blocks = [made for block in given if isinstance(block, dict) and (made := _block(block))]
+    parts = content if isinstance(content, list) else []
+    blocks = [made for block in parts if isinstance(block, dict) and (made := _block(block))]
     kinds = [next(iter(block)) for block in blocks]
     short = [kind for kind in ("thinking", "text") if kind in kinds]
     rest = len(kinds) - len(short)

@@ -80,7 +80,7 @@ class StandalonePage:
         label = f" · {self._text(view['label'])}" if "label" in view else ""
         yield f"<h1>{self._text(view['agent'])}{label}</h1>"
         cost, turns = view["usage"].get("costUsd"), view["usage"].get("turns", 0)
-        figures = [
+        shown = [
             view["status"],
             f"{view['elapsedSeconds']:.0f} s",
             None if turns is None else f"{turns} turns",
@@ -88,7 +88,7 @@ class StandalonePage:
             f"began {facts['created']}",
             self._run_id,
         ]
-        yield f'<p class="figures">{self._text("  ·  ".join(each for each in figures if each))}</p>'
+        yield f'<p class="figures">{self._text("  ·  ".join(each for each in shown if each))}</p>'
 
     def _questions(self, questions: list[dict[str, Any]]) -> Iterator[str]:
         for each in questions:

@@ -50,18 +50,18 @@ def resolved(reference: str, root: dict[str, Any]) -> Any:
         return root
     if not reference.startswith("#/"):
         return None
-    place: Any = root
+    target: Any = root
     for step in reference[2:].split("/"):
         name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(place, dict) and name not in place:
+        if isinstance(target, dict) and name not in target:
             name = unquote(name)
-        if isinstance(place, list) and name.isdecimal() and int(name) < len(place):
-            place = place[int(name)]
-        elif isinstance(place, dict) and name in place:
-            place = place[name]
+        if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
+            target = target[int(name)]
+        elif isinstance(target, dict) and name in target:
+            target = target[name]
         else:
             return None
-    return place
+    return target
 
 
 def without_dead_references(schema: Any, root: dict[str, Any]) -> Any:
@@ -124,15 +124,13 @@ def _names(value: Any) -> Any:
 def _names_by_name(value: Any) -> Any:
     if not isinstance(value, dict):
         return _DROP
-    return {name: names for name, given in value.items() if (names := _names(given)) is not _DROP}
+    return {name: names for name, schema in value.items() if (names := _names(schema)) is not _DROP}
 
 
 def _dependencies(value: Any) -> Any:
     if not isinstance(value, dict):
         return _DROP
-    return {
-        name: _names(given) if isinstance(given, list) else repaired(given) for name, given in value.items()
-    }
+    return {name: _names(each) if isinstance(each, list) else repaired(each) for name, each in value.items()}
 
 
 def _pattern(value: Any) -> Any:
@@ -233,9 +231,9 @@ class InputSchema:
         return {self.names.get(name, name): value for name, value in arguments.items()}
 
 
-def input_schema(given: Any) -> InputSchema:
-    """Return the schema `given` in a form that the Messages API takes."""
-    root = unpacked(given) if isinstance(given, dict) else {}
+def input_schema(schema: Any) -> InputSchema:
+    """Return `schema` in a form that the Messages API takes."""
+    root = unpacked(schema) if isinstance(schema, dict) else {}
     whole = repaired(root)
     whole = without_dead_references(whole, whole)
     flat = _flat(whole, whole, _DEEPEST, count())
@@ -245,12 +243,12 @@ def input_schema(given: Any) -> InputSchema:
     return InputSchema(without_dead_references(flat, flat), names, _rule(whole))
 
 
-def unpacked(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the whole schema that some servers put into `properties` by mistake, else the schema `given`."""
-    inner = given.get("properties")
+def unpacked(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the whole schema that some servers put into `properties` by mistake, else `schema`."""
+    inner = schema.get("properties")
     if not isinstance(inner, dict) or inner.get("type") != "object":
-        return given
-    return inner if isinstance(inner.get("properties"), dict) else given
+        return schema
+    return inner if isinstance(inner.get("properties"), dict) else schema
 
 
 # -- the root

@@ -33,7 +33,7 @@ from subagent_server.toolbox.editor import image_block
 from subagent_server.toolbox.mcp.input_schemas import input_schema
 from subagent_server.toolbox.mcp.server_connection import (
     CallAnswer,
-    NoPlace,
+    NoBox,
     ServerConnection,
     ServerContext,
     ServerTrouble,
@@ -54,8 +54,8 @@ Block = dict[str, Any]
 def converted(result: CallToolResult, attachments: KeptOutputs) -> ToolResult:
     """Return a result in the form of the Messages API, which takes only text in an error."""
     blocks = [block for content in result.content for block in _blocks(content, attachments)]
-    said = [content.text for content in result.content if isinstance(content, TextContent)]
-    if result.structured_content is not None and not _says(said, result.structured_content):
+    plain = [content.text for content in result.content if isinstance(content, TextContent)]
+    if result.structured_content is not None and not _says(plain, result.structured_content):
         blocks.append(_text(json.dumps(result.structured_content, ensure_ascii=False)))
     blocks = [block for block in blocks if block["type"] != "text" or block["text"].strip()]
     if not result.is_error:
@@ -71,10 +71,10 @@ def _says(texts: list[str], structured: Any) -> bool:
         known += structured.values()
     for text in texts:
         try:
-            said = json.loads(text)
+            content = json.loads(text)
         except ValueError:
-            said = text
-        if said in known or text in known:
+            content = text
+        if content in known or text in known:
             return True
     return False
 
@@ -393,10 +393,10 @@ class McpTool(Tool):
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Call the tool; every failure is a result for the model."""
         try:
-            given = self._input.for_server(_sendable(arguments))
+            sent = self._input.for_server(_sendable(arguments))
             watched = watching(self.connection.watch, f"{self.offered.server}: {self.offered.tool.name}")
             async with entered_off_loop(watched) as came:
-                answer = await self.connection.call(self.offered.tool.name, given)
+                answer = await self.connection.call(self.offered.tool.name, sent)
         except ServerTrouble as trouble:
             return ToolResult.failure(trouble.what).with_remark(came.remark)
         result = converted(answer.result, self._attachments)
@@ -492,7 +492,7 @@ def _refusal(failed: Mapping[str, "asyncio.Task[None]"], agent: str) -> RunRefus
             raise error
         reasons.append(f"The MCP server {name} {error.what}.")
     attempt = shlex.join(["subagent", "mcp", "info", next(iter(failed)), "--agent", agent])
-    passes = all(isinstance(task.exception(), NoPlace) for task in failed.values())
+    passes = all(isinstance(task.exception(), NoBox) for task in failed.values())
     return RunRefused(
         "storage" if passes else "config",
         " ".join(reasons),

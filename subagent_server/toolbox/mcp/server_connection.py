@@ -37,8 +37,8 @@ from subagent_server.run.files import Directory
 from subagent_server.run.records import first_problem
 from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.file_watch import CommandWatch
-from subagent_server.sandbox.readable import BoxRefused, PlaceRefused
-from subagent_server.sandbox.server_places import NotOutside, ServerStart
+from subagent_server.sandbox.readable import BoxRefused, PathRefused
+from subagent_server.sandbox.server_locations import NotOutside, ServerStart
 from subagent_server.toolbox.mcp.input_schemas import unpacked
 from subagent_server.toolbox.mcp.server_log import ServerLog
 from subagent_server.toolbox.mcp.transport import NetworkTransport, StdioTransport, shown_url
@@ -67,7 +67,7 @@ class CallTimedOut(ServerTrouble):
     """It did not answer a call in the time for one."""
 
 
-class NoPlace(ServerTrouble):
+class NoBox(ServerTrouble):
     """The box that it works in could not be made, twice, for a reason that passes."""
 
 
@@ -101,7 +101,7 @@ def why_not_connected(
     if definition.type != "stdio" and by_status and trouble:
         return ServerTrouble(trouble)
     if isinstance(error, BoxRefused) and error.passes:
-        return NoPlace(f"could not be started: its box cannot be made ({error.reason})")
+        return NoBox(f"could not be started: its box cannot be made ({error.reason})")
     return ServerTrouble(_reason(error, definition))
 
 
@@ -117,7 +117,7 @@ def _reason(error: BaseException, definition: ServerDefinition) -> str:
             return f"could not be started outside of every box (sandbox: false): {error.why}"
         case BoxRefused():
             return f"could not be started: its box cannot be made ({error.reason})"
-        case PlaceRefused():
+        case PathRefused():
             return f"cannot work in its box: {error.reason}"
         case ServerTrouble():
             return error.what
@@ -129,8 +129,8 @@ def _reason(error: BaseException, definition: ServerDefinition) -> str:
             return f"answered what the protocol does not know ({first_problem(error)[:300]})"
     if definition.type == "stdio":
         return f"could not be started: {error}"
-    place = shown_url(definition.url or "")
-    return f"could not be reached at {place}: {str(error) or type(error).__name__}"
+    url = shown_url(definition.url or "")
+    return f"could not be reached at {url}: {str(error) or type(error).__name__}"
 
 
 def _why_not_started(error: OSError, command: str) -> str:

@@ -24,7 +24,7 @@ from mcp_types import jsonrpc_message_adapter
 
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.sandbox.readable import BoxRefused
-from subagent_server.sandbox.server_places import ServerStart
+from subagent_server.sandbox.server_locations import ServerStart
 from subagent_server.toolbox.agent_process import AgentProcess, ProcessOrder, how_it_ended
 from subagent_server.toolbox.mcp.server_log import ServerLog
 
@@ -57,7 +57,7 @@ class StdioTransport:
 
         Raises:
             OSError, ValueError: it cannot be started.
-            BoxRefused, PlaceRefused, NotOutside: it cannot work where it has to.
+            BoxRefused, PathRefused, NotOutside: it cannot work where it has to.
         """
         try:
             self._process = await self._started()
@@ -208,9 +208,9 @@ class NetworkTransport:
             await response.aread()
         except httpx2.StreamError:  # it is too long, which is noted
             return
-        said = " ".join(response.text[:300].split())
+        body = " ".join(response.text[:300].split())
         self.trouble = f"answered HTTP {response.status_code} {response.reason_phrase}".rstrip()
-        self.trouble += f" ({said})" if said else ""
+        self.trouble += f" ({body})" if body else ""
 
 
 _TOO_LONG = f"sent an answer of more than {LONGEST_EVENT >> 20} MiB"

@@ -52,7 +52,7 @@ LOADING = """
     from pathlib import Path
     from subagent_server.process.zygote_server import Zygote
 
-    assert Zygote(Path(sys.argv[1]), sys.argv[2], 600).take_place()
+    assert Zygote(Path(sys.argv[1]), sys.argv[2], 600).listen_alone()
     print(signal.alarm(0))
 """
 

@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> None:
         vars(peer)["_SO_PEERPIDFD"] = 9999
     detach()
     zygote = Zygote(Path(arguments[0]), arguments[1], float(arguments[2]))
-    if zygote.take_place():
+    if zygote.listen_alone():
         zygote.listen()
         zygote.serve(PROGRAMS)
         zygote.leave()

@@ -10,7 +10,7 @@ from typing import Any
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.run.files import Directory
 from subagent_server.run.secrets import Masker
-from subagent_server.sandbox.server_places import ServerStarts
+from subagent_server.sandbox.server_locations import ServerStarts
 from subagent_server.toolbox.mcp.mcp_tools import McpTool, Servers, ToolChoice, connect
 from subagent_server.toolbox.mcp.server_connection import ServerContext
 from subagent_server.toolbox.outputs import KeptOutputs

@@ -19,10 +19,10 @@ from subagent_server.run.agent_definition import AgentDefinition, ServerDefiniti
 from subagent_server.run.history import EVENT_VARIABLES
 from subagent_server.run.host_programs import NoHostProgram, lies_in, user_program
 from subagent_server.sandbox.box import Box, Rules
-from subagent_server.sandbox.readable import named_places, showing, shows_too_much
+from subagent_server.sandbox.readable import named_paths, showing, shows_too_much
 
 Builder = Callable[[Callable[[Rules], Rules]], Box]
-"""Builds a box by the rules of the run, changed. Raises BoxRefused, PlaceRefused, OSError; blocking."""
+"""Builds a box by the rules of the run, changed. Raises BoxRefused, PathRefused, OSError; blocking."""
 
 _LOOKING_AROUND = frozenset(
     (
@@ -57,7 +57,7 @@ class NotOutside(Exception):
 
 
 @dataclass(frozen=True)
-class ServerPlace:
+class ServerLocation:
     """Where a server works, for people: `where` and `why` are parts of a sentence."""
 
     works: Literal["box", "outside", "unsandboxed", "runner"]
@@ -103,9 +103,9 @@ class ServerStart:
     bounded: bool = False
 
 
-def place_of(
+def location_of(
     agent: AgentDefinition, server: ServerDefinition, no_box: str | None = None
-) -> ServerPlace | None:
+) -> ServerLocation | None:
     """Return where a server works, None if it is none by stdio. `no_box` is why no box can be had here.
 
     That its entry insists on a box, or may not work outside, is for `insists_on_box` and `outside_start`.
@@ -113,17 +113,19 @@ def place_of(
     if server.type != "stdio":
         return None
     if not agent.is_built_in:
-        return ServerPlace(
+        return ServerLocation(
             "runner", "where its runner starts it", f"the program of the runner {agent.runner} does"
         )
     if server.sandbox is False:
-        return ServerPlace("outside", "outside of every box", "its entry says sandbox: false")
+        return ServerLocation("outside", "outside of every box", "its entry says sandbox: false")
     if agent.sandbox == "none" and not server.insists_on_box:
-        return ServerPlace("unsandboxed", "without a box", "the agent file says sandbox: none")
+        return ServerLocation("unsandboxed", "without a box", "the agent file says sandbox: none")
     if no_box is not None:
-        return ServerPlace("unsandboxed", "without a box", no_box)
+        return ServerLocation("unsandboxed", "without a box", no_box)
     network = agent.network if server.network is None else server.network
-    return ServerPlace("box", "in a box of its own", "with the network" if network else "without the network")
+    return ServerLocation(
+        "box", "in a box of its own", "with the network" if network else "without the network"
+    )
 
 
 @dataclass(frozen=True)
@@ -148,11 +150,11 @@ class ServerStarts:
 
         Raises:
             NotOutside: its entry says `sandbox: false`, and it cannot be kept.
-            BoxRefused, PlaceRefused: its box cannot be built.
+            BoxRefused, PathRefused: its box cannot be built.
             OSError: a directory cannot be read or made.
         """
-        place = place_of(self.agent, server, None if self.build is not None else "none can be had here")
-        if place is not None and place.works == "outside":
+        location = location_of(self.agent, server, None if self.build is not None else "none can be had here")
+        if location is not None and location.works == "outside":
             start = outside_start(
                 self.agent, server, self.environment, self.state, (self.cwd, self.project), self.written
             )
@@ -160,7 +162,7 @@ class ServerStarts:
             start.cwd.mkdir(mode=0o500, exist_ok=True)
             return start
         argv = [server.command or "", *server.args]
-        if place is None or place.works != "box" or self.build is None:
+        if location is None or location.works != "box" or self.build is None:
             return ServerStart(argv, {**self.environment, **server.env}, self.cwd)
         written = (self.cwd, self.project, *self.written)
         cache = None if self.state is None else _lasting(self.state, self.project, argv)
@@ -177,7 +179,7 @@ def _rules_for(server: ServerDefinition, rules: Rules, cache: Path | None, writt
     """Return the rules of a run for a server, without the agent's variables and places elsewhere.
 
     Raises:
-        PlaceRefused.
+        PathRefused.
     """
     home = Path(os.path.realpath(rules.environment.get("HOME") or Path.home()))
     lasting = {} if cache is None else {home / f".{part}": cache / part for part in _LASTING}
@@ -189,8 +191,8 @@ def _rules_for(server: ServerDefinition, rules: Rules, cache: Path | None, writt
         environment=showing([Path(server.command or "")], rules.environment, written),
         own={**(events if network else {}), **server.env},
         network=network,
-        read=named_places("sandboxRead", server.sandbox_read, written),
-        write=named_places("sandboxWrite", server.sandbox_write, written),
+        read=named_paths("sandboxRead", server.sandbox_read, written),
+        write=named_paths("sandboxWrite", server.sandbox_write, written),
         placed=lasting,
     )
 
@@ -221,8 +223,8 @@ def _make_private(directory: Path) -> None:
     Raises:
         OSError: one cannot be made.
     """
-    for place in (*reversed(directory.parents), directory):
-        place.mkdir(mode=0o700, exist_ok=True)
+    for location in (*reversed(directory.parents), directory):
+        location.mkdir(mode=0o700, exist_ok=True)
 
 
 @dataclass(frozen=True)
@@ -242,8 +244,8 @@ class _Remedy:
             if variable in self.environment and variable not in self.box.environment
         ]
         hints += [
-            f"its box does not show {place}: name it in {entry}.sandboxRead or {entry}.sandboxWrite"
-            for place in dict.fromkeys(map(self._meant, self._hidden(words)))
+            f"its box does not show {location}: name it in {entry}.sandboxRead or {entry}.sandboxWrite"
+            for location in dict.fromkeys(map(self._meant, self._hidden(words)))
         ]
         if not self.box.network:
             hints.append(f"it has no network: `network: true` in {entry} gives it one")
@@ -261,8 +263,8 @@ class _Remedy:
     def _meant(self, path: Path) -> Path:
         """Return the directory to show: of the project that a file belongs to, if it is not too much."""
         homes = [Path(self.box.environment["HOME"])]
-        above = [] if path.is_dir() else [place for place in path.parents if not shows_too_much(place, homes)]
-        project = (place for place in above if any((place / name).exists() for name in _PROJECT_FILES))
+        above = [] if path.is_dir() else [each for each in path.parents if not shows_too_much(each, homes)]
+        project = (each for each in above if any((each / name).exists() for name in _PROJECT_FILES))
         return next(project, above[0] if above else path)
 
 
@@ -292,7 +294,7 @@ def outside_start(
     Raises:
         NotOutside: a run could decide what it executes.
     """
-    named = [Path(place).expanduser() for place in (*agent.write_elsewhere, *agent.written_by_servers)]
+    named = [Path(each).expanduser() for each in (*agent.write_elsewhere, *agent.written_by_servers)]
     writable = [*directories, *written, *named]
     kept = dict(_out_of_reach(environment, writable))
     for name, value in server.env.items():
@@ -312,10 +314,12 @@ def _out_of_reach(environment: Mapping[str, str], writable: Sequence[Path]) -> I
     """Yield the variables that lead to no writable place; of PATH, the directories that are none."""
     for name, value in environment.items():
         if name == "PATH":
-            directories = [place for place in value.split(os.pathsep) if Path(place).is_absolute()]
+            directories = [location for location in value.split(os.pathsep) if Path(location).is_absolute()]
             yield (
                 name,
-                os.pathsep.join(place for place in directories if lies_in(Path(place), writable) is None),
+                os.pathsep.join(
+                    location for location in directories if lies_in(Path(location), writable) is None
+                ),
             )
         elif not any(_reached(value, writable)):
             yield name, value
@@ -363,14 +367,14 @@ def _check_argument(argument: str, directories: Sequence[Path], writable: Sequen
                 raise NotOutside(
                     f"its argument {part} is looked up where a run can write: give an absolute path"
                 )
-        elif (place := lies_in(path, writable)) is not None and not path.is_dir():
-            raise NotOutside(f"a run can write its argument {part}, because it lies in {place}")
+        elif (location := lies_in(path, writable)) is not None and not path.is_dir():
+            raise NotOutside(f"a run can write its argument {part}, because it lies in {location}")
 
 
 def _empty_directory(state: Path | None, writable: Sequence[Path]) -> Path:
     if state is None:
         raise NotOutside("there is no state directory to start it in: set HOME or XDG_STATE_HOME")
     directory = Path(os.path.realpath(state)) / "servers" / "empty"
-    if (place := lies_in(directory, writable)) is not None:
-        raise NotOutside(f"the state directory lies where a run can write, in {place}: set XDG_STATE_HOME")
+    if (location := lies_in(directory, writable)) is not None:
+        raise NotOutside(f"the state directory lies where a run can write, in {location}: set XDG_STATE_HOME")
     return directory

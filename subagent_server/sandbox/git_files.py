@@ -74,11 +74,11 @@ def git_settings(environment: Mapping[str, str], cwd: Path) -> GitSettings:
     The author's variables in `environment` come before the configuration.
     """
     names = [f"GIT_{role}_{what}" for role in _ROLES for what in _IDENTITY.values()]
-    given = {name: environment[name] for name in names if name in environment}
+    variables = {name: environment[name] for name in names if name in environment}
     try:
         program = system_program("git", environment.get("PATH"), working_copies(cwd, environment))
     except NoHostProgram:
-        return GitSettings(given)
+        return GitSettings(variables)
     identity, executed, top = dict[str, str](), list[Path](), _top(cwd)
     repository = common_directory(cwd) or top / ".git"
     for origin, key, value in _settings(program, environment, cwd):
@@ -91,11 +91,11 @@ def git_settings(environment: Mapping[str, str], cwd: Path) -> GitSettings:
             executed.append((cwd / origin).parent / _expanded(value))
         else:
             executed += _files_named(value, top)
-    executed += [place for name in _READ_BY_GIT for place in _led_to(repository / name, repository)]
+    executed += [each for name in _READ_BY_GIT for each in _led_to(repository / name, repository)]
     hooks = repository / "hooks"
     with suppress(OSError):
-        executed += [place for hook in hooks.iterdir() for place in _led_to(hook, repository)]
-    return GitSettings(identity | given, tuple(Path(os.path.normpath(path)) for path in executed))
+        executed += [each for hook in hooks.iterdir() for each in _led_to(hook, repository)]
+    return GitSettings(identity | variables, tuple(Path(os.path.normpath(path)) for path in executed))
 
 
 def _expanded(value: str) -> str:
@@ -115,9 +115,9 @@ def _files_named(value: str, top: Path) -> Iterator[Path]:
                     yield path
 
 
-def _led_to(place: Path, repository: Path) -> Iterator[Path]:
+def _led_to(path: Path, repository: Path) -> Iterator[Path]:
     """Yield the links outside of a repository by which a place in it is found, and where that is."""
-    *way, end = steps_to(place)
+    *way, end = steps_to(path)
     links = (step for step in way if os.path.islink(step))  # noqa: PTH114 - see `steps_to`
     yield from (link for link in links if not link.is_relative_to(repository))
     if not end.is_relative_to(repository):
@@ -126,7 +126,7 @@ def _led_to(place: Path, repository: Path) -> Iterator[Path]:
 
 def _top(cwd: Path) -> Path:
     """Return the top of the working copy, to which git takes the path of hooks relatively."""
-    return next((place for place in (cwd, *cwd.parents) if os.path.lexists(place / ".git")), cwd)
+    return next((path for path in (cwd, *cwd.parents) if os.path.lexists(path / ".git")), cwd)
 
 
 def _settings(program: Path, environment: Mapping[str, str], cwd: Path) -> Iterator[tuple[str, str, str]]:
@@ -182,10 +182,10 @@ def configurations(repository: Path) -> Iterator[Path]:
     """
     waiting = [] if repository.is_symlink() else [repository]
     while waiting:
-        place = waiting.pop()
-        yield from (place / "config", place / "config.worktree")
-        is_one = os.path.lexists(place / "HEAD") or os.path.lexists(place / COMMONDIR)
-        for above in (place / "modules", place / "worktrees") if is_one else (place,):  # `libs/one` is a name
+        path = waiting.pop()
+        yield from (path / "config", path / "config.worktree")
+        is_one = os.path.lexists(path / "HEAD") or os.path.lexists(path / COMMONDIR)
+        for above in (path / "modules", path / "worktrees") if is_one else (path,):  # `libs/one` is a name
             with suppress(OSError):
                 inner = [] if above.is_symlink() else list(above.iterdir())
                 waiting += [each for each in inner if each.is_dir() and not each.is_symlink()]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
-from subagent_server.sandbox import server_places
-from subagent_server.sandbox.server_places import NotOutside, ServerStart, outside_start
+from subagent_server.sandbox import server_locations
+from subagent_server.sandbox.server_locations import NotOutside, ServerStart, outside_start
 from tests.helpers import bubblewrap
 from tests.helpers.mcp_servers import reference, scripted
 from tests.helpers.turns import Turn, call, calls, says, tool_results, use
@@ -178,7 +178,7 @@ def test_what_a_server_has_downloaded_lasts_for_it_and_reaches_no_other(world: W
     for number in (1, 2):
         assert answers(world, call("t")) == [str(number)]
     assert not (world.home / ".cache").exists()
-    places = {server_places._lasting(world.home, world.work, argv) for argv in (["a"], ["a", "b"])}
+    places = {server_locations._lasting(world.home, world.work, argv) for argv in (["a"], ["a", "b"])}
     assert len(places) == 2, "another command line is another server"
 
 
