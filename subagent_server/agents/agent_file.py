@@ -532,7 +532,7 @@ def _broken_rules(server: ServerDefinition, values: Mapping[str, object]) -> lis
         (
             "sandbox",
             server.sandbox is False and is_boxed,
-            "cannot be false beside network, sandboxRead or sandboxWrite, which are those of its box",
+            "cannot be false with network, sandboxRead or sandboxWrite, which are those of its box",
         ),
     ]
     if server.type != "stdio":
@@ -544,7 +544,7 @@ def _broken_rules(server: ServerDefinition, values: Mapping[str, object]) -> lis
             ("env", server.env, f"{foreign}: use headers"),
         ]
     has_both = server.enabled_tools is not None and server.disabled_tools is not None
-    rules.append(("disabled_tools", has_both, "cannot stand beside enabledTools: keep one of the two"))
+    rules.append(("disabled_tools", has_both, "cannot be combined with enabledTools: keep one of the two"))
     return [(key, rule) for key, is_broken, rule in rules if is_broken]
 
 

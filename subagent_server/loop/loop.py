@@ -270,7 +270,7 @@ class Loop:
             return Outcome(self.text, failure=failure)
         if not self.text:
             hint = "Look at run.log; continued with a prompt that asks for the result, it may give one."
-            failure = Failure(code="agent_error", message="The agent ended without a word.", hint=hint)
+            failure = Failure(code="agent_error", message="The agent ended without an answer.", hint=hint)
             return Outcome("", failure=failure)
         if self._completion is not None:
             return _completed(before_marker(self.text))

@@ -211,7 +211,7 @@ class _Walk:
         self.links += 1
         if self.links > _MOST_LINKS:
             raise BadArgument(
-                f"{shorten(self.asked)} runs through too many symbolic links: use the path they stand for."
+                f"{shorten(self.asked)} runs through too many symbolic links: use the path that they lead to."
             )
         parts = self._parts(target)
         if target.startswith("/"):

@@ -243,7 +243,7 @@ def refusal_of(words: str, exit_code: int | None) -> BoxRefused:
     line = words.strip().partition("\n")[0]
     is_killed = not line and exit_code is not None and not 0 <= exit_code <= _LAST_EXIT_CODE
     passes = is_killed or any(sign in line for sign in _PASSING)
-    return BoxRefused(line or "bubblewrap ended at once, without a word", passes=passes)
+    return BoxRefused(line or "bubblewrap ended at once, without a message", passes=passes)
 
 
 # -- Start a program in the sandbox, held at a pipe until the sandbox is verified.

@@ -48,7 +48,7 @@ class Workspace:
         if by is not None:
             raise BadArgument(
                 f"{shorten(reached.asked)} is read-only here, because such files are executed by {by.by}: "
-                "leave it as it is, and say in your answer what should stand in it."
+                "leave it as it is, and say in your answer what should be in it."
             )
 
     def _check_read_only(self, reached: Reached) -> None:

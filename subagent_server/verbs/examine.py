@@ -205,7 +205,7 @@ def _processes(case: _Case) -> Iterator[str]:
     if not (read_exit(case.run) or {}).get("treeGone"):
         yield "it is over, and exit.json does not say that its tree is gone"
     if case.meta.run_id in case.store.live_ids() and open_worktree(case.store, case.meta.run_id) is None:
-        yield "it is over, and stands among those that may be live"
+        yield "it is over, and is among those that may be live"
 
 
 def _worktree(case: _Case) -> Iterator[str]:
@@ -221,7 +221,7 @@ def _children(case: _Case) -> Iterator[str]:
         except SubagentError:
             continue  # a start that never was, or a finding of its own
         if meta.parent_run_id != case.meta.run_id:
-            yield f"{child} stands among its children, but its parent is {meta.parent_run_id}"
+            yield f"{child} is among its children, but its parent is {meta.parent_run_id}"
         elif case.is_over and not meta.status.is_terminal:
             yield f"it is over, and its child {child} is {meta.status}"
 

@@ -547,7 +547,7 @@ def _look_elsewhere(run: RunPaths, meta: RunMeta, kind: str, lease: float) -> tu
         if is_starting or sight.state == "working":
             return True, "is being started"
         is_over = sight.state == "gone" and (beat.age(run, run.meta) or 0.0) > BEGIN_SECONDS
-        return False if is_over else None, f"nothing was heard of it{says}"
+        return False if is_over else None, f"there was no sign of it{says}"
     # 5. The lease: after two of them the fence has fallen. A beat of tomorrow proves nothing: the clock of
     #    the file server was set back, or somebody wrote it.
     ago = f"{age:.0f} s ago" if age >= 0 else "at a time to come"

@@ -141,7 +141,7 @@ class Supervisor:
 
     def _unforeseen(self, error: Exception) -> Failure:
         if (lack := lack_of_room(error) or half_upgraded(error)) is not None:
-            return Failure(code="crashed", message=f"The worker could not go on. {lack}")
+            return Failure(code="crashed", message=f"The worker could not continue. {lack}")
         log_exception()
         return Failure(
             code="agent_error",

@@ -116,7 +116,7 @@ def test_what_is_believed_of_a_run_that_was_heard(
         pytest.param(1, NO_NODE, None, "Slurm says NODE_FAIL", id="a job of a dying node may still begin"),
         pytest.param(OLD, NO_NODE, False, None, id="or never begins"),
         pytest.param(9_999, NO_ANSWER, None, "Slurm does not answer", id="without an answer nobody knows"),
-        pytest.param(1, None, None, "nothing was heard of it", id="without an engine it begins soon"),
+        pytest.param(1, None, None, "there was no sign of it", id="without an engine it begins soon"),
         pytest.param(OLD, None, False, None, id="or never, without an engine"),
     ],
 )  # fmt: skip

@@ -545,7 +545,7 @@ class Execution:
             return judged(channel, exit_code, output)
         if self.environment.box is not None:
             raise refusal_of(output, exit_code)
-        words = output.strip().partition("\n")[0] or "it ended at once, without a word"
+        words = output.strip().partition("\n")[0] or "it ended at once, without a message"
         raise OSError(f"{self.environment.python} did not start: {words}")
 
     async def _begun(self, process: ProgramProcess, channel: Channel) -> bool:

@@ -266,7 +266,7 @@ class AcpDialect:
         if reason in _ENDS:
             return self._events.failed(*_ENDS[reason])
         if not self._events.text.strip():
-            return self._events.failed(f"{self.title} ended its turn without a word.")
+            return self._events.failed(f"{self.title} ended its turn without an answer.")
         return Outcome(self._events.text)
 
     def _failed_request(self, error: RequestError) -> Outcome:

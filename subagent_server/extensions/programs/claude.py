@@ -390,7 +390,7 @@ def judged_end(
         return Outcome(text, output=output, has_output=True)
     if not text.strip():
         hint = "Look at run.log."
-        return Outcome("", failure=Failure(code="agent_error", message="It ended without a word.", hint=hint))
+        return Outcome("", failure=Failure(code="agent_error", message="It ended without an answer.", hint=hint))
     return Outcome(text)
 
 

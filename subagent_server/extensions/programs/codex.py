@@ -355,7 +355,7 @@ class CodexDialect:
         elif status != "completed":
             self._end(self._events.failed(f"The turn of Codex ended as {status!r}."))
         elif not self._events.text.strip():
-            self._end(self._events.failed("Codex ended its turn without a word."))
+            self._end(self._events.failed("Codex ended its turn without an answer."))
         else:
             self._end(Outcome(self._events.text))
 

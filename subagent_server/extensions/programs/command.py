@@ -93,7 +93,7 @@ class CommandDialect:
         if outcome.failure is None and not (text.strip() or outcome.has_output):
             failure = Failure(
                 code="agent_error",
-                message="The program exited without a word, and without a result file.",
+                message="The program exited without output, and without a result file.",
                 hint=f"Let it print its result, or write it to the file that {_RESULT_VARIABLE} names.",
             )
             return Outcome("", failure=failure)

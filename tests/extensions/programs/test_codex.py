@@ -96,7 +96,7 @@ BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
         *({}, "model_error", "401"),
     ),
     "an interrupted turn": ('end:{"status": "interrupted"}', {}, "agent_error", "interrupted"),
-    "a success without a word": ('end:{"status": "completed"}', {}, "agent_error", "without a word"),
+    "a success without a word": ('end:{"status": "completed"}', {}, "agent_error", "without an answer"),
     "an exit in the middle": ("quit", {}, "agent_error", "exit code 3"),
     "words instead of the output": ("say:done", {"outputSchema": SCHEMA}, "invalid_output", "not JSON"),
     "no login": ("say", {"env": {"FAKE_LOGIN": "no"}}, "config", "not logged in"),

@@ -72,7 +72,7 @@ DOORS = {"show": ["show", "@last"], "stats": ["stats"], "compare": ["compare", "
 BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "an exit code": ("print('half'); raise SystemExit(3)", {}, "agent_error", "exited with 3"),
     "a signal": ("import os; os.kill(os.getpid(), 9)", {}, "agent_error", "signal 9"),
-    "a success without a word": ("pass", {}, "agent_error", "without a word"),
+    "a success without a word": ("pass", {}, "agent_error", "without output"),
     "words instead of the output": ("print('done')", {"outputSchema": SCHEMA}, "invalid_output", "not JSON"),
     "another output": ("print('{}')", {"outputSchema": SCHEMA}, "invalid_output", "'n' is a required"),
     "a broken result file": (
