@@ -153,11 +153,15 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
         delegates = setup.delegation is not None
         opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, delegates)
         before = request.continues_run_id
-        past = [] if before is None else read_previous_runs(run.store, before)
-        start = await resume_conversation(run, past, opening) if past else start_conversation(run, opening)
+        previous = [] if before is None else read_previous_runs(run.store, before)
+        start = (
+            await resume_conversation(run, previous, opening)
+            if previous
+            else start_conversation(run, opening)
+        )
         own_tools = [
             *workspace,
-            *todo_tools(verdict.selection.todos, run.record, past[0].todos if past else ()),
+            *todo_tools(verdict.selection.todos, run.record, previous[0].todos if previous else ()),
             *_companions(setup),
             *([final] if final else []),
         ]

@@ -280,10 +280,10 @@ class ClaudeDialect:
     # -- the end
 
     def _ended(self, event: dict[str, Any]) -> Outcome:
-        told, totals = self._events.usage, _totals(event, self._task.spent)
+        before, totals = self._events.usage, _totals(event, self._task.spent)
         # at the end of its budget it gives 0 for tokens that it has told of before
-        known = {name: count for name, count in totals.items() if count or not getattr(told, name)}
-        self._events.spend(told.model_copy(update=known))
+        known = {name: count for name, count in totals.items() if count or not getattr(before, name)}
+        self._events.spend(before.model_copy(update=known))
         return judged_end(event, self._task.agent, self._asked, self._events)
 
     async def _broken_off(self, process: AgentProcess) -> Outcome:
@@ -390,7 +390,8 @@ def judged_end(
         return Outcome(text, output=output, has_output=True)
     if not text.strip():
         hint = "Look at run.log."
-        return Outcome("", failure=Failure(code="agent_error", message="It ended without an answer.", hint=hint))
+        failure = Failure(code="agent_error", message="It ended without an answer.", hint=hint)
+        return Outcome("", failure=failure)
     return Outcome(text)
 
 
