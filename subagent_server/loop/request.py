@@ -25,16 +25,16 @@ MOST_ATTACHMENTS = 100
 MOST_CHARACTERS = 20 << 20
 """In base64, of all images and documents: the rest of a request is for text."""
 MANY_IMAGES = 20
-MOST_PIXELS_BESIDE_MANY = 2_000
+MOST_PIXELS_AMONG_MANY = 2_000
 _HEADER = 1 << 18
 """As much of the base64 of an image as its size is looked for in."""
 _LEFT_OUT: Block = {
     "type": "text",
     "text": "[An image or document is left out here, because one request cannot hold all of them. Look at it "
-    f"again if you need it; make an image of more than {MOST_PIXELS_BESIDE_MANY:,} pixels a side smaller.]",
+    f"again if you need it; make an image of more than {MOST_PIXELS_AMONG_MANY:,} pixels a side smaller.]",
 }
 
-_Place = tuple[int, int, int | None]
+_Position = tuple[int, int, int | None]
 """Which message, which of its blocks, and which part of that, if it is the result of a tool."""
 
 
@@ -53,10 +53,10 @@ def _marked_messages(messages: list[Message]) -> list[Message]:
     if last < 0 or not isinstance(messages[last]["content"], list):
         return messages
     content = list(messages[last]["content"])
-    places = [n for n, block in enumerate(content) if block.get("type") not in THOUGHTS]
-    if not places:
+    spots = [n for n, block in enumerate(content) if block.get("type") not in THOUGHTS]
+    if not spots:
         return messages
-    content[places[-1]] = content[places[-1]] | {"cache_control": MARK}
+    content[spots[-1]] = content[spots[-1]] | {"cache_control": MARK}
     return [*messages[:last], messages[last] | {"content": content}, *messages[last + 1 :]]
 
 
@@ -65,11 +65,11 @@ def fitting(messages: list[Message]) -> list[Message]:
 
     Each time that they become too many, the older half goes: every change costs the prompt cache.
     """
-    live: deque[tuple[_Place, Block]] = deque()
-    left_out: set[_Place] = set()
+    live: deque[tuple[_Position, Block]] = deque()
+    left_out: set[_Position] = set()
     size = 0
-    for place, block in _attachments(messages):
-        live.append((place, block))
+    for position, block in _attachments(messages):
+        live.append((position, block))
         size += len(_data(block))
         if len(live) > MOST_ATTACHMENTS or size > MOST_CHARACTERS:
             while len(live) > 1 and (len(live) > MOST_ATTACHMENTS // 2 or size > MOST_CHARACTERS // 2):
@@ -77,11 +77,11 @@ def fitting(messages: list[Message]) -> list[Message]:
                 left_out.add(old)
                 size -= len(_data(gone))
     if sum(block["type"] == "image" for _, block in live) > MANY_IMAGES:
-        left_out.update(place for place, block in live if _is_large(block))
+        left_out.update(position for position, block in live if _is_large(block))
     return _without(messages, left_out) if left_out else messages
 
 
-def _attachments(messages: list[Message]) -> Iterator[tuple[_Place, Block]]:
+def _attachments(messages: list[Message]) -> Iterator[tuple[_Position, Block]]:
     for number, message in enumerate(messages):
         content = message["content"]
         for position, block in enumerate(content if isinstance(content, list) else ()):
@@ -101,10 +101,10 @@ def _is_large(block: Block) -> bool:
     if block["type"] != "image":
         return False
     size = size_of(b64decode(_data(block)[:_HEADER] + "=="))
-    return size is not None and max(size) > MOST_PIXELS_BESIDE_MANY
+    return size is not None and max(size) > MOST_PIXELS_AMONG_MANY
 
 
-def _without(messages: list[Message], left_out: set[_Place]) -> list[Message]:
+def _without(messages: list[Message], left_out: set[_Position]) -> list[Message]:
     changed = list(messages)
     for number, position, inner in left_out:
         content = list(changed[number]["content"])
