@@ -16,6 +16,8 @@ PLACE = "SUBAGENT_RUNTIME_DIR"
 _SWITCH = "SUBAGENT_WARM"
 _PATIENCE = {"SUBAGENT_WARM_IDLE": "600"}
 """It leaves by itself if a session is killed."""
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+"""A run with other certificates than its zygote reads its own: a third of what a short run costs."""
 _BOUND = 120.0
 
 
@@ -43,7 +45,8 @@ def await_zygote() -> None:
 
 def settings() -> dict[str, str]:
     """Return the variables that lead to the zygote or away, for environments that are made from nothing."""
-    return {name: os.environ[name] for name in (PLACE, _SWITCH, *_PATIENCE) if name in os.environ}
+    names = (PLACE, _SWITCH, *_PATIENCE, *_CERTIFICATES)
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def end(directory: Path) -> None:
