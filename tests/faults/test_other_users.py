@@ -187,23 +187,10 @@ def test_in_a_directory_that_all_may_write_to_nothing_is_done_in_the_runs_of_ano
 
 def _attack(other: User, paths: list[str], umask: int) -> list[str]:
     """Let a user try everything with these paths, and return what worked."""
-    argv = other.command([sys.executable, "-c", _dedented(_ATTACKS)], umask=umask)
-    done = subprocess.run(
-        argv,
-        input=json.dumps(paths),
-        env=other.environment(),
-        capture_output=True,
-        encoding="utf-8",
-        timeout=60,
-        check=False,
-    )
+    done = other.run(_ATTACKS, umask=umask, stdin=json.dumps(paths))
     assert done.returncode == 0, done.stderr
     worked: list[str] = json.loads(done.stdout)
     return worked
-
-
-def _dedented(code: str) -> str:
-    return "\n".join(line.removeprefix("    ") for line in code.splitlines())
 
 
 def _give(place: Path, uid: int) -> None:

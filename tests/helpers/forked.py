@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pkgutil import walk_packages
 from typing import Any, NoReturn
@@ -47,8 +47,13 @@ def import_everything() -> None:
             import_module(name)
 
 
-def popen(command: Sequence[str], env: Environment, **options: Any) -> "subprocess.Popen[bytes]":
-    """Start a command: `subagent` as a fork wherever that is the same, all else as it is."""
+def popen(
+    command: Sequence[str], env: Environment, *, enter: Callable[[], None] | None = None, **options: Any
+) -> "subprocess.Popen[bytes]":
+    """Start a command: `subagent` as a fork wherever that is the same, all else as it is.
+
+    `enter` is what its process does first, such as to become one of another user.
+    """
     words, asked = list(command), dict(env)
     odd = [
         name
@@ -56,9 +61,11 @@ def popen(command: Sequence[str], env: Environment, **options: Any) -> "subproce
         if name.startswith(_OF_AN_INTERPRETER) and value not in (_AS_HERE.get(name), _STARTED_WITH.get(name))
     ]
     if tuple(words[:3]) != PROGRAM or odd or _FOUND_BY_ITS_COMMAND_LINE in words:
-        return subprocess.Popen(words, env=asked, **options)
+        return subprocess.Popen(words, env=asked, preexec_fn=enter, **options)
 
     def instead_of_executing() -> NoReturn:
+        if enter is not None:
+            enter()
         _become(words[3:], asked, options.get("pass_fds", ()))
 
     with warnings.catch_warnings():

@@ -13,21 +13,21 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tests.helpers.world import World
+from tests.helpers import forked, warm
+from tests.helpers.world import World
 
 UID = 12345
 """Nobody has this number, nor those after it."""
 REPOSITORY = Path(__file__).resolve().parents[2]
 BOUND = 120.0
 """How long a program may take, in seconds, on a machine that has much else to do."""
-_SPACE_OF_ITS_OWN = ("unshare", "--mount", "--propagation", "private")
-_MS_BIND, _MS_REC = 4096, 16384
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNS, _MS_BIND, _MS_REC, _MS_PRIVATE, _PR_SET_DUMPABLE = 0x20000, 4096, 16384, 1 << 18, 4
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,21 @@ class User:
 
     uid: int
     home: Path
+    mounts: int | None
+    """A descriptor of the mounts that lead to the interpreter and the checkout, if these are closed."""
 
-    def command(self, argv: Sequence[str], *, umask: int = 0o022) -> list[str]:
-        """Return the command that executes `argv` as this user, in the home directory."""
-        enter = [sys.executable, "-I", __file__, str(self.uid), f"{umask:o}", str(self.home), *argv]
-        return [*_SPACE_OF_ITS_OWN, *enter] if os.getuid() == 0 and _closed(_needed()) else enter
+    def enter(self, umask: int = 0o022) -> None:
+        """Make this process one of the user, in the home directory: what a fork does before anything else."""
+        if os.getuid() == 0:
+            if self.mounts is not None:
+                _check(_LIBC.setns(self.mounts, _CLONE_NEWNS))
+            os.setgroups([])
+            os.setresgid(self.uid, self.uid, self.uid)
+            os.setresuid(self.uid, self.uid, self.uid)
+            # An executed program is shown to others of its user again, but a fork is not.
+            _check(_LIBC.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0))
+        os.umask(umask)
+        os.chdir(self.home)
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the variables of this user, with nothing of the ones of this process but PATH."""
@@ -48,7 +58,6 @@ class User:
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
             "LANG": "C.UTF-8",
-            "PYTHONPATH": str(REPOSITORY),
             "SUBAGENT_RUNTIME_DIR": str(self.home / "warm"),
             "SUBAGENT_WARM_IDLE": "120",
             **(more or {}),
@@ -60,21 +69,19 @@ class User:
         *,
         umask: int = 0o022,
         env: Mapping[str, str] | None = None,
+        stdin: str = "",
         seconds: float = BOUND,
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command, or Python code if it is a text, to its end; return what it said and how it ended."""
         argv = [sys.executable, "-c", textwrap.dedent(program)] if isinstance(program, str) else program
-        return subprocess.run(
-            self.command(argv, umask=umask),
-            env=self.environment(env),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=seconds,
-            check=False,
-        )
+        environment, enter = self.environment(env), partial(self.enter, umask)
+        if tuple(argv[:3]) != forked.PROGRAM:  # a fork has what is there imported
+            environment["PYTHONPATH"] = str(REPOSITORY)
+        done = forked.run(argv, environment, stdin=stdin.encode(), seconds=seconds, enter=enter)
+        out, err = done.stdout.decode("utf-8"), done.stderr.decode("utf-8")
+        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 
-    def play(self, *scenarios: "Callable[[World], None]") -> None:
+    def play(self, *scenarios: Callable[[World], None]) -> None:
         """Let this user call functions of modules, each with a world that is checked at its end.
 
         The runs of several are forked from a zygote of this user. For one it would cost more than it saves.
@@ -108,7 +115,7 @@ class User:
 def user(uid: int = UID) -> Iterator[User]:
     """Give a user; what its programs leave running is ended with it, and its home removed."""
     home = Path(tempfile.mkdtemp(prefix="subagent-user-", dir="/tmp"))  # the directory of pytest is closed
-    someone = User(uid if os.getuid() == 0 else os.getuid(), home)
+    someone = User(uid, home, _mounts()) if os.getuid() == 0 else User(os.getuid(), home, None)
     try:
         os.chown(home, someone.uid, -1)
         yield someone
@@ -117,10 +124,8 @@ def user(uid: int = UID) -> Iterator[User]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def play_here(scenario: "Callable[[World], None]") -> None:
+def play_here(scenario: Callable[[World], None]) -> None:
     """Call `scenario` with a world in the home directory of this process's user."""
-    from tests.helpers.world import World
-
     world = World(Path(tempfile.mkdtemp(prefix="world-", dir=os.environ["HOME"])))
     try:
         scenario(world)
@@ -129,13 +134,11 @@ def play_here(scenario: "Callable[[World], None]") -> None:
 
 
 def _end_warm_processes(directory: Path) -> None:
-    from tests.helpers import warm
-
     if directory.is_dir():
         warm.end(directory)
 
 
-# -- in the program that becomes the user's
+# -- in the process that becomes the user's
 
 
 def _needed() -> list[Path]:
@@ -155,36 +158,33 @@ def _closed(directories: Sequence[Path]) -> dict[Path, list[Path]]:
     return found
 
 
+@cache
+def _mounts() -> int | None:
+    """Return mounts with an empty directory, but for what is needed, over each that is closed.
+
+    All processes of users are in the same ones: a zygote forks for those alone that are in its own.
+    """
+    if not _closed(_needed()):
+        return None
+    with subprocess.Popen(["sleep", "60"], preexec_fn=_open_ways) as sleeping:
+        mounts = os.open(f"/proc/{sleeping.pid}/ns/mnt", os.O_RDONLY)
+        sleeping.kill()
+    return mounts
+
+
 def _open_ways() -> None:
-    """Put an empty directory, with nothing but what is needed, over each that is closed."""
-    mount = ctypes.CDLL(None, use_errno=True).mount
+    _check(_LIBC.unshare(_CLONE_NEWNS))
+    _check(_LIBC.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None))
     for closed, needed in _closed(_needed()).items():
         handles = {each: os.open(each, os.O_PATH) for each in needed}
-        _check(mount(b"none", os.fsencode(closed), b"tmpfs", 0, b"mode=755"))
+        _check(_LIBC.mount(b"none", os.fsencode(closed), b"tmpfs", 0, b"mode=755"))
         for each, handle in handles.items():
             each.mkdir(parents=True, exist_ok=True)
             source = f"/proc/self/fd/{handle}".encode()
-            _check(mount(source, os.fsencode(each), None, _MS_BIND | _MS_REC, None))
+            _check(_LIBC.mount(source, os.fsencode(each), None, _MS_BIND | _MS_REC, None))
             os.close(handle)
 
 
 def _check(result: int) -> None:
     if result:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-
-def _become(uid: int, umask: int, home: str, argv: list[str]) -> None:
-    if os.getuid() == 0:
-        _open_ways()
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-    os.umask(umask)
-    os.chdir(home)
-    with suppress(FileNotFoundError):
-        os.execvp(argv[0], argv)
-    sys.exit(f"There is no program {argv[0]}.")
-
-
-if __name__ == "__main__":
-    _become(int(sys.argv[1]), int(sys.argv[2], 8), sys.argv[3], sys.argv[4:])

@@ -15,6 +15,7 @@ import pytest
 
 from subagent_server.run import processes
 from subagent_server.run.processes import Identity
+from tests.helpers import forked
 from tests.helpers.ordinary_user import UID, user
 from tests.helpers.processes import Child, run_python
 from tests.helpers.wait import wait_for
@@ -150,11 +151,10 @@ def test_a_process_of_another_user_is_not_found_whatever_it_shows() -> None:
         return processes.marked(mark, or_command=lambda command: b"the mark" in command)
 
     with user(UID + 1) as somebody:
-        command = somebody.command([sys.executable, "-c", textwrap.dedent(code)])
+        command = [sys.executable, "-c", textwrap.dedent(code)]
         environment = somebody.environment(dict([mark.split("=")]))
-        with subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as other:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with forked.popen(command, environment, enter=somebody.enter, **pipes) as other:
             assert other.stdout is not None and other.stdin is not None
             assert other.stdout.readline() == b"here\n"
             expected = [] if os.getuid() == 0 else [other.pid]  # then it is no other user
