@@ -167,7 +167,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
             ("calls", "\n".join(map(one_line, calls))),
             ("children", "\n".join(_children(session, meta))),
             ("files", one_line(session.shown(run.directory))),
-            ("now", "" if meta.pending else escape_lines(view.preview or "")),
+            ("now", escape_lines(view.preview or "")),
         ]
     )
 

@@ -164,7 +164,7 @@ async def _get_logs(context: ToolContext, call: Call) -> Answer:
 GET_LOGS = ToolSpec(
     name="get_logs",
     title="Read a run's log",
-    description="A page of a run's log (last lines first), events, whole result or payload.",
+    description="A page of a run's log (its last lines), events, whole result or payload.",
     arguments=arguments(
         ["runId"],
         runId=RUN_ID,

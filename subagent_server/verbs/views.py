@@ -393,7 +393,8 @@ def run_view(
         usage=_usage(meta.usage if observed.live is False else meta.usage.merged(recorded_usage(run))),
         with_descendants=_usage(tree_usage(store, meta)) if store.children_of(meta.run_id) else None,
         worktree=_worktree(run, meta, calls),
-        preview=None if ended else (latest_text(run) or "")[:MAX_PREVIEW_CHARACTERS] or None,
+        # beside a question it would be the call that asks it
+        preview=None if ended or messages else (latest_text(run) or "")[:MAX_PREVIEW_CHARACTERS] or None,
         messages=messages or None,
         messages_omitted=omitted or None,
         instructions=instructions,

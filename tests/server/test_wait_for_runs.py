@@ -23,6 +23,7 @@ def test_waiting_for_several_runs_shows_each_question_once_and_each_end(world: W
         first = parent.call("wait_for_runs", waitFor="all", waitSeconds=60)
         (view,) = first["runs"]
         assert view["runId"] == asking and view["messages"][0]["question"] == "Which colour?"
+        assert "preview" not in view, "it would be the same question"
         assert first["working"] == [asking] and "reply_subagent" in first["instructions"]
 
         working = parent.call("run_worker", prompt="work")["runId"]
