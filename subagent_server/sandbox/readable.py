@@ -306,6 +306,8 @@ def end_of_run(what: str, refusal: BoxRefused) -> RunRefused:
 # - setuid files in the working directory, by which other users of the host become this one;
 # - extended attributes, by which a runs root is known to be ours (`run/paths.py`);
 # - leases (`fcntl`), also on files that are only read: whoever opens one on the host waits 45 s, each time;
+# - snapshots of btrfs (`ioctl`): in one of the working directory lie the runs that a box hides there, with the
+#   attribute and the inode by which their root is ours; before Linux 6.8 all of a subvolume such as /home;
 # - `io_uring` and `openat2`, whose arguments no filter sees, and parts of the kernel that are often at fault.
 #
 # A program for another architecture (32-bit) is ended at its first call: its calls have other numbers.
@@ -323,6 +325,7 @@ _CALLS: Mapping[str, tuple[int | None, int | None]] = {
     "fchmodat2": (452, 452),
     "openat2": (437, 437),
     "fcntl": (72, 25),
+    "ioctl": (16, 29),
     "socket": (41, 198),
     "add_key": (248, 217),
     "request_key": (249, 218),
@@ -353,6 +356,10 @@ _MODE_AND_FLAGS: Mapping[str, tuple[int, int | None]] = {
     "fchmodat2": (2, None),
 }
 """Which argument is the mode of a file, and which one says whether it counts."""
+_REFUSED_REQUESTS: Mapping[str, Sequence[int]] = {
+    "fcntl": (fcntl.F_SETLEASE,),
+    "ioctl": (0x5000_9401, 0x5000_9417),  # BTRFS_IOC_SNAP_CREATE, and its V2 (linux/btrfs.h)
+}
 _MAKES_FILE = os.O_CREAT | (os.O_TMPFILE & ~os.O_DIRECTORY)
 
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -387,8 +394,8 @@ def _steps(architecture: int, column: int, *, network: bool) -> Iterator[_Step]:
             continue
         if name == "socket":
             decision = _socket(socket.AF_UNIX, *_FAMILIES) if network else _socket(*_FAMILIES)
-        elif name == "fcntl":
-            decision = [_argument(1), (_IF_EQUAL, 0, 1, fcntl.F_SETLEASE), _refuse(errno.EPERM), _end(_ALLOW)]
+        elif name in _REFUSED_REQUESTS:
+            decision = _requests(_REFUSED_REQUESTS[name])
         elif name in _MODE_AND_FLAGS:
             decision = _mode(*_MODE_AND_FLAGS[name])
         else:
@@ -400,6 +407,11 @@ def _steps(architecture: int, column: int, *, network: bool) -> Iterator[_Step]:
 def _socket(*families: socket.AddressFamily) -> list[_Step]:
     known = [step for family in families for step in ((_IF_EQUAL, 0, 1, int(family)), _end(_ALLOW))]
     return [_argument(0), *known, _refuse(errno.EAFNOSUPPORT)]
+
+
+def _requests(refused: Sequence[int]) -> list[_Step]:
+    checks = [step for request in refused for step in ((_IF_EQUAL, 0, 1, request), _refuse(errno.EPERM))]
+    return [_argument(1), *checks, _end(_ALLOW)]
 
 
 def _mode(mode: int, flags: int | None) -> list[_Step]:
