@@ -306,7 +306,7 @@ def end_of_run(what: str, refusal: BoxRefused) -> RunRefused:
 # - setuid files in the working directory, by which other users of the host become this one;
 # - extended attributes, by which a runs root is known to be ours (`run/paths.py`);
 # - leases (`fcntl`), also on files that are only read: whoever opens one on the host waits 45 s, each time;
-# - snapshots of btrfs (`ioctl`): in one of the working directory lie the runs that a box hides there, with the
+# - snapshots of btrfs (`ioctl`): in one of the working directory are the runs that a box hides, with the
 #   attribute and the inode by which their root is ours; before Linux 6.8 all of a subvolume such as /home;
 # - `io_uring` and `openat2`, whose arguments no filter sees, and parts of the kernel that are often at fault.
 #

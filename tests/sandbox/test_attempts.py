@@ -69,7 +69,7 @@ os.unlink("made")
 os.unlink("leased")
 """
 """Calls past mounts and namespaces: the keyring, io_uring, sockets of no namespace, setuid, a forged mark, a
-lease, for which the host waits 45 s when it opens a file that the box may only read, and snapshots of btrfs."""
+lease, for which the host waits when it opens a file that the box may only read, and snapshots of btrfs."""
 
 
 def script(*lines: str) -> Turn:
