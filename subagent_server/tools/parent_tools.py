@@ -82,8 +82,9 @@ async def _wait_for_runs(context: ToolContext, call: Call) -> Answer:
         call.next_calls,
     )
     wait_for = call.get("waitFor", "any")
-    async with call.waiting_for(watch.run_ids):
-        within = Wait(call.wait_seconds(45), frozenset(watch.run_ids), call.progress)
+    seconds = call.wait_seconds(45)
+    async with call.waiting_for(watch.run_ids, seconds):
+        within = Wait(seconds, frozenset(watch.run_ids), call.progress)
         found: WaitResult | None = await context.waited(lambda: watch.look(wait_for), within)
     result = found if found is not None else await asyncio.to_thread(watch.now)
     for run_id in [*result.working, *(result.later or [])]:

@@ -79,14 +79,14 @@ MAX_FAULT_CHARACTERS = 300
 class Call:
     """A tool call: its arguments, the longest wait in seconds, and the means of reporting the wait.
 
-    `progress` gets the seconds waited so far and the ids of the awaited runs. `sending` is entered with these
-    ids, and left when the wait is over. `client` is the client's name.
+    `progress` gets the seconds waited so far and the ids of the awaited runs. `during_wait` is entered with
+    these ids, and left when the wait is over. `client` is the client's name.
     """
 
     arguments: Arguments
     longest_wait: float
     progress: Callable[[float, Collection[str]], Awaitable[None]] | None = None
-    sending: Callable[[Collection[str]], AbstractAsyncContextManager[None]] | None = None
+    during_wait: Callable[[Collection[str]], AbstractAsyncContextManager[None]] | None = None
     client: str | None = None
     http_url: str | None = None
     """The address under which the client reaches this server by HTTP, with a slash at its end."""
@@ -112,9 +112,9 @@ class Call:
             f"waitSeconds was cut to {self.longest_wait:g}: your client gives up on longer calls; call again."
         )
 
-    def waiting_for(self, run_ids: Collection[str]) -> AbstractAsyncContextManager[None]:
-        """Return the context in which the call waits for these runs."""
-        return nullcontext() if self.sending is None else self.sending(run_ids)
+    def waiting_for(self, run_ids: Collection[str], seconds: float) -> AbstractAsyncContextManager[None]:
+        """Return the context in which the call waits for these runs; a look of no `seconds` is no wait."""
+        return nullcontext() if self.during_wait is None or seconds <= 0 else self.during_wait(run_ids)
 
 
 def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
@@ -341,10 +341,9 @@ class ToolContext:
     async def view_after_wait(self, observed: Observed, call: Call, message_id: str | None = None) -> RunView:
         """Return the view of a run, with the named question, when it has ended, asks, or the wait is over."""
         run_id, seconds = observed.meta.run_id, call.wait_seconds()
-        if seconds > 0:
-            async with call.waiting_for([run_id]):
-                wait = Wait(seconds, progress=call.progress)
-                observed = await self._when(observed, lambda run: has_ended_or_asks(run.meta), wait)
+        async with call.waiting_for([run_id], seconds):
+            wait = Wait(seconds, progress=call.progress)
+            observed = await self._when(observed, lambda run: has_ended_or_asks(run.meta), wait)
         view = await asyncio.to_thread(
             view_for, self.service, observed, call.next_calls, message_id, self.caller
         )

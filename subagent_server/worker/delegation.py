@@ -4,7 +4,8 @@ This imports the tools of the server with all their verbs, a third of a second: 
 that may start others loads it.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from subagent_server.run.agent_definition import AgentDefinition, tool_name
@@ -54,20 +55,15 @@ class WorkerDelegation:
         Raises:
             SubagentError.
         """
-        call = Call(arguments, LONGEST_WAIT_SECONDS)
-        if not _waits(call, tool):
-            return await self._tools.call(tool, call)
+        return await self._tools.call(tool, Call(arguments, LONGEST_WAIT_SECONDS, during_wait=self._waiting))
+
+    @asynccontextmanager
+    async def _waiting(self, _: Collection[str]) -> AsyncIterator[None]:
         with self._clock.waiting():
-            return await self._tools.call(tool, call)
+            yield
 
 
 def service_of(run: WorkerRun, environment: Mapping[str, str], agent: AgentDefinition) -> Service:
     """Return the verbs for a run of `agent`, with the settings that its `environment` gives."""
     settings = read_settings(runs=run.store.paths.root, environment=dict(environment))
     return open_service(settings, also=[each.agent for each in agent.served.values()])
-
-
-def _waits(call: Call, tool: str) -> bool:
-    """Whether the call waits for a run. The call itself refuses a value that is not a number."""
-    wanted = call.arguments.get("waitSeconds", 45 if tool == "wait_for_runs" else 0)
-    return isinstance(wanted, int | float) and wanted > 0

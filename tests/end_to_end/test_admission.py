@@ -1,10 +1,13 @@
 """Who may work at once: slots that the kernel gives back, whatever kills their holder (SPEC section 4)."""
 
 from functools import partial
+from typing import Any
+
+import pytest
 
 from subagent_server.run.states import Status
 from tests.helpers.truth import check_status
-from tests.helpers.turns import asks, says, shell
+from tests.helpers.turns import asks, call, says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
 
@@ -55,6 +58,17 @@ def test_a_run_that_waits_for_its_parent_gives_its_slot_to_the_next(world: World
     assert world.meta(asking).status is Status.WAITING
     world.reply(asking, "blue")
     assert world.completed(asking) == "Painted."
+
+
+@pytest.mark.parametrize("wait", [60, "60"], ids=["a number", "text"])
+def test_a_run_that_waits_for_one_that_it_started_gives_its_slot_to_it(world: World, wait: Any) -> None:
+    world.environment["SUBAGENT_MAX_RUNS"] = "1"
+    world.agent("boss", agents=["worker"])
+    world.agent()
+    boss = [call("run_worker", prompt="Help.", waitSeconds=wait), says("All done.")]
+    simulator = world.play(says("Worked."), conversations=[{"when": {"prompt": "Lead"}, "turns": boss}])
+    assert world.completed(world.start("Lead.", agent="boss")) == "All done."
+    assert "Worked." in tool_results(simulator.requests[-1].body)[0]
 
 
 def _prompt(body: dict[str, list[dict[str, list[dict[str, str]]]]]) -> str:
