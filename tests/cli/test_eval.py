@@ -303,6 +303,16 @@ def test_to_resume_some_cases_forgets_none_of_the_others(cli: Cli) -> None:
     assert [path.name for path in cli.home.glob(".kept*")] == []
 
 
+def test_a_planted_link_does_not_lead_the_junit_file_of_an_evaluation_elsewhere(cli: Cli) -> None:
+    cli.agent("worker")
+    file, mine = evaluation(cli, {"name": "one", "turns": [says("fine")]}), cli.home / "mine"
+    mine.write_text("mine", encoding="utf-8")
+    (cli.home / "junit.xml").symlink_to(mine)
+    done = cli("eval", file, "--junit", "junit.xml", env=NO_KEY)
+    assert mine.read_text(encoding="utf-8") == "mine"
+    assert done.returncode == 6 and "junit.xml" in done.stderr
+
+
 def test_a_planted_link_does_not_lead_the_log_of_an_evaluation_elsewhere(cli: Cli) -> None:
     cli.agent("worker")
     file, mine = evaluation(cli, {"name": "one", "turns": [says("fine")]}), cli.home / "mine"

@@ -1,6 +1,7 @@
 """`subagent eval`: what is tried, what is resumed, and what the terminal shows of it."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -31,7 +32,8 @@ from subagent_server.extensions.evals.report import (
     table_of,
 )
 from subagent_server.extensions.evals.trials import Evaluation, TrialResult, trials_of
-from subagent_server.run.errors import choices
+from subagent_server.run.errors import choices, storing
+from subagent_server.run.files import Entry
 from subagent_server.run.processes import now
 from subagent_server.run.states import timestamp
 from subagent_server.verbs.service import PlayedScript
@@ -113,7 +115,8 @@ def eval_(
     if path.suffix in {".jsonl", ".json"}:
         _report(session, read_log(path), before)
         return ExitCode.OK
-    if junit is not None and not (session.settings.cwd / junit).parent.is_dir():
+    report_file = None if junit is None else Entry.at(session.settings.cwd / junit)
+    if report_file is not None and not report_file.directory.exists():  # it stays open: a run may replace it
         raise click.UsageError(f"the directory of {one_line(str(junit))} is not there: make it first.")
     whole = read_eval_file(path)
     read = _chosen(whole, patterns, limit)
@@ -133,8 +136,8 @@ def eval_(
         stopped = _carried_out(session, evaluation, jobs, writer, results)
     order = {trial.key: index for index, trial in enumerate(trials)}
     results.sort(key=lambda result: order[result.key])
-    if junit is not None:
-        (session.settings.cwd / junit).write_text(as_junit(file.name, results), encoding="utf-8")
+    if report_file is not None:
+        _write(report_file, as_junit(file.name, results))
     _report(session, results, before, planned=len(trials), interrupted=stopped is not None)
     if stopped is not None:
         raise EarlyExit(
@@ -145,6 +148,15 @@ def eval_(
     if any(result.not_begun for result in results):
         err("Some trials were not begun, and count neither as passed nor as failed: --resume tries them.")
     return ExitCode.OK if all(result.passed for result in results) else ExitCode.FAILED
+
+
+def _write(file: Entry, text: str) -> None:
+    """Write a file that all may read, through no link: a run may have made one. Raises StorageFailed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with storing(file.path):
+        descriptor = os.open(file.name, flags, 0o666, dir_fd=file.directory.descriptor)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+            opened.write(text)
 
 
 def _carried_out(
