@@ -118,7 +118,8 @@ class AcpDialect:
         if title.startswith("mcp__") and " " not in title:
             return name_of(title)
         named = meta.get("toolName") or members(meta.get("claudeCode")).get("toolName")  # Qwen Code, Claude's
-        return name_of(text_of(named) or call.kind or title) or "tool"
+        is_name = call.kind == "other" and title.replace("_", "").replace("-", "").isalnum()  # opencode
+        return name_of(text_of(named) or (title if is_name else call.kind) or title) or "tool"
 
     def own_prefixes(self) -> Sequence[str]:
         """Return what may stand before the name of a tool of the child's server."""
@@ -353,6 +354,8 @@ class _Updates:
         self._size = 0
         self._is_thought = False
         self._message: str | None = None
+        self._early: dict[str, Call] = {}
+        """Calls that have not begun, as first reported: the model may still write their arguments."""
         self._open: dict[str, str] = {}
         self._closed: set[str] = set()
         self._rounds = 0
@@ -422,6 +425,9 @@ class _Updates:
     def _call(self, call: Call) -> None:
         self.flush()
         if (call_id := name_of(call.tool_call_id)) not in self._closed:
+            if call.status == "pending" and len(self._early) < MOST_OPEN_CALLS:
+                self._early.setdefault(call_id, call)
+                return
             self._begun(call)
             if call.status in ("completed", "failed"):
                 self._end(call_id, _texts(call), is_error=call.status == "failed")
@@ -432,8 +438,9 @@ class _Updates:
             return
         if not self._open:
             self._rounds += 1
-        tool = self._open[call_id] = self._tool_of(call)
-        self._events.call(call_id, tool, _shown(call))
+        first = self._early.pop(call_id, call)  # later updates need not repeat name and arguments
+        tool = self._open[call_id] = self._tool_of(first)
+        self._events.call(call_id, tool, _shown(call if call.raw_input else first))
 
     def _end(self, call_id: str, text: str, *, is_error: bool) -> None:
         if call_id not in self._open:

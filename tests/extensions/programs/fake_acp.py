@@ -77,7 +77,9 @@ class Session:
         self.update("available_commands_update", availableCommands=[])
         self.update("agent_thought_chunk", content={"type": "text", "text": "I think."})
         self.say("Begun.")
-        self.update("tool_call", **self.call(0), status="in_progress")
+        self.update("tool_call", **self.call(0), status="pending", rawInput={"cwd": "/"})
+        place = {"toolCallId": self.call(0)["toolCallId"]}
+        self.update("tool_call_update", **place, status="in_progress", rawInput={"command": "echo hi"})
         done = [{"type": "content", "content": {"type": "text", "text": "hi"}}]
         self.update("tool_call_update", **{**self.call(0), "content": done}, status="completed")
         self.say(*(text or "Done."))

@@ -44,6 +44,8 @@ def test_a_run_over_the_protocol_has_the_events_of_every_run_and_no_guessed_figu
     kinds = [event["type"] for event in world.events(run_id)]
     for kind in ("run_started", "thought", "text", "tool_call", "tool_result", "usage", "run_ended"):
         assert kind in kinds
+    (call,) = world.events(run_id, "tool_call")
+    assert (call["toolName"], call["arguments"]) == ("execute", {"command": "echo hi"})
     usage = world.meta(run_id).usage
     assert (usage.input_tokens, usage.output_tokens, usage.cost_usd) == (400, 40, None)
     (new,) = told(world.work, "session/new")
@@ -118,6 +120,8 @@ def test_a_run_over_the_protocol_that_ends_so_has_failed_and_says_why(tmp_path: 
         ({"kind": "execute", "title": "mcp__subagent__ask_parent; rm -r x"}, "execute"),
         ({"kind": "other", "title": "{}", "_meta": {"toolName": "mcp__subagent__ask_parent"}},
          "mcp__subagent__ask_parent"),
+        ({"kind": "other", "title": "paint_mix"}, "paint_mix"),
+        ({"kind": "other", "title": "paint_mix; rm -r x"}, "other"),
         ({"kind": "execute", "_meta": {"claudeCode": {"toolName": "Bash"}}}, "Bash"),
     ],
 )  # fmt: skip
