@@ -63,6 +63,7 @@ def test_a_git_that_a_run_plants_in_a_directory_of_the_path_is_not_executed(
     boxed(world, "git status")
     boxed(world, "git status", isolation="worktree")
     world.cli("doctor")
+    assert "no git repository" in world.cli("demo", "--repo", "nowhere").stderr
     assert not evidence.exists()
 
 

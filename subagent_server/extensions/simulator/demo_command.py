@@ -38,7 +38,9 @@ from subagent_server.cli.console.terminal import (
 from subagent_server.extensions.simulator import Simulator, load_script
 from subagent_server.run.durable import read_from
 from subagent_server.run.errors import BadArgument
+from subagent_server.run.host_programs import NoHostProgram, system_program
 from subagent_server.run.journal import usage_line
+from subagent_server.sandbox.readable import working_copies
 from subagent_server.verbs.flow_calls import call_lines, calls_of_flow
 from subagent_server.verbs.service import Service
 
@@ -224,9 +226,10 @@ def _make_repository(directory: Path) -> None:
 def _git(*words: str) -> str | None:
     """Return what git prints, or None if it fails. Raises BadArgument if there is no git."""
     try:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, check=True, timeout=20)
-    except FileNotFoundError as error:
-        raise BadArgument("git is not installed: install it to run the demo.") from error
+        program = system_program("git", os.environ.get("PATH"), working_copies(Path.cwd(), os.environ))
+        done = subprocess.run([program, *words], capture_output=True, text=True, check=True, timeout=20)
+    except NoHostProgram as error:
+        raise BadArgument(f"git is needed for the demo, and {error.why}: install it.") from error
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
         return None
     return done.stdout
