@@ -413,7 +413,7 @@ def test_questions_of_children_are_open_side_by_side_and_end_the_flow_as_it_says
 ATTEMPTS = {
     "__import__('not_here')": "No module named 'not_here'",
     "agents.nobody(prompt='x')": "agents has no agent 'nobody'; it has worker",
-    "line.call('@plan', {'agent': 'outsider', 'given': {}})": "This run may not start outsider",
+    "line.call('@plan', {'agent': 'outsider', 'arguments': {}})": "This run may not start outsider",
     "agents.worker(prompt='x', size=3)": "it takes a prompt, and no arguments ('size')",
     "agents.worker('x')": "agents.worker() takes its arguments by name",
     "agents.worker(prompt=' ')": "agents.worker() needs a prompt",
