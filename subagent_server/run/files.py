@@ -190,10 +190,14 @@ class Directory:
         To open the directory asks the server again (measured: 0.1 to 0.25 s).
         """
         try:
-            return look()
-        except FileNotFoundError:
-            os.close(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor))
-            return look()
+            try:
+                return look()
+            except FileNotFoundError:
+                os.close(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor))
+                return look()
+        except OSError as error:
+            error.filename = str(self.path / name)  # the system was given the name alone
+            raise
 
     def _check(self, name: str, found: os.stat_result, kind: int) -> None:
         if kind == stat.S_IFDIR and stat.S_ISREG(found.st_mode):
@@ -207,9 +211,8 @@ class Directory:
 
     def names(self) -> list[str]:
         """Return the names in this directory, in no order. Raises OSError."""
-        with held_open(
-            os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
-        ) as descriptor:
+        directory, flags = self.descriptor, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        with held_open(self._looked_up(".", lambda: os.open(".", flags, dir_fd=directory))) as descriptor:
             return os.listdir(descriptor)  # noqa: PTH208 - a descriptor of its own has a place of its own
 
     def files_below(self, depth: int) -> Iterator["Entry"]:

@@ -121,6 +121,13 @@ def lack_of_room(error: BaseException) -> str | None:
     return None
 
 
+def of_the_system(error: OSError) -> str:
+    """Return a sentence for an error of the system that no rule of ours says more about."""
+    named = error.filename
+    what = os.fsdecode(named) if isinstance(named, (str, bytes)) else "the system"
+    return f"{what}: {error.strerror or error}: fix that, or name another place, then try again."
+
+
 def half_upgraded(error: BaseException) -> str | None:
     """Return a sentence for an error of a program whose files are replaced one by one; None for any other."""
     if isinstance(error, ImportError) and (error.name or "").startswith("subagent_server"):

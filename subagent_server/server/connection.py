@@ -21,7 +21,8 @@ from pydantic import ValidationError
 from starlette.requests import Request
 
 from subagent_server import __version__
-from subagent_server.run.errors import SubagentError, visible
+from subagent_server.run.errors import HostError, SubagentError, visible
+from subagent_server.run.stderr import of_the_system
 from subagent_server.server.log_notifier import LogNotifier
 from subagent_server.server.notifications import (
     Background,
@@ -301,7 +302,10 @@ def build_server(find: Callable[[Context], ClientConnection], sample: ClientConn
         pick: Callable[[ClientConnection], Callable[[Context, Params], Awaitable[Result]]],
     ) -> Callable[[Context, Params], Awaitable[Result]]:
         async def handle(context: Context, params: Params) -> Result:
-            return await pick(find(context))(context, params)
+            try:
+                return await pick(find(context))(context, params)
+            except OSError as error:
+                raise refusal(HostError(of_the_system(error))) from error
 
         return handle
 

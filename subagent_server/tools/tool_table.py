@@ -12,11 +12,11 @@ from functools import cached_property, partial
 from itertools import accumulate, chain
 from typing import Any
 
-from subagent_server.run.errors import BadArgument, NoRoom, choices
+from subagent_server.run.errors import BadArgument, HostError, NoRoom, choices
 from subagent_server.run.records import RunMeta
 from subagent_server.run.schemas import OPTIONS_SCHEMA, QUESTION_SCHEMA
 from subagent_server.run.states import MAX_PROMPT_CHARACTERS, MAX_REPORT_CHARACTERS
-from subagent_server.run.stderr import lack_of_room
+from subagent_server.run.stderr import lack_of_room, of_the_system
 from subagent_server.settings import DEFAULT_TOOLS_BUDGET, Role
 from subagent_server.tools.parent_tools import (
     CHECK_STATUS,
@@ -422,9 +422,11 @@ class ToolDispatcher:
             check_arguments(tool.name, call.arguments, tool.arguments)
             return await tool.handler(self._context, call)
         except Exception as error:
-            if (lack := lack_of_room(error)) is None:
-                raise
-            raise NoRoom(f"{name[:80]} could not be carried out. {lack}") from error
+            if (lack := lack_of_room(error)) is not None:
+                raise NoRoom(f"{name[:80]} could not be carried out. {lack}") from error
+            if isinstance(error, OSError) and error.errno is not None:
+                raise HostError(f"{name[:80]} could not be carried out. {of_the_system(error)}") from error
+            raise
 
     def _starting_tool(self, name: str) -> ToolSpec:
         """Return the tool that starts an agent, listed or not: the number of agents may just have changed."""

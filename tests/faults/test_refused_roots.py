@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.command import Cli, Completed
 from tests.faults.disks import read_only
+from tests.helpers.raw_server import HELLO, READY, request, tool_call
 from tests.helpers.world import World
 
 
@@ -50,6 +51,22 @@ def test_a_file_in_the_place_of_the_runs_root_is_reported_in_one_sentence(tmp_pa
     passed = cli("ls")
     assert passed.returncode == 0 and "runs are in .subagent/runs" in passed.stderr
     assert (tmp_path / "runs").read_text(encoding="utf-8") == "I am a file."
+
+
+def test_a_server_whose_root_is_gone_wrong_names_it_to_every_caller(world: World) -> None:
+    world.runs.write_text("I am a file.", encoding="utf-8")
+    asked = (
+        tool_call(1, "list_runs"),
+        tool_call(2, "wait_for_runs", waitSeconds=1),
+        request(3, "resources/list"),
+        request(4, "logging/setLevel", level="info"),
+    )
+    with world.raw_server() as server:
+        server.say(HELLO, READY, *asked)
+        for each in asked:
+            assert f"{world.runs}: Not a directory: fix that" in str(server.answer_to(each["id"]))
+    assert world.errors.read_text(encoding="utf-8") == ""
+    world.runs.unlink()
 
 
 def test_a_directory_of_somebody_else_s_runs_is_left_as_it_is_and_no_run_is_seen_in_it(

@@ -116,6 +116,12 @@ def test_what_is_made_is_for_its_owner_alone_whatever_the_umask(place: Path, uma
     assert modes == {"deep": 0o700, "file": 0o600, "fifo": 0o600}
 
 
+def test_an_error_of_the_system_names_the_whole_path(place: Path) -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        Directory(place).entry("missing").stat()
+    assert raised.value.filename == str(place / "missing")
+
+
 def test_a_directory_stays_the_one_that_was_opened(place: Path, tmp_path: Path) -> None:
     directory = Directory(place)
     directory.entry("file").touch()

@@ -5,7 +5,6 @@ With --json the line is an object, with the same sentence.
 
 import json
 import math
-import os
 import re
 import shlex
 import sys
@@ -40,7 +39,7 @@ from subagent_server.cli.console.terminal import (
     reader_is_gone,
 )
 from subagent_server.run.errors import SubagentError, adopting
-from subagent_server.run.stderr import lack_of_room
+from subagent_server.run.stderr import lack_of_room, of_the_system
 from subagent_server.settings import Settings, read_settings
 from subagent_server.verbs.access import Caller, NotAllowed, caller_of, find_run, user_here
 from subagent_server.verbs.reconcile import Observed, open_run
@@ -436,11 +435,10 @@ def _verdict(error: Exception) -> _Verdict:
             return _usage(error)
         case click.Abort():
             return _Verdict(ExitCode.INTERRUPTED, "interrupted", "interrupted.")
-        case OSError() if error.filename is not None:
-            return _Verdict(ExitCode.ENVIRONMENT, "environment", _of_the_system(error))
+        case OSError() if lack_of_room(error) is None:
+            return _Verdict(ExitCode.ENVIRONMENT, "environment", one_line(of_the_system(error)))
         case _:
-            sentence = lack_of_room(error) or _of_the_system(error)
-            return _Verdict(ExitCode.ENVIRONMENT, "environment", sentence)
+            return _Verdict(ExitCode.ENVIRONMENT, "environment", lack_of_room(error) or str(error))
 
 
 def _usage(error: click.ClickException) -> _Verdict:
@@ -450,13 +448,6 @@ def _usage(error: click.ClickException) -> _Verdict:
     end = "" if sentence.endswith((".", "?")) else "."
     more = f"`{where} --help` says more."
     return _Verdict(ExitCode.USAGE, "usage", f"{sentence}{end} {more}", more)
-
-
-def _of_the_system(error: Exception) -> str:
-    named = getattr(error, "filename", None)
-    what = one_line(os.fsdecode(named)) if isinstance(named, (str, bytes)) else "the system"
-    why = getattr(error, "strerror", None) or error
-    return f"{what}: {why}: fix that, or name another place, then try again."
 
 
 # -- Report a run that a verb refuses, and go on with the other runs that were named.
