@@ -126,8 +126,8 @@ def _end_all() -> None:
     """Kill every process below this one; each look finds the orphans of the look before."""
     give_up = time.monotonic() + _KILL_SECONDS
     while time.monotonic() < give_up:
-        processes.reap_children()
         living = processes.descendants([os.getpid()])
+        processes.reap_children()  # second: the last of them leave no zombies behind
         if not living:
             return
         for each in living:
