@@ -2,7 +2,6 @@
 
 import json
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any, TextIO
 import click
 
 from subagent_server.cli.console.app import Session, complete_runs, json_option, pass_session
-from subagent_server.cli.console.follow import interrupts_kept, watching
+from subagent_server.cli.console.follow import Wakeup, interrupts_kept, watching
 from subagent_server.cli.console.terminal import (
     OutputClosed,
     coloured,
@@ -327,7 +326,7 @@ class LogFollower:
         self._session = session
         self._tree = tree
         self._runs: dict[str, _Followed] = {}
-        self._changed = threading.Event()
+        self._changed = Wakeup()
         self._watcher = Watcher()
 
     def __enter__(self) -> "LogFollower":
