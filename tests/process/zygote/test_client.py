@@ -80,10 +80,11 @@ def test_nothing_is_sent_to_a_program_of_a_box_in_the_place_of_a_zygote(place: T
 
 
 BOXED_LISTENER = """
-import socket
+import os, socket
 def listen(path):
+    os.chdir(os.path.dirname(path))  # the whole path is too long for a socket
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(path)
+        listener.bind(os.path.basename(path))
         listener.listen()
         while True:
             print(listener.accept()[0].recv(64), flush=True)

@@ -251,13 +251,12 @@ def test_failures_of_calls_are_results_for_the_model_and_the_server_stays(tmp_pa
     async def work() -> None:
         server = scripted(
             {"name": "refuses", "does": {"error": "not today"}},
-            {"name": "hangs", "does": {"hang": True}},
             {"name": "odd", "does": {"content": [{"type": "smell"}]}},
             {"name": "breaks_promise", "outputSchema": {"type": "object"}, "does": {"content": []}},
             {"name": "works", "does": {"progress": 3}},
-            keys={"callTimeoutSeconds": 0.5},
         )
-        async with connected(tmp_path, s=server) as field:
+        slow = scripted({"name": "hangs", "does": {"hang": True}}, keys={"callTimeoutSeconds": 0.5})
+        async with connected(tmp_path, s=server, slow=slow) as field:
             for name, said in (
                 ("refuses", "The MCP server s refused the call: not today."),
                 ("hangs", "did not answer within 0.5 s"),
