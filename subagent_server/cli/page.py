@@ -1,5 +1,6 @@
 """`subagent page`: open the page that shows the runs in a browser."""
 
+import os
 import webbrowser
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from subagent_server.cli.console.app import Session, json_option, pass_session
 from subagent_server.cli.console.terminal import err, out, out_json
 from subagent_server.cli.serve import serve_page
 from subagent_server.run.errors import BadArgument, HostError
+from subagent_server.run.host_programs import path_out_of_reach
 from subagent_server.verbs.access_tokens import CODE_SECONDS, PageAccess, PageServer
+from subagent_server.verbs.live_runs import written_directories
 
 _FORWARDED = "http://127.0.0.1:8101"
 _EVERYWHERE = {"http://0.0.0.0:": "http://127.0.0.1:", "http://[::]:": "http://[::1]:"}
@@ -60,8 +63,18 @@ def _show(session: Session, access: PageAccess, server: PageServer | None, *, no
             f"The server listens on {server.address}, which no browser reaches: forward a port to it, such "
             f"as by `ssh -N -L 8101:{server.address} HOST` where the browser is, and open the link there."
         )
-    elif no_open or not webbrowser.open(link):
+    elif no_open or not _open(session, link):
         err(f"Open this link in a browser; it works once, for {CODE_SECONDS // 60} minutes.")
+
+
+def _open(session: Session, link: str) -> bool:
+    """Open a link. `webbrowser`, and `xdg-open` after it, look in PATH, where runs may have written."""
+    path = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = path_out_of_reach(path, written_directories(session.settings))
+    try:
+        return webbrowser.open(link)
+    finally:
+        os.environ["PATH"] = path
 
 
 def _reachable(address: str) -> str:

@@ -64,6 +64,14 @@ def user_program(name: str, path: str | None, writable: Iterable[Path]) -> Path:
     return Path(name)
 
 
+def path_out_of_reach(path: str, writable: Iterable[Path]) -> str:
+    """Return a variable PATH without what is relative, and without directories that runs can write."""
+    writable = list(writable)
+    directories = (Path(each) for each in path.split(os.pathsep))
+    kept = (each for each in directories if each.is_absolute() and lies_in(each, writable) is None)
+    return os.pathsep.join(map(str, kept))
+
+
 def lies_in(path: Path, writable: Iterable[Path]) -> Path | None:
     """Return the writable directory through which an absolute `path` leads; None if there is none.
 

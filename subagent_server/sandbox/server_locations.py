@@ -17,7 +17,7 @@ from typing import Literal
 
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.run.history import EVENT_VARIABLES
-from subagent_server.run.host_programs import NoHostProgram, lies_in, user_program
+from subagent_server.run.host_programs import NoHostProgram, lies_in, path_out_of_reach, user_program
 from subagent_server.sandbox.box import Box, Rules
 from subagent_server.sandbox.readable import named_paths, showing, shows_too_much
 
@@ -314,13 +314,7 @@ def _out_of_reach(environment: Mapping[str, str], writable: Sequence[Path]) -> I
     """Yield the variables that lead to no writable place; of PATH, the directories that are none."""
     for name, value in environment.items():
         if name == "PATH":
-            directories = [location for location in value.split(os.pathsep) if Path(location).is_absolute()]
-            yield (
-                name,
-                os.pathsep.join(
-                    location for location in directories if lies_in(Path(location), writable) is None
-                ),
-            )
+            yield name, path_out_of_reach(value, writable)
         elif not any(_reached(value, writable)):
             yield name, value
 

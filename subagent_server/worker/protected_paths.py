@@ -66,8 +66,9 @@ class ProtectedPaths:
 
     @property
     def all(self) -> list[Path]:
-        """The directories that no tool of a run changes."""
-        return [*self.roots, *self.read_only]
+        """The directories that no tool of a run changes, but for our state around a worktree."""
+        every = (*self.roots, *self.read_only)
+        return [path for path in every if path / "worktrees" not in Path.cwd().parents]
 
     def mounts_in(self, written: Sequence[Path]) -> list[tuple[str, Path]]:
         """Return the mounts of a box for what lies where its programs write."""
@@ -94,7 +95,8 @@ def protected_paths(
     inside = inside or next((each for each in agents if each in cwd.parents), None)
     configuration, state = _own_directories(environment, cwd)
     ours = [*configuration, *state]
-    inside = inside or next((each for each in ours if cwd.is_relative_to(each)), None)
+    not_around = (each for each in ours if each / "worktrees" not in cwd.parents)
+    inside = inside or next((each for each in not_around if cwd.is_relative_to(each)), None)
     if inside is not None and agent.sandbox != "none":
         raise RunRefused(
             "config",
@@ -164,10 +166,7 @@ def _named_agents(environment: Mapping[str, str]) -> list[Path]:
 
 
 def _own_directories(environment: Mapping[str, str], cwd: Path) -> tuple[list[Path], list[Path]]:
-    """Return where this package keeps what it uses again: trust; and live runs, worktrees, zygotes.
-
-    The state directory is left out for a run that works in a worktree, which lies there.
-    """
+    """Return where this package keeps what it uses again: trust; and live runs, worktrees, zygotes."""
     home = environment.get("HOME")
     named = (
         configuration_directory_of(environment, Path(home) if home else None),
@@ -175,7 +174,7 @@ def _own_directories(environment: Mapping[str, str], cwd: Path) -> tuple[list[Pa
     )
     configuration, state = ([_real(str(each))] if each is not None else [] for each in named)
     zygotes = _real(str(cwd / (environment.get("SUBAGENT_RUNTIME_DIR") or default_directory())))
-    return configuration, [*(each for each in state if each / "worktrees" not in cwd.parents), zygotes]
+    return configuration, [*state, zygotes]
 
 
 def _installation() -> list[Path]:

@@ -67,6 +67,15 @@ def test_a_git_that_a_run_plants_in_a_directory_of_the_path_is_not_executed(
     assert not evidence.exists()
 
 
+def test_a_browser_that_a_run_plants_is_not_opened(world: World) -> None:
+    programs, evidence = world.work / ".venv/bin", world.home / "executed"
+    assert boxed(world, planting(programs / "shows-it", evidence)) == ["planted"]
+    world.environment |= {"BROWSER": "shows-it", "PATH": f"{programs}:{world.environment['PATH']}"}
+    with world.http_server():
+        assert "#code=" in world.cli("page").stdout
+    assert not evidence.exists()
+
+
 def test_a_hook_of_the_user_is_not_taken_from_the_working_directory(world: World) -> None:
     programs, evidence = world.work / "node_modules/.bin", world.home / "executed"
     configuration = Path(world.environment.get("XDG_CONFIG_HOME") or world.home / ".config") / "subagent"
@@ -200,6 +209,25 @@ def test_the_directory_of_the_zygote_is_hidden_in_a_place_to_write(world: World,
     )
     assert (cache / "mine").exists() and not (place / "x").exists()
     assert result.startswith("touch:") and "Read-only file system" in result and "busy" in result
+
+
+@pytest.mark.parametrize("key", ["sandboxRead", "sandboxWrite"])
+@pytest.mark.parametrize("where", [{}, {"isolation": "worktree"}], ids=["project", "worktree"])
+def test_our_state_is_hidden_in_a_place_of_the_agent(world: World, where: dict[str, str], key: str) -> None:
+    make_repository(world.work)
+    state = world.home / ".local/state/subagent"
+    for place in (state, state / "worktrees", state / "worktrees/of-another"):
+        place.mkdir(0o700, parents=True)
+    (state / "http-tokens").write_text("default: SECRET", encoding="utf-8")
+    (result,) = boxed(
+        world,
+        f"cat {state}/http-tokens; cd {state}; ls -d worktrees/of*; touch worktrees/of-another/x; "
+        "touch live-runs.new; cd -; touch here; git status -s",
+        **{key: [str(world.home / ".local")]},
+        **where,
+    )
+    assert "SECRET" not in result and "worktrees/of-another\n" not in result and "?? here" in result
+    assert not (state / "worktrees/of-another/x").exists() and not (state / "live-runs.new").exists()
 
 
 @pytest.mark.parametrize("place", ["runs", "part/of/it"])
