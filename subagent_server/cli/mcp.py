@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import click
@@ -41,9 +42,10 @@ from subagent_server.cli.console.terminal import (
 )
 from subagent_server.run.agent_definition import AgentDefinition, SandboxLimits, ServerDefinition
 from subagent_server.run.errors import BadArgument, RunRefused, shorten
+from subagent_server.run.files import Directory
 from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.box import Box, Rules, build_box, find_program, hold
-from subagent_server.sandbox.git_files import git_settings
+from subagent_server.sandbox.git_files import configurations_as_shown, git_settings
 from subagent_server.sandbox.readable import BoxRefused, PathRefused
 from subagent_server.sandbox.server_locations import (
     Builder,
@@ -243,6 +245,9 @@ def _builder(
     """
     agents = os.pathsep.join(map(str, settings.agent_directories))
     root = Path(os.path.realpath(settings.runs_root))
+    copies = Directory(
+        Path(click.get_current_context().with_resource(TemporaryDirectory(prefix="subagent-git-")))
+    )
     try:
         protected = protected_paths(agent, {**environment, "SUBAGENT_AGENTS": agents}, root, cwd)
         rules = Rules(
@@ -255,6 +260,7 @@ def _builder(
                 *hold(cwd, git_settings(environment, cwd).executed, agent.lifted).mounts,
             ],
             hidden=[path for path in protected.roots if path.is_dir()],
+            shown_as=configurations_as_shown(cwd, copies),
             written=protected.written,
         )
         try_box(build_box(rules))

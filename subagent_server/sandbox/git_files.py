@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from subagent_server.run import durable
+from subagent_server.run.files import Directory
 from subagent_server.run.host_programs import NoHostProgram, steps_to, system_program
 from subagent_server.run.secrets import is_secret_name, without_shapes
 from subagent_server.sandbox.readable import working_copies
@@ -189,6 +191,21 @@ def configurations(repository: Path) -> Iterator[Path]:
             with suppress(OSError):
                 inner = [] if above.is_symlink() else list(above.iterdir())
                 waiting += [each for each in inner if each.is_dir() and not each.is_symlink()]
+
+
+def configurations_as_shown(cwd: Path, copies: Directory) -> dict[Path, Path]:
+    """Return the files of configuration of a repository that have secrets, and what a box shows of each.
+
+    That is written into `copies`, which is made if it is needed. Raises OSError.
+    """
+    found = dict[Path, Path]()
+    for config in configurations(common_directory(cwd) or cwd / ".git"):
+        if (shown := config_without_credentials(config)) is not None:
+            copies.make()
+            copy = copies.entry(str(len(found)))
+            durable.write_durably(copy, shown)
+            found[config] = Path(os.path.realpath(copy.path))
+    return found
 
 
 def config_without_credentials(path: Path) -> bytes | None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from subagent_server.run import durable
 from subagent_server.run.agent_definition import AgentDefinition, SandboxLimits, Selection
 from subagent_server.run.confined_path import printable
 from subagent_server.run.errors import RunRefused
@@ -24,9 +23,7 @@ from subagent_server.sandbox.box import Box, Held, Rules, build_box, find_box_pr
 from subagent_server.sandbox.box_limits import limits_as_text
 from subagent_server.sandbox.git_files import (
     GitSettings,
-    common_directory,
-    config_without_credentials,
-    configurations,
+    configurations_as_shown,
     git_settings,
 )
 from subagent_server.sandbox.readable import (
@@ -114,21 +111,9 @@ class RunBox:
             own={**self._settings.identity, **self.rules.own},
             read=[_directory(self._setup) / self._setup.run.paths.outputs.path.name, *self.rules.read],
             over=[*self.rules.over, *mounts, *self._held().mounts],
-            shown_as=self._config_as_shown(),
+            shown_as=configurations_as_shown(self.rules.cwd, self._setup.run.paths.git_config),
             cwd_read_only=False,
         )
-
-    def _config_as_shown(self) -> dict[Path, Path]:
-        """Return the files of configuration of the repository that have secrets, and what is shown."""
-        cwd, copies = self.rules.cwd, self._setup.run.paths.git_config
-        repository, found = common_directory(cwd) or cwd / ".git", dict[Path, Path]()
-        for config in configurations(repository):
-            if (shown := config_without_credentials(config)) is not None:
-                copies.make()
-                copy = copies.entry(str(len(found)))
-                durable.write_durably(copy, shown)
-                found[config] = _directory(self._setup) / copies.path.name / copy.path.name
-        return found
 
     def _held(self) -> Held:
         return hold(self.rules.cwd, self._settings.executed, self._setup.agent.lifted)

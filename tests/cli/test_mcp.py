@@ -8,6 +8,7 @@ import yaml
 
 from tests.cli.command import Cli, Completed
 from tests.helpers.mcp_servers import scripted
+from tests.helpers.repositories import make_repository
 
 ECHO = {"name": "echo", "description": "Repeats its text.", "outputSchema": {"type": "object"}}
 FILES = scripted(
@@ -149,7 +150,11 @@ def test_a_server_that_is_tried_by_hand_works_where_a_run_would_start_it(cli: Cl
         "box": entry,
         "refused": {"command": "sh", "args": ["-c", "true"], "sandbox": False},
         "never": {**entry, "network": False},
+        "peeks": {"command": "sh", "args": ["-c", "grep -c -e hidden -e fetch .git/config >&2"]},
     }
+    make_repository(cli.home)
+    with (cli.home / ".git/config").open("a", encoding="utf-8") as file:
+        file.write("[remote]\n\turl = https://x:hidden@host/\n\tfetch = x\n")
     config = cli.home / "servers.json"
     config.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
 
@@ -165,6 +170,7 @@ def test_a_server_that_is_tried_by_hand_works_where_a_run_would_start_it(cli: Cl
     assert (cli.home / ".mcp.json").read_text(encoding="utf-8") == "{}"
     (cli.home / "agents").mkdir(exist_ok=True)
     assert "Read-only file system" in call("box", "plants").stdout
+    assert call("peeks", "any").stderr.endswith("said: 1.\n")
     refused = call("refused", "key")
     assert refused.returncode == 6 and "would look for what it executes" in refused.stderr
     without = call("box", "key", SUBAGENT_BWRAP="/nowhere/bwrap")
