@@ -303,7 +303,8 @@ def export_end(store: RunStore, meta: RunMeta, environment: Mapping[str, str]) -
             if is_address(target):
                 send(target, data, environment, END_SECONDS)
             else:
-                with Path(target).expanduser().open("ab") as file:
+                # where the file is to be, programs of the run may have made a link or a FIFO
+                with Entry.at(Path(target).expanduser()).appender() as file:
                     file.write(data + b"\n")
             trouble.clear()
         except (OSError, ValueError, SubagentError) as error:

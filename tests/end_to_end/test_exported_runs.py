@@ -108,6 +108,13 @@ def test_a_collector_that_takes_nothing_costs_a_warning_and_a_file_gets_a_line_a
         run_id = world.start(f"Take {API_KEY}.")
         assert world.completed(run_id) == "Done."
         world.gone(run_id)
+    mine = world.home / "profile"
+    mine.write_text("mine", encoding="utf-8")
+    (link := world.work / "planted.jsonl").symlink_to(mine)
+    world.environment["SUBAGENT_OTLP"] = str(link)
+    world.gone(run_id := world.start())
+    assert "it is a link" in world.events(run_id, "warning")[0]["message"]
+    assert mine.read_text(encoding="utf-8") == "mine"
     first, second = file.read_bytes().splitlines()
     assert spans_of(first)[0]["traceId"] != spans_of(second)[0]["traceId"]
     assert b"Done." in first and b"Take ***." in first and API_KEY.encode() not in first

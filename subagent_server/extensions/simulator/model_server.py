@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import json
+import os
 import socket
 import threading
 import time
@@ -55,6 +56,7 @@ from subagent_server.extensions.simulator.model_script import (
     load_script,
 )
 from subagent_server.run.errors import HostError, storing
+from subagent_server.run.files import Entry
 
 # -- the requests that arrived, kept for tests and people to look at
 
@@ -120,7 +122,8 @@ class RequestRecorder:
         if self._path is None:
             return
         with storing(self._path):
-            self._file = self._path.open("ab")
+            descriptor = Entry.at(self._path).open(os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            self._file = os.fdopen(descriptor, "ab")
 
     def arrived(self, path: str, headers: Mapping[str, str], raw: bytes) -> RecordedRequest:
         """Keep a request that has just arrived."""
