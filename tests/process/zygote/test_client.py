@@ -73,10 +73,10 @@ def test_nothing_is_sent_to_a_program_of_a_box_in_the_place_of_a_zygote(place: T
         try:
             wait_for(socket_file.exists, BOUND, "the listener")
             assert not place.start_program("append", "lines")
+            assert boxed.stdout is not None and boxed.stdout.readline() == b"b''\n"
         finally:
             boxed.kill()
             kill(zygote)
-        assert boxed.stdout is not None and boxed.stdout.read() == b"b''\n"
 
 
 BOXED_LISTENER = """
