@@ -52,7 +52,7 @@ from subagent_server.sandbox.quarantine import Kept, Quarantine
 MOST_NOTES = 200
 KEPT_SECONDS = 3_600.0
 _PATIENCE_SECONDS = 10.0
-"""Whoever gets no notes takes our own files for those of a run: with 20 runs on two busy cores 1 s was short."""
+"""Without the notes our own files are taken for those of a run. With 20 runs on two cores 1 s was short."""
 
 
 @dataclass(frozen=True)
