@@ -17,9 +17,15 @@ from pathlib import Path
 
 from subagent_server.process import zygote_protocol
 from subagent_server.process.peer import can_answer, credentials, is_user_outside_boxes
-from subagent_server.process.zygote_protocol import Order, OrderRefused, interpreter_variables, zygote_name
+from subagent_server.process.zygote_protocol import (
+    Order,
+    OrderRefused,
+    default_directory,
+    interpreter_variables,
+    zygote_name,
+)
 from subagent_server.run import locks, processes, stderr
-from subagent_server.run.files import PrivateDirectory, is_mine
+from subagent_server.run.files import PrivateDirectory
 
 ANSWER_SECONDS = 5.0
 """How long a starter waits for an answer. After that a plain shim starts, and waits in its stead."""
@@ -41,24 +47,6 @@ _PASSED_ON = ("PATH", "HOME", "TMPDIR", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", s
 # A fork shows its own command line and environment in the memory of the zygote's: these make room for them.
 _COMMAND_ROOM = "-" * (8 << 10)
 _ENVIRONMENT_ROOM = {"SUBAGENT_FILLER": "-" * (32 << 10)}
-
-
-def default_directory() -> Path:
-    """Return one directory for all processes of a user, even if their environments have lost variables.
-
-    It lies where only this user can make anything, so that nobody else takes the name first: in the directory
-    of the session, else in the cache, which machines may share. In /tmp it lies only if there is neither.
-    """
-    for session in (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}"):
-        if session.startswith("/") and is_mine(session, 0o077):
-            return Path(session, "subagent")
-    # `Path.expanduser` raises for a user without a home.
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111
-    # Nobody else may write to the cache, or to the directory in which the cache is to be made.
-    around = cache if os.path.lexists(cache) else cache.parent
-    if cache.is_absolute() and is_mine(str(around), 0o022) and os.access(around, os.W_OK):
-        return cache / f"subagent-{os.uname().nodename}"
-    return Path(f"/tmp/subagent-{os.getuid()}")
 
 
 class ForkConnection:

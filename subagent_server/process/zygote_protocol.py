@@ -1,4 +1,4 @@
-"""What starters and zygotes agree on: the name of a zygote, the messages, and how descriptors travel.
+"""What starters and zygotes agree on: where a zygote is, its name, the messages, how descriptors travel.
 
 Standard library only: a shim imports this module.
 """
@@ -9,7 +9,10 @@ import socket
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TypedDict
+
+from subagent_server.run.files import is_mine
 
 HERE = b"here"
 READY = b"ready"
@@ -50,7 +53,25 @@ class OrderRefused(Exception):
     """The other side sent a reason or nothing, in place of the expected word."""
 
 
-# -- the name of a zygote
+# -- the directory and name of a zygote
+
+
+def default_directory() -> Path:
+    """Return one directory for all processes of a user, even if their environments have lost variables.
+
+    It lies where only this user can make anything, so that nobody else takes the name first: in the directory
+    of the session, else in the cache, which machines may share. In /tmp it lies only if there is neither.
+    """
+    for session in (os.environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{os.getuid()}"):
+        if session.startswith("/") and is_mine(session, 0o077):
+            return Path(session, "subagent")
+    # `Path.expanduser` raises for a user without a home.
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111
+    # Nobody else may write to the cache, or to the directory in which the cache is to be made.
+    around = cache if os.path.lexists(cache) else cache.parent
+    if cache.is_absolute() and is_mine(str(around), 0o022) and os.access(around, os.W_OK):
+        return cache / f"subagent-{os.uname().nodename}"
+    return Path(f"/tmp/subagent-{os.getuid()}")
 
 
 def zygote_name() -> str:

@@ -50,11 +50,11 @@ class Kept:
         return printable(str(path.relative_to(cwd) if path.is_relative_to(cwd) else path))
 
 
+@dataclass(frozen=True)
 class Quarantine:
     """The directory `quarantine/` of a run, with `001/moved` and `001/record.json`."""
 
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
+    directory: Directory
 
     def take(self, directory: int, name: str, path: Path, during: str) -> Kept | None:
         """Move `name` below an open directory here; None if it is gone. `path` is its real path.
@@ -81,7 +81,7 @@ class Quarantine:
     def kept(self) -> list[Kept]:
         """Return what is here, the oldest first. What cannot be read is left out."""
         try:
-            names = sorted(self._directory.names())[:MOST_KEPT]
+            names = sorted(self.directory.names())[:MOST_KEPT]
         except OSError:
             return []
         return [kept for kept in map(self._read, names) if kept is not None]
@@ -93,7 +93,7 @@ class Quarantine:
             FileExistsError: something else is there.
             OSError: its directory is gone or was replaced by a link, or the system refused.
         """
-        slot, path = self._directory.below(kept.number), Path(kept.path)
+        slot, path = self.directory.below(kept.number), Path(kept.path)
         with held_open(open_real(path.parent)) as directory:
             try:
                 _rename(slot.writable(), _MOVED, directory, path.name)
@@ -104,21 +104,21 @@ class Quarantine:
         self._drop(slot)
 
     def _new_slot(self) -> Directory:
-        self._directory.make()
-        used = [int(name) for name in self._directory.names() if name.isdecimal()]
+        self.directory.make()
+        used = [int(name) for name in self.directory.names() if name.isdecimal()]
         if len(used) >= MOST_KEPT:
             raise OSError(errno.ENOSPC, f"the quarantine holds {MOST_KEPT} already")
-        slot = self._directory.below(f"{max(used, default=0) + 1:03}")
+        slot = self.directory.below(f"{max(used, default=0) + 1:03}")
         slot.make_new()
         return slot
 
     def _drop(self, slot: Directory) -> None:
         with suppress(OSError):
             slot.entry(_RECORD).unlink()
-            os.rmdir(slot.path.name, dir_fd=self._directory.writable())
+            os.rmdir(slot.path.name, dir_fd=self.directory.writable())
 
     def _read(self, number: str) -> Kept | None:
-        slot = self._directory.below(number)
+        slot = self.directory.below(number)
         with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
             if slot.entry(_MOVED).stat():
                 record = json.loads(slot.entry(_RECORD).read(64 << 10))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from subagent_server.process.zygote_client import default_directory
+from subagent_server.process.zygote_protocol import default_directory
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.executed_files import is_lifted
