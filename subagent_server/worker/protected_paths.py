@@ -72,7 +72,7 @@ class ProtectedPaths:
 
     def mounts_in(self, written: Sequence[Path]) -> list[tuple[str, Path]]:
         """Return the mounts of a box for what lies where its programs write."""
-        present = (path for path in self.read_only if path.is_dir())
+        present = (path for path in self.read_only if path.exists())
         return [("--ro-bind", path) for path in present if any(map(path.is_relative_to, written))]
 
 
@@ -87,10 +87,10 @@ def protected_paths(
     Raises:
         RunRefused: `config`, if the working directory lies in such a path.
     """
-    named = _named_agents(environment)
-    agents, installation = [_real(str(path)) for path in named], _installation()
     own = [agent, *(each.agent for each in agent.served.values())]
-    files = [_real(str(each.source)) for each in own if each.source is not None]
+    files = [file for each in own for file in (each.source, *each.read_from.values()) if file is not None]
+    named = [*_named_agents(environment), *files]
+    agents, installation = [_real(str(path)) for path in named], _installation()
     inside = next((each for each in installation if cwd.is_relative_to(each)), None)
     inside = inside or next((each for each in agents if each in cwd.parents), None)
     configuration, state = _own_directories(environment, cwd)
@@ -122,7 +122,7 @@ def protected_paths(
             for each in dict.fromkeys([*known, *named_so])
             if any(map(each.is_relative_to, written)) and is_marked(each)
         ]
-        mine = LiveRun(this_process(), root, [*agents, *files], written, hides)
+        mine = LiveRun(this_process(), root, agents, written, hides)
         others = enter(state_directory_of(environment), mine)
     except OSError as error:
         raise RunRefused(
@@ -139,7 +139,7 @@ def protected_paths(
             "Wait for the end of that run, or let `--runs` name another directory.",
         )
     of_others = (each for other in others for each in other.agents)
-    held = dict.fromkeys([*agents, *files, *installation, *configuration, *of_others])
+    held = dict.fromkeys([*agents, *installation, *configuration, *of_others])
     return ProtectedPaths(
         list(dict.fromkeys([root, *state, *hides, *(other.root for other in others)])),
         [
@@ -147,7 +147,12 @@ def protected_paths(
             for path in held
             if not (path.is_relative_to(cwd) and is_lifted(path.relative_to(cwd).parts, agent.lifted))
         ],
-        [step for path in named for step in steps_to(path) if step.is_relative_to(cwd) and step.is_symlink()],
+        [
+            step
+            for path in named
+            for step in steps_to(path)
+            if step.is_relative_to(cwd) and step.is_symlink() and not any(map(step.is_relative_to, agents))
+        ],
         [
             *written,
             *working_copies(cwd, environment)[1:],

@@ -135,6 +135,31 @@ def test_agents_and_installation_are_not_written_nor_a_directory_above_them_rena
     assert refused.returncode == 1 and "installation of subagent" in refused.stderr
 
 
+@pytest.mark.parametrize("is_served", [False, True], ids=["of the run", "of an agent that it serves"])
+def test_a_file_of_an_agent_and_its_prompt_are_not_written(world: World, is_served: bool) -> None:
+    directory = world.work / "conf/of it"
+    directory.mkdir(parents=True)
+    (directory / "prompt.md").write_text("You do it.", encoding="utf-8")
+    config = directory / "kid.yaml"
+    config.write_text(
+        "version: '2.0'\nmodels:\n- {ref: m, display_name: M, id: claude-haiku-4-5, type: anthropic, "
+        "api_key_env: ANTHROPIC_API_KEY}\nsubagent: {name: kid, description: x}\n"
+        "defaults: {model: m, systemPromptPath: prompt.md}\n",
+        encoding="utf-8",
+    )
+    before = config.read_bytes()
+    writes = "cd conf; echo x | tee -a */kid.yaml */prompt.md; mv of* away; cd ..; mv conf away"
+    if is_served:
+        entry = {"command": "subagent", "args": ["serve", "--config", str(config)]}
+        boxed(world, writes, mcpServers={"kid": entry})
+    else:
+        world.play(shell(writes), says("Done."))
+        with world.serve("--config", str(config)) as parent:
+            assert parent.call("run_kid", prompt="Do it.", waitSeconds=BOUND)["result"] == "Done."
+    assert config.read_bytes() == before
+    assert (directory / "prompt.md").read_text(encoding="utf-8") == "You do it."
+
+
 def test_agents_that_are_reached_by_a_link_of_the_directory_are_not_trusted_to_a_box(world: World) -> None:
     real = world.home / "real-agents"
     real.mkdir()
