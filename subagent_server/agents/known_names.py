@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import islice
 
@@ -107,6 +108,8 @@ _STARTS_AGENTS = frozenset(
     | {"continue_run", "merge_run"}
 )
 """Names of tools that an agent has which may start others."""
+_CALLED_BY_RUN = ("bash", "view", "edit", "grep", "glob", "ls", "todos")
+"""What of a `Selection` the run calls, so that it can ask first: the API calls the tools of the web."""
 _ELSEWHERE = {
     "bashoutput": "Bash",
     "killbash": "Bash",
@@ -183,10 +186,9 @@ def _missing_servers(names: Sequence[str], servers: Sequence[str]) -> list[Missi
     missing: list[MissingName] = []
     for name in names:
         server = _plain(name).removeprefix("mcp__")
-        if (
-            not any(server == known or server.startswith(f"{known}__") for known in servers)
-            and "*" not in server
-        ):
+        parts = server.split("__")
+        heads = ["__".join(parts[:number]) for number in range(1, len(parts) + 1)]
+        if not any(fnmatchcase(known, head) for known in servers for head in heads):
             near = nearest(server.partition("__")[0], servers)
             missing.append(MissingName(name, near and f"mcp__{near}"))
     return missing
@@ -207,7 +209,22 @@ def missing_guarded(agent: AgentDefinition, names: list[str]) -> list[MissingNam
         for name in selection.unknown_disallowed
         if not servers and name.partition("(")[0].strip().lower() not in known
     ]
-    return missing + [name for name in _missing_servers(selection.mcp_disallowed, servers) if name.nearest]
+    return missing + _missing_servers(selection.mcp_disallowed, servers)
+
+
+def _not_askable(agent: AgentDefinition) -> list[MissingName]:
+    """Return which names of `ask` mean no tool that the run calls itself, as far as this is known now."""
+    missing = missing_guarded(agent, agent.ask)
+    if agent.mcp_servers or agent.named_servers:
+        return missing
+    offered = agent.selection
+    for name in agent.ask:
+        named = select([name], [])
+        is_known = not (named.unknown or named.mcp or named.restricted) and named.mcp is not None
+        is_here = any(getattr(named, tool) and getattr(offered, tool) for tool in _CALLED_BY_RUN)
+        if is_known and not is_here:
+            missing.append(MissingName(name))
+    return missing
 
 
 def missing_agents(agent: AgentDefinition, known: Collection[str] | None) -> list[MissingName]:
@@ -232,7 +249,8 @@ def _named(missing: Sequence[MissingName]) -> str:
 def tool_refusals(agent: AgentDefinition) -> Iterator[tuple[str, str]]:
     """Yield why a run cannot have the tools that its agent's file asks for: the key, and a sentence.
 
-    A misspelt name in `disallowedTools` or `ask` leaves a tool that its author meant to guard.
+    A misspelt name in `disallowedTools` leaves a tool that its author meant to guard, and so does any name in
+    `ask` for which nobody can be asked.
     """
     if not agent.is_built_in:
         return
@@ -248,9 +266,11 @@ def tool_refusals(agent: AgentDefinition) -> Iterator[tuple[str, str]]:
                 f"{key}: {named} asks for a restriction that the built-in loop cannot keep: name the tool "
                 "without the part in parentheses, leave it out, or choose `runner: claude`, which keeps it.",
             )
-    for key, names in (("disallowedTools", agent.disallowed_tools), ("ask", agent.ask)):
-        if misspelt := [name for name in missing_guarded(agent, names) if name.nearest]:
-            message = f"{key} names what is not here: {_named(misspelt)}"
+    # What is taken away and was never here needs no word, unless another tool was meant.
+    taken_away = [name for name in missing_guarded(agent, agent.disallowed_tools) if name.nearest]
+    for key, missing in (("disallowedTools", taken_away), ("ask", _not_askable(agent))):
+        if missing:
+            message = f"{key} names what is not here: {_named(missing)}"
             yield key, f"{message}. Name a tool that is here, or leave it out."
     if problem := web_selection(agent).problem:
         yield "tools", problem

@@ -81,6 +81,7 @@ def _wire(checked: CheckedAgent) -> dict[str, Any]:
         "warnings": agent.warnings,
         "missingTools": _named(checked.missing_tools),
         "missingAgents": _named(checked.missing_agents),
+        "missing": checked.missing,
         "trusted": checked.doubt is None,
     }
 

@@ -175,7 +175,7 @@ def _named(session: Session, name: str) -> tuple[list[AgentDefinition], list[Pro
     is_file = False
     with suppress(OSError, ValueError):  # no file has such a name
         is_file = path.is_file()
-    if is_file or len(Path(name).parts) > 1 or (path.suffix and agent is None):
+    if is_file or (agent is None and (path.suffix or len(Path(name).parts) > 1)):
         return _of_file(path)
     known_as = name if agent is None else agent.name
     problems = [each for each in catalog.problems if known_as == (each.agent or each.path.stem)]

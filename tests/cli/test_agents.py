@@ -58,12 +58,13 @@ def test_the_own_mistakes_of_a_file_whose_name_is_taken_are_listed_too(cli: Cli)
 
 
 def test_agents_for_programs_have_these_fields(cli: Cli) -> None:
-    cli.agent("Code-Reviewer", model="opus")
+    cli.agent("Code-Reviewer", model="gpt-5")
     (agent,) = cli.json("agents")["agents"]
     assert agent["name"] == "Code-Reviewer" and agent["tool"] == "run_code_reviewer"
     assert agent["description"] == "Does Code-Reviewer."
     assert agent["file"] == str(cli.home / "agents" / "Code-Reviewer.md")
     assert (agent["runner"], agent["refusals"], agent["warnings"]) == ("messages", [], [])
+    assert "'gpt-5' is no known model" in agent["missing"]["model"]
 
 
 def test_an_empty_list_says_how_to_write_an_agent(cli: Cli) -> None:

@@ -116,7 +116,11 @@ def test_an_agent_may_be_named_and_a_name_that_is_none_is_refused_with_the_neare
     cli.agent("bounded", tools="Bash(git diff:*)")
     (cli.home / "agents" / "torn.yaml").write_text("subagent: 5\n", encoding="utf-8")
     (cli.home / "agents" / "notes.md").write_text("Notes.\n", encoding="utf-8")
-    assert cli.json("doctor", "worker") == {"checked": 1, "problems": [], "servers": []}
+    (cli.home / "agents" / "slash.md").write_text(
+        "---\nname: team/b.md\ndescription: B.\n---\nB.\n", encoding="utf-8"
+    )
+    for name in ("worker", "team/b.md"):
+        assert cli.json("doctor", name) == {"checked": 1, "problems": [], "servers": []}
     for name, reason in (("bounded", "Bash(git diff:*)"), ("torn", "agents/torn.yaml:")):
         done = cli("doctor", name)
         assert done.returncode == 1 and reason in done.stdout and len(done.stdout.splitlines()) == 1

@@ -25,6 +25,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "disallowedTools names what is not here: 'run_shell_command' (nearest: Bash)",
     ),
     "asked": ({"ask": "Bsh"}, "ask names what is not here: 'Bsh' (nearest: Bash)"),
+    "vainly": (
+        {"ask": "mcp__x__y, Bash, WebSearch, yes", "tools": "Read, WebSearch"},
+        "ask names what is not here: 'yes', 'mcp__x__y', 'Bash', 'WebSearch'",
+    ),
     "asking": ({"ask": ["Bash(git *)"]}, "ask: Bash(git *) asks for a restriction"),
     "planned": (
         {"permissionMode": "plan", "mcpServers": {"s": ECHO}},

@@ -92,7 +92,8 @@ def test_a_file_that_does_not_name_the_web_tools_does_not_offer_them(tools: list
 
 
 def test_tools_that_are_not_here_are_a_warning_with_the_nearest_name(world: World) -> None:
-    world.agent(tools=["Read", "NotebookEdit", "WebSerch", "AskUserQuestion", "mcp__github__search", "Task"])
+    servers = ["mcp__github__search", "mcp__*"]
+    world.agent(tools=["Read", "NotebookEdit", "WebSerch", "AskUserQuestion", *servers, "Task"])
     words = (
         "'NotebookEdit' (nearest: Edit), 'WebSerch' (nearest: WebSearch), 'Task' (nearest: the key `agents`)"
     )
@@ -103,6 +104,7 @@ def test_tools_that_are_not_here_are_a_warning_with_the_nearest_name(world: Worl
         "WebSerch": "WebSearch",
         "Task": "the key `agents`",
         "mcp__github__search": None,
+        "mcp__*": None,
     }
     run_id = world.start()
     world.completed(run_id)
