@@ -10,7 +10,6 @@ SERVERS ?= .cache/servers
 HOSTS ?= .cache/hosts
 INSTALLERS ?= .cache/installers
 RELEASE ?= .cache/release
-FAST := $(addprefix tests/,agents cli extensions loop run server toolbox tools verbs worker)
 EXAMPLES ?= 10000
 ROUNDS ?= 60
 TIMES ?= 50
@@ -37,7 +36,7 @@ test: $(VENV)/.installed-dev  ## the test suite, in parallel; of long campaigns 
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not soak and not install and not npm"
 
 test-fast: $(VENV)/.installed-dev  ## the tests that start no process
-	$(BIN)/pytest -n 4 $(FAST) -m "not process and not npm and not install"
+	$(BIN)/pytest -n 4 -m "not process and not npm and not install"
 
 mutants: $(VENV)/.installed-dev  ## put 100 small faults into copies of the package: do the tests find them?
 	$(BIN)/python -m tests.mutants

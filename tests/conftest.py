@@ -18,11 +18,12 @@ _WARM = pytest.StashKey[Path]()
 _TESTS = Path(__file__).parent
 _PROCESS_FOLDERS = frozenset(
     (
-        *("browser", "clients", "end_to_end", "faults", "hosts", "http", "process", "programs", "sandbox"),
-        *("soak", "worktrees"),
+        *("browser", "clients", "end_to_end", "faults", "hosts", "http", "page", "process", "programs"),
+        *("sandbox", "soak", "worktrees"),
     )
 )
 _PROCESS_FIXTURES = frozenset(("cli", "world"))
+_NOT_FAST = ("process", "npm", "install")
 _is_refused = False
 _STARTS = frozenset(("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"))
 
@@ -34,8 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("suite")  # a busy machine is slow: that is not a fault of an example
     is_fast, has_workers = "not process" in config.option.markexpr, config.getoption("numprocesses", None)
-    if is_fast:
-        sys.addaudithook(_refuse_processes)
+    sys.addaudithook(_refuse_processes)
     if not hasattr(config, "workerinput"):
         config.stash[_WARM] = warm.begin()
         if has_workers and not is_fast:  # else the first run has it started, and starts plainly
@@ -78,9 +78,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Let the tests of `make test-fast` start no process."""
+    """Let no test start a process that `make test-fast` would run."""
     global _is_refused
-    _is_refused = "not process" in item.config.option.markexpr
+    _is_refused = not any(map(item.get_closest_marker, _NOT_FAST))
     try:
         return (yield)
     finally:
