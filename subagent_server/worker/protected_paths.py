@@ -9,8 +9,10 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from subagent_server.process.zygote_protocol import default_directory
@@ -44,6 +46,8 @@ from subagent_server.verbs.live_runs import LiveRun, enter, known_roots
 from subagent_server.worker.worker_run import WorkerRun
 
 _PACKAGE = Path(__file__).parents[1]
+_MOST_ENTRIES = 20_000
+"""Of the directories of agents, as many as are looked at for agents."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +93,11 @@ def protected_paths(
     """
     own = [agent, *(each.agent for each in agent.served.values())]
     files = [file for each in own for file in (each.source, *each.read_from.values()) if file is not None]
-    named = [*_named_agents(environment), *files]
-    agents, installation = [_real(str(path)) for path in named], _installation()
+    directories = _agent_directories(environment)
+    named = [*_agent_places(directories), *files]
+    agents, installation = list(map(_real, named)), _installation()
     inside = next((each for each in installation if cwd.is_relative_to(each)), None)
-    inside = inside or next((each for each in agents if each in cwd.parents), None)
+    inside = inside or next((each for each in map(_real, directories) if each in cwd.parents), None)
     configuration, state = _own_directories(environment, cwd)
     ours = [*configuration, *state]
     not_around = (each for each in ours if each / "worktrees" not in cwd.parents)
@@ -166,8 +171,27 @@ def _holds_git(agent: AgentDefinition, cwd: Path) -> bool:
     return os.path.lexists(cwd / ".git") and not is_lifted((".git",), agent.lifted)
 
 
-def _named_agents(environment: Mapping[str, str]) -> list[Path]:
+def _agent_directories(environment: Mapping[str, str]) -> list[Path]:
     return [Path(name) for name in environment.get("SUBAGENT_AGENTS", "").split(os.pathsep) if name]
+
+
+def _agent_places(directories: Sequence[Path]) -> list[Path]:
+    """Return directories of agents and the links in them, by which agents elsewhere are found."""
+    entries = (
+        Path(above, name)
+        for directory in directories
+        for above, below, files in os.walk(directory)
+        for name in (*below, *files)
+    )
+    links = [each for each in islice(entries, _MOST_ENTRIES) if each.is_symlink()]
+    inner = (each for link in links if link.is_dir() for each in _entries(link))
+    return [*directories, *links, *(each for each in inner if each.is_symlink())]
+
+
+def _entries(directory: Path) -> list[Path]:
+    with suppress(OSError):
+        return list(islice(directory.iterdir(), _MOST_ENTRIES))
+    return []
 
 
 def _own_directories(environment: Mapping[str, str], cwd: Path) -> tuple[list[Path], list[Path]]:
@@ -191,7 +215,7 @@ def _installation() -> list[Path]:
     ]
 
 
-def _real(name: str) -> Path:
+def _real(name: str | Path) -> Path:
     return Path(os.path.realpath(Path(name).expanduser()))
 
 
@@ -211,7 +235,7 @@ class ExecutedWatch:
         """The first look."""
         self._quarantine = Quarantine(run.paths.quarantine)
         self._cwd = Path.cwd()
-        self._agents = [_real(str(path)) for path in _named_agents(environment)]
+        self._agents = list(map(_real, _agent_places(_agent_directories(environment))))
         own = OwnWrites(state_directory_of(environment))
         names = NameWatch(self._cwd, self._quarantine, own, agent.lifted, lambda: self._configured)
         self.commands = CommandWatch(names, run.paths.before, self._tell, run.masker.text)

@@ -171,6 +171,23 @@ def test_agents_that_are_reached_by_a_link_of_the_directory_are_not_trusted_to_a
     assert code == "config" and "agents" in message
 
 
+def test_agents_to_which_a_link_of_their_directory_leads_are_not_written(world: World) -> None:
+    shared, text = world.work / "shared", "---\nname: kid\ndescription: x\n---\nx\n"
+    for file in (shared / "kid.md", shared / "more/kid.md"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    for name in ("kid.md", "more", "later.md"):
+        (world.agents / name).symlink_to(shared / name)
+    (result,) = boxed(
+        world,
+        "cd shared; echo x | tee later.md more/new.md; echo x | tee -a kid.md more/kid.md; mv more away; "
+        "mv kid.md away; mv ../shared ../away; echo free > free",
+    )
+    assert "moved out of the working directory" in result and "later.md" in result
+    assert (shared / "kid.md").read_text("utf-8") == (shared / "more/kid.md").read_text("utf-8") == text
+    assert sorted(each.name for each in shared.iterdir()) == ["free", "kid.md", "more"]
+
+
 def test_an_agent_in_a_named_directory_that_a_run_makes_is_moved_away(world: World) -> None:
     agents, evidence = world.work / "conf/agents", world.home / "executed"
     world.environment["SUBAGENT_AGENTS"] = os.pathsep.join([str(world.agents), str(agents)])
