@@ -111,6 +111,10 @@ class Wakeup:
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
+    def fileno(self) -> int:
+        """Return what `select` takes, for a wait for something else, too."""
+        return self._descriptor
+
     def set(self) -> None:
         """End the wait that is under way, or the next one."""
         os.eventfd_write(self._descriptor, 1)

@@ -18,7 +18,7 @@ from types import FrameType, TracebackType
 from typing import NoReturn
 
 from subagent_server.cli.console.app import Session
-from subagent_server.cli.console.follow import interrupts_kept
+from subagent_server.cli.console.follow import Wakeup, interrupts_kept
 from subagent_server.cli.console.terminal import (
     EarlyExit,
     ExitCode,
@@ -225,7 +225,6 @@ _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?2004h"
 """The other page of the terminal, without a cursor; a paste comes in brackets."""
 _LEAVE = b"\x1b[0m\x1b[?2004l\x1b[?25h\x1b[?1049l"
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
-_DONE = b"."
 
 
 class EndedBySignal(BaseException):
@@ -243,7 +242,7 @@ class TerminalMode:
         self._stdin, self._stdout = sys.stdin.fileno(), sys.stdout.fileno()
         self._before = termios.tcgetattr(self._stdin)
         self._handlers: dict[int, object] = {}
-        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wakeup = Wakeup()
         self._is_entered = False
         self._ended_by: int | None = None
         self.is_resized = True
@@ -262,8 +261,6 @@ class TerminalMode:
             signal.signal(number, handler)  # type: ignore[arg-type]
         with suppress(OSError, termios.error):  # the terminal itself may be gone
             self._leave()
-        for descriptor in (self._wake_reader, self._wake_writer):
-            os.close(descriptor)
         if isinstance(error, EndedBySignal):
             signal.signal(error.number, signal.SIG_DFL)
             os.kill(os.getpid(), error.number)
@@ -288,16 +285,14 @@ class TerminalMode:
 
     def wake(self) -> None:
         """End a wait for input, from any thread."""
-        with suppress(OSError):  # it is full of calls already, or closed
-            os.write(self._wake_writer, _DONE)
+        self._wakeup.set()
 
     def read(self, seconds: float) -> bytes | None:
         """Return what was typed within this time: nothing if woken, None at the end of the input."""
         if self._ended_by is not None:  # by a signal that came in a finalizer, where Python drops exceptions
             raise EndedBySignal(self._ended_by)
-        ready, _, _ = select.select([self._stdin, self._wake_reader], [], [], seconds)
-        if self._wake_reader in ready:
-            os.read(self._wake_reader, 4096)
+        ready, _, _ = select.select([self._stdin, self._wakeup], [], [], seconds)
+        self._wakeup.clear()
         if self._stdin not in ready:
             return b""
         try:
