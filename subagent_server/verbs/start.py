@@ -131,10 +131,15 @@ def with_arguments(agent: AgentDefinition, order: StartOrder) -> StartOrder:
             {"prompt": order.prompt} | values if "prompt" in parameters else _as_object(order.prompt) | values
         )
     problem = first_fault(values, agent.input_schema)
-    if problem is not None:
-        names = ", ".join(parameters) or "none"
-        raise BadArgument(f"The arguments of {agent.name} do not fit: {problem}. It takes: {names}.")
-    return replace(order, prompt=json.dumps(values, ensure_ascii=False, sort_keys=True))
+    if problem is None:
+        try:
+            return replace(
+                order, prompt=json.dumps(values, ensure_ascii=False, sort_keys=True, allow_nan=False)
+            )
+        except ValueError:  # Infinity, or NaN
+            problem = "a number that JSON does not have"
+    names = ", ".join(parameters) or "none"
+    raise BadArgument(f"The arguments of {agent.name} do not fit ({problem}): it takes {names}.")
 
 
 def _as_object(text: str) -> dict[str, Any]:

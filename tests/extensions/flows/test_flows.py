@@ -90,8 +90,12 @@ def test_a_tool_takes_a_prompt_of_any_type_and_refuses_a_flow_with_a_fault(world
 
 
 def test_an_argument_of_a_command_is_json_of_its_type_else_a_text(world: World) -> None:
-    flow(world, "def run(text: str, count: int) -> list[str | int]: return [text, count]")
+    flow(world, "def run(text: str, count: float) -> list[str | int]: return [text, count]")
     assert json.loads(world.cli("run", "fan", "--arg", "text=1", "--arg", "count=2").stdout) == ["1", 2]
+    wrong = {"count=x": "count: 'x' is not of type 'number'", "count=NaN": "a number that JSON does not have"}
+    for word, why in wrong.items():
+        told = json.loads(world.cli("run", "fan", "--arg", "text=1", "--arg", word, "--json").stderr)
+        assert why in told["message"] and told["nextStep"] == "it takes text, count."
 
 
 def test_runs_of_a_flow_are_pruned_once_it_has_completed(world: World) -> None:
