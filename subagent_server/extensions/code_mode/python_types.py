@@ -379,12 +379,16 @@ class TypeWriter:
     def _object(self, whole: dict[str, Any], name: str, depth: int, reference: str) -> PythonType:
         properties = mapping_in(whole, "properties")
         if not properties:
-            more = whole.get("additionalProperties")
-            patterns = list(mapping_in(whole, "patternProperties").values())
-            values = [*patterns, *([more] if isinstance(more, dict) else [])] or [True]
-            return union([self.type_of(each, name, depth + 1) for each in values]).within("dict[str, {}]")
+            return self.others(whole, name, depth).within("dict[str, {}]")
         found = PythonType((self._typed_dict(whole, properties, name, depth, reference),))
         return union([found, PythonType(("dict[str, Any]",))]) if _is_open(whole) else found
+
+    def others(self, whole: dict[str, Any], name: str, depth: int = 0) -> PythonType:
+        """Return the type of the properties that an object has besides those that its schema names."""
+        more = whole.get("additionalProperties")
+        patterns = list(mapping_in(whole, "patternProperties").values())
+        values = [*patterns, *([more] if isinstance(more, dict) else [])] or [True]
+        return union([self.type_of(each, name, depth + 1) for each in values])
 
     def _typed_dict(
         self, whole: dict[str, Any], properties: dict[str, Any], name: str, depth: int, reference: str

@@ -17,7 +17,7 @@ from subagent_server.extensions.code_mode.python_text import (
     shortened,
     type_name,
 )
-from subagent_server.extensions.code_mode.python_types import ANYTHING, PythonType, TypeWriter
+from subagent_server.extensions.code_mode.python_types import PythonType, TypeWriter
 from subagent_server.run.agent_definition import CODE_TOOL_NAME
 from subagent_server.run.errors import MAX_COMPARED, RunRefused, shorten
 from subagent_server.toolbox.mcp.input_schemas import (
@@ -137,12 +137,11 @@ def _line(parameter: Parameter, schema: Any, writer: TypeWriter, name: str) -> t
     return f"{parameter.name}: {found.annotation()}{default}", about
 
 
-def _more(schema: Mapping[str, Any], writer: TypeWriter, name: str) -> PythonType | None:
+def _more(schema: dict[str, Any], writer: TypeWriter, name: str) -> PythonType | None:
     """Return the type of arguments that the schema does not name, or None if it allows none."""
     others = schema.get("additionalProperties")
-    if others is None:
-        return None if "properties" in schema else ANYTHING
-    return None if others is False else writer.type_of(others, name)
+    is_closed = others is False or (others is None and "properties" in schema)
+    return None if is_closed and not schema.get("patternProperties") else writer.others(schema, name)
 
 
 def _result_schema(schema: Any) -> tuple[dict[str, Any], bool]:

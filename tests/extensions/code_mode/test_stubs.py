@@ -131,6 +131,11 @@ def test_the_result_is_typed_and_a_sole_result_is_unwrapped(
         ({"type": "object"}, "tool(**others: Any)", True),
         ({"type": "object", "additionalProperties": False}, "tool()", False),
         (
+            {"patternProperties": {"^x-": {"type": "string"}}, "additionalProperties": False},
+            "tool(**others: str)",
+            True,
+        ),
+        (
             {"properties": {"others": {}}, "additionalProperties": {"type": "string"}},
             "tool(*, others: Any = ..., **others_: str)",
             True,
