@@ -56,11 +56,11 @@ def common_directory(cwd: Path) -> Path | None:
     the repository that it names has to name the worktree in turn, which only a writer of the repository can
     arrange.
     """
-    own = _pointer(cwd / ".git", "gitdir: ")
+    own = pointer(cwd / ".git", "gitdir: ")
     if own is None:
         return None
     own = Path(os.path.realpath(cwd / own))
-    common, back, named = own.parent.parent, _pointer(own / "gitdir"), _pointer(own / COMMONDIR)
+    common, back, named = own.parent.parent, pointer(own / "gitdir"), pointer(own / COMMONDIR)
     is_known = (
         own.parent.name == "worktrees"
         and is_repository(common)
@@ -151,7 +151,7 @@ def _settings(program: Path, environment: Mapping[str, str], cwd: Path) -> Itera
         yield origin.removeprefix("file:"), key, value
 
 
-def _pointer(file: Path, prefix: str = "") -> Path | None:
+def pointer(file: Path, prefix: str = "") -> Path | None:
     """Return the path in a small file of git, or None if it is not one."""
     content = os.fsdecode(plain_content(file, _LONGEST_POINTER) or b"").rstrip("\n")
     path = content.removeprefix(prefix)

@@ -18,7 +18,7 @@ from pathlib import Path
 from subagent_server.run.errors import CallerError, HostError, shorten
 from subagent_server.run.files import Directory
 from subagent_server.run.records import Worktree
-from subagent_server.sandbox.git_files import common_directory, plain_content
+from subagent_server.sandbox.git_files import common_directory, is_repository, plain_content, pointer
 from subagent_server.worktrees.git import GIT_SECONDS, Git, GitFailed, harmless_git
 
 BRANCHES = "subagent"
@@ -131,12 +131,15 @@ def repository_of(worktree: Worktree, environment: Mapping[str, str], *, seconds
 
 
 def borrowed_objects(repository: Path) -> list[Path]:
-    """Return the directories of the objects of a repository, its own and what it borrows, by real paths."""
+    """Return the directories of the objects of a repository, its own and what it borrows, by real paths.
+
+    Boxes show them, and the list is data: it may name a directory of secrets.
+    """
     found: list[Path] = []
     waiting = [repository / "objects"]
     while waiting and len(found) < _MOST_BORROWED:
         path = Path(os.path.realpath(waiting.pop(0)))
-        if path not in found and path.is_dir():
+        if path not in found and path.is_dir() and (not found or is_repository(path.parent)):
             found.append(path)
             lines = small_file(path / "info" / "alternates").splitlines()
             waiting += [path / line for line in lines if line and line[0] not in '#"']
@@ -342,11 +345,11 @@ def find_repository(
         str(directory).encode()  # records hold text
         if is_in_copy == "true":
             top = Path(git.line("find the working copy", "rev-parse", "--show-toplevel"))
-            named = top / ".git"  # a file in a submodule and in a worktree of the user
-            if not named.is_file() and os.path.realpath(named) != os.path.realpath(common):
-                # what is merged would be written there, as into the home of the user
+            if not _belong_together(top, Path(os.path.realpath(common)), git.settings.get("core.worktree")):
+                # files of another repository would be shown, or what is merged be written elsewhere
+                names = f"{shorten(common, 200)} and {shorten(str(top), 200)}"
                 raise NoWorktree(
-                    _refused(directory, f"its files are in {shorten(str(top), 200)} by core.worktree")
+                    _refused(directory, f"{names} do not name each other by core.worktree and .git")
                 )
             prefix = git.line("find the working copy", "rev-parse", "--show-prefix").rstrip("/")
         elif is_bare != "true":
@@ -367,6 +370,18 @@ def find_repository(
     if lacking is not None:
         raise NoWorktree(_refused(directory, lacking))
     return found
+
+
+def _belong_together(top: Path, common: Path, named_back: str | None) -> bool:
+    """Whether a working copy and a repository name each other; a plain `.git` is of the directory around it.
+
+    `.git` is data, as a file or a link: it may lead to any repository of the user.
+    """
+    named = top / ".git"
+    leads_to = Path(os.path.realpath(top / (pointer(named, "gitdir: ") or named)))
+    is_back = named_back is not None and os.path.realpath(common / named_back) == os.path.realpath(top)
+    is_plain = named.is_dir() and not named.is_symlink()
+    return common_directory(top) == common or (leads_to == common and (is_plain or is_back))
 
 
 def _refused(directory: Path, why: str) -> str:

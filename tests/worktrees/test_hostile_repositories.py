@@ -14,7 +14,7 @@ from subagent_server.worktrees.git import GitFailed, harmless_git
 from subagent_server.worktrees.making import make_worktree
 from subagent_server.worktrees.store_of_run import NoWorktree, find_repository, store_of
 from tests.helpers.repositories import git
-from tests.helpers.turns import says, shell
+from tests.helpers.turns import says, shell, tool_results
 from tests.helpers.world import World
 from tests.worktrees.repository import WORK, Repository
 
@@ -73,15 +73,11 @@ def test_a_repository_that_a_live_run_can_write_gives_no_worktree(repository: Re
     top, inner, linked = repository.top, repository.top / "sub", repository.world.home / "linked"
     repository.git("worktree", "add", "--quiet", linked)
     git("clone", "--quiet", top, inner)
-    other = repository.world.home / "other"
-    other.mkdir()
-    (other / ".git").write_text(f"gitdir: {top}/.git\n", encoding="utf-8")
     for directory, written in (
         (top, [top, top / ".git"]),  # `.git` came when the run was at work
         (top / "deep", [top, top / ".git"]),
         (inner, [top]),
         (linked, [top, top / ".git"]),
-        (other, [other, other / ".git"]),
     ):
         with pytest.raises(NoWorktree, match="a run that is at work can write its repository"):
             find_repository(os.environ, directory, written=written)
@@ -135,6 +131,23 @@ def test_no_file_of_the_user_reaches_a_store_by_what_a_repository_names(reposito
     assert made and not [path for path in made if b"SECRET" in path.read_bytes()]
 
 
+def test_a_repository_borrows_no_directory_that_is_not_of_a_repository(
+    world: World, repository: Repository
+) -> None:
+    world.agent(isolation="worktree", sandbox="bwrap")
+    private, shared = world.home / "private", world.home / "shared"
+    private.mkdir()
+    (private / "key").write_text("SECRET\n", encoding="utf-8")
+    (world.home / "link").symlink_to(private)
+    git("clone", "--quiet", "--bare", repository.top, shared)
+    alternates = repository.top / ".git/objects/info/alternates"
+    alternates.write_text(f"{private}\n../../../link\n{shared}/objects\n", encoding="utf-8")
+    simulator = world.play(shell(f"cat {private}/key; ls {shared}/objects"), says("Done."))
+    assert world.completed(world.start()) == "Done."
+    (result,) = tool_results(simulator.requests[1].body)
+    assert "SECRET" not in result and "pack" in result
+
+
 def test_a_repository_within_whose_head_never_ends_only_costs_the_count_of_changes(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,12 +186,26 @@ def test_a_repository_whose_head_never_ends_is_refused_in_time(
         find_repository(os.environ, tmp_path)
 
 
-def test_a_repository_that_names_another_place_for_its_files_gives_no_worktree(
-    repository: Repository,
+@pytest.mark.parametrize("named_by", ["setting", "file", "link"])
+def test_a_repository_and_files_that_do_not_name_each_other_give_no_worktree(
+    repository: Repository, named_by: str
 ) -> None:
-    repository.git("config", "core.worktree", repository.world.home)
-    with pytest.raises(NoWorktree, match="by core"):
-        find_repository(os.environ, repository.top)
+    private = repository.top / ".git"
+    top = repository.world.home if named_by == "setting" else repository.world.home / "unpacked"
+    if named_by == "setting":
+        repository.git("config", "core.worktree", top)
+        top = repository.top
+    else:
+        top.mkdir()
+        if named_by == "link":
+            (top / ".git").symlink_to(private)
+        else:
+            (top / ".git").write_text(f"gitdir: {private}\n", encoding="utf-8")
+    with pytest.raises(NoWorktree, match=r"do not name each other"):
+        find_repository(os.environ, top)
+    if named_by == "file":
+        repository.git("config", "core.worktree", top)
+        assert find_repository(os.environ, top).common == private
 
 
 def test_a_configuration_that_never_ends_is_given_up_in_time(repository: Repository) -> None:
