@@ -19,9 +19,8 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from subagent_server.run.errors import shorten
 from subagent_server.server.http_access import first
-from subagent_server.server.messages import BadMessage, read_message
+from subagent_server.server.messages import BadMessage, has_no_answer_yet, read_message
 
 BATCH_VERSION = "2025-03-26"
 MAX_BATCH = 100
@@ -92,9 +91,7 @@ class Messages:
             return await self._app(scope, receive, send)
         key = (session, str(message.id))
         if key in self._open:
-            number = shorten(str(message.id))
-            fault = f"the request with the id {number} has no answer yet: give each one of its own"
-            return await _refusal(BadMessage(fault))(scope, receive, send)
+            return await _refusal(has_no_answer_yet(message.id))(scope, receive, send)
         self._open.add(key)
         try:
             return await self._app(scope, receive, send)

@@ -10,6 +10,8 @@ from typing import Any
 
 import mcp_types as types
 
+from subagent_server.run.errors import shorten
+
 _LARGEST_ID = 1 << 63
 _MOST_DIGITS = 1_000
 HALF_CHARACTER = "holds half a character (a lone surrogate such as \\ud800): send whole characters"
@@ -23,6 +25,13 @@ class BadMessage:
     code: int = types.INVALID_REQUEST
     request_id: int | str | None = None
     gets_answer: bool = True
+
+
+def has_no_answer_yet(number: int | str) -> BadMessage:
+    """Return what is wrong with a request that has the id of another, which is being worked on."""
+    return BadMessage(
+        f"the request with the id {shorten(str(number))} has no answer yet: give each one of its own"
+    )
 
 
 def read_message(data: bytes) -> types.JSONRPCMessage | BadMessage | None:

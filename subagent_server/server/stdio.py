@@ -32,7 +32,7 @@ from subagent_server.server.connection import (
     build_server,
     prepare_loop,
 )
-from subagent_server.server.messages import BadMessage, read_message
+from subagent_server.server.messages import BadMessage, has_no_answer_yet, read_message
 from subagent_server.settings import Role
 from subagent_server.verbs.access import Caller
 from subagent_server.verbs.service import Service
@@ -155,8 +155,10 @@ class Serving:
 
     async def aclose(self) -> None:
         """End what goes on. The client's end must be closed before: a thread may wait until it is read."""
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        tasks = [self._task, *self._incoming.answering]  # a late answer might get into a file of this number
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
         self._connection.close()
 
     async def _end(self) -> None:
@@ -194,7 +196,8 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         self._reports = reports
         self._is_full = is_full
         self._at_end = at_end
-        self._answering: set[asyncio.Task[None]] = set()
+        self.answering: set[asyncio.Task[None]] = set()
+        """The tasks that answer lines which are no messages."""
         self._takes_batches = False
         self._more_is_read = False
         """Whether a whole line lies behind the last one that was yielded."""
@@ -245,6 +248,8 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
     def _taken(self, line: bytes, size: int) -> types.JSONRPCMessage | None:
         """Return the message of a line; None if it is none, which is answered here, or empty."""
         message = _too_long(size) if size > MAX_LINE_BYTES else read_message(line)
+        if isinstance(message, types.JSONRPCRequest) and self._outgoing.is_open(message.id):
+            message = has_no_answer_yet(message.id)
         if isinstance(message, BadMessage):
             self._refuse(message, size)
             return None
@@ -287,7 +292,7 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         held = 0.0
         poll = select.poll()
         poll.register(self._descriptor, select.POLLRDHUP)
-        while self._is_full() or len(self._answering) >= MAX_REFUSING:
+        while self._is_full() or len(self.answering) >= MAX_REFUSING:
             if held >= HELD_SECONDS:
                 return False
             await asyncio.sleep(_POLL_SECONDS)
@@ -319,8 +324,8 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
                 await self._outgoing.send(refusal)
 
         task = asyncio.create_task(send())
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        self.answering.add(task)
+        task.add_done_callback(self.answering.discard)
 
 
 class _Outgoing(ObjectSendStream[SessionMessage]):
@@ -355,9 +360,13 @@ class _Outgoing(ObjectSendStream[SessionMessage]):
                     rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
                 if rest:
                     await anyio.to_thread.run_sync(self._write, rest)
-            except BrokenPipeError as error:
+            except ConnectionError as error:
                 self._gone()
                 raise anyio.BrokenResourceError from error
+
+    def is_open(self, number: types.RequestId) -> bool:
+        """Whether a request of this id was read and has no answer yet."""
+        return coerce_request_id(number) in self.unanswered
 
     def is_answered(self, number: types.RequestId) -> None:
         """Note that a request needs no answer any more."""

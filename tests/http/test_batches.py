@@ -78,13 +78,15 @@ def test_over_http_what_is_no_message_is_answered_by_its_id_and_in_words(world: 
             assert word in error.json["error"]["message"], error.body
 
 
-def test_each_message_of_a_batch_over_stdio_is_answered(world: World) -> None:
+def test_each_message_of_a_batch_over_stdio_is_answered_once_for_an_id(world: World) -> None:
     with world.raw_server() as server:
         server.say(OLD)
         server.answer_to("hello")
-        batch = [READY, tool_call(1, "list_runs"), request(2, "ping"), 5]
+        batch = [READY, tool_call(1, "list_runs"), request(2, "ping"), request(2, "ping"), 5]
         server.say(json.dumps(batch).encode())
         assert server.answer_to(1)["result"]["structuredContent"] == {"runs": []}
         assert server.answer_to(2)["result"] == {}
         server.end_input()
-        assert [each["error"]["code"] for each in (*server.nameless, *server.rest())] == [-32600]
+        refused = [each["error"] for each in (*server.nameless, *server.rest())]
+        assert [each["code"] for each in refused] == [-32600, -32600]
+        assert "has no answer yet" in str(refused)

@@ -171,7 +171,7 @@ first[0].close()
 print("then", Line().send(request).received(60), flush=True)
 os.write(os.open(lines[0], os.O_WRONLY), b"junk that nobody has asked for")
 for each in first[1:]:
-    each.send(request * 20_000)
+    each.send((b" " * 1_000 + request) * 6_000)
 full = [each.is_full for each in first[1:]]
 for each in first[1:]:
     each.close()
@@ -195,6 +195,7 @@ def test_whatever_it_does_with_its_line_few_are_answered_at_once_and_nothing_is_
         "blue",
     ]
     world.gone(run_id)
+    assert "Traceback" not in world.paths(run_id).worker_out.path.read_text(encoding="utf-8")
 
 
 VICTIMS = ("nothing", "box", "program", "relay", "worker", "shim")
