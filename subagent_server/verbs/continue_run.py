@@ -29,7 +29,7 @@ from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.store import RunStore, read_worktree
 from subagent_server.verbs.access import USER, Caller, NotAllowed
 from subagent_server.verbs.contract_agent import contract_agent
-from subagent_server.verbs.inputs import cwd_of_agent
+from subagent_server.verbs.inputs import check_is_real, cwd_of_agent
 from subagent_server.verbs.reconcile import Observed, open_run, read_exit
 from subagent_server.verbs.run_worktree import check_not_handed_over, directory_before_worktree, hand_over
 from subagent_server.verbs.service import PlayedScript, Service, check_not_scripted, is_scripted
@@ -129,6 +129,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
             f"The directory {shorten(directory)} in which run {order.run_id} worked is gone: "
             "make it again, or start a new run."
         )
+    check_is_real(directory, order.run_id)
     wanted = StartOrder(
         agent=agent.name,
         prompt=prompt,
@@ -302,6 +303,7 @@ def order_of(service: Service, run_id: str, caller: Caller = USER) -> StartOrder
             f"Run {run_id} has no prompt of its own, because it continued another run: rerun run "
             f"{request.continues_run_id}, or start a new one."
         )
+    check_is_real(request.cwd, run_id)
     is_flow = request.agent.get("runner") == "flow"
     return StartOrder(
         agent=meta.agent_name,

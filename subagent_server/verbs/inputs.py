@@ -41,13 +41,10 @@ class ParentDirectories:
 def directories_of(service: Service, parent: RunMeta) -> ParentDirectories:
     """Return the directories that `parent` may hand on.
 
-    The `cwd` of a nested run is on record as a real path; the `cwd` of a root run is as its user named it.
-
     Raises:
         UnreadableMeta.
     """
-    recorded = service.store.read_request(parent.run_id).cwd
-    cwd = Path(recorded if parent.parent_run_id else os.path.realpath(recorded))
+    cwd = Path(service.store.read_request(parent.run_id).cwd)
     run = service.store.paths.run(parent.run_id)
     own = Path(os.path.realpath(run.directory.parent), run.run_id)
     kept = [own / directory.path.name for directory in (run.inputs, run.outputs)]
@@ -108,6 +105,19 @@ def cwd_of_agent(service: Service, agent: AgentDefinition) -> Path | None:
     if not agent.cwd:
         return None
     return Path(os.path.realpath(cwd_of_user(service, agent.cwd)))
+
+
+def check_is_real(directory: str, run_id: str) -> None:
+    """Refuse a directory on record into whose path a link has come: a run has decided where it leads.
+
+    Raises:
+        BadArgument.
+    """
+    if os.path.realpath(directory) != directory:
+        raise BadArgument(
+            f"The directory {shorten(directory, 200)} in which run {run_id} worked leads through a link now, "
+            "to a place that nobody has named: look at it, or start a new run."
+        )
 
 
 def enter(directory: str) -> None:

@@ -84,7 +84,7 @@ def left_behind(
         return
     run = store.paths.run(meta.run_id)
     request = read_request(run)
-    cwd = Path(os.path.realpath(request.cwd))
+    cwd = Path(request.cwd)
     mark = read_mark(run.before)
     before, during, configured = mark or (frozenset[Name](), "", ())
     if mark is not None and at_once:

@@ -23,8 +23,9 @@ from subagent_server.sandbox.readable import working_copies
 from subagent_server.settings import Settings
 
 _FILE, _LOCK, _NEW = "live-runs.json", "live-runs.lock", "live-runs.new"
-_MOST_BYTES = 4 << 20
-_MOST_PATHS = 64
+_MOST_PATHS = 200
+_MOST_BYTES = 256 << 20
+"""A larger file would hold nothing. A run decides on one path, its directory: thousands have room."""
 _MOST_ROOTS = 200
 
 

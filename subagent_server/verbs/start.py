@@ -289,17 +289,15 @@ def _with_worktree(
 def _cwd(
     service: Service, order: StartOrder, checked: CheckedAgent, directories: ParentDirectories | None
 ) -> Path:
-    """Return the run's directory: as ordered, else as its agent file says, else the caller's.
+    """Return the run's directory, a real path: as ordered, else as its agent file says, else the caller's.
 
-    With a parent this is a real path in the parent's own directory, unless the agent file says otherwise: its
-    author's word holds. If the directory of the file is not there, the run is refused for it.
+    With a parent it lies in the parent's own directory, unless the agent file says otherwise: its author's
+    word holds. If the directory of the file is not there, the run is refused for it.
     """
     if order.cwd is not None and ("\0" in order.cwd or not order.cwd):
         raise BadArgument("cwd is empty or holds a NUL byte: name a directory.")
-    if directories is None:
-        return checked.cwd or cwd_of_user(service, order.cwd)
-    if checked.cwd is not None:
-        return Path(os.path.realpath(checked.cwd))
+    if checked.cwd is not None or directories is None:
+        return Path(os.path.realpath(checked.cwd or cwd_of_user(service, order.cwd)))
     return cwd_of_child(service, order.cwd, directories)
 
 
@@ -413,11 +411,10 @@ def _package(
     masker: Masker,
 ) -> LaunchPackage:
     """Return what reaches the worker through memory: with secrets, as the caller gave it."""
-    is_child = request.parent_run_id is not None
     return LaunchPackage(
         definition=_dumped(agent),
         environment=environment,
-        cwd=request.cwd if is_child else os.path.realpath(request.cwd),  # that of a child is real already
+        cwd=request.cwd,
         prompt=order.prompt,
         secrets=sorted(masker.values),
         slots=_slots(service, agent),

@@ -139,8 +139,13 @@ def test_commands_of_a_file_run_only_as_they_were_trusted(cli: Cli) -> None:
     assert cli("eval", file, "--trust").returncode == 0
 
 
-def test_a_file_reaches_out_of_its_project_only_as_it_was_trusted(cli: Cli) -> None:
+def test_a_file_reaches_out_of_its_project_only_as_it_was_trusted(
+    cli: Cli, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     cli.agent("worker")
+    rows = tmp_path_factory.mktemp("private") / "history.jsonl"
+    rows.write_text('{"display": "What I asked."}\n', encoding="utf-8")
+    dataset = {"path": str(rows), "prompt": "display", "script": "script0.json"}
     (cli.home / "inside.txt").write_text("Mine.", encoding="utf-8")
     (cli.home / "link.txt").symlink_to("/etc/hostname")
     inside = {"name": "one", "turns": [says("ok")], "inputs": ["../inside.txt"], "cwd": ".."}
@@ -148,6 +153,8 @@ def test_a_file_reaches_out_of_its_project_only_as_it_was_trusted(cli: Cli) -> N
     for outside in ({"inputs": ["../link.txt"]}, {"cwd": "../.."}):
         done = cli("eval", evaluation(cli, {"name": "one", **outside}, trusted=False))
         assert done.returncode == 2 and "one.places" in done.stderr
+    done = cli("eval", evaluation(cli, trusted=False, dataset=dataset))
+    assert done.returncode == 2 and str(rows) in done.stderr
     assert len(stored(cli)) == 1
 
 

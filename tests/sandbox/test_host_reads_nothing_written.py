@@ -76,12 +76,13 @@ def test_a_browser_that_a_run_plants_is_not_opened(world: World) -> None:
     assert not evidence.exists()
 
 
-def test_a_hook_of_the_user_is_not_taken_from_the_working_directory(world: World) -> None:
+@pytest.mark.parametrize("hook", ["tell-me done", "/bin/sh -c 'tell-me done'"])
+def test_a_hook_of_the_user_is_not_taken_from_the_working_directory(world: World, hook: str) -> None:
     programs, evidence = world.work / "node_modules/.bin", world.home / "executed"
     configuration = Path(world.environment.get("XDG_CONFIG_HOME") or world.home / ".config") / "subagent"
     configuration.mkdir(parents=True, exist_ok=True)
     hooks = configuration / "hooks.json"
-    hooks.write_text(json.dumps({"onEnd": "tell-me done"}), encoding="utf-8")
+    hooks.write_text(json.dumps({"onEnd": hook}), encoding="utf-8")
     hooks.chmod(0o600)
     world.environment["PATH"] = f"{programs}:{world.environment['PATH']}"
     boxed(world, planting(programs / "tell-me", evidence))
@@ -292,6 +293,13 @@ def test_no_run_works_whose_records_a_live_run_could_write(world: World, hidden:
     done = world.cli("--runs", "runs", "run", "worker", "Do it.")
     assert done.stdout == ("Done.\n" if hidden else "")
     assert hidden or ("could write those in" in done.stderr and "--runs" in done.stderr)
+
+
+def test_no_run_is_forgotten_for_the_length_of_the_paths_of_others(tmp_path: Path) -> None:
+    deep = [Path("/", *["\x01" * 250] * 16, str(number)) for number in range(100)]
+    for _ in range(6):
+        enter(tmp_path / "state", LiveRun(this_process(), tmp_path / "a", deep, deep))
+    assert len(live_runs(tmp_path / "state")) == 6
 
 
 def test_records_of_ended_runs_hold_nothing(tmp_path: Path) -> None:

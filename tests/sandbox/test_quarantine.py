@@ -171,6 +171,21 @@ def test_nothing_replaces_what_has_come_to_the_place(place: Place) -> None:
     assert place.quarantine.kept() == [kept]
 
 
+def test_what_is_given_back_has_no_other_name_of_a_run(place: Place) -> None:
+    watch = place.watch()
+    before = watch.look()
+    for name in (".envrc", ".vscode/tasks.json"):
+        write(place.cwd / name, "looked at")
+        (place.cwd / name.strip(".").partition("/")[0]).hardlink_to(place.cwd / name)
+    for kept in watch.take(before, "the command").moved:
+        place.quarantine.give_back(kept)
+    for name in ("envrc", "vscode"):
+        write(place.cwd / name, "written later")
+    assert (place.cwd / ".envrc").read_text("utf-8") == "looked at"
+    assert (place.cwd / ".vscode/tasks.json").read_text("utf-8") == "looked at"
+    watch.close()
+
+
 def test_nothing_is_given_back_through_a_link(place: Place) -> None:
     write(place.cwd / ".config" / "other")
     names = place.watch()

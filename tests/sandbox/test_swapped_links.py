@@ -80,3 +80,19 @@ def test_no_box_shows_what_a_link_of_another_run_leads_to(tmp_path: Path, named:
         subprocess.run(["sh", "-c", swap], check=True)
     with pytest.raises(BoxRefused):
         start_gated(build_box(rules), ["ls", str(place)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("verb", ["rerun", "continue"])
+def test_no_run_works_again_where_a_link_of_another_run_leads(world: World, verb: str) -> None:
+    (world.work / "part").mkdir()
+    (world.home / "private").mkdir()
+    world.agent(sandbox="bwrap", tools="Bash")
+    world.play(says("Done."))
+    run_id = world.start(cwd=str(world.work / "part"))
+    assert world.completed(run_id) == "Done."
+    world.play(shell(f"mv part away; ln -s {world.home / 'private'} part"), says("Done."))
+    assert world.completed(world.start()) == "Done."
+    world.gone(run_id)
+    simulator = world.play(says("Done."))
+    assert "leads through a link now" in world.refused(verb, run_id, *(["Go on."] * (verb == "continue")))
+    assert not simulator.requests

@@ -389,6 +389,9 @@ def reach_in(project: Path) -> Iterator[tuple[str, Reach]]:
 def _reach(file: EvalFile, path: Path, project: Path) -> Reach:
     found: Reach = {}
     top = os.path.realpath(project)
+    rows = None if file.dataset is None else Path(os.path.realpath(path.parent / file.dataset.path))
+    if rows is not None and not rows.is_relative_to(top):
+        found["dataset"] = [str(rows)]
     for case in file.cases:
         for number, each in enumerate(case.expect, 1):
             if each.command is not None:
