@@ -350,7 +350,12 @@ def build_box(rules: Rules) -> Box:
         *system_mounts(),
         *_in_order(mounts),
         *(word for path in closed for word in ("--remount-ro", str(path))),
-        *("--symlink", "/tmp", "/var/tmp"),
+        # a link only where nothing is mounted below it: a project may lie there
+        *(
+            ()
+            if any(path.is_relative_to("/var/tmp") for path, _ in mounts)
+            else ("--symlink", "/tmp", "/var/tmp")
+        ),
     ]
     return Box(
         program=program,

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,9 +87,11 @@ def test_a_model_sees_nothing_of_ours_and_reads_refusals_of_git_as_rules(world: 
 def test_places_elsewhere_are_written_if_the_agent_names_them_and_are_not_too_much(world: World) -> None:
     cache = world.home / "cache"
     cache.mkdir()
-    places = ["~/cache", "/missing", ".claude/agents"]
-    (wrote,) = results_of(world, "echo kept > ~/cache/new; mkdir ~/other", sandboxWrite=places)
-    assert wrote == "(no output)" and (cache / "new").read_text(encoding="utf-8") == "kept\n"
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as lasting:
+        places = ["~/cache", "/missing", ".claude/agents", lasting]
+        command = f"echo kept > ~/cache/new; mkdir ~/other; mv ~/cache/new {lasting}"
+        (wrote,) = results_of(world, command, sandboxWrite=places)
+        assert wrote == "(no output)" and Path(lasting, "new").read_text(encoding="utf-8") == "kept\n"
     assert not (world.home / "other").exists()
     world.agent("greedy", sandbox="auto", sandboxWrite=[str(world.runs)])
     code, message = world.failed(world.start("Go.", agent="greedy"))
