@@ -54,46 +54,45 @@ class Clock:
         self._file.write_text(f"{hours * 3600:.0f}\n", encoding="ascii")
 
 
-def asked(world: World, ask_seconds: float) -> str:
-    """Return a run that asks, and says afterwards whether it had an answer."""
+def works_until_it_may_go_on(world: World, ask_seconds: float) -> str:
+    """Start a run that asks as soon as the file `go` is there, and says at its end if it was answered."""
     world.agent(limits={"timeoutSeconds": 3600, "askTimeoutSeconds": ask_seconds})
+    run_id = world.start()
+    world.until(run_id, lambda _: world.events(run_id, "tool_call"))
+    return run_id
+
+
+@pytest.fixture
+def clock(world: World) -> Clock:
+    """The clock of runs that ask, and say how that ended."""
     world.play(
         shell("until [ -e go ]; do sleep 0.1; done"),
         asks("Which colour?"),
         says("${last}", capture={"last": "(blue|[Nn]o answer)"}),
     )
-    done = world.cli("run", "worker", "Do it.", "--detach")
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return Clock(world)
 
 
-def goes_on(world: World, run_id: str) -> None:
-    """Let a run that works until it may go on ask its question."""
-    world.until(run_id, lambda _: world.events(run_id, "tool_call"))
+def test_after_a_suspend_of_a_day_a_run_works_on_and_its_question_has_expired(
+    world: World, clock: Clock
+) -> None:
+    run_id = works_until_it_may_go_on(world, 3600)
+    clock.jump(24)
     assert "running" in world.cli("ls").stdout
     assert world.cli("doctor", "--runs", run_id).returncode == 0
     (world.work / "go").touch()
     world.asking(run_id)
-
-
-def test_after_a_suspend_of_a_day_a_run_works_on_and_its_question_has_expired(world: World) -> None:
-    clock = Clock(world)
-    run_id = asked(world, 3600)
-    clock.jump(24)
-    goes_on(world, run_id)
     clock.jump(48)
     assert world.completed(run_id).lower() == "no answer"
     assert not world.cli("inbox").stdout
 
 
-@pytest.mark.parametrize(("ask_seconds", "reply"), [(3600, "blue"), (15, None)])
-def test_with_a_clock_set_back_an_answer_counts_until_the_time_is_over(
-    world: World, ask_seconds: float, reply: str | None
-) -> None:
-    clock = Clock(world)
-    run_id = asked(world, ask_seconds)
-    goes_on(world, run_id)
+def test_with_a_clock_set_back_an_answer_counts_until_the_time_is_over(world: World, clock: Clock) -> None:
+    answered, expired = works_until_it_may_go_on(world, 3600), works_until_it_may_go_on(world, 10)
+    (world.work / "go").touch()
+    for run_id in (answered, expired):
+        world.asking(run_id)
     clock.jump(-24)
-    if reply is not None:
-        assert world.cli("reply", run_id, reply).returncode == 0
-    assert world.completed(run_id).lower() == (reply or "no answer")
+    assert world.cli("reply", answered, "blue").returncode == 0
+    assert world.completed(answered) == "blue"
+    assert world.completed(expired).lower() == "no answer"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.run import processes
+from tests.faults import test_kills
 from tests.helpers import warm
 from tests.helpers.forked import PROGRAM
 from tests.helpers.ordinary_user import user
@@ -109,19 +110,20 @@ def test_worker_shim_and_warm_process_are_closed_to_the_programs_of_their_own_us
         assert look_into(world, place, switch) == ["closed"] * 3 + ["0", "0"]
 
 
-NESTED = "tests/process/test_forked_worker.py::test_nested_runs_are_forked_from_the_same_zygote"
 KILLS = ("tests/faults/test_kills.py", "tests/faults/test_identities.py", "tests/run/test_processes.py")
-SAMPLE = (  # first the one that waits for the zygote, which then forks the runs of all
-    "tests/faults/test_proofs.py::test_worker_shim_and_warm_process_are_closed_to_the_programs_of_their_own_user",
-    "tests/faults/test_kills.py::test_what_a_run_leaves_behind_at_its_end_is_ended_soon",
-    "tests/faults/test_proofs.py::test_a_run_that_a_program_has_started_is_spared_as_a_record_names_its_shim",
+PROOFS = ("tests/faults/test_proofs.py", "tests/process/test_forked_worker.py")
+SAMPLE = (
+    test_worker_shim_and_warm_process_are_closed_to_the_programs_of_their_own_user,
+    test_kills.test_what_a_run_leaves_behind_at_its_end_is_ended_soon,
+    test_a_run_that_a_program_has_started_is_spared_as_a_record_names_its_shim,
 )
-RERUNS = {"kills": KILLS, "proofs": ("tests/faults/test_proofs.py", NESTED)} if WHOLE else {"sample": SAMPLE}
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="the suite runs as an ordinary user")
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("which", RERUNS.values(), ids=RERUNS)
-def test_kills_and_sweeps_are_the_same_for_an_ordinary_user(which: tuple[str, ...]) -> None:
+def test_kills_and_sweeps_are_the_same_for_an_ordinary_user() -> None:
     with user() as somebody:
-        somebody.run_tests(*which)
+        if WHOLE:
+            somebody.run_tests(*KILLS, *PROOFS)
+        else:
+            somebody.play(*SAMPLE)

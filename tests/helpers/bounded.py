@@ -66,10 +66,13 @@ def call_bounded(
 
 @contextmanager
 def little_room() -> Iterator[None]:
-    """Bound the memory and the files of this process, and of those that it starts meanwhile."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    """Bound the memory and the files of this process, and of those that it starts meanwhile.
+
+    The bound is a multiple: a zygote forks for those alone that have its limits, and another costs seconds.
+    """
+    taken = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     bounds = {
-        resource.RLIMIT_AS: pages * resource.getpagesize() + _MEMORY_BYTES,
+        resource.RLIMIT_AS: (taken // _MEMORY_BYTES + 2) * _MEMORY_BYTES,
         resource.RLIMIT_FSIZE: _FILE_BYTES,
     }
     before = {kind: resource.getrlimit(kind) for kind in bounds}

@@ -48,11 +48,17 @@ def import_everything() -> None:
 
 
 def popen(
-    command: Sequence[str], env: Environment, *, enter: Callable[[], None] | None = None, **options: Any
+    command: Sequence[str],
+    env: Environment,
+    *,
+    enter: Callable[[], None] | None = None,
+    call: Callable[[], int] | None = None,
+    **options: Any,
 ) -> "subprocess.Popen[bytes]":
     """Start a command: `subagent` as a fork wherever that is the same, all else as it is.
 
-    `enter` is what its process does first, such as to become one of another user.
+    `enter` is what its process does first, such as to become one of another user, and `call` what a fork does
+    in place of the command.
     """
     words, asked = list(command), dict(env)
     odd = [
@@ -60,13 +66,13 @@ def popen(
         for name, value in asked.items()
         if name.startswith(_OF_AN_INTERPRETER) and value not in (_AS_HERE.get(name), _STARTED_WITH.get(name))
     ]
-    if tuple(words[:3]) != PROGRAM or odd or _FOUND_BY_ITS_COMMAND_LINE in words:
+    if not call and (tuple(words[:3]) != PROGRAM or odd or _FOUND_BY_ITS_COMMAND_LINE in words):
         return subprocess.Popen(words, env=asked, preexec_fn=enter, **options)
 
     def instead_of_executing() -> NoReturn:
         if enter is not None:
             enter()
-        _become(words[3:], asked, options.get("pass_fds", ()))
+        _become(call or main, words[3:], asked, options.get("pass_fds", ()))
 
     with warnings.catch_warnings():
         # Python 3.12 and later say that the other threads are not in the fork.
@@ -92,8 +98,10 @@ def run(
     return subprocess.CompletedProcess(list(command), process.returncode, out, err)
 
 
-def _become(words: list[str], environment: dict[str, str], kept: Sequence[int]) -> NoReturn:
-    """Make this fork what the interpreter makes of a process, run the command, and leave."""
+def _become(
+    call: Callable[[], int], words: list[str], environment: dict[str, str], kept: Sequence[int]
+) -> NoReturn:
+    """Make this fork what the interpreter makes of a process, make the call, and leave."""
     code = 1
     try:
         gc.freeze()  # an object of the tests that is collected here may close a descriptor of another
@@ -118,15 +126,15 @@ def _become(words: list[str], environment: dict[str, str], kept: Sequence[int]) 
         sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
         sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-        code = _exit_code()
+        code = _exit_code(call)
         sys.stdout.flush()
     finally:
         os._exit(code)
 
 
-def _exit_code() -> int:
+def _exit_code(call: Callable[[], int]) -> int:
     try:
-        return main()
+        return call()
     except SystemExit as leave:
         if leave.code is None or isinstance(leave.code, int):
             return leave.code or 0

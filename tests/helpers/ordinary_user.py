@@ -90,13 +90,22 @@ class User:
             AssertionError: one failed; with what it said.
         """
         is_warm = len(scenarios) > 1
-        lines = ["from tests.helpers.ordinary_user import play_here"]
-        lines += ["from tests.helpers import warm", "warm.await_zygote()"] if is_warm else []
-        for each in scenarios:
-            lines += [f"from {each.__module__} import {each.__qualname__}", f"play_here({each.__qualname__})"]
-        seconds = BOUND * len(scenarios)
-        done = self.run("\n".join(lines), env={"SUBAGENT_WARM": str(int(is_warm))}, seconds=seconds)
-        assert done.returncode == 0, f"as user {self.uid}: {done.stderr}"
+
+        def play_all() -> int:
+            if is_warm:
+                warm.await_zygote()
+            for each in scenarios:
+                play_here(each)
+            return 0
+
+        done = forked.run(
+            [each.__qualname__ for each in scenarios],
+            self.environment({"SUBAGENT_WARM": str(int(is_warm)), "PYTHONPATH": str(REPOSITORY)}),
+            seconds=BOUND * len(scenarios),
+            enter=self.enter,
+            call=play_all,
+        )
+        assert done.returncode == 0, f"as user {self.uid}: {done.stderr.decode('utf-8')}"
 
     def run_tests(self, *which: str) -> None:
         """Let this user run tests of this suite: files or node ids, relative to the repository.

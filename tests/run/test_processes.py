@@ -153,8 +153,8 @@ def test_a_process_of_another_user_is_not_found_whatever_it_shows() -> None:
     with user(UID + 1) as somebody:
         command = [sys.executable, "-c", textwrap.dedent(code)]
         environment = somebody.environment(dict([mark.split("=")]))
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        with forked.popen(command, environment, enter=somebody.enter, **pipes) as other:
+        pipe = subprocess.PIPE
+        with forked.popen(command, environment, enter=somebody.enter, stdin=pipe, stdout=pipe) as other:
             assert other.stdout is not None and other.stdin is not None
             assert other.stdout.readline() == b"here\n"
             expected = [] if os.getuid() == 0 else [other.pid]  # then it is no other user

@@ -244,7 +244,7 @@ def attempts(home: Path, port: int) -> dict[str, Attempt]:
             refusals=2,
         ),
         "a fork bomb": Attempt(
-            script("mkfifo f; (:(){ :|:& };:) & read -t 1 <> f"), ("Resource temporarily unavailable",)
+            script("mkfifo f; (:(){ :|:& };:) & read -t 0.3 <> f"), ("Resource temporarily unavailable",)
         ),
         "a new shell": Attempt(call("bash", restart=True)),
         "after the bomb": Attempt(script("rm f; nice"), (str(min(os.nice(0) + 5, 19)),)),
