@@ -52,7 +52,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Look for no garbage among what is imported and collected: nothing of it is, now or later."""
     gc.disable()
-    if "not process" not in session.config.option.markexpr:
+    config = session.config
+    runs_tests = hasattr(config, "workerinput") or not config.getoption("numprocesses", None)
+    if runs_tests and "not process" not in config.option.markexpr:
         forked.import_everything()
     yield
     gc.freeze()

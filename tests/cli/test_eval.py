@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from subagent_server.extensions.evals import trials
 from subagent_server.run.errors import UnknownRun
 from subagent_server.run.states import Status
 from tests.cli.command import Cli, Model, stored
@@ -48,7 +49,8 @@ def at_work(cli: Cli) -> int:
     return 0
 
 
-def test_each_kind_of_expectation_passes_and_fails(cli: Cli) -> None:
+def test_each_kind_of_expectation_passes_and_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "PATTERN_SECONDS", 0.5)  # 5 in earnest
     cli.agent("worker")
     schema = {"type": "object", "required": ["cause"]}
     found = cli.json(
@@ -75,7 +77,7 @@ def test_each_kind_of_expectation_passes_and_fails(cli: Cli) -> None:
     good = {"pattern", "schema", "command", "answered"}
     assert passed(found) == {row["case"]: row["case"] in good for row in found["rows"]}
     why = {run["case"]: " ".join(run["problems"]) for run in found["runs"]}
-    assert "'fine' is not in the result" in why["no pattern"] and "within 5 s" in why["slow pattern"]
+    assert "'fine' is not in the result" in why["no pattern"] and "within 0.5 s" in why["slow pattern"]
     assert "is not of type 'object'" in why["no schema"] and "ended with 3: why" in why["no command"]
     assert "has not ended after 0.5 s" in why["hung command"] and "no `answer`: 'Go" in why["unanswered"]
     suite = ElementTree.parse(cli.home / "out.xml").getroot()

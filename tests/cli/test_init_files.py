@@ -199,7 +199,7 @@ def test_any_json_is_equal_except_for_the_entry(
     indent: int | str | None,
 ) -> None:
     whole = data | ({} if servers is None else {"mcpServers": servers})
-    file = ClientFile(tmp_path_factory.mktemp("any") / "config")
+    file = ClientFile(tmp_path_factory.getbasetemp() / "any.json")
     changed = file.with_entry(json.dumps(whole, indent=indent), JSON_CLIENT, ENTRY)
     assert json.loads(changed) == {**whole, "mcpServers": {**(servers or {}), "subagents": ENTRY}}
 

@@ -195,5 +195,5 @@ def ending(outcome: str) -> RunEvent:
 
 
 def test_the_store_agrees_with_a_plain_model_whatever_happens() -> None:
-    bounds = settings(max_examples=times(30, 120), stateful_step_count=40, deadline=None, database=None)
+    bounds = settings(max_examples=times(15, 120), stateful_step_count=40, deadline=None, database=None)
     run_state_machine_as_test(StoreAgreesWithModel, settings=bounds)

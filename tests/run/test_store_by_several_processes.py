@@ -109,6 +109,6 @@ def nursery() -> Iterator[None]:
 
 @pytest.mark.process
 def test_the_store_agrees_with_the_model_when_every_event_is_by_a_process_that_may_die() -> None:
-    bounds = settings(max_examples=times(6, 25), stateful_step_count=30, deadline=None, database=None)
+    bounds = settings(max_examples=times(3, 25), stateful_step_count=30, deadline=None, database=None)
     with nursery():
         run_state_machine_as_test(ByProcesses, settings=bounds)

@@ -134,7 +134,7 @@ def hostile_programs(world: World) -> None:
             f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 5)": "Error",
             KILLS: "",
             "kept = []\nwhile True:\n    kept.append(bytearray(1 << 24))": "out of memory",
-            "import os\nwhile True:\n    os.fork()": "[",
+            "import os, time\nwhile os.fork():\n    pass\ntime.sleep(600)": "unavailable",
             FORKS: "left",
             DELETES: "",
             "shop.price(n=1).json()": "{'n': 1}",

@@ -21,6 +21,7 @@ from subagent_server.toolbox.run_context import Permissions
 from tests.loop.scripted_run import ScriptedRun
 
 BOUND = 120.0
+PROGRAMS = "subagent_server.extensions.programs"
 
 
 class Worked:
@@ -55,7 +56,7 @@ class Worked:
         agent = self._task.agent
         events = ProgramEvents(self.run, lambda: self._errors.decode())
         module, name = DIALECTS[agent.runner]
-        dialect = getattr(import_module(f"subagent_server.extensions.programs.{module}"), name)(
+        dialect = getattr(import_module(f"{PROGRAMS}.{module}"), name)(
             self._task, events, Permissions(self.run)
         )
         start = partial(self._start, dialect)

@@ -12,7 +12,7 @@ import pytest
 
 from subagent_server.run import processes
 from subagent_server.verbs.reconcile import observe
-from tests.extensions.programs.direct import Worked
+from tests.extensions.programs.direct import PROGRAMS, Worked
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -216,8 +216,11 @@ def test_a_permission_without_an_answer_ends_the_run_if_its_agent_says_so(world:
     assert world.failed(world.start())[0] == "ask_timeout"
 
 
-def test_events_have_a_bound_together_whatever_their_form(tmp_path: Path) -> None:
-    large = {"type": "novel", "x": ["y" * 1_000] * 7_000}
+def test_events_have_a_bound_together_whatever_their_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{PROGRAMS}.program.MOST_CHARACTERS", 4 << 20)  # 32 MiB in earnest
+    large = {"type": "novel", "x": ["y" * 1_000] * 875}
     worked = direct(tmp_path, *[large] * 6, says(text("Done.")), result())
     assert worked.outcome.text == "Done." and len(worked.run.recorded("program_event")) == 4
     assert "so much that the rest" in worked.run.recorded("warning")[0]["message"]

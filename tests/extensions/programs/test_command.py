@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from subagent_server.run.schemas import file_schema
 from subagent_server.run.states import MessageStatus
-from tests.extensions.programs.direct import Worked
+from tests.extensions.programs.direct import PROGRAMS, Worked
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -117,7 +117,10 @@ def direct(tmp_path: Path, code: str, *args: str, **keys: Any) -> Worked:
 
 
 @pytest.mark.parametrize("name", BAD_ENDS)
-def test_a_run_whose_program_ends_so_has_failed_and_says_why(tmp_path: Path, name: str) -> None:
+def test_a_run_whose_program_ends_so_has_failed_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(f"{PROGRAMS}.command.PATTERN_SECONDS", 0.5)  # 5 in earnest
     code, keys, failure, words = BAD_ENDS[name]
     found = direct(tmp_path, code, **keys).failure
     assert found.code == failure and words in found.message, found
@@ -157,8 +160,8 @@ def test_a_script_asks_its_parent_by_one_command_and_reads_the_answer(world: Wor
 
 
 HOSTILE = {
-    "a line without end": "sys.stdout.write('x' * (20 << 20))",
-    "forty megabytes": "[sys.stdout.write(('y' * 9_999 + '\\n') * 100) for _ in range(40)]",
+    "a line without end": "sys.stdout.write('x' * (9 << 20))",
+    "more than is kept": "[sys.stdout.write(('y' * 9_999 + '\\n') * 100) for _ in range(5)]",
     "bytes that are no text": "sys.stdout.buffer.write(bytes(range(256)) * 1000)",
     "a child that keeps the pipe": (
         "import subprocess; subprocess.Popen(['sh', '-c', 'while :; do echo more; sleep 0.01; done'], "
@@ -168,12 +171,15 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_run_ends_and_stays_small_whatever_its_program_prints(tmp_path: Path, name: str) -> None:
+def test_a_run_ends_and_stays_small_whatever_its_program_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(f"{PROGRAMS}.program.MOST_CHARACTERS", 4 << 20)  # 32 MiB in earnest
     worked = direct(
         tmp_path, f"import sys; {HOSTILE[name]}; sys.stdout.flush(); print('\\nThe end.', flush=True)"
     )
     assert "The end." in worked.outcome.text and len(worked.outcome.text) < 500_000
-    assert sum(len(str(facts)) for _, facts in worked.run.journal) < 100 << 20
+    assert sum(len(str(facts)) for _, facts in worked.run.journal) < 5 << 20
 
 
 def test_a_stop_interrupts_the_program_and_ends_all_that_it_has_started(world: World) -> None:
