@@ -39,8 +39,8 @@ class User:
     mounts: int | None
     """A descriptor of the mounts that lead to the interpreter and the checkout, if these are closed."""
 
-    def enter(self, umask: int = 0o022) -> None:
-        """Make this process one of the user, in the home directory: what a fork does before anything else."""
+    def enter(self, umask: int = 0o022, cwd: Path | None = None) -> None:
+        """Make this process one of the user, in `cwd` or at home: what a fork does before anything else."""
         if os.getuid() == 0:
             if self.mounts is not None:
                 _check(_LIBC.setns(self.mounts, _CLONE_NEWNS))
@@ -50,7 +50,7 @@ class User:
             # An executed program is shown to others of its user again, but a fork is not.
             _check(_LIBC.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0))
         os.umask(umask)
-        os.chdir(self.home)
+        os.chdir(cwd or self.home)
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the variables of this user, with nothing of the ones of this process but PATH."""
@@ -68,13 +68,14 @@ class User:
         program: str | Sequence[str],
         *,
         umask: int = 0o022,
+        cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         stdin: str = "",
         seconds: float = BOUND,
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command, or Python code if it is a text, to its end; return what it said and how it ended."""
         argv = [sys.executable, "-c", textwrap.dedent(program)] if isinstance(program, str) else program
-        environment, enter = self.environment(env), partial(self.enter, umask)
+        environment, enter = self.environment(env), partial(self.enter, umask, cwd)
         if tuple(argv[:3]) != forked.PROGRAM:  # a fork has what is there imported
             environment["PYTHONPATH"] = str(REPOSITORY)
         done = forked.run(argv, environment, stdin=stdin.encode(), seconds=seconds, enter=enter)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -26,18 +25,32 @@ def serving(world: World, installed: Installation) -> Iterator[RawServer]:
         yield server
 
 
-def ordered(server: RawServer, number: int) -> str:
+def ordered(server: RawServer, number: int, agent: str = "worker") -> str:
     """Have a server start a run, and return its id."""
-    return str(server.result_of(tool_call(number, "run_worker", prompt="Go."))["structuredContent"]["runId"])
+    return str(
+        server.result_of(tool_call(number, f"run_{agent}", prompt="Go."))["structuredContent"]["runId"]
+    )
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """An installation, which each test leaves whole: the first process of a version compiles for seconds."""
+    return Installation(tmp_path_factory.mktemp("of") / "installed")
+
+
+@contextmanager
+def changed(installed: Installation, module: str, text: str) -> Iterator[None]:
+    installed.add(module, text)
+    yield
+    installed.add(module, (REPOSITORY / "subagent_server" / module).read_text(encoding="utf-8"))
 
 
 @pytest.mark.timeout(300)
 def test_servers_from_before_an_upgrade_start_runs_after_it_and_those_from_after_never_meet_the_old(
-    world: World, place: WarmPlace
+    world: World, place: WarmPlace, installed: Installation
 ) -> None:
     world.agent()
     world.play(says("Done."))
-    installed = Installation(world.home / "installed")
     with serving(world, installed) as cold:
         old = place.zygote()
         with serving(world, installed) as warm:
@@ -56,44 +69,37 @@ def test_servers_from_before_an_upgrade_start_runs_after_it_and_those_from_after
     assert world.meta(amid[0]).status in (Status.COMPLETED, Status.FAILED)
 
 
-def test_a_module_that_is_empty_while_it_is_written_never_passes_for_the_end_of_a_run(world: World) -> None:
+def test_a_module_that_is_empty_while_it_is_written_never_passes_for_the_end_of_a_run(
+    world: World, installed: Installation
+) -> None:
     world.agent()
     world.play(asks("Which?"))
     world.environment["SUBAGENT_WARM"] = "0"
-    installed, empty, module = (
-        Installation(world.home / "installed"),
-        world.home / "empty",
-        "worker/__main__.py",
-    )
+    empty = world.home / "empty"
     with serving(world, installed) as server:
         run_id = ordered(server, 1)
         world.asking(run_id)
-        installed.add(module, f"open({str(empty)!r}, 'w')")
-        kill(world.worker(run_id))
-        wait_for(empty.exists, BOUND, "the module that does nothing")
-        installed.add(module, (REPOSITORY / "subagent_server" / module).read_text(encoding="utf-8"))
+        with changed(installed, "worker/__main__.py", f"open({str(empty)!r}, 'w')"):
+            kill(world.worker(run_id))
+            wait_for(empty.exists, BOUND, "the module that does nothing")
     world.gone(run_id)
     assert world.failed(run_id)[0] == "crashed"
     assert world.events(run_id)[-1]["type"] == "run_ended"
 
 
-@pytest.mark.parametrize(
-    ("keys", "module", "failure"),
-    [
-        ({"codeMode": True}, "extensions/code_mode/__init__.py", "launch_failed"),
-        ({"runner": "command", "command": "true", "prompt": ""}, "extensions/programs/command.py", "crashed"),
-    ],
-    ids=["before it has begun", "when it begins"],
-)
-def test_a_run_that_meets_a_file_of_another_version_says_so(
-    world: World, keys: dict[str, Any], module: str, failure: str
-) -> None:
-    world.agent(**keys)
+def test_a_run_that_meets_a_file_of_another_version_says_so(world: World, installed: Installation) -> None:
+    world.agent("early", codeMode=True)
+    world.agent("late", runner="command", command="true", prompt="")
+    cases = [  # before a run has begun, and when it begins
+        ("early", "extensions/code_mode/__init__.py", "launch_failed"),
+        ("late", "extensions/programs/command.py", "crashed"),
+    ]
     world.environment["SUBAGENT_WARM"] = "0"
-    installed = Installation(world.home / "installed")
     with serving(world, installed) as server:
-        installed.add(module, 'raise ImportError("it is of another version", name=__name__)\n')
-        run_id = ordered(server, 1)
-        code, message = world.failed(run_id)
-        assert (code, "as amid an upgrade: it is of another version" in message) == (failure, True), message
-        world.gone(run_id)
+        for number, (agent, module, failure) in enumerate(cases):
+            other = 'raise ImportError("it is of another version", name=__name__)\n'
+            with changed(installed, module, other):
+                run_id = ordered(server, number, agent)
+                code, message = world.failed(run_id)
+                assert code == failure and "as amid an upgrade: it is of another version" in message, message
+                world.gone(run_id)

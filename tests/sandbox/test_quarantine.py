@@ -16,13 +16,12 @@ from subagent_server.run.confined_path import open_real
 from subagent_server.run.files import Directory, held_open, remove_tree
 from subagent_server.sandbox import quarantine
 from subagent_server.sandbox.file_watch import CommandWatch, NameWatch, OwnWrites, own_hooks
-from subagent_server.sandbox.quarantine import Quarantine
+from subagent_server.sandbox.quarantine import Kept, Quarantine
 from subagent_server.toolbox.mcp.mcp_tools import McpTool, ServerTool
 from subagent_server.toolbox.mcp.server_connection import CallAnswer, ServerConnection, ServerContext
 from subagent_server.toolbox.outputs import KeptOutputs
 from tests.helpers.ordinary_user import user
 from tests.helpers.repositories import git, make_repository
-from tests.helpers.wait import wait_for
 from tests.helpers.world import World
 
 
@@ -218,24 +217,19 @@ def test_two_runs_in_one_directory_move_it_once(place: Place) -> None:
     assert sum(len(each.moved) for each in taken) == 1 and not any(each.stuck for each in taken)
 
 
-def test_a_name_that_comes_back_at_once_is_said(place: Place) -> None:
-    names = place.watch()
-    before, over = names.look(), threading.Event()
+def test_a_name_that_comes_back_at_once_is_said(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, take = place.watch(), Quarantine.take
+    before = names.look()
 
-    def write_again() -> None:
-        number = 0
-        while not over.is_set():
-            number += 1
-            (place.cwd / f"n{number}").symlink_to("/etc/passwd")
-            (place.cwd / f"n{number}").rename(place.cwd / ".envrc")
+    def come_back(*given: Any) -> Kept | None:
+        kept = take(*given)
+        (place.cwd / ".envrc").symlink_to("/etc/passwd")
+        return kept
 
-    writer = threading.Thread(target=write_again)
-    writer.start()
-    try:
-        wait_for(lambda: names.take(before, "the command").stuck, 60, "a name that is stuck")
-    finally:
-        over.set()
-        writer.join()
+    monkeypatch.setattr(Quarantine, "take", come_back)
+    (place.cwd / ".envrc").symlink_to("/etc/passwd")
+    taken = names.take(before, "the command")
+    assert "comes back at once" in taken.stuck[0] and len(taken.moved) > 1
     assert Path("/etc/passwd").is_file()
 
 
