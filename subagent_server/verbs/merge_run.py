@@ -10,9 +10,11 @@ from pathlib import Path
 from subagent_server.run.errors import visible
 from subagent_server.run.journal import count
 from subagent_server.run.locks import exclusive
+from subagent_server.run.processes import host_name
 from subagent_server.run.records import RunMeta, Worktree, WorktreeState
 from subagent_server.run.store import read_worktree, write_worktree
 from subagent_server.verbs.access import USER, Caller, NotAllowed
+from subagent_server.verbs.live_runs import live_runs
 from subagent_server.verbs.reconcile import open_run
 from subagent_server.verbs.run_worktree import check_not_handed_over, settle, worktree_of
 from subagent_server.verbs.service import Service
@@ -88,7 +90,9 @@ def _merged(service: Service, meta: RunMeta, worktree: Worktree, way: MergeWay, 
     # A person may have undone an earlier merge, as by `git reset`, so what is there decides.
     before = state.merged_into if state.merged_tip == state.tip else None
     message = _message(meta, worktree)
-    order = MergeOrder(target, worktree.branch, worktree.base, state.tip, way, message, into, before)
+    live = live_runs(service.settings.state_directory)
+    workers = [run.worker.pid for run in live if run.worker.host == host_name() and run.writes_in(target)]
+    order = MergeOrder(target, worktree.branch, worktree.base, state.tip, way, message, into, before, workers)
     commit, had_it = merge_branch(order, os.environ)
     if before is None or not had_it:
         write_worktree(run, state.model_copy(update={"merged_tip": state.tip, "merged_into": commit}))

@@ -39,6 +39,7 @@ from subagent_server.worktrees.store_of_run import (
     sparse_store,
     store_of,
     sync_directories,
+    worktree_mounts,
     write_store,
 )
 
@@ -357,6 +358,7 @@ class Reader:
             network=False,
             read=[*borrowed, *([] if writes else shown)],
             write=shown if writes else [],
+            over=worktree_mounts(self.worktree) if writes else [],
         )
         try:
             box = build_box(rules)

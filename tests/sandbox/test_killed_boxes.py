@@ -1,5 +1,6 @@
 """Whatever of a run in a box is killed, and whenever: no process and no placeholder of it is left."""
 
+import os
 import random
 import threading
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ import pytest
 
 from subagent_server.run import processes
 from subagent_server.run.states import Status
+from subagent_server.sandbox.box import Rules, build_box
+from subagent_server.sandbox.verify import discard, start_gated
+from tests.helpers.bubblewrap import settings
 from tests.helpers.repositories import make_repository
 from tests.helpers.turns import calls, says, use
 from tests.helpers.wait import wait_for
@@ -111,3 +115,38 @@ def test_kills_at_random_moments_leave_nothing(world: World) -> None:
                 world.stop(victim.run_id)
         for victim in victims:
             victim.check(world)
+
+
+def test_programs_of_a_box_stand_still_for_a_moment_whatever_they_do(tmp_path: Path) -> None:
+    written = tmp_path / "written"
+    program = f"""
+import ctypes, os, threading
+def write():
+    while True:
+        with open({str(written)!r}, "a") as file:
+            file.write(".")
+def fork():
+    while True:
+        if os.fork():
+            os._exit(0)
+        with open({str(written)!r}, "a") as file:
+            file.write(".")
+for work in (write, fork):
+    if not os.fork():
+        ctypes.CDLL(None).prctl(4, 0)  # PR_SET_DUMPABLE
+        threading.Thread(target=work).start()
+        ctypes.CDLL(None).pthread_exit(None) if work is write else None
+os.wait()
+"""
+    box = build_box(Rules(cwd=tmp_path, environment={"PATH": os.environ["PATH"], **settings()}))
+    started = start_gated(box, ["python3", "-c", program])
+    try:
+        sizes = [0]
+        for _ in range(3):
+            wait_for(lambda: written.exists() and written.stat().st_size > sizes[-1], BOUND, "writing")
+            with processes.standing_still([os.getpid()]):
+                sizes.append(written.stat().st_size)
+                threading.Event().wait(0.2)
+                assert written.stat().st_size == sizes[-1]
+    finally:
+        discard(started)

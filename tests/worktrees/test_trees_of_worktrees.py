@@ -1,5 +1,9 @@
 """Nested runs in worktrees: each begins at its parent's branch, and work goes up the tree."""
 
+from pathlib import Path
+
+import pytest
+
 from tests.helpers.turns import call, says, shell
 from tests.helpers.world import World
 from tests.worktrees.repository import Repository
@@ -54,3 +58,33 @@ def test_work_below_a_parent_without_changes_goes_to_where_the_parent_came_from(
         assert merged["success"] is True and merged["updatedMetadata"]["worktree"]["merged"] is True
         assert "no changes" in parent.refused("merge_run", runId=run_id)
     assert (repository.top / "child.txt").exists()
+
+
+@pytest.mark.parametrize("leads_to", ["private", "hooks"])
+def test_no_merge_writes_through_a_link_that_a_run_makes_meanwhile(
+    world: World, repository: Repository, leads_to: str
+) -> None:
+    private = world.home / "private"
+    private.mkdir()
+    in_worktree = {"isolation": "worktree"} if leads_to == "hooks" else {}
+    target = "$(git rev-parse --absolute-git-dir)/hooks" if in_worktree else str(private)
+    world.agent(isolation="worktree", sandbox="bwrap")
+    world.agent("lead", sandbox="bwrap", agents=["worker"], **in_worktree)
+    lead = [
+        call("run_worker", prompt="Add files.", waitSeconds=60),
+        shell(
+            f"(t={target}; until [ -e d/0100 ]; do :; done; mv d e; ln -s $t d) > /dev/null 2>&1 & echo waits"
+        ),
+        {**call("merge_run", runId="${run}"), "capture": RUN},
+        says("All done."),
+    ]
+    child = [shell("mkdir d; cd d; touch $(seq -w 0 3000)"), says("Added.")]
+    world.play(*child, conversations=[{"when": {"prompt": "Lead"}, "turns": lead}])
+    run_id = world.start("Lead.", agent="lead")
+    assert world.completed(run_id) == "All done."
+    repository.gone(run_id)
+    if in_worktree:
+        private = Path(f"{repository.place(run_id)}.git", "hooks")
+    else:
+        assert repository.git("ls-files", "d").count("\n") == 3000
+    assert not list(private.iterdir())
