@@ -174,7 +174,8 @@ def call(
 def path_of(program: str) -> str:
     """Return where a program of the user is, but not where a run writes. Raises NoHostProgram."""
     # Shims, and servers of some clients, work in the root directory: no box does, and all programs lie there.
-    writable = [cwd for cwd in [Path.cwd()] if cwd != Path("/")]
+    *around, _ = [Path.cwd(), *Path.cwd().parents]
+    writable = [path for path in around if path == Path.cwd() or os.path.lexists(path / ".git")]
     return str(user_program(program, os.environ.get("PATH"), writable))
 
 

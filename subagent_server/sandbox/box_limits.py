@@ -25,7 +25,17 @@ _SINCE = (6, 14)
 _OPEN_FILES = 4096
 _ADJUSTMENT = 500
 """The kernel, short of memory, ends a program of a box before the worker."""
-GIVING_WAY = ("nice", "-n", "5")
+
+
+def of_system(program: str) -> str:
+    """Return the path of a program in a box, by whose name a run could have put another one into `PATH`.
+
+    Where the system keeps it elsewhere, that is the name.
+    """
+    return shutil.which(program, path=os.defpath) or program
+
+
+GIVING_WAY = (of_system("nice"), "-n", "5")
 """The beginning of a command line: a server answers as quickly while many boxes are busy."""
 _HIGHEST_PID = "/proc/sys/kernel/pid_max"
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.box_limits import GIVING_WAY, bounding_processes, limits_as_shell
+from subagent_server.sandbox.box_limits import GIVING_WAY, bounding_processes, limits_as_shell, of_system
 from subagent_server.sandbox.readable import BoxRefused
 from subagent_server.sandbox.verify import check_box, ended_early
 from subagent_server.toolbox.agent_process import Spare, end_program, spare_none
@@ -168,7 +168,8 @@ class Shell:
         with ExitStack() as unless_started, ExitStack() as always:
             output, output_end = _pipe(unless_started, always)
             status, status_end = _pipe(unless_started, always)
-            bash = ["bash", "--noprofile", "--norc", "-c", _driver(token, status_end, box)]
+            program = "bash" if box is None else of_system("bash")
+            bash = [program, "--noprofile", "--norc", "-c", _driver(token, status_end, box)]
             how: dict[str, Any] = {
                 "stdin": subprocess.PIPE,
                 "stdout": output_end,

@@ -95,6 +95,18 @@ def test_a_program_that_is_late_or_missing_is_named(ssh: Path) -> None:
         call("sbatch-of-nobody")
 
 
+def test_no_program_of_the_working_copy_around_the_directory_is_started(
+    ssh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for directory in (ssh / ".git", ssh / "part"):
+        directory.mkdir()
+    monkeypatch.chdir(ssh / "part")
+    monkeypatch.setenv("PATH", str(ssh))
+    with pytest.raises(NoAnswer, match="a run can write it"):
+        call("ssh")
+    assert not (ssh / "argv").exists()
+
+
 @pytest.mark.parametrize("host", ["-oProxyCommand=id", "a b", "a;id", "$(id)", "a/b", "", "a\n", "x" * 300])
 def test_a_name_that_could_be_more_than_a_host_is_refused(host: str, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="launcher"):

@@ -5,7 +5,7 @@ import pytest
 from subagent_server.run.agent_definition import SandboxLimits
 from subagent_server.run.control_groups import GROUPS
 from subagent_server.sandbox.box_limits import limits_as_text
-from tests.helpers.turns import says, shell, tool_results
+from tests.helpers.turns import call, says, shell, tool_results
 from tests.helpers.world import World
 
 HAS_GROUP = GROUPS.kind() is not None
@@ -45,3 +45,21 @@ def test_a_box_cannot_hold_more_shared_memory_or_files_in_memory_than_its_bound(
     results = tool_results(simulator.requests[2].body)
     assert "never" not in str(results) and results[-1].endswith("ended with 137")
     GROUPS.remove(run_id)
+
+
+@pytest.mark.parametrize("name", ["bash", "nice"])
+def test_a_program_that_a_run_puts_into_its_path_does_not_lift_its_bounds(world: World, name: str) -> None:
+    world.environment["PATH"] = f"{world.work}/bin:{world.environment['PATH']}"
+    world.agent(sandbox="bwrap", sandboxLimits={"fileBytes": 1 << 20})
+    plants = r"""
+        mkdir bin; cat > bin/NAME <<'END'
+#!/usr/bin/python3
+import os, sys
+words = [word.replace("ulimit -f", "true") for word in sys.argv[1:]]
+os.execv("/usr/bin/NAME", ["NAME", *words])
+END
+        chmod +x bin/NAME
+    """.replace("NAME", name)
+    simulator = world.play(shell(plants), call("bash", restart=True), shell("ulimit -f"), says("Done."))
+    assert world.completed(world.start()) == "Done."
+    assert tool_results(simulator.requests[3].body)[-1].endswith("1024")
