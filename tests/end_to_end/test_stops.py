@@ -5,22 +5,12 @@ from contextlib import ExitStack
 
 import pytest
 
-from subagent_server.run import locks, processes
+from subagent_server.run import locks
 from subagent_server.run.files import Entry
 from subagent_server.run.states import Status
 from tests.helpers.truth import check_status
 from tests.helpers.turns import asks, says, shell
-from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
-
-GRACE = 10.0
-"""Seconds between TERM and KILL (SPEC section 4)."""
-STUBBORN = (
-    "for i in 1 2; do env -i PATH=$PATH setsid sh -c "
-    "'trap \"\" TERM HUP INT; (while :; do sleep 1; done) & echo $! >> pids' & done; "
-    "until [ $(wc -l < pids) = 2 ]; do :; done 2>/dev/null; sleep 3600"
-)
-"""Double-forked, in sessions of their own, without the mark of the run, deaf to TERM, holding the output."""
 
 
 @pytest.mark.race
@@ -63,24 +53,6 @@ def test_a_model_call_in_flight_may_end_and_its_usage_is_settled_and_no_other_ca
     meta = world.meta(run_id)
     assert (meta.usage.input_tokens, meta.usage.output_tokens, meta.usage.turns) == (11, 22, 1)
     assert not world.events(run_id, "tool_call") and len(simulator.requests) == 1
-
-
-def test_programs_that_ignore_term_and_have_left_their_session_are_gone_with_the_grace(world: World) -> None:
-    world.agent()
-    world.play(shell(STUBBORN))
-    run_id = world.start()
-    pids = world.work / "pids"
-    wait_for(lambda: pids.exists() and len(pids.read_text(encoding="utf-8").split()) == 2, BOUND, "daemons")
-    daemons = [int(pid) for pid in pids.read_text(encoding="utf-8").split()]
-    assert world.stop(run_id).live is True
-    wait_for(lambda: not any(map(_is_alive, daemons)), GRACE + 60, "the end of the tree")
-    world.gone(run_id)
-    wait_for(lambda: world.look(run_id).live is False, BOUND, "a view that says so")
-
-
-def _is_alive(pid: int) -> bool:
-    identity = processes.identify(pid)
-    return identity is not None and processes.is_alive(identity)
 
 
 def test_a_run_that_waits_for_its_parent_is_stopped_once_and_for_all(world: World) -> None:

@@ -109,18 +109,16 @@ def test_a_write_that_fails_leaves_a_whole_state_and_one_sentence_and_a_reader_g
         assert store.roll_forward(path.name, LATER).status is expected
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_a_start_that_fails_is_no_run_or_a_whole_one_and_says_so_in_one_sentence(
-    store: RunStore, call: str
-) -> None:
+def test_a_start_that_fails_is_no_run_or_a_whole_one_and_says_so_in_one_sentence(store: RunStore) -> None:
     numbers = BEGIN.numbers(store.paths.root / "counted")
     assert store.read("counted").status is Status.READY
-    cases = {store.paths.root / f"run-{number:02d}": number for number in numbers[call]}
-    said = BEGIN.attempt(call, "error=EIO", cases)
-    for path in cases:
-        assert said[path] and "\n" not in said[path]
-        run = run_at(path)
-        assert not path.exists() or set(names(path)) <= KNOWN
-        if run.meta.exists():
-            assert RunMeta.model_validate_json(run.meta.path.read_bytes()).status is Status.READY
-            assert "does not confirm that it will last" in said[path]
+    for call in CALLS:
+        cases = {store.paths.root / f"{call}-{number:02d}": number for number in numbers[call]}
+        said = BEGIN.attempt(call, "error=EIO", cases)
+        for path in cases:
+            assert said[path] and "\n" not in said[path]
+            run = run_at(path)
+            assert not path.exists() or set(names(path)) <= KNOWN
+            if run.meta.exists():
+                assert RunMeta.model_validate_json(run.meta.path.read_bytes()).status is Status.READY
+                assert "does not confirm that it will last" in said[path]

@@ -9,6 +9,7 @@ from subagent_server.run import locks, stderr
 from subagent_server.run.states import Event, Status
 from subagent_server.verbs.reconcile import tree_is_gone
 from tests.helpers.processes import REPOSITORY
+from tests.helpers.scale import sampled
 from tests.helpers.turns import call, says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -104,7 +105,7 @@ def test_a_reader_removes_the_mark_of_a_start_that_was_killed_before_its_state(
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("warm", ["0", "1"], ids=["plain", "warm"])
+@pytest.mark.parametrize("warm", sampled(["1", "0"], 1))
 def test_a_nested_run_whose_starter_dies_before_its_shim_ends_whole_without_a_reader(
     world: World, warm: str
 ) -> None:

@@ -3,7 +3,10 @@
 import os
 import sys
 
+import pytest
+
 from tests.helpers.repositories import git, make_repository
+from tests.helpers.scale import WHOLE
 from tests.helpers.turns import calls, says, tool_results, use
 from tests.helpers.world import World
 
@@ -78,5 +81,6 @@ def ordinary_work(world: World) -> None:
         assert all(words in result for words in wanted), f"{name}: {result}"
 
 
+@pytest.mark.skipif(os.getuid() == 0 and not WHOLE, reason="`test_ordinary_user.py` does it as another user")
 def test_git_pytest_npm_and_make_work_in_a_box(world: World) -> None:
     ordinary_work(world)

@@ -160,7 +160,7 @@ def made_as(world: World, kind: str) -> Path:
 @pytest.mark.parametrize(
     ("kind", "sandbox"),
     [
-        *(("sha256", "bwrap"), ("shallow", "bwrap"), ("borrowing", "bwrap"), ("sparse", "bwrap")),
+        *(("sha256", "bwrap"), ("shallow", "bwrap"), ("borrowing", "bwrap")),
         *(("partial, with all files of HEAD", "bwrap"), ("packed", "none")),
     ],
 )
@@ -187,6 +187,7 @@ def test_a_sparse_working_copy_gives_sparse_worktrees_and_no_file_is_lost(
     world: World, repository: Repository, index: str
 ) -> None:
     place = made_as(world, "sparse")
+    world.agent(isolation="worktree", sandbox="bwrap")
     world.play(shell("ls; echo mine >> shared.txt"), asks("Go on?"), says("Done."))
     run_id = world.start(cwd=str(place))
     world.asking(run_id)

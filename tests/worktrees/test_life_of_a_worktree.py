@@ -2,7 +2,6 @@
 
 import json
 
-from subagent_server.run.stderr import VARIABLE
 from tests.helpers.turns import says, shell
 from tests.helpers.world import World
 from tests.worktrees.repository import WORK, Repository
@@ -108,16 +107,6 @@ def test_without_changes_the_worktree_and_its_branch_are_gone_with_the_run(
     assert repository.branches() == [] and repository.worktrees() == []
     assert "no changes" in repository.merge(run_id, code=2)
     assert repository.place(run_id).name == run_id and world.cli("rm", run_id).returncode == 0
-
-
-def test_a_removal_that_was_cut_off_is_ended_by_the_next_reader(world: World, repository: Repository) -> None:
-    world.play(says("Nothing to do."))
-    world.environment[VARIABLE] = "worktree.removing"
-    run_id = world.start()
-    del world.environment[VARIABLE]
-    repository.gone(run_id)
-    assert repository.shown(run_id)["state"] == "removed" and not repository.place(run_id).exists()
-    assert repository.branches() == [] and repository.worktrees() == []
 
 
 def test_unmerged_work_is_dropped_only_if_asked_and_never_pruned(

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from subagent_server.verbs import run_worktree
 from subagent_server.worktrees.git import _ALWAYS, harmless_git
 from subagent_server.worktrees.store_of_run import set_reference
 from tests.faults.disks import fill, memory_disk
+from tests.helpers import forked
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
@@ -231,10 +231,10 @@ def test_references_that_are_just_packed_are_waited_for_once_by_a_reader_of_many
 def test_a_merge_that_is_killed_leaves_a_working_copy_that_git_can_use(
     world: World, repository: Repository
 ) -> None:
-    run_id = repository.ran(f"{WORK}; for i in $(seq 3000); do echo $i > f$i; done")
+    run_id = repository.ran(f"{WORK}; for i in $(seq 1500); do echo $i > f$i; done")
     lock = repository.top / ".git" / "index.lock"
-    command = [sys.executable, "-m", "subagent_server", "merge", run_id]
-    with subprocess.Popen(command, cwd=world.work, env=world.environment, stdout=subprocess.DEVNULL) as merge:
+    command = [*forked.PROGRAM, "merge", run_id]
+    with forked.popen(command, world.environment, cwd=world.work, stdout=subprocess.DEVNULL) as merge:
         wait_for(lambda: (repository.top / "f3").exists() or None, BOUND, "files of the merge")
         merge.kill()
     wait_for(lambda: not lock.exists() or None, 20.0, "the end of git")
