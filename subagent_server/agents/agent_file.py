@@ -57,7 +57,7 @@ from subagent_server.run.agent_definition import (
     WebFetchBounds,
     WebSearchBounds,
 )
-from subagent_server.run.errors import shorten
+from subagent_server.run.errors import shorten, visible
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -332,7 +332,7 @@ def _part_of(kind: type[BaseModel], fields: Mapping[str, str]) -> Callable[[Valu
 
 def _name(value: Value, key: _Key) -> str:
     text = as_text(value).strip()
-    if not text.isprintable() or len(text) > MAX_NAME:
+    if visible(text) != text or len(text) > MAX_NAME:
         key.notes.fault(f"name must be at most {MAX_NAME} printable characters on one line", key.line)
         text = "".join(c if c.isprintable() else " " for c in text)[:MAX_NAME].strip()
     return text or key.reading.origin.name

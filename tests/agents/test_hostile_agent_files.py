@@ -13,6 +13,7 @@ from subagent_server.agents.formats import load_agent_file, load_config
 from subagent_server.agents.variables import redact
 from subagent_server.agents.yaml_reader import MAX_BYTES, AgentFileError
 from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.errors import visible
 from tests.helpers.scale import times
 
 WriteFile = Callable[[str, str | bytes], Path]
@@ -113,7 +114,7 @@ def accepts_or_explains(path: Path) -> None:
         else:
             stored = redact(agent)
             assert AgentDefinition.model_validate(stored).name == agent.name
-            assert agent.name.isprintable()
+            assert visible(agent.name) == agent.name
 
 
 fuzz = settings(
