@@ -49,7 +49,7 @@ from subagent_server.run.states import MessageStatus
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.verbs import questions as answering
 from subagent_server.verbs.access import NotAllowed
-from subagent_server.verbs.live_runs import host_program
+from subagent_server.verbs.live_runs import environment_for_host, host_program
 from subagent_server.verbs.questions import OpenQuestion, ask_as_child, open_questions
 from subagent_server.verbs.reconcile import Observed
 from subagent_server.verbs.views import AS_TOOLS, view_for
@@ -133,7 +133,7 @@ def _watch(session: Session, command: list[str], *, bell: bool) -> None:
 def _started(
     session: Session, command: list[str], question: OpenQuestion
 ) -> "Iterator[subprocess.Popen[bytes]]":
-    environment, event = session.settings.environment, _wire(question)
+    environment, event = environment_for_host(session.settings), _wire(question)
     here = sys.stderr.fileno()  # stdout has the questions, as a program may read them
     try:
         yield start_for_event(

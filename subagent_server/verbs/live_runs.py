@@ -17,7 +17,7 @@ from typing import Any
 
 from subagent_server.run import locks
 from subagent_server.run.files import PrivateDirectory, held_open
-from subagent_server.run.host_programs import user_program
+from subagent_server.run.host_programs import path_out_of_reach, user_program
 from subagent_server.run.processes import Identity, host_name, is_alive
 from subagent_server.sandbox.readable import working_copies
 from subagent_server.settings import Settings
@@ -124,6 +124,13 @@ def host_program(settings: Settings, name: str) -> Path:
     """
     named = str(settings.cwd / name) if os.sep in name else name
     return user_program(named, settings.environment.get("PATH"), written_directories(settings))
+
+
+def environment_for_host(settings: Settings) -> dict[str, str]:
+    """Return the environment of a command of a person: a line of the shell looks programs up in PATH, too."""
+    path = settings.environment.get("PATH")
+    own = {} if path is None else {"PATH": path_out_of_reach(path, written_directories(settings))}
+    return {**settings.environment, **own}
 
 
 def written_directories(settings: Settings) -> list[Path]:

@@ -20,10 +20,10 @@ from subagent_server.process import cleanup
 from subagent_server.process.launcher import Launcher
 from subagent_server.run.agent_definition import Placement
 from subagent_server.run.errors import HostError, shorten
-from subagent_server.run.host_programs import NoHostProgram, path_out_of_reach
+from subagent_server.run.host_programs import NoHostProgram
 from subagent_server.run.records import Record, first_problem
 from subagent_server.settings import Settings, read_own_file
-from subagent_server.verbs.live_runs import host_program, written_directories
+from subagent_server.verbs.live_runs import environment_for_host, host_program
 
 T = TypeVar("T")
 
@@ -68,9 +68,9 @@ def hooks_for_run(settings: Settings) -> tuple[str, list[str]]:
         hooks = _own(settings, "hooks.json", partial(_commands, settings), dict[str, list[str]]())
     except _NotUsed as error:
         return "", [f"No hook is called, because {error}"]
-    environment = {name: settings.environment[name] for name in _PASSED_ON if name in settings.environment}
-    if "PATH" in environment:  # a hook that is a line of the shell looks its programs up there
-        environment["PATH"] = path_out_of_reach(environment["PATH"], written_directories(settings))
+    environment = {
+        name: value for name, value in environment_for_host(settings).items() if name in _PASSED_ON
+    }
     return (json.dumps({**hooks, "environment": environment}) if hooks else ""), []
 
 

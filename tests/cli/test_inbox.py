@@ -1,6 +1,7 @@
 """`subagent inbox`: the open questions of all trees, with their context."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -74,10 +75,15 @@ os.rename(sys.argv[1] + ".new", sys.argv[1])
 def test_a_program_is_started_at_a_question_which_it_gets_as_data(cli: Cli) -> None:
     told = cli.home / "told.json"
     (cli.home / "tell.py").write_text(TELL, encoding="utf-8")
-    command = f"{sys.executable} tell.py {told} 'two words'"
+    planted = cli.home / "bin" / "tell-me"
+    planted.parent.mkdir()
+    planted.write_text(f"#!/bin/sh\ntouch {cli.home}/owned\n", encoding="utf-8")
+    planted.chmod(0o755)
+    command = f"""/bin/sh -c 'tell-me; exec "$0" "$@"' {sys.executable} tell.py {told} 'two words'"""
+    environment = {"SUBAGENT_RUN_TOKEN": "", "PATH": f"{planted.parent}:{os.environ['PATH']}"}
     with (
         cli.living("aaaaaa", asked(HOSTILE)) as run_id,
-        cli.start("inbox", "--watch", "--bell", "--exec", command, env={"SUBAGENT_RUN_TOKEN": ""}) as inbox,
+        cli.start("inbox", "--watch", "--bell", "--exec", command, env=environment) as inbox,
     ):
         inbox.hear("ANSWER")
         wait_for(told.exists, BOUND, "the program of --exec")
