@@ -4,7 +4,7 @@ import pytest
 
 from subagent_server.run import transitions
 from subagent_server.run.records import Failure
-from tests.cli.command import Cli, asked
+from tests.cli.command import Cli
 
 FAILED = transitions.RunFailed(failure=Failure(code="agent_error", message="It broke.", hint="Try again."))
 STOPPED = transitions.StopRequested(reason="enough")
@@ -31,13 +31,6 @@ def test_the_end_of_a_run_is_an_exit_code(
 ) -> None:
     done = cli("wait", cli.made("aaaaaa", event))
     assert done.returncode == code and said in done.stderr
-
-
-def test_an_open_question_exits_with_5_and_the_command_that_answers(cli: Cli) -> None:
-    with cli.living("aaaaaa", asked("Which colour?", "blue", "red")) as run_id:
-        done = cli("wait", run_id)
-    answer = f"asks q1: Which colour? [blue | red] Answer with `subagent reply {run_id} q1 ANSWER`"
-    assert done.returncode == 5 and answer in done.stderr
 
 
 def test_a_wait_that_is_over_exits_with_124_and_the_run_goes_on(cli: Cli) -> None:

@@ -20,7 +20,7 @@ from subagent_server.run.journal import RunJournal
 from subagent_server.run.processes import now
 from subagent_server.run.states import Status
 from tests.cli.command import BOUND, Cli, asked
-from tests.helpers.forked import PROGRAM
+from tests.helpers.forked import PROGRAM, popen
 from tests.helpers.wait import wait_for
 
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
@@ -81,10 +81,10 @@ def watched(cli: Cli, columns: int = 80, lines: int = 20, **environment: str) ->
     outer, inner = pty.openpty()
     termios.tcsetwinsize(outer, (lines, columns))
     kept = {name: value for name, value in cli.environment.items() if name not in ("COLUMNS", "LINES")}
-    process = subprocess.Popen(
+    process = popen(
         [*PROGRAM, "ls", "--watch"],
+        {**kept, "TERM": "xterm", **environment},
         cwd=cli.home,
-        env={**kept, "TERM": "xterm", **environment},
         stdin=inner,
         stdout=inner,
         stderr=inner,

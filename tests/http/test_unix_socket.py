@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.forked import PROGRAM
+from tests.helpers.forked import PROGRAM, popen
 from tests.helpers.http_server import ACCEPT, BOUND
 from tests.helpers.raw_server import HELLO
 from tests.helpers.wait import wait_for
@@ -27,7 +27,7 @@ def served(world: World, place: Path, *flags: str) -> Iterator["subprocess.Popen
     """Run a server on a socket, and kill it at the end."""
     command = [*PROGRAM, "serve", "--http", "--unix", str(place), *flags]
     with (world.home / "unix.err").open("wb") as errors:
-        process = subprocess.Popen(command, env=world.environment, cwd=world.work, stderr=errors)
+        process = popen(command, world.environment, cwd=world.work, stderr=errors)
     try:
         wait_for(lambda: answers(place), 60, "the server on its socket")
         yield process

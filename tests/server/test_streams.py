@@ -5,7 +5,7 @@ import signal
 import subprocess
 
 from subagent_server.server.connection import MAX_AT_WORK
-from tests.helpers.forked import PROGRAM
+from tests.helpers.forked import PROGRAM, popen
 from tests.helpers.raw_server import HELLO, MODERN, READY, request, tool_call
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -47,16 +47,14 @@ def test_input_and_output_may_be_files(world: World) -> None:
     messages = [HELLO, READY, request(1, "tools/list"), tool_call(2, "list_runs")]
     asked.write_text("".join(json.dumps(message) + "\n" for message in messages), encoding="utf-8")
     with asked.open("rb") as stdin, said.open("wb") as stdout:
-        code = subprocess.run(
+        code = popen(
             [*PROGRAM, "serve"],
+            world.environment,
             stdin=stdin,
             stdout=stdout,
             stderr=subprocess.DEVNULL,
-            env=world.environment,
             cwd=world.work,
-            timeout=BOUND,
-            check=False,
-        ).returncode
+        ).wait(BOUND)
     answers = {message["id"]: message for message in map(json.loads, said.read_bytes().splitlines())}
     assert code == 0
     assert set(answers) == {"hello", 1, 2}

@@ -58,11 +58,11 @@ def output(world: World, run_id: str) -> Any:
 def test_a_flow_starts_runs_and_returns_their_results_in_order(world: World) -> None:
     flow(world)
     simulator = world.play(DONE)
-    run_id = started(world, many=12)
-    assert output(world, run_id) == [f"done {n}" for n in range(12)]
+    run_id = started(world, many=6)
+    assert output(world, run_id) == [f"done {n}" for n in range(6)]
     assert set(asked(simulator).values()) == {1}
     children = world.store.children_of(run_id)
-    assert {world.meta(child).parent_run_id for child in children} == {run_id} and len(children) == 12
+    assert {world.meta(child).parent_run_id for child in children} == {run_id} and len(children) == 6
 
 
 def test_a_flow_is_a_tool_with_its_own_arguments(world: World) -> None:
@@ -180,21 +180,21 @@ def test_an_agent_with_a_name_of_python_is_called_by_a_name_that_can_be_written(
 def test_an_edited_prompt_asks_one_agent_and_moved_lines_and_limits_none(world: World) -> None:
     flow(world)
     simulator = world.play(DONE)
-    first = started(world, many=6)
+    first = started(world, many=4)
     output(world, first)
     flow(world, FAN.replace("task {n} of", "task {n if n != 3 else 'new'} of").replace("'''Ask", "\n'''Ask"))
     second = again(world, first)
-    assert output(world, second) == [f"done {'new' if n == 3 else n}" for n in range(6)]
-    assert sorted(states(world, second)) == ["new"] + ["recorded"] * 5
-    assert asked(simulator)["new"] == 1 and asked(simulator).total() == 7
+    assert output(world, second) == [f"done {'new' if n == 3 else n}" for n in range(4)]
+    assert sorted(states(world, second)) == ["new"] + ["recorded"] * 3
+    assert asked(simulator)["new"] == 1 and asked(simulator).total() == 5
     world.agent(description="Another.", limits={"maxTurns": 7}, env={"A": "b"})
     third = again(world, second)
     output(world, third)
-    assert states(world, third) == ["recorded"] * 6
+    assert states(world, third) == ["recorded"] * 4
     world.agent(prompt="You do it otherwise.")
     fourth = again(world, third)
     output(world, fourth)
-    assert states(world, fourth) == ["new"] * 6
+    assert states(world, fourth) == ["new"] * 4
     with pytest.raises(BadArgument, match="does not call nobody"):
         again(world, fourth, fresh=["nobody"])
 
