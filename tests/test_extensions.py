@@ -22,7 +22,7 @@ def test_every_folder_of_an_extension_has_its_entry() -> None:
 
 
 def test_without_extensions_everything_else_works(tmp_path: Path) -> None:
-    installed = Installation(tmp_path / "installed")
+    installed = Installation(tmp_path / "installed", marked=False)
     work, agents = tmp_path / "work", tmp_path / "work" / "agents"
     agents.mkdir(parents=True)
     (agents / "worker.md").write_text(AGENT.format(name="worker", keys=""), encoding="utf-8")

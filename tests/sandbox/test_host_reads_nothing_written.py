@@ -109,10 +109,10 @@ def test_agents_and_installation_are_not_written_nor_a_directory_above_them_rena
     agents = world.work / "conf/agents"
     agents.mkdir(parents=True)
     (agents / "other.md").write_text("---\nname: other\ndescription: x\n---\nx\n", encoding="utf-8")
-    installed = Installation(world.work / "tools/.venv")
+    installed = Installation(world.work / "tools/.venv", marked=False)
     module = next((world.work / "tools/.venv").glob("lib/*/site-packages/subagent_server/__main__.py"))
     before, path = module.read_bytes(), str(module.relative_to(world.work))
-    world.environment["SUBAGENT_AGENTS"] = os.pathsep.join([str(world.agents), str(agents)])
+    world.environment |= {"SUBAGENT_AGENTS": f"{world.agents}:{agents}", "SUBAGENT_WARM": "0"}
     world.agent(sandbox="bwrap")
     simulator = world.play(
         shell(
@@ -243,7 +243,10 @@ def test_the_directory_of_the_zygote_is_hidden_in_a_place_to_write(world: World)
     cache = world.home / ".cache"
     (cache / "session").mkdir(mode=0o700, parents=True)
     world.environment |= {"SUBAGENT_RUNTIME_DIR": "", "XDG_RUNTIME_DIR": str(cache / "session")}
+    world.environment["SUBAGENT_WARM"] = "0"  # none is started: it would cost more than the rest
     place = cache / "session/subagent"
+    place.mkdir(mode=0o700)
+    (place / "its.secret").touch()
     (result,) = boxed(
         world,
         f"touch {cache}/mine; ls -A {place}; touch {place}/x; mv {place} {cache}/away",
