@@ -12,7 +12,7 @@ import re
 import stat
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,11 @@ class Change:
     after: bytes | None
     replaces: bool = False
     private: bool = True
+    real: Path = field(init=False)
+    """The path without links. A run could make one while a person looks at the change."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "real", self.path.resolve())
 
     @property
     def is_needed(self) -> bool:
@@ -165,6 +170,8 @@ def write(change: Change, own: OwnWrites) -> None:
         OSError: its folder cannot be made.
     """
     path = change.path.resolve()
+    if path != change.real:
+        raise _changed(change.path)
     if change.after is None:
         _check_still(path, change.before)
         path.unlink()
@@ -192,7 +199,11 @@ def _check_still(path: Path, before: bytes | None) -> None:
     except NotEditable:
         is_still = False
     if not is_still:
-        raise HostError(f"{path} was changed meanwhile and was left as it is: look at it, then try again.")
+        raise _changed(path)
+
+
+def _changed(path: Path) -> HostError:
+    return HostError(f"{path} was changed meanwhile and was left as it is: look at it, then try again.")
 
 
 # -- bytes and text

@@ -16,8 +16,11 @@ from subagent_server.cli.client_files import (
     plan_permissions,
     plan_removal,
     plan_withdrawal,
+    write,
 )
 from subagent_server.cli.clients import CLIENTS, Client, ClientDirectories, ClientPermissions
+from subagent_server.run.errors import HostError
+from subagent_server.sandbox.file_watch import OwnWrites
 from tests.cli.command import Cli
 
 ENTRY = {"command": "subagent", "args": ["serve", "--role", "parent"], "env": {"A": "b"}}
@@ -245,3 +248,13 @@ def test_a_file_that_cannot_be_read_or_made_is_reported_in_one_sentence(cli: Cli
     for client in ("claude", "cursor"):
         done = cli("init", client, "--yes")
         assert done.returncode == 6 and done.stderr.count("\n") == 1
+
+
+def test_a_link_that_comes_while_a_person_looks_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    change = plan(JSON_CLIENT, tmp_path / "project/.cursor/mcp.json", ENTRY, private=False)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project/.cursor").symlink_to(tmp_path / "home")
+    with pytest.raises(HostError, match="changed meanwhile"):
+        write(change, OwnWrites(None))
+    assert not list((tmp_path / "home").iterdir())
