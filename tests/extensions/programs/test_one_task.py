@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.extensions.programs.test_acp import acp, gemini
+from tests.extensions.programs.test_acp import acp
 from tests.extensions.programs.test_claude import BASH, plays, result, says, text
 from tests.extensions.programs.test_codex import codex
 from tests.helpers import turns
@@ -47,7 +47,6 @@ RUNNERS: dict[str, Callable[[World], None]] = {
     "messages": _loop,
     "claude": _claude,
     "codex": codex,
-    "gemini": gemini,
     "acp": acp,
     "command": _command,
 }

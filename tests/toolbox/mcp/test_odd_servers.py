@@ -19,6 +19,7 @@ from subagent_server.run import processes
 from subagent_server.run.errors import RunRefused
 from subagent_server.sandbox.box import Rules, build_box
 from subagent_server.toolbox.agent_process import AgentProcess, ProcessOrder
+from subagent_server.toolbox.mcp import transport
 from subagent_server.toolbox.mcp.server_connection import ServerTrouble, all_tools
 from tests.helpers.bubblewrap import settings as bubblewrap_settings
 from tests.helpers.mcp_servers import scripted
@@ -129,10 +130,11 @@ def test_a_server_that_cannot_be_used_is_named_with_its_failure_and_its_output(
     ids=["endless", "compressed", "no-message"],
 )
 def test_an_answer_over_http_takes_a_bounded_memory_and_is_a_message(
-    tmp_path: Path, head: bytes, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: bytes, said: str
 ) -> None:
-    """A body of 200 MB, as it is, is 200 KB if it is compressed."""
-    whole = b"{" + b" " * 200_000_000
+    """A body of 4 MB, as it is, is 4 KB if it is compressed."""
+    monkeypatch.setattr(transport, "LONGEST_EVENT", 1 << 20)  # 64 MiB in earnest
+    whole = b"{" + b" " * 4_000_000
     body = gzip.compress(whole, 1) if b"gzip" in head else whole if head == b"" else b"{"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
