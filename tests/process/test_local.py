@@ -19,7 +19,10 @@ from tests.process.zygote.tiny import tiny_place
 
 
 @pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "refuses"])
-def test_a_run_starts_plainly_if_the_zygote_is_stopped_or_refuses(world: World, is_stopped: bool) -> None:
+def test_a_run_starts_plainly_if_the_zygote_is_stopped_or_refuses(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
+) -> None:
+    monkeypatch.setattr(zygote_client, "MOST_ZYGOTES", 0)  # no other in its place, which takes seconds
     world.agent()
     world.play(asks("Go on?"), says("Done."))
     with tiny_place(world.home / "place") as place:  # its table has no shim
