@@ -103,7 +103,9 @@ def secret_values(environment: Mapping[str, str], also: Iterable[str] = ()) -> d
 
 
 def _is_secret_variable(name: str, value: str) -> bool:
-    if name in _DIRECTORIES or (_PATH.fullmatch(value) and not looks_random(value.replace("/", "-"))):
+    # the names in a path are made up one by one; a key may have a "/" first, and more of them
+    parts = [value.replace("/", "-")] if is_secret_name(name) else value.split("/")
+    if name in _DIRECTORIES or (_PATH.fullmatch(value) and not any(map(looks_random, parts))):
         return False
     if is_secret_name(name):
         return _is_long_enough(value)

@@ -25,8 +25,11 @@ def test_a_variable_holds_a_secret_by_its_name_or_its_look_and_a_path_is_none() 
         "GCP_CREDENTIALS": '{"private": "words of it"}',
         "REGISTRY_AUTH": "dXNlcjpwdw==",
         "ODD": "aB3dE5fG7hI9jK1lM3nO5p",
+        "AS_A_PATH": "/aB3dE5fG7h+I9jK1lM3nO5pQ7rS9t/x",
+        "AS_A_PATH_KEY": "/aB3dE5f/G7hI9jK1lM/3nO5pQ7rS9t",
     }
     harmless = {
+        "AGENTS": "/home/Max/Projects/my-App2/agents",
         "SSH_AUTH_SOCK": "/tmp/ssh-XXXX/agent.1234",
         "KEY_FILE": "/home/me/.ssh/id_ed25519",
         "DB_PASS": "postgres",
