@@ -87,6 +87,14 @@ _THEIR_SERVER_FIELDS = {
 """How Copilot and Gemini CLI call them."""
 _ALL_LIMITS = frozenset({"limits", "sandboxLimits", "placement", "webSearch", "webFetch", "failIf"})
 """Parts of which every key is a limit or a condition."""
+_LIMITS = frozenset(
+    {*map(camel, LIMIT_FIELDS.values()), *_ALL_LIMITS, "tools", "disallowedTools", "permissionMode"}
+    | {"sandbox", "network", "isolation", "maxConcurrent", "maxTokens"}
+    | {"enabledTools", "disabledTools", "excludedTools", "maxTimeoutSeconds", "callTimeoutSeconds"}
+)
+"""Keys whose misspelling means a limit, too."""
+_LIMIT = re.compile(r"max.*|.*(?:limit|timeout|budget)s?")
+"""What a limit is called in any tool, in canonical spelling."""
 _DISABLED = (("disabled", True), ("enabled", False))
 _CODE_MODE_FIELDS = {**fields_of(CodeMode), "maxtimeout": "max_timeout_seconds"}
 """`maxTimeout` is what CPE files call it."""
@@ -122,8 +130,9 @@ class Reading:
 
     def keep_unknown(self, key: str, value: Value, line: int | None) -> None:
         """Remember an unknown key; `report_unknown` reports all of them at once. A limit is refused."""
-        if key.rpartition(".")[0] in _ALL_LIMITS:
-            near = nearest_key(key)
+        part, _, name = key.rpartition(".")
+        near = nearest_key(key)
+        if part in _ALL_LIMITS or near in _LIMITS or (not part and _LIMIT.fullmatch(canonical(name))):
             self.guards.refuse(key, line, f"nearest: {near}" if near else "")
             return
         self.unknown[key] = as_json(value)

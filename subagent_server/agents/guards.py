@@ -201,8 +201,7 @@ _READERS: Mapping[str, Callable[[Guards, str, Value, int], None]] = {
     # Claude Code, its skills, and Qwen Code
     "permissionmode": _permission_mode,
     "approvalmode": _permission_mode,
-    "memory": _refused_unless(),
-    "skills": _refused_unless(),
+    **dict.fromkeys(("memory", "skills"), _refused_unless(*_NO, "none")),
     "disablemodelinvocation": _refused_unless(*_NO),
     "permissions": _refused_unless(instead=_TOOLS),
     # of later versions
@@ -223,7 +222,6 @@ _READERS: Mapping[str, Callable[[Guards, str, Value, int], None]] = {
     "toolssettings": _refused_unless(),
     **dict.fromkeys(("deniedtools", "excludetools", "excludedtools", "blockedtools"), _denied),
     **dict.fromkeys(("deny", "denytools", "disabledtools", "forbiddentools"), _denied),
-    **dict.fromkeys(("maxtoolcalls", "maxcalls"), _refused_unless()),
     **dict.fromkeys(("maxiterations", "steps", "maxsteps", "turns"), _refused_unless(instead=_TURNS)),
     **dict.fromkeys(("timeout", "timeoutms", "maxtime"), _refused_unless(instead=_TIME)),
     **dict.fromkeys(

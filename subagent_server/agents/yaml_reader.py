@@ -338,7 +338,7 @@ AGENT_FIELDS = {
 """`allowed-tools` is what skills of Claude Code call it."""
 
 _KEYS_OF_PARTS: Mapping[str, Mapping[str, str]] = {
-    "": {**LIMIT_FIELDS, **AGENT_FIELDS},
+    "": {**LIMIT_FIELDS, **AGENT_FIELDS, "permissionmode": "permission_mode"},
     "limits": LIMIT_FIELDS,
     "codeMode": fields_of(CodeMode),
     "mcpServers": fields_of(ServerDefinition),
