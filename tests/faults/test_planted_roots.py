@@ -35,7 +35,7 @@ from tests.helpers.turns import says
 NAMED = [kind for kind in FILE_KINDS if kind.file]
 SAMPLE = sampled(FILE_KINDS[::13], 14)
 """A few of each file and of each shape: for verbs that take one run, and a process each."""
-MARKS, ENTRIES = times(20_000, 100_000), times(1_000, 5_000)
+MARKS, ENTRIES = times(8_000, 100_000), times(400, 5_000)
 LOUD = {character for character in ESCAPES if not character.isprintable()}
 
 

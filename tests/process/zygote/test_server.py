@@ -69,10 +69,11 @@ def test_a_program_is_started_once_or_not_at_all_wherever_the_zygote_dies(
     lines = tmp_path / "lines"
     has_begun = place.start_program("append", lines)
     wait_for(lambda: not processes.is_alive(zygote), BOUND, "its death")
-    assert has_begun is (point == "zygote.forked")
+    assert point == "zygote.forked" or not has_begun  # on a busy machine a starter finds it dead then, too
     if has_begun:
         wait_for(lambda: lines.exists() and lines.read_text(encoding="utf-8") == "once\n", BOUND, "one line")
     assert not place.start_program("append", lines)
+    assert lines.exists() is has_begun
 
 
 COPIED = """
