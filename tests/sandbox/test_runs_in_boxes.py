@@ -259,33 +259,29 @@ def test_a_box_that_is_killed_is_a_new_shell_and_its_processes_are_bounded(world
     assert bombed == "Resource temporarily unavailable"
 
 
-PASSING = "bwrap: Can't find source path /gone: No such file or directory"
-
-
-def failing(world: World, times: int) -> None:
-    """Let bubblewrap fail so many times for a path that is gone, then work."""
-    real, program, count = (
-        world.environment.get("SUBAGENT_BWRAP", "/usr/bin/bwrap"),
-        world.home / "b",
-        world.home / "n",
-    )
-    program.write_text(
-        f'#!/bin/sh\necho >> {count}\n[ $(wc -l < {count}) -gt {times} ] && exec {real} "$@"\n'
-        f'echo "{PASSING}" >&2\nexit 1\n',
-        encoding="utf-8",
-    )
+def failing_bubblewrap(world: World, starts: str) -> None:
+    """Let bubblewrap fail at these starts, counted from 1, as where a path has vanished since the build."""
+    real, program = settings().get("SUBAGENT_BWRAP", "/usr/bin/bwrap"), world.home / "bwrap"
+    text = f"""#!/bin/sh
+echo >> {program}.starts
+case $(wc -l < {program}.starts) in {starts})
+    echo "bwrap: Can't find source path /gone: No such file or directory" >&2; exit 1;;
+esac
+exec {real} "$@"
+"""
+    program.write_text(text, encoding="utf-8")
     program.chmod(0o755)
     world.environment["SUBAGENT_BWRAP"] = str(program)
 
 
 def test_a_box_that_fails_for_a_reason_that_passes_is_built_once_more(world: World) -> None:
-    failing(world, 1)
+    failing_bubblewrap(world, "1")
     (result,) = results_of(world, "echo works", sandbox="auto")
     assert result == "works"
 
 
 def test_a_box_that_fails_twice_so_ends_the_run_with_storage_and_the_path(world: World) -> None:
-    failing(world, 9)
+    failing_bubblewrap(world, "*")
     world.agent(sandbox="auto")
     world.play(shell("touch ran"), says("Done."))
     code, message = world.failed(world.start())

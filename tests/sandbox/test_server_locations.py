@@ -12,10 +12,10 @@ import pytest
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.sandbox import server_locations
 from subagent_server.sandbox.server_locations import NotOutside, ServerStart, outside_start
-from tests.helpers import bubblewrap
 from tests.helpers.mcp_servers import reference, scripted
 from tests.helpers.turns import Turn, call, calls, says, tool_results, use
 from tests.helpers.world import API_KEY, World
+from tests.sandbox.test_runs_in_boxes import failing_bubblewrap
 
 CANARY = "canary-0123456789-of-the-server"
 OWN_SERVER = """
@@ -234,18 +234,6 @@ def test_a_server_in_a_box_has_the_credentials_of_its_entry_and_no_others(world:
     assert not {key, run_token, secret} & {*world.environment.values(), "of the agent"}
     world.gone(run_id)
     assert list(world.work.iterdir()) == []
-
-
-def failing_bubblewrap(world: World, starts: str) -> None:
-    """Let bubblewrap fail at these starts, counted from 1, as where a path has vanished since the build."""
-    real, counted = bubblewrap.settings().get("SUBAGENT_BWRAP", "/usr/bin/bwrap"), world.home / "starts"
-    text = f"""#!/bin/sh
-echo >> {counted}
-case $(wc -l < {counted}) in {starts}) echo "bwrap: Can't find source path /gone" >&2; exit 1;; esac
-exec {real} "$@"
-"""
-    program(world.home / "bwrap").write_text(text, encoding="utf-8")
-    world.environment["SUBAGENT_BWRAP"] = str(world.home / "bwrap")
 
 
 def test_a_box_that_could_not_be_started_is_built_once_more(world: World) -> None:
