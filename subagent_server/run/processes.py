@@ -14,8 +14,8 @@ import select
 import signal
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -61,12 +61,16 @@ class Stat:
 
     state: str
     parent: int
+    threads: int
     start_time: int
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process has ended; its parent may not have collected it yet."""
-        return self.state in _DEAD_STATES
+        """Whether the process has ended; its parent may not have collected it yet.
+
+        One whose first thread alone has ended shows the state of a zombie.
+        """
+        return self.state in _DEAD_STATES and self.threads <= 1
 
 
 NODE = "SUBAGENT_NODE"
@@ -106,7 +110,7 @@ def stat_of(pid: int) -> Stat | None:
     except OSError:
         return None
     fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything, also ')'
-    return Stat(state=fields[0], parent=int(fields[1]), start_time=int(fields[19]))
+    return Stat(fields[0], parent=int(fields[1]), threads=int(fields[17]), start_time=int(fields[19]))
 
 
 def identify(pid: int) -> Identity | None:
@@ -278,67 +282,6 @@ def descendants(roots: Iterable[int], *, spare: Callable[[Identity], bool] = _ne
         found.append(identity)
         queue.extend(children(pid) or ())
     return found
-
-
-@contextmanager
-def standing_still(leaders: Iterable[int], seconds: float = 5.0) -> Iterator[None]:
-    """Stop the processes of all boxes below `leaders` for a block: none of them changes a directory then.
-
-    Those of a box are in a namespace of pids below this one, which no program can leave or hide.
-
-    Raises:
-        TimeoutError: they begin others faster than these are stopped.
-    """
-    leaders, deadline = list(leaders), time.monotonic() + seconds
-    stopped: dict[int, int] = {}
-    before: list[int] | None = None
-    try:
-        while (
-            moving := _moving(found := _in_boxes(leaders))
-        ) or found != before:  # twice: one may have forked
-            if time.monotonic() > deadline:
-                raise TimeoutError
-            before = found
-            for pid in moving:
-                with suppress(ProcessLookupError, PermissionError):
-                    if pid not in stopped:
-                        stopped[pid] = os.pidfd_open(pid)
-                    if _is_in_box(pid):  # else its number has come again
-                        signal.pidfd_send_signal(stopped[pid], signal.SIGSTOP)
-        yield
-    finally:
-        for descriptor in stopped.values():
-            with suppress(ProcessLookupError, PermissionError), held_open(descriptor):
-                signal.pidfd_send_signal(descriptor, signal.SIGCONT)
-
-
-def _in_boxes(leaders: Iterable[int]) -> list[int]:
-    """Return the processes below `leaders` that are in a box, also those whose first thread has ended."""
-    children = _children if _lists_children() else _by_parent().get
-    found, queue = list[int](), list(leaders)
-    while queue:
-        below = list(children(queue.pop()) or ())
-        queue += below
-        found += filter(_is_in_box, below)
-    return sorted(found)
-
-
-def _is_in_box(pid: int) -> bool:
-    with suppress(OSError):
-        status = Path(f"/proc/{pid}/status").read_bytes()
-        return len(status.partition(b"\nNSpid:")[2].partition(b"\n")[0].split()) > 1
-    return False
-
-
-def _moving(pids: Iterable[int]) -> list[int]:
-    """Return the processes of which a thread is neither stopped nor dead."""
-    moving = []
-    for pid in pids:
-        with suppress(OSError):
-            threads = [each.read_bytes() for each in Path(f"/proc/{pid}/task").glob("*/stat")]
-            if any(stat.rpartition(b")")[2].split()[0] not in (b"T", b"t", b"Z", b"X") for stat in threads):
-                moving.append(pid)
-    return moving
 
 
 @cache

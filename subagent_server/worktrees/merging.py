@@ -6,6 +6,7 @@ it as a fast-forward, which git refuses as a whole if it would overwrite anythin
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,7 +14,7 @@ from typing import Literal
 from subagent_server.run.confined_path import printable
 from subagent_server.run.errors import CallerError
 from subagent_server.run.executed_files import executed_by
-from subagent_server.run.processes import standing_still
+from subagent_server.sandbox.standstill import standing_still
 from subagent_server.worktrees.git import NO_PROGRAMS, Git, GitFailed, harmless_git, joined, signing
 from subagent_server.worktrees.reading import Reader
 from subagent_server.worktrees.settling import commit_tree
@@ -231,15 +232,15 @@ def _holds_files(directory: Path) -> bool:
 def _bring_in(git: Git, order: MergeOrder, head: str, made: str) -> None:
     """Move the working copy on from `head` to `made`; git refuses as a whole what it would overwrite."""
     words = ("--ff-only", "--quiet", "--no-stat", "--no-verify", "--no-autostash", "--no-overwrite-ignore")
-    try:
-        # git follows a link that comes in the place of a directory while it writes the files in it
-        with standing_still(order.workers):
-            code, _, complaint = git.tried("merge", "merge", *words, made, finishes=True)
-    except TimeoutError as error:
-        why = f"programs of a run write in {_shown(order.target)}, and do not stand still"
-        raise NotMerged(
-            f"{order.branch} was not merged: {why}. Try again when that run has ended."
-        ) from error
+    with ExitStack() as stopped:
+        try:  # git follows a link that comes in the place of a directory while it writes the files in it
+            stopped.enter_context(standing_still(order.workers))
+        except OSError as error:
+            why = f"programs of a run write in {_shown(order.target)}, and do not stand still ({error})"
+            raise NotMerged(
+                f"{order.branch} was not merged: {why}. Try again when that run has ended."
+            ) from error
+        code, _, complaint = git.tried("merge", "merge", *words, made, finishes=True)
     if not code:
         return
     if git.commit("HEAD") != head:

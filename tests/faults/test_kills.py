@@ -21,6 +21,16 @@ UNMARKED = (
     "until [ $(wc -l < pids) = 2 ]; do :; done 2>/dev/null"
 )
 """As `STUBBORN`, and without the mark of the run; their numbers are in the file `pids`."""
+HEADLESS = """env -i PATH=$PATH python3 -c '
+import ctypes, os, threading, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+threading.Thread(target=time.sleep, args=(1000,)).start()
+print(os.getpid(), file=open("pid", "w"), flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+' > /dev/null 2>&1; until [ -s pid ]; do :; done"""
+"""What the kernel shows as a zombie: its first thread has ended, another has not."""
 
 
 def test_a_run_without_a_shim_is_judged_dead_only_after_its_worker_is(world: World) -> None:
@@ -67,11 +77,12 @@ def test_what_ignores_term_and_left_its_session_is_gone_within_the_grace_and_liv
 
 
 def test_what_a_run_leaves_behind_at_its_end_is_ended_soon(world: World) -> None:
-    world.agent()
-    world.play(shell(STUBBORN), says("Done."))
+    world.agent(sandbox="none")
+    world.play(shell(f"{STUBBORN}; {HEADLESS}"), says("Done."))
     run_id = world.start()
     assert world.completed(run_id) == "Done."
     world.gone(run_id)
+    assert processes.identify(int((world.work / "pid").read_text(encoding="ascii"))) is None
 
 
 def parent_of_one(world: World) -> tuple[str, str]:

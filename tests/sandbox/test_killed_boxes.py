@@ -2,6 +2,9 @@
 
 import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +14,7 @@ import pytest
 from subagent_server.run import processes
 from subagent_server.run.states import Status
 from subagent_server.sandbox.box import Rules, build_box
+from subagent_server.sandbox.standstill import standing_still
 from subagent_server.sandbox.verify import discard, start_gated
 from tests.helpers.bubblewrap import settings
 from tests.helpers.repositories import make_repository
@@ -117,6 +121,14 @@ def test_kills_at_random_moments_leave_nothing(world: World) -> None:
             victim.check(world)
 
 
+KILLED_AMID = """
+import os, sys
+from subagent_server.sandbox.standstill import standing_still
+with standing_still([int(sys.argv[1])]):
+    os.kill(os.getpid(), 9)
+"""
+
+
 def test_programs_of_a_box_stand_still_for_a_moment_whatever_they_do(tmp_path: Path) -> None:
     written = tmp_path / "written"
     program = f"""
@@ -137,6 +149,7 @@ for work in (write, fork):
         threading.Thread(target=work).start()
         ctypes.CDLL(None).pthread_exit(None) if work is write else None
 os.wait()
+os.wait()  # the one that forks has ended, the one that writes does not
 """
     box = build_box(Rules(cwd=tmp_path, environment={"PATH": os.environ["PATH"], **settings()}))
     started = start_gated(box, ["python3", "-c", program])
@@ -144,9 +157,13 @@ os.wait()
         sizes = [0]
         for _ in range(3):
             wait_for(lambda: written.exists() and written.stat().st_size > sizes[-1], BOUND, "writing")
-            with processes.standing_still([os.getpid()]):
+            with standing_still([os.getpid()]):
                 sizes.append(written.stat().st_size)
                 threading.Event().wait(0.2)
                 assert written.stat().st_size == sizes[-1]
+        killed = subprocess.run([sys.executable, "-c", KILLED_AMID, str(os.getpid())])
+        assert killed.returncode == -signal.SIGKILL
+        sizes.append(written.stat().st_size)
+        wait_for(lambda: written.stat().st_size > sizes[-1], BOUND, "writing after all")
     finally:
         discard(started)
