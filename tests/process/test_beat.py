@@ -9,9 +9,10 @@ import pytest
 from subagent_server.run import processes
 from subagent_server.run.paths import run_at
 from subagent_server.run.records import LaunchInfo
+from subagent_server.run.states import make_run_id
 from subagent_server.run.store import RunStore
 from tests.helpers.processes import Child
-from tests.helpers.runs import RUN_ID, make_meta, make_request
+from tests.helpers.runs import make_meta, make_request
 from tests.helpers.wait import wait_for
 
 LEASE = 2.0
@@ -52,9 +53,10 @@ def beating(child: Child, directory: Path) -> tuple[int, int, int]:
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(processes.NODE, "n1")
     store = RunStore(tmp_path / "runs")
-    store.create(make_request(RUN_ID))
-    store.publish(make_meta(RUN_ID, launch=LaunchInfo(kind="slurm", host="slurm", boot_id="-", lease=LEASE)))
-    return store.paths.run(RUN_ID).directory
+    run_id = make_run_id(processes.now(), os.urandom(6))  # tests beside this one sweep what has their usual id
+    store.create(make_request(run_id))
+    store.publish(make_meta(run_id, launch=LaunchInfo(kind="slurm", host="slurm", boot_id="-", lease=LEASE)))
+    return store.paths.run(run_id).directory
 
 
 @pytest.mark.parametrize("fault", ["the writer hangs", "the writer dies", "the watcher dies"])
