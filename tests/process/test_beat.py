@@ -53,7 +53,7 @@ def beating(child: Child, directory: Path) -> tuple[int, int, int]:
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(processes.NODE, "n1")
     store = RunStore(tmp_path / "runs")
-    run_id = make_run_id(processes.now(), os.urandom(6))  # tests beside this one sweep what has their usual id
+    run_id = make_run_id(processes.now(), os.urandom(6))  # tests beside this one end what has the usual id
     store.create(make_request(run_id))
     store.publish(make_meta(run_id, launch=LaunchInfo(kind="slurm", host="slurm", boot_id="-", lease=LEASE)))
     return store.paths.run(run_id).directory
