@@ -18,8 +18,8 @@ _WARM = pytest.StashKey[Path]()
 _TESTS = Path(__file__).parent
 _PROCESS_FOLDERS = frozenset(
     (
-        *("browser", "clients", "end_to_end", "faults", "hosts", "http", "page", "process", "programs"),
-        *("sandbox", "soak", "worktrees"),
+        *("browser", "clients", "end_to_end", "faults", "hosts", "http", "nodes", "page", "process"),
+        *("programs", "sandbox", "soak", "worktrees"),
     )
 )
 _PROCESS_FIXTURES = frozenset(("cli", "world"))
