@@ -48,7 +48,7 @@ test-races: $(VENV)/.installed-dev  ## the tests of races, TIMES times, beside t
 	$(BIN)/python -m tests.busy --times $(TIMES) -n $(WORKERS) --dist worksteal -m race
 
 test-clients: $(VENV)/.installed-dev $(CLIENTS)/.installed $(SERVERS)/.installed  ## what npm has: real clients as parents, MCP servers that others wrote
-	CLIENTS=$(CLIENTS) $(BIN)/pytest -n 3 --timeout 300 tests/clients
+	CLIENTS=$(CLIENTS) $(BIN)/pytest -n $(WORKERS) --timeout 300 tests/clients
 	$(BIN)/pytest -n 2 --timeout 300 -m npm
 
 test-clients-whole: export SUBAGENT_TESTS_WHOLE = 1
