@@ -12,6 +12,7 @@ import ctypes
 import errno
 import json
 import os
+import secrets
 import stat
 import time
 from contextlib import suppress
@@ -28,7 +29,7 @@ MOST_BYTES, MOST_NAMES, MOST_DEPTH, MOST_SECONDS = 64 << 20, 10_000, 40, 5.0
 """Of one move; bytes count if they have to be copied."""
 _MOST_CHARACTERS = 200
 """Of the command during which it came."""
-_MOVED, _RECORD, _COPY = "moved", "record.json", ".copy"
+_MOVED, _RECORD = "moved", "record.json"
 """What is moved gets a name that nothing executes."""
 _RENAME_NOREPLACE = 1
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -183,9 +184,10 @@ class _Bounds:
         os.unlink(name, dir_fd=source)
         if stat.S_ISREG(mode) and os.stat(new_name, dir_fd=target, follow_symlinks=False).st_nlink > 1:
             # by its other name a run could still write what a person has looked at and given back
+            copy = f".{secrets.token_hex(8)}"  # a name that the run has not given to another one
             with suppress(OSError):
-                self._copy_file(target, new_name, target, _COPY, depth)
-                os.rename(_COPY, new_name, src_dir_fd=target, dst_dir_fd=target)
+                self._copy_file(target, new_name, target, copy, depth)
+                os.rename(copy, new_name, src_dir_fd=target, dst_dir_fd=target)
 
     def _copy(self, source: int, name: str, target: int, new_name: str, mode: int, depth: int) -> None:
         """Copy a file, or a link as one; below the top, what is none of these is left out."""

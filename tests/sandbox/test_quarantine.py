@@ -173,15 +173,16 @@ def test_nothing_replaces_what_has_come_to_the_place(place: Place) -> None:
 def test_what_is_given_back_has_no_other_name_of_a_run(place: Place) -> None:
     watch = place.watch()
     before = watch.look()
-    for name in (".envrc", ".vscode/tasks.json"):
+    write(place.cwd / ".vscode/.copy", "in the way")
+    names = [".envrc", *(f".vscode/{number}.json" for number in range(9))]
+    for number, name in enumerate(names):
         write(place.cwd / name, "looked at")
-        (place.cwd / name.strip(".").partition("/")[0]).hardlink_to(place.cwd / name)
+        (place.cwd / f"other{number}").hardlink_to(place.cwd / name)
     for kept in watch.take(before, "the command").moved:
         place.quarantine.give_back(kept)
-    for name in ("envrc", "vscode"):
-        write(place.cwd / name, "written later")
-    assert (place.cwd / ".envrc").read_text("utf-8") == "looked at"
-    assert (place.cwd / ".vscode/tasks.json").read_text("utf-8") == "looked at"
+    for number in range(len(names)):
+        write(place.cwd / f"other{number}", "written later")
+    assert {(place.cwd / name).read_text("utf-8") for name in names} == {"looked at"}
     watch.close()
 
 
