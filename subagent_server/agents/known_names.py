@@ -217,11 +217,11 @@ def _not_askable(agent: AgentDefinition) -> list[MissingName]:
     missing = missing_guarded(agent, agent.ask)
     if agent.mcp_servers or agent.named_servers:
         return missing
-    offered = agent.selection
+    own = agent.selection
     for name in agent.ask:
         named = select([name], [])
         is_known = not (named.unknown or named.mcp or named.restricted) and named.mcp is not None
-        is_here = any(getattr(named, tool) and getattr(offered, tool) for tool in _CALLED_BY_RUN)
+        is_here = any(getattr(named, tool) and getattr(own, tool) for tool in _CALLED_BY_RUN)
         if is_known and not is_here:
             missing.append(MissingName(name))
     return missing

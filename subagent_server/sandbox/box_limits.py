@@ -25,6 +25,7 @@ _SINCE = (6, 14)
 _OPEN_FILES = 4096
 _ADJUSTMENT = 500
 """The kernel, short of memory, ends a program of a box before the worker."""
+_HIGHEST_PID = "/proc/sys/kernel/pid_max"
 
 
 def of_system(program: str) -> str:
@@ -35,9 +36,9 @@ def of_system(program: str) -> str:
     return shutil.which(program, path=os.defpath) or program
 
 
-GIVING_WAY = (of_system("nice"), "-n", "5")
-"""The beginning of a command line: a server answers as quickly while many boxes are busy."""
-_HIGHEST_PID = "/proc/sys/kernel/pid_max"
+def giving_way() -> list[str]:
+    """Return the beginning of a command line: a server answers as quickly while many boxes are busy."""
+    return [of_system("nice"), "-n", "5"]
 
 
 def limits_as_shell(limits: SandboxLimits) -> str:

@@ -38,17 +38,18 @@ def standing_still(leaders: Iterable[int]) -> Iterator[None]:
         yield
         return
     command = [sys.executable, "-E", "-P", "-m", __name__, *boxes]
-    with subprocess.Popen(
+    other = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", start_new_session=True
-    ) as other:
-        assert other.stdout is not None
-        is_still = other.stdout.read(1)
-        if is_still:
+    )
+    try:
+        with other:
+            assert other.stdout is not None
+            if not other.stdout.read(1):
+                raise OSError("programs in a sandbox cannot be stopped")
             yield
-    if other.returncode:  # killed, so that they may stand still
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/")
-    if not is_still:
-        raise OSError("programs in a sandbox cannot be stopped")
+    finally:
+        if other.returncode:  # killed, so that they may stand still
+            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/")
 
 
 def _is_first_in_box(pid: int) -> bool:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.box_limits import GIVING_WAY, bounding_processes, limits_as_shell, of_system
+from subagent_server.sandbox.box_limits import bounding_processes, giving_way, limits_as_shell, of_system
 from subagent_server.sandbox.readable import BoxRefused
 from subagent_server.sandbox.verify import check_box, ended_early
 from subagent_server.toolbox.agent_process import Spare, end_program, spare_none
@@ -177,7 +177,7 @@ class Shell:
                 "bufsize": 0,
             }
             if box is not None:
-                process = box.start([*GIVING_WAY, *bash], stderr=subprocess.PIPE, **how)
+                process = box.start([*giving_way(), *bash], stderr=subprocess.PIPE, **how)
             else:
                 process = subprocess.Popen(
                     bash,

@@ -94,7 +94,7 @@ def protected_paths(
     own = [agent, *(each.agent for each in agent.served.values())]
     files = [file for each in own for file in (each.source, *each.read_from.values()) if file is not None]
     directories = _agent_directories(environment)
-    named = [*_agent_places(directories), *files]
+    named = [*_agent_locations(directories), *files]
     agents, installation = list(map(_real, named)), _installation()
     inside = next((each for each in installation if cwd.is_relative_to(each)), None)
     inside = inside or next((each for each in map(_real, directories) if each in cwd.parents), None)
@@ -175,7 +175,7 @@ def _agent_directories(environment: Mapping[str, str]) -> list[Path]:
     return [Path(name) for name in environment.get("SUBAGENT_AGENTS", "").split(os.pathsep) if name]
 
 
-def _agent_places(directories: Sequence[Path]) -> list[Path]:
+def _agent_locations(directories: Sequence[Path]) -> list[Path]:
     """Return directories of agents and the links in them, by which agents elsewhere are found."""
     entries = (
         Path(above, name)
@@ -235,7 +235,7 @@ class ExecutedWatch:
         """The first look."""
         self._quarantine = Quarantine(run.paths.quarantine)
         self._cwd = Path.cwd()
-        self._agents = list(map(_real, _agent_places(_agent_directories(environment))))
+        self._directories = _agent_directories(environment)
         own = OwnWrites(state_directory_of(environment))
         names = NameWatch(self._cwd, self._quarantine, own, agent.lifted, lambda: self._configured)
         self.commands = CommandWatch(names, run.paths.before, self._tell, run.masker.text)
@@ -261,7 +261,8 @@ class ExecutedWatch:
         Git of the host reads no repository that this run writes, which has no hooks of the user.
         """
         hooks = () if self._run.meta().worktree is not None else own_hooks(self._cwd)
-        agents = [each for each in self._agents if each.is_relative_to(self._cwd) and not each.exists()]
+        locations = map(_real, _agent_locations(self._directories))
+        agents = [each for each in locations if each.is_relative_to(self._cwd) and not each.exists()]
         return (*hooks, *(str(each.relative_to(self._cwd)) for each in agents))
 
     async def found(self) -> list[str]:
