@@ -21,7 +21,7 @@ from subagent_server.verbs.service import Service
 from subagent_server.worktrees.git import GIT_SECONDS, NO_PROGRAMS
 from subagent_server.worktrees.merging import MergeOrder, MergeWay, NotMerged, merge_branch
 from subagent_server.worktrees.reading import Reader
-from subagent_server.worktrees.store_of_run import is_of_run, repository_of, store_of
+from subagent_server.worktrees.store_of_run import is_of_run, repository_of
 
 _SUBJECT_CHARACTERS = 200
 
@@ -121,7 +121,7 @@ def _target(
     if not is_of_run(target, worktree):
         return target, None
     above, state = worktree_of(service.store, target.name)
-    if above is None or state is None or above.path != worktree.origin or not store_of(above).is_dir():
+    if above is None or state is None or above.path != worktree.origin:
         raise NotMerged(
             f"{target} is no worktree that run {run_id} could be merged into: merge {worktree.branch} by "
             "hand where you want it."

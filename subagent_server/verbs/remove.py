@@ -128,8 +128,6 @@ def sweep(store: RunStore) -> None:
     """Delete the remains of earlier, killed removals, and the marks of runs that no longer exist."""
     removed = store.paths.removed
     with suppress(OSError):
-        remove_tree(store.paths.open().entry(".index"))  # a cache of an earlier version
-    with suppress(OSError):
         for name in removed.names():
             remove_tree(removed.entry(name))
     for name in filter(is_run_id, store.paths.marks()):

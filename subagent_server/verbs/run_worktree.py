@@ -45,7 +45,6 @@ from subagent_server.worktrees.store_of_run import (
     find_repository,
     is_of_run,
     repository_of,
-    store_of,
 )
 
 
@@ -107,12 +106,7 @@ def _worktree_of_worktree(store: RunStore, real: Path, root: Path, names: dict[s
         raise NoWorktree(
             f"isolation: worktree cannot be kept in {real}, which is no worktree of a run of this root."
         )
-    git = repository_of(above, os.environ)
-    if not store_of(above).is_dir():
-        raise NoWorktree(
-            f"isolation: worktree cannot be kept in {real}: it is of an earlier version, so merge it first."
-        )
-    head = Reader(git, above, state, os.environ).head().tip
+    head = Reader(repository_of(above, os.environ), above, state, os.environ).head().tip
     prefix = "/".join(parts)
     return Worktree(**names, base=head, origin=above.path, prefix=prefix, repository=above.repository)
 

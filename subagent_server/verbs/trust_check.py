@@ -564,7 +564,7 @@ def _brought_along(settings: Settings, project: Path) -> str | None:
 
 
 _OURS = frozenset(
-    {".changes", ".unseen", ".slots", ".index", ".removed", ".backoff", ".gitignore", ".root", "README.md"}
+    {".changes", ".unseen", ".slots", ".removed", ".backoff", ".gitignore", ".root", "README.md"}
 )
 
 

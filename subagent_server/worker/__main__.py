@@ -67,7 +67,7 @@ def _main(arguments: list[str]) -> None:
     if arguments[0] == "--reconcile":
         reconcile_directory(Path(arguments[1]), json.loads(arguments[2]))
         return
-    if arguments[0] in ("--observe", "--settle"):  # the second word is that of shims older than an upgrade
+    if arguments[0] == "--observe":
         observe_directory(Path(arguments[1]))
         return
     memory, *slots = [int(number) for number in arguments[1].split(",")]

@@ -14,16 +14,11 @@ from subagent_server.run.stderr import failpoint
 from subagent_server.worktrees.git import GIT_SECONDS, NO_PROGRAMS, Git, GitFailed, identity_of
 from subagent_server.worktrees.reading import LeftWork, Reader, drop_scratch
 from subagent_server.worktrees.store_of_run import (
-    borrowed_objects,
     drop_references,
-    own_directory,
     pin_base,
     repository_of,
     set_reference,
     store_of,
-    write_known_references,
-    write_pointer,
-    write_store,
 )
 
 HOLDS_MORE = "It holds"
@@ -114,21 +109,12 @@ def _left(reader: Reader, start: str, message: str) -> tuple[LeftWork, list[str]
 def take_over(worktree: Worktree, state: WorktreeState, environment: Mapping[str, str]) -> None:
     """Let the files and the store of an ended run be as its branch is, for a run that continues it.
 
-    A worktree of an earlier version gets a store of its own.
-
     Raises:
         GitFailed, OSError, NotOurs.
     """
     git = repository_of(worktree, environment)
-    store = store_of(worktree)
     tip = git.commit(f"refs/heads/{worktree.branch}") or worktree.base
     pin_base(git, worktree)
-    if not store.is_dir():
-        borrowed = borrowed_objects(Path(worktree.repository))
-        write_store(store, git, worktree, tip, borrowed, signs=not state.boxed)
-        write_known_references(store, git)
-        write_pointer(worktree)
-        _forget_registration(worktree)
     if state.phase == "kept":
         Reader(git, worktree, state, environment).renew(tip)
 
@@ -154,17 +140,7 @@ def _removed(worktree: Worktree, state: WorktreeState, git: Git) -> WorktreeStat
 def _delete(worktree: Worktree, git: Git) -> None:
     drop_files(worktree)
     failpoint("worktree.dropped")
-    _forget_registration(worktree)
     drop_references(git, worktree)
-
-
-def _forget_registration(worktree: Worktree) -> None:
-    """Let the repository forget a worktree of an earlier version, which it has by name."""
-    own = own_directory(worktree)
-    if own.is_dir():
-        remove_tree(Directory(own.parent).entry(own.name))
-        with suppress(OSError):
-            own.parent.rmdir()  # as git does with the last one
 
 
 def changes_between(git: Git, base: str, tip: str) -> tuple[int, int, int]:

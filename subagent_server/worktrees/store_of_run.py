@@ -78,13 +78,8 @@ def sparse_store(store: Path) -> Sparse | None:
 
 
 def store_of(worktree: Worktree) -> Path:
-    """Return the git directory of a worktree; those of earlier versions have none of their own."""
+    """Return the git directory of a worktree."""
     return Path(f"{worktree.path}.git")
-
-
-def own_directory(worktree: Worktree) -> Path:
-    """Return what the repository keeps for a worktree of an earlier version, which git knows by its name."""
-    return Path(worktree.repository, "worktrees", Path(worktree.path).name)
 
 
 def is_of_run(path: str | Path, worktree: Worktree) -> bool:
@@ -98,8 +93,6 @@ def worktree_mounts(worktree: Worktree) -> list[tuple[str, Path]]:
     The files and the store are written; what git executes by, and the borrowed objects, are read-only.
     """
     store, files = store_of(worktree), Path(worktree.path)
-    if not store.is_dir():
-        return []
     mounts = [("--bind", files), ("--ro-bind", files / ".git"), ("--bind", store)]
     mounts += [("--ro-bind", store / name) for name in _HELD]
     mounts += [("--ro-bind", path) for path in borrowed_objects(Path(worktree.repository))]

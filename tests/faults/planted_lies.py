@@ -15,7 +15,7 @@ from tests.helpers.scale import sampled
 
 ESCAPES = "\x1b]0;taken over\x07\x1b[31m\x9b31m\u202e\u2028\x00"
 """What would rename, colour and turn a terminal."""
-ROOT_NAMES = (".changes", ".unseen", ".slots", ".removed", ".index", ".backoff", ".gitignore", ".root")
+ROOT_NAMES = (".changes", ".unseen", ".slots", ".removed", ".backoff", ".gitignore", ".root")
 ROOT_SHAPES = ("link", "dirlink", "dangling", "fifo", "kind")
 PLANTED_NAMES = sampled(
     [(name, shape) for name in ROOT_NAMES for shape in ROOT_SHAPES],

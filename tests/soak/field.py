@@ -36,8 +36,7 @@ _AGENTS: dict[str, dict[str, object]] = {
     "boxed-tree": {"sandbox": "bwrap", "isolation": "worktree"},
 }
 _SPARE = "subagent-spare"
-_ZYGOTES = frozenset({"subagent_server.worker.zygote_main", "subagent_server.warm.zygote"})
-"""The second is that of earlier versions."""
+_ZYGOTE = "subagent_server.worker.zygote_main"
 _LOOKING = {"--reconcile", "--observe"}
 _POINT = re.compile(r'failpoint\("([a-z_.]+)"\)')
 
@@ -159,9 +158,9 @@ class Field:
         named = next((Path(w).name for w in command if w.startswith(f"{self.runs}/")), None)
         if "subagent_server.worker" in words and named:
             return Found("reconcile" if words & _LOOKING else "worker", identity, named)
-        if named and any(word.endswith(("process/shim.py", "launch/shim.py")) for word in command):
+        if named and any(word.endswith("process/shim.py") for word in command):
             return Found("shim", identity, named)
-        if words & _ZYGOTES and str(self.home / "warm") in words:
+        if _ZYGOTE in words and str(self.home / "warm") in words:
             return Found("zygote", identity, None)
         if environment.get(b"SUBAGENT_RUNS") != str(self.runs).encode():
             return None

@@ -1,7 +1,5 @@
 """Submodules, filters, a detached head, bare and linked repositories, and files that are brought along."""
 
-import json
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -243,48 +241,3 @@ def test_a_partial_clone_without_all_files_and_a_format_that_git_does_not_know_a
     repository.git("branch", "subagent")
     code, message = world.failed(world.start())
     assert code == "config" and "a branch is called subagent" in message
-
-
-def as_of_an_earlier_version(repository: Repository, run_id: str) -> None:
-    """Let the worktree of a run be as earlier versions have left it: git knows it by name."""
-    place, branch = repository.place(run_id), repository.shown(run_id)["branch"]
-    state = repository.world.paths(run_id).worktree.path
-    record = json.loads(state.read_bytes())
-    for name in ("boxed", "trouble"):
-        record.pop(name, None)
-    state.write_text(json.dumps(record), encoding="utf-8")
-    shutil.rmtree(repository.store(run_id))
-    shutil.rmtree(place)
-    repository.git("update-ref", "-d", f"refs/subagent/base/{run_id}")
-    repository.git("worktree", "add", "--quiet", place, branch)
-
-
-def test_a_worktree_of_an_earlier_version_is_shown_merged_continued_and_removed(
-    world: World, repository: Repository
-) -> None:
-    merged, continued, unsettled = (repository.ran() for _ in range(3))
-    for run_id in (merged, continued, unsettled):
-        as_of_an_earlier_version(repository, run_id)
-    state = world.paths(unsettled).worktree.path
-    state.write_text(state.read_text("utf-8").replace('"kept"', '"working"'), encoding="utf-8")
-    (repository.place(unsettled) / "new.txt").write_text("old\n", encoding="utf-8")
-    (repository.top / ".git" / "worktrees" / unsettled / "index").write_bytes(b"")
-    assert repository.shown(unsettled)["commits"] == 2
-    assert "+old" in world.cli("show", unsettled, "--diff").stdout
-    assert "+mine" in world.cli("show", merged, "--diff").stdout
-    world.play(
-        shell(WORK),
-        says("Done."),
-        shell("git status --porcelain; git log --format=%s | wc -l; echo more >> new.txt"),
-        says("Again."),
-    )
-    second = world.cli("continue", continued, "Go on.", "--detach").stdout.split()[0]
-    assert world.completed(second) == "Again."
-    repository.gone(second)
-    assert world.events(second, "tool_result")[-1]["text"] == "2"
-    assert repository.shown(second)["commits"] == 2 and repository.store(second).is_dir()
-    assert "merged" in repository.merge(merged)
-    assert world.cli("rm", "--drop-unmerged", merged, continued, unsettled, second).returncode == 0
-    assert not (repository.top / ".git" / "worktrees").exists()
-    assert repository.branches() == [] == repository.worktrees()
-    assert repository.git("fsck", "--no-dangling") == ""
