@@ -24,7 +24,7 @@ from subagent_server.loop.model import (
     UsageMeter,
 )
 from subagent_server.loop.request import THOUGHTS
-from subagent_server.loop.runner import Outcome
+from subagent_server.loop.runner import EMPTY_REPLY, Outcome
 from subagent_server.loop.web import Block, Message, WebTools, record_server_use
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import Failure, Usage
@@ -109,7 +109,6 @@ _DEAD_ENDS = {
     ),
 }
 
-
 _LAST_WORDS = ("refusal", "model_context_window_exceeded")
 """After these nothing goes on: the calls of such a reply are not run."""
 
@@ -135,6 +134,8 @@ class Loop:
     warnings: list[str] = field(default_factory=list)
     """What people should know of how the run worked."""
     _before_pause: str = ""
+    _said: str = ""
+    """The text of the last reply, with what it said before the API paused it."""
 
     def __post_init__(self) -> None:
         self._permissions = Permissions(self.run)
@@ -212,14 +213,15 @@ class Loop:
             self.run.record("thought", text=thought)
         record_server_use(reply.content, self.run.record)
         self.web.take(reply.content)
+        self._said = "\n\n".join(text for text in (self._before_pause, reply.text) if text)
+        self.text = self._said or self.text
         if reply.text:
-            self.text = "\n\n".join(text for text in (self._before_pause, reply.text) if text)
             self.run.record("text", text=reply.text)
         if content := reply.sendable():
             self._say(messages, {"role": "assistant", "content": content}, reply.stop_reason)
         # The text of a reply that the API has paused is kept: the next reply belongs to it.
         is_paused = reply.stop_reason == "pause_turn" and not reply.calls
-        self._before_pause = self.text if is_paused and (self._before_pause or reply.text) else ""
+        self._before_pause = self._said if is_paused else ""
         if is_paused:
             self.web.check_pause()
         return reply
@@ -272,6 +274,9 @@ class Loop:
             hint = "Look at run.log; continued with a prompt that asks for the result, it may give one."
             failure = Failure(code="agent_error", message="The agent ended without an answer.", hint=hint)
             return Outcome("", failure=failure)
+        if not self._said:
+            self.warnings.append(EMPTY_REPLY)
+            self.run.record("warning", message=EMPTY_REPLY)
         if self._completion is not None:
             return _completed(before_marker(self.text))
         return Outcome(self.text)

@@ -79,9 +79,15 @@ def test_a_machine_without_room_for_a_call_is_an_error_that_the_model_reads() ->
     assert "No process or thread can be started" in tool_results(played.bodies[1])[0]
 
 
-def test_a_turn_without_a_word_keeps_the_words_before_it_and_a_run_without_any_has_failed() -> None:
+def test_an_empty_last_reply_gives_the_text_before_it_with_a_warning() -> None:
     talkative = calls(use("echo"), text="I look.")
-    assert Played(talkative, {"content": []}, tools=[ECHO]).outcome.text == "I look."
+    played = Played(talkative, {"content": []}, tools=[ECHO])
+    assert played.outcome.text == "I look." and "was empty" in played.outcome.warnings[0]
+    assert played.run.recorded("warning") == [{"message": played.outcome.warnings[0]}]
+    assert not Played(talkative, says("Done."), tools=[ECHO]).outcome.warnings
+
+
+def test_a_run_without_a_word_has_failed() -> None:
     silent = Played({"content": []})
     assert silent.failure.code == "agent_error"
 

@@ -26,7 +26,7 @@ from subagent_server.extensions.programs.program import (
     text_of,
 )
 from subagent_server.extensions.programs.program_checks import KNOWN_PROGRAMS, program_of
-from subagent_server.loop.runner import Outcome
+from subagent_server.loop.runner import EMPTY_REPLY, Outcome
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import UNKNOWN_USAGE, Failure
@@ -392,6 +392,8 @@ def judged_end(
         hint = "Look at run.log."
         failure = Failure(code="agent_error", message="It ended without an answer.", hint=hint)
         return Outcome("", failure=failure)
+    if not text_of(event.get("result")):
+        events.note(EMPTY_REPLY)
     return Outcome(text)
 
 

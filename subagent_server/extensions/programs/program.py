@@ -236,6 +236,7 @@ class ProgramEvents:
         self._characters = 0
         self._events = 0
         self._is_full = False
+        self._open: set[str] = set()
 
     # -- progress
 
@@ -247,6 +248,11 @@ class ProgramEvents:
     def progress(self) -> None:
         """Note that the program makes progress, or that it waits for others."""
         self._last_progress = time.monotonic()
+
+    @property
+    def uses_tools(self) -> bool:
+        """Whether a tool works that has told neither of progress nor of its end, such as a long command."""
+        return bool(self._open)
 
     @property
     def last_words(self) -> str:
@@ -293,12 +299,15 @@ class ProgramEvents:
     def call(self, call_id: str, tool: str, arguments: Any) -> None:
         """Record that a tool begins."""
         self._did("tool_call", toolCallId=call_id, toolName=tool, arguments=arguments)
+        if len(self._open) < MOST_OPEN_CALLS:
+            self._open.add(call_id)
         self.usage = self.usage.model_copy(update={"tool_calls": (self.usage.tool_calls or 0) + 1})
 
     def result(
         self, call_id: str, tool: str, text: str, *, is_error: bool = False, exit_code: int | None = None
     ) -> None:
         """Record that a tool has ended."""
+        self._open.discard(call_id)
         code = {} if exit_code is None else {"exitCode": exit_code}
         self._did("tool_result", toolCallId=call_id, toolName=tool, text=text, isError=is_error, **code)
 
@@ -396,7 +405,11 @@ class ProgramRunner:
             if self._run.waits_for_others:
                 with self._run.waiting():
                     await self._others_done(conversation)
-            elif self._events.idle_seconds >= self._agent.limits.idle_timeout_seconds:
+            elif self._events.idle_seconds < self._agent.limits.idle_timeout_seconds:
+                continue
+            elif self._events.uses_tools:
+                self._events.progress()
+            else:
                 last = self._events.last_words or self._events.text.strip()[-_LONGEST_WORDS:]
                 words = f" Its last words: {last}" if last else " It had said nothing."
                 raise RunRefused(

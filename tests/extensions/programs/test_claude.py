@@ -186,6 +186,17 @@ def test_a_word_of_success_alone_is_no_success(tmp_path: Path, name: str) -> Non
     assert found.code == code and words in found.message, found
 
 
+def test_a_long_command_of_the_program_is_no_silence(tmp_path: Path) -> None:
+    ended = {"type": "tool_result", "tool_use_id": "t1", "content": [], "is_error": False}
+    steps = [says(BASH), {"sleep": 1.5}, {"type": "user", "message": {"content": [ended]}}, result()]
+    assert direct(tmp_path, *steps, limits={"idleTimeoutSeconds": 0.2}).outcome.text == "Done."
+
+
+def test_an_empty_result_of_the_program_gives_its_last_text_with_a_warning(tmp_path: Path) -> None:
+    outcome = direct(tmp_path, says(text("I look."), BASH), result(result="")).outcome
+    assert outcome.text == "I look." and "was empty" in outcome.warnings[0]
+
+
 def test_tokens_that_were_told_of_stay_though_the_last_event_of_a_budget_has_none(world: World) -> None:
     nothing = dict.fromkeys(USAGE, 0)
     plays(world, says(text("Half.")), result(subtype="error_max_budget_usd", is_error=True, usage=nothing))
