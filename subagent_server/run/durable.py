@@ -112,8 +112,12 @@ def write_reserved(file: Entry, spare: Entry, data: bytes) -> None:
 
 def is_full(error: StorageFailed) -> bool:
     """Whether a write failed for want of room, and for nothing else; what has its name was written."""
-    cause = error.__cause__
-    return not isinstance(error, NotDurable) and isinstance(cause, OSError) and cause.errno in _NO_ROOM
+    return not isinstance(error, NotDurable) and getattr(error.__cause__, "errno", None) in _NO_ROOM
+
+
+def is_read_only(error: StorageFailed) -> bool:
+    """Whether a write failed because the file system can only be read."""
+    return getattr(error.__cause__, "errno", None) == errno.EROFS
 
 
 def discard(temporary: Entry) -> None:

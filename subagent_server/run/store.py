@@ -400,15 +400,18 @@ class RunStore:
         meta = self.read_state(run)
         if meta.schema_version > SCHEMA_VERSION:
             raise NewerSchema(run.run_id, meta.schema_version, SCHEMA_VERSION)
-        if meta.status.is_terminal:
-            return meta
-        result = read_result(run)
+        after = self.with_result(run, meta, now)
+        if after is not meta:
+            self._write_state(run, after)
+            announce(run)
+        return after
+
+    def with_result(self, run: RunPaths, meta: RunMeta, now: datetime) -> RunMeta:
+        """Return the state with a `result.json` that it lacks; nothing is written."""
+        result = None if meta.status.is_terminal else read_result(run)
         if result is None:
             return meta
-        meta = apply(meta, self._ending(result, run), now, self.usage_below(run.run_id))
-        self._write_state(run, meta)
-        announce(run)
-        return meta
+        return apply(meta, self._ending(result, run), now, self.usage_below(run.run_id))
 
     def _write_state(self, run: RunPaths, meta: RunMeta) -> None:
         """Replace the state. Only the end of a run may take the reserved room."""

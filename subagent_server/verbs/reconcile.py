@@ -195,6 +195,8 @@ def observe(store: RunStore, run_id: str, caller: Caller = USER) -> Observed:
         if not run.directory.exists():  # it was removed while it was looked at
             raise UnknownRun(run_id, store.paths.root) from error
         if isinstance(error, StorageFailed):
+            if durable.is_read_only(error):
+                return _unrecorded(store, run)
             raise
         reason = error.strerror or str(error)
         raise UnreadableMeta(run_id, Path(error.filename or run.directory), reason) from error
@@ -226,6 +228,19 @@ def _reconciled(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
     if not is_marked:
         restore(run)
     return Observed(_expire_questions(store, meta), True)
+
+
+def _unrecorded(store: RunStore, run: RunPaths) -> Observed:
+    """Return a run as it is in a root that can only be read, where no reader can record that."""
+    moment, reason = now(), "the runs root can only be read, so its end is not recorded"
+    meta = store.with_result(run, store.read_state(run), moment)
+    if elsewhere(run, meta) is not None:
+        return Observed(meta, None, reason)
+    held, ended = locks.is_held(run.live_lock), read_exit(run)
+    if not meta.status.is_terminal and (ended is not None or not held):
+        event = transitions.RunFailed(failure=_verdict(run, ended), usage=recorded_usage(run))
+        meta = transitions.apply(meta, event, moment, store.usage_below(run.run_id))
+    return Observed(meta, held, reason)
 
 
 def _reconciled_elsewhere(store: RunStore, run: RunPaths, meta: RunMeta, launch: LaunchInfo) -> Observed:

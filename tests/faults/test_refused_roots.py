@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server.run import transitions
+from subagent_server.run.processes import now
+from subagent_server.run.records import RunResult
+from subagent_server.run.states import Status
 from tests.cli.command import Cli, Completed
 from tests.faults.disks import read_only
 from tests.helpers.raw_server import HELLO, READY, request, tool_call
@@ -40,6 +44,24 @@ def test_where_nothing_can_be_written_reads_work_and_writes_are_refused_by_one_s
     for words in ("run reviewer Review. --detach", "stop bbbbbb"):
         refused(frozen(*words.split()))
     assert sorted(frozen.store.paths.root.iterdir()) == before
+
+
+def test_every_reader_of_a_read_only_root_knows_how_a_dead_run_ended(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    cli.store.make_root()
+    lost, finished, stopped = (cli.made(tail) for tail in ("aaaaaa", "bbbbbb", "cccccc"))
+    result = RunResult(outcome=Status.COMPLETED, text="Done.")
+    cli.store.paths.run(finished).result.path.write_bytes(result.to_json())
+    cli.store.update(stopped, transitions.StopRequested(reason="enough"), now())
+    with read_only(cli.store.paths.root):
+        statuses = {row["runId"]: row.get("status") for row in cli.json("ls")}
+        assert statuses == {lost: "failed", finished: "completed", stopped: "stopped"}
+        shown = cli("show", "aaaaaa")
+        assert "launch_failed" in shown.stdout and "the runs root can only be read" in shown.stdout
+        assert cli("show", "bbbbbb").stdout.endswith("Done.\n")
+        assert [cli("wait", tail).returncode for tail in ("aaaaaa", "bbbbbb", "cccccc")] == [1, 0, 4]
+        refused(cli("rm", "aaaaaa"))
+    assert cli.meta(lost).status is Status.RUNNING
 
 
 def test_a_file_in_the_place_of_the_runs_root_is_reported_in_one_sentence(tmp_path: Path) -> None:
