@@ -301,6 +301,24 @@ def test_what_was_not_begun_is_no_failure_and_resume_tries_it(cli: Cli) -> None:
     assert "fits no case" in cli("eval", file, "--case", "nothing*").stderr
 
 
+def test_to_resume_a_killed_evaluation_pays_no_run_twice(cli: Cli) -> None:
+    for name in ("worker", "judge"):
+        cli.agent(name)
+    (cli.home / "evals").mkdir()
+    slowly = [shell("until test -e gate; do sleep 0.05; done"), says("PASS")]
+    (cli.home / "evals" / "verdict.json").write_text(json.dumps({"turns": slowly}), encoding="utf-8")
+    judge = {"agent": "judge", "question": "Is it?", "script": "verdict.json"}
+    judged = {"name": "judged", "turns": [says("fine")], "expect": [{"judge": judge}]}
+    file = evaluation(cli, {"name": "slow", "turns": slowly}, judged)
+    with cli.start("eval", file, env=NO_KEY) as running:
+        wait_for(lambda: at_work(cli) == 2 and len(stored(cli)) == 3, 60, "a run and a judge at work")
+        running.process.kill()
+    (cli.home / "gate").touch()
+    found = cli.json("eval", file, "--resume", env=NO_KEY)
+    assert (found["passed"], found["trials"], len(stored(cli))) == (2, 2, 3)
+    assert [cli.meta(run_id).status for run_id in stored(cli)] == [Status.COMPLETED] * 3
+
+
 def test_to_resume_some_cases_forgets_none_of_the_others(cli: Cli) -> None:
     cli.agent("worker")
     file = evaluation(cli, *({"name": name, "turns": [says("fine")]} for name in ("one", "two")))

@@ -111,9 +111,9 @@ def eval_(
     """
     session.check_is_user()
     path = session.settings.cwd / file
-    before = None if against is None else read_log(session.settings.cwd / against)
+    before = None if against is None else read_log(session.settings.cwd / against)[0]
     if path.suffix in {".jsonl", ".json"}:
-        _report(session, read_log(path), before)
+        _report(session, read_log(path)[0], before)
         return ExitCode.OK
     report_file = None if junit is None else Entry.at(session.settings.cwd / junit)
     if report_file is not None and not report_file.directory.exists():  # it stays open: a run may replace it
@@ -124,13 +124,14 @@ def eval_(
     scripts = _scripts(session, path, read)
     evaluation = Evaluation(session.service, read, path, scripts, session.caller, most_errors=fail_on_error)
     trials = list(trials_of(read))
-    kept, rows = _log_of(session, path, log, resume=resume)
+    kept, rows, began = _log_of(session, path, log, resume=resume)
+    evaluation.began = began or timestamp(now())
     before_this = done_before(rows, trials_of(whole))
     evaluation.done = {trial.key: before_this[trial.key] for trial in trials if trial.key in before_this}
     results = list(evaluation.done.values())
     if resume:
         err(f"{len(results)} of {len(trials)} trials have ended before.")
-    facts = {"evaluation": str(path), "planned": len(trials), "began": timestamp(now())}
+    facts = {"evaluation": str(path), "planned": len(trials), "began": evaluation.began}
     # The cases that are not chosen now stay in the log: the next --resume goes on with them too.
     with nullcontext() if kept is None else EvalLog(kept, facts, before_this.values()) as writer:
         stopped = _carried_out(session, evaluation, jobs, writer, results)
@@ -202,8 +203,8 @@ def _chosen(file: EvalFile, patterns: Sequence[str], limit: int | None) -> EvalF
 
 def _log_of(
     session: Session, path: Path, log: Path | None, *, resume: bool
-) -> tuple[Path | None, list[TrialResult]]:
-    """Return where the trials are kept, None if nowhere, and the trials of the evaluation that is resumed.
+) -> tuple[Path | None, list[TrialResult], str | None]:
+    """Return where the trials are kept, None if nowhere; of what is resumed its trials, and when it began.
 
     Raises:
         UsageError: there is nothing to resume.
@@ -214,11 +215,12 @@ def _log_of(
         kept = session.settings.cwd / log
         if kept.exists() and not resume:
             raise click.UsageError(f"{one_line(str(log))} is there: name another, or add --resume.")
-        return kept, read_log(kept) if resume and kept.exists() else []
+        return kept, *(read_log(kept) if resume and kept.exists() else ([], None))
     last = None if folder is None else newest_log(folder)
     if resume and last is None:
         raise click.UsageError("there is no earlier evaluation of this file to resume: leave --resume out.")
-    return None if folder is None else new_log(folder), read_log(last) if resume and last is not None else []
+    new = None if folder is None else new_log(folder)
+    return new, *(read_log(last) if resume and last is not None else ([], None))
 
 
 def _report(

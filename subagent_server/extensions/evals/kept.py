@@ -72,8 +72,10 @@ class EvalLog:
             self._file.flush()
 
 
-def read_log(path: Path) -> list[TrialResult]:
-    """Return the trials of a log, or of what `--json` printed; a last line that is cut is left out.
+def read_log(path: Path) -> tuple[list[TrialResult], str | None]:
+    """Return the trials of a log, or of what `--json` printed, and when it began, as far as it says so.
+
+    A last line that is cut is left out.
 
     Raises:
         BadEvalFile.
@@ -97,7 +99,8 @@ def read_log(path: Path) -> list[TrialResult]:
     for row in runs if isinstance(runs, list) else rows[1:]:
         with suppress(ValidationError):
             trials.append(TrialResult.model_validate(row))
-    return trials
+    began = first.get("began")
+    return trials, began if isinstance(began, str) else None
 
 
 def done_before(rows: Iterable[TrialResult], trials: Iterable[Trial]) -> dict[TrialKey, TrialResult]:

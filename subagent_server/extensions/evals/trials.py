@@ -17,7 +17,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from hashlib import blake2b
 from pathlib import Path
@@ -31,7 +31,7 @@ from subagent_server.run.commands import WorkDied, killable, misfit
 from subagent_server.run.errors import CallerError, SubagentError, shorten
 from subagent_server.run.records import Money, Record, RunMeta, RunResult
 from subagent_server.run.secrets import secret_values
-from subagent_server.run.states import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, Status, cut
+from subagent_server.run.states import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, Status, cut, timestamp
 from subagent_server.verbs.access import USER, Caller
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.questions import reply
@@ -149,9 +149,12 @@ class Evaluation:
     """The runs that have been started and have not ended."""
     done: Mapping[TrialKey, TrialResult] = field(default_factory=dict)
     """The trials of an interrupted evaluation that are not tried again."""
+    began: str = ""
+    """When it began first, also of one that is resumed: its runs that are there are not paid again."""
     most_errors: int | None = None
     """After so many trials that were errors no other begins; None: however many there are."""
     _errors: int = 0
+    _earlier: dict[str | None, str] = field(default_factory=dict)
     _costs: dict[str, Decimal] = field(default_factory=dict)
     _least: set[str] = field(default_factory=set)
     """The runs of whose cost a part is not known."""
@@ -162,6 +165,7 @@ class Evaluation:
         If it is cancelled, the runs in `active` go on until `stop_active`.
         """
         waiting, changes = trials_of(self.file), Changes(self.service.store)
+        self._earlier = await asyncio.to_thread(self._runs_before)
 
         async def take() -> None:
             for trial in waiting:
@@ -197,7 +201,7 @@ class Evaluation:
         problems: list[str] = []
         seconds, is_error = None, False
         try:
-            meta = await self._run(self._order(trial), trial.case.answer, changes, runs)
+            meta = await self._run(trial, self._order(trial), trial.case.answer, changes, runs)
             began, ended = meta.started_at or meta.created_at, meta.ended_at or meta.created_at
             seconds = round(max(0.0, (ended - began).total_seconds()), 3)
             is_error = meta.error is not None and meta.error.code not in _OF_THE_AGENT
@@ -254,11 +258,32 @@ class Evaluation:
 
     # -- its runs
 
-    async def _run(self, order: StartOrder, answer: str | None, changes: Changes, runs: list[str]) -> RunMeta:
-        """Start a run and return it when it has ended, with none of its processes left."""
+    def _runs_before(self) -> dict[str | None, str]:
+        """Return the runs of an evaluation that was killed, by their calls: their ends count, or may come."""
+        store, found = self.service.store, dict[str | None, str]()
+        for meta in store.readable(store.newest_first()):
+            if timestamp(meta.created_at) < self.began:
+                break
+            with suppress(SubagentError):
+                now = open_run(self.service, meta.run_id, self.caller).meta
+                code = "" if now.error is None else now.error.code
+                if now.status is not Status.STOPPED and (not code or code in _OF_THE_AGENT):
+                    found.setdefault(store.read_request(meta.run_id).call_id, meta.run_id)
+        return found
+
+    async def _run(
+        self, trial: Trial, order: StartOrder, answer: str | None, changes: Changes, runs: list[str]
+    ) -> RunMeta:
+        """Start a run and return it when it has ended, with none of its processes left.
+
+        A run that an evaluation has started before it was killed is taken in its place.
+        """
+        called = json.dumps([str(self.path), self.began, trial.digest, *trial.key, len(runs)])
+        call_id = blake2b(called.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
         def begin() -> str:
-            run_id = start(self.service, order, self.caller).run_id
+            run_id = self._earlier.pop(call_id, None)
+            run_id = run_id or start(self.service, replace(order, call_id=call_id), self.caller).run_id
             self.active.add(run_id)  # here, because a cancelled wait does not cancel the thread
             runs.append(run_id)
             return run_id
@@ -303,9 +328,9 @@ class Evaluation:
         found: list[str | None] = []
         for each in trial.case.expect:
             if each.judge is not None:
-                found.append(await self._judged(trial.case, each.judge, text, changes, runs))
+                found.append(await self._judged(trial, each.judge, text, changes, runs))
             elif each.vote is not None:
-                found.append(await self._voted(trial.case, each.vote, text, changes, runs))
+                found.append(await self._voted(trial, each.vote, text, changes, runs))
             elif (scorer := each.scorer) is not None:
                 found.append(_miss(scorer, trial.case, each.tolerance, text))
             elif each.json_schema is not None:
@@ -356,20 +381,20 @@ class Evaluation:
             return f"the command {name} ended with {code}{f': {end}' if end else ''}"
 
     async def _judged(
-        self, case: EvalCase, judging: Judging, text: str, changes: Changes, runs: list[str]
+        self, trial: Trial, judging: Judging, text: str, changes: Changes, runs: list[str]
     ) -> str | None:
         script = self.scripts.get(judging.script) if judging.script is not None else None
         order = StartOrder(
             agent=judging.agent,
-            prompt=_question_to(judging, case, text),
-            label=cut(f"judge of {case.name}", MAX_LABEL_CHARACTERS),
+            prompt=_question_to(judging, trial.case, text),
+            label=cut(f"judge of {trial.case.name}", MAX_LABEL_CHARACTERS),
             client=CLIENT,
             script=script,
             overrides=self._overrides(judging.agent, None, is_scripted=script is not None),
         )
         if self._is_used_up:
             raise NotJudged(f"it was not judged, because {_USED_UP}")
-        meta = await self._run(order, None, changes, runs)
+        meta = await self._run(trial, order, None, changes, runs)
         result = self.service.store.read_result(meta.run_id)
         if meta.status is not Status.COMPLETED or result is None:
             why = f": {meta.error.message}" if meta.error is not None else ""
@@ -379,10 +404,10 @@ class Evaluation:
         return _objection(judging, result)
 
     async def _voted(
-        self, case: EvalCase, judges: list[Judging], text: str, changes: Changes, runs: list[str]
+        self, trial: Trial, judges: list[Judging], text: str, changes: Changes, runs: list[str]
     ) -> str | None:
         """Return why judges let a result fail: at least half of them are against it."""
-        objections = [await self._judged(case, judge, text, changes, runs) for judge in judges]
+        objections = [await self._judged(trial, judge, text, changes, runs) for judge in judges]
         against = [each for each in objections if each is not None]
         if 2 * len(against) < len(judges):
             return None
