@@ -37,7 +37,7 @@ from subagent_server.run.errors import RunRefused
 from subagent_server.run.processes import now
 from subagent_server.run.records import Usage
 from subagent_server.run.states import timestamp
-from subagent_server.toolbox.run_context import LONGEST_WAIT_SECONDS, Alone, Pace
+from subagent_server.toolbox.run_context import LONGEST_WAIT_SECONDS, Pace
 
 # -- a reply
 
@@ -463,11 +463,11 @@ class Model:
     """Calls the API. Network faults, 408, 429 and the faults of servers are retried; others end the run."""
 
     def __init__(
-        self, settings: ModelSettings, pace: Pace | None = None, on_sent: Callable[[], None] = lambda: None
+        self, settings: ModelSettings, pace: Pace, on_sent: Callable[[], None] = lambda: None
     ) -> None:
         """`on_sent` is called whenever a request has been sent, before its reply is waited for."""
         self.use(settings)
-        self._pace = pace or Alone()
+        self._pace = pace
         self._broken_off = ""
         self._streaming: ReplyBuilder | None = None
         self._client = anthropic.AsyncAnthropic(

@@ -132,18 +132,6 @@ class Pace(Protocol):
         """
 
 
-class Alone:
-    """The pace of a single run."""
-
-    def hold(self) -> float:
-        """Return 0: no other run is considered."""
-        return 0.0
-
-    def busy(self, seconds: float, *, asked: bool) -> float:
-        """Return `seconds`."""
-        return seconds
-
-
 # -- Permission for a tool call: a question to the parent or a person; no answer in time means no.
 
 

@@ -48,43 +48,30 @@ def exhausted(store: RunStore, budgets: list[Budget]) -> str | None:
     """Return a sentence naming the budget used up by its tree, or None if all budgets have money left."""
     for budget in budgets:
         with suppress(SubagentError):
-            why = _used_up(budget, tree_cost(store, budget.run_id))
+            why = used_up(budget, tree_cost(store, budget.run_id))
             if why is not None:
                 return why
     return None
 
 
-def check_budgets(store: RunStore, budgets: list[Budget]) -> None:
-    """Called before a model is called, with all budgets that bound the run.
+def refuse_spent(why: str | None) -> None:
+    """Called before a model is called, with what `exhausted` or `used_up` has returned.
 
     Raises:
         RunRefused: `budget`.
     """
-    if (why := exhausted(store, budgets)) is not None:
-        raise _budget_spent(why)
+    if why is not None:
+        raise RunRefused("budget", why, "Raise `budgetUsd` in its agent file, or give it a smaller task.")
 
 
-def check_cost(budget: Budget, cost: Decimal) -> None:
-    """Called with what the tree of a budget has cost, before a model is called.
-
-    Raises:
-        RunRefused: `budget`.
-    """
-    if (why := _used_up(budget, cost)) is not None:
-        raise _budget_spent(why)
-
-
-def _used_up(budget: Budget, cost: Decimal) -> str | None:
+def used_up(budget: Budget, cost: Decimal) -> str | None:
+    """Return the same sentence about a budget whose tree has cost so much."""
     if cost < budget.usd:
         return None
     return (
         f"Run {budget.run_id} and those below it have used {dollars(cost)} of its budget of "
         f"{dollars(budget.usd)}."
     )
-
-
-def _budget_spent(why: str) -> RunRefused:
-    return RunRefused("budget", why, "Raise `budgetUsd` in its agent file, or give it a smaller task.")
 
 
 def _budget_of(agent: dict[str, object]) -> Decimal | None:

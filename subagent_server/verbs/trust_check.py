@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from subagent_server import extensions
 from subagent_server.agents.discover import discover
@@ -223,10 +223,6 @@ class TrustFile(Record):
 _OPEN_TO_OTHERS = "its directory is another user's, or others may enter it, which `chmod 700` fixes"
 
 
-class _NotUsable(Exception):
-    """The file of trusted directories cannot be used, for this reason."""
-
-
 def real_path(directory: Path) -> Path:
     """Return the path that trust in a directory belongs to."""
     return Path(os.path.realpath(directory))
@@ -237,13 +233,14 @@ def read_trust_file(path: Path | None) -> TrustFile:
     if path is None:
         return TrustFile(trouble="Nothing is trusted, because HOME names no directory: set it.")
     try:
-        return _parsed(PrivateDirectory(path.parent, make=False).entry(path.name).read(MAX_BYTES))
+        data = json.loads(PrivateDirectory(path.parent, make=False).entry(path.name).read(MAX_BYTES))
+        return TrustFile.model_validate(data | {"trouble": None})
     except FileNotFoundError:
         return TrustFile()
     except OSError as error:
         reason = _reason(error)
-    except _NotUsable as error:
-        reason = str(error)
+    except (ValueError, TypeError, RecursionError):
+        reason = "its content has another form than this version writes"
     return TrustFile(trouble=f"{shown(path)} cannot be used ({reason}): fix or remove it, then trust again.")
 
 
@@ -304,13 +301,6 @@ def _reason(error: OSError) -> str:
     if error.errno == errno.ELOOP:
         return "it is a link"
     return why(error) if error.errno else _OPEN_TO_OTHERS
-
-
-def _parsed(data: bytes) -> TrustFile:
-    try:
-        return TrustFile.model_validate(json.loads(data) | {"trouble": None})
-    except (ValueError, TypeError, RecursionError, ValidationError) as error:
-        raise _NotUsable("its content has another form than this version writes") from error
 
 
 # -- The check: decides whether an agent, and the MCP servers that it names, may be used.

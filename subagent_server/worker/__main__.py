@@ -32,10 +32,11 @@ from subagent_server.run.errors import LaunchFailed, RunRefused, StorageFailed, 
 from subagent_server.run.files import Directory, Entry, NotPlain, held_open
 from subagent_server.run.records import Failure
 from subagent_server.run.stderr import MaskedText, log
+from subagent_server.run.store import RunStore
 from subagent_server.verbs.inputs import enter
-from subagent_server.verbs.reconcile import EXIT_STORAGE
+from subagent_server.verbs.reconcile import EXIT_STORAGE, observe
 from subagent_server.verbs.run_worktree import prepare_worktree
-from subagent_server.worker.run_end import end_unbegun, exit_worker, observe_directory, reconcile_directory
+from subagent_server.worker.run_end import end_unbegun, exit_worker, reconcile
 from subagent_server.worker.runners import RUNNERS
 from subagent_server.worker.worker_run import WorkerRun
 
@@ -64,11 +65,13 @@ def main(arguments: list[str]) -> None:
 
 
 def _main(arguments: list[str]) -> None:
-    if arguments[0] == "--reconcile":
-        reconcile_directory(Path(arguments[1]), json.loads(arguments[2]))
-        return
-    if arguments[0] == "--observe":
-        observe_directory(Path(arguments[1]))
+    if arguments[0] in ("--reconcile", "--observe"):
+        directory = Path(arguments[1])
+        store = RunStore(directory.parent)
+        if arguments[0] == "--observe":
+            observe(store, directory.name)
+        else:
+            reconcile(store, directory.name, json.loads(arguments[2]))
         return
     memory, *slots = [int(number) for number in arguments[1].split(",")]
     for descriptor in (memory, *slots):

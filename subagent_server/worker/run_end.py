@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 from typing import Any, NoReturn
 
 from subagent_server.loop.runner import Outcome
@@ -14,12 +13,7 @@ from subagent_server.run.stderr import failpoint, flush, log
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import RunEvent
 from subagent_server.verbs.export_run import export_end
-from subagent_server.verbs.reconcile import (
-    observe,
-    reconcile_after_worker,
-    record_tree_usage,
-    stop_children,
-)
+from subagent_server.verbs.reconcile import reconcile_after_worker, record_tree_usage, stop_children
 from subagent_server.worker.worker_run import WorkerRun
 
 
@@ -54,7 +48,7 @@ def end_unbegun(run: WorkerRun, failure: Failure | None = None) -> None:
     """End a run whose worker cannot begin, or need not; its journal says so too."""
     if failure is not None:
         run.apply(transitions.RunFailed(failure=failure))
-    _reconcile(run.store, run.run_id)
+    reconcile(run.store, run.run_id)
 
 
 def exit_worker() -> NoReturn:
@@ -64,20 +58,11 @@ def exit_worker() -> NoReturn:
     os._exit(0)
 
 
-def reconcile_directory(directory: Path, ended: dict[str, Any]) -> None:
-    """Write how the run in `directory` ended, whose worker is gone; `ended` is what its shim saw."""
-    _reconcile(RunStore(directory.parent), directory.name, ended)
-
-
-def _reconcile(store: RunStore, run_id: str, ended: dict[str, Any] | None = None) -> None:
+def reconcile(store: RunStore, run_id: str, ended: dict[str, Any] | None = None) -> None:
+    """Write how a run ended whose worker is gone, or need not work; `ended` is what its shim saw."""
     meta = reconcile_after_worker(store, run_id, ended)
     if not_exported := export_end(store, meta, os.environ):
         log(not_exported)
-
-
-def observe_directory(directory: Path) -> None:
-    """Read the run in `directory` as every reader does, which ends a run without a live shim."""
-    observe(RunStore(directory.parent), directory.name)
 
 
 def _written(run: WorkerRun, result: RunResult, outcome: Outcome, usage: Usage | None) -> RunMeta:

@@ -38,7 +38,7 @@ from subagent_server.toolbox.run_context import Reply, RunOver
 from subagent_server.verbs.inputs import masker_of
 from subagent_server.verbs.questions import ask
 from subagent_server.verbs.reconcile import subtree, tree_usage
-from subagent_server.verbs.tree_limits import Budget, budgets_of, check_budgets, check_cost
+from subagent_server.verbs.tree_limits import Budget, budgets_of, exhausted, refuse_spent, used_up
 
 _BUDGET_POLL_SECONDS = 0.5
 """How long a model call waits before it looks again whether a budget has room for it."""
@@ -485,9 +485,9 @@ class ModelCalls:
         except LockTimeout:
             return False
         except StorageFailed:  # a disk that refuses locks is no reason to end a run whose money is not spent
-            check_budgets(self._store, self._budgets)
+            refuse_spent(exhausted(self._store, self._budgets))
             for budget in self._budgets:
-                check_cost(budget, spent.cost_usd or Decimal(0))
+                refuse_spent(used_up(budget, spent.cost_usd or Decimal(0)))
             return True
 
     def check(self, spent: Usage) -> None:
@@ -516,7 +516,7 @@ class ModelCalls:
             return False  # its figures of live runs are old by now; its end ends this run too
         calling, used = self._now(first)
         cost = used.cost_usd or Decimal(0)
-        check_cost(budget, cost)
+        refuse_spent(used_up(budget, cost))
         if calling == 0:
             return True
         turns = used.turns or 0

@@ -19,6 +19,7 @@ from subagent_server.toolbox.basic import FinalAnswer
 from subagent_server.toolbox.outputs import KeptOutputs
 from subagent_server.toolbox.run_context import Pace, Reply, RunOver
 from subagent_server.toolbox.tool import Tool, ToolResult
+from tests.helpers.pace import Alone
 from tests.helpers.turns import Turn
 
 BOUND = 30.0
@@ -137,7 +138,7 @@ class Played:
         budget_usd: Decimal | None = None,
         web: WebTools | None = None,
     ) -> None:
-        self.pace = pace
+        self.pace = pace or Alone()
         self.web = web or WebTools()
         self.run = ScriptedRun()
         self.run.budget_usd = budget_usd

@@ -3,6 +3,7 @@
 import asyncio
 
 from subagent_server.loop.model import Model, ModelSettings, Retry
+from tests.helpers.pace import Alone
 from tests.helpers.turns import says
 from tests.loop.scripted_run import BOUND, Played
 
@@ -22,7 +23,7 @@ def test_a_request_is_sent_once_the_api_has_it_and_before_it_answers() -> None:
         async with await asyncio.start_server(read_and_say_nothing, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             settings = ModelSettings("claude-test", "key", f"http://127.0.0.1:{port}")
-            model = Model(settings, on_sent=sent.set)
+            model = Model(settings, Alone(), sent.set)
             message = {"role": "user", "content": "x" * 1_000_000}
             call = asyncio.create_task(model.reply([], [message], [], _no_retry))
             async with asyncio.timeout(BOUND):

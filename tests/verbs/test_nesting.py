@@ -20,7 +20,7 @@ from subagent_server.verbs.access import Caller, NotAllowed
 from subagent_server.verbs.reconcile import record_tree_usage, tree_cost
 from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.start import StartOrder, start
-from subagent_server.verbs.tree_limits import budgets_of, check_budgets, exhausted
+from subagent_server.verbs.tree_limits import budgets_of, exhausted, refuse_spent
 from subagent_server.worker.worker_run import ModelCalls
 
 
@@ -181,7 +181,7 @@ def test_a_run_is_bound_by_the_budgets_above_it_over_their_whole_trees(service: 
         f"Run {root} and those below it have used $2 of its budget of $2."
     )
     with pytest.raises(RunRefused) as refused:
-        check_budgets(service.store, budgets)
+        refuse_spent(exhausted(service.store, budgets))
     assert refused.value.failure_code == "budget"
     with pytest.raises(NotAllowed, match="No other agent is started for it"):
         begun(service, second)

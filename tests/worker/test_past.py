@@ -22,6 +22,7 @@ from subagent_server.run.records import Failure, LaunchInfo
 from subagent_server.run.store import RunStore
 from subagent_server.worker.previous_run import read_previous_runs
 from tests.helpers.api_checks import check_messages
+from tests.helpers.pace import Alone
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
 from tests.helpers.scale import times
 from tests.helpers.turns import calls, says, use
@@ -89,7 +90,7 @@ class Recorded:
 
     async def _work(self, base_url: str) -> None:
         tools = [ScriptedTool("work", echo), ScriptedTool("ordered", echo, sequential=True)]
-        model = Model(ModelSettings(model=MODEL, api_key="key", base_url=base_url))
+        model = Model(ModelSettings(model=MODEL, api_key="key", base_url=base_url), Alone())
         loop = Loop(self.writer, model, [{"type": "text", "text": "Work."}], tools, 10)
         first = {"role": "user", "content": [{"type": "text", "text": "Look at it."}]}
         self.writer.remember(first)

@@ -27,7 +27,6 @@ from subagent_server.extensions.code_mode.execution import (
     Reply,
     version_of,
 )
-from subagent_server.extensions.code_mode.python_text import shortened
 from subagent_server.extensions.code_mode.stubs import Catalogue, ToolFunction
 from subagent_server.run.agent_definition import (
     CALLS_FILE,
@@ -39,6 +38,7 @@ from subagent_server.run.agent_definition import (
 )
 from subagent_server.run.errors import BadArgument, RunRefused
 from subagent_server.run.files import Directory
+from subagent_server.run.states import cut
 from subagent_server.sandbox.file_watch import watching
 from subagent_server.sandbox.readable import BoxRefused, box_environment, end_of_run
 from subagent_server.toolbox.basic import AskParent
@@ -346,10 +346,10 @@ class ProgramCalls:
         shown = ", ".join(
             f"{name}={_as_json(value)}" for name, value in arguments.items() if value is not None
         )
-        call = _Call(len(self._made) + 1, function, shortened(shown, _SHOWN))
+        call = _Call(len(self._made) + 1, function, cut(shown, _SHOWN))
         self._made.append(call)
         written = _as_json(arguments)
-        kept = arguments if len(written) <= _KEPT else shortened(written, _KEPT)
+        kept = arguments if len(written) <= _KEPT else cut(written, _KEPT)
         self._keep("program_call", call, {}, {"function": function, "arguments": kept})
         return call
 
@@ -362,7 +362,7 @@ class ProgramCalls:
 def _preview(reply: Reply, characters: int) -> str:
     """Return the beginning of an answer, for people and for lists."""
     value = next((reply[key] for key in ("error", "text", "value") if key in reply), None)
-    return shortened(value if isinstance(value, str) else _as_json(value), characters)
+    return cut(value if isinstance(value, str) else _as_json(value), characters)
 
 
 def _as_json(value: Any) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from subagent_server.run.agent_definition import CODE_TOOL_NAME, AgentDefinition
 from subagent_server.run.errors import visible
+from subagent_server.run.states import cut
 
 PROGRAM_NAMES = frozenset({"Text", "ToolError", "ask_parent", "gather", "help", "run", "search_tools"})
 """The names that every program has, besides those of its tools."""
@@ -87,9 +88,7 @@ _FACTS = (
 
 def as_comment(words: Iterable[str]) -> str:
     """Return the words as a comment at the end of a line, or nothing if there are none."""
-    text = "; ".join(
-        filter(None, (" ".join(shortened(each, MAX_COMMENT_CHARACTERS).split()) for each in words))
-    )
+    text = "; ".join(filter(None, (" ".join(cut(each, MAX_COMMENT_CHARACTERS).split()) for each in words)))
     if re.match(r"type\s*:", text):  # type checkers would read it as code
         text = f"({text})"
     return f"  # {visible(text)}" if text else ""
@@ -97,7 +96,7 @@ def as_comment(words: Iterable[str]) -> str:
 
 def as_docstring(text: str) -> str:
     """Return the body of a function: a docstring that says `text`."""
-    lines = [line.rstrip() for line in shortened(text, MAX_DOCSTRING_CHARACTERS).strip().splitlines()]
+    lines = [line.rstrip() for line in cut(text, MAX_DOCSTRING_CHARACTERS).strip().splitlines()]
     if not any(lines):
         return "    ...\n"
     plain = indent("\n".join(lines), "    ").lstrip().replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
@@ -127,9 +126,4 @@ def default_of(schema: Mapping[str, Any]) -> list[str]:
 
 def _json(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
-    return shortened(text, _MAX_DEFAULT_CHARACTERS)
-
-
-def shortened(text: str, most: int) -> str:
-    """Return the text in at most `most` characters."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return cut(text, _MAX_DEFAULT_CHARACTERS)

@@ -14,12 +14,12 @@ from subagent_server.extensions.code_mode.python_text import (
     as_comment,
     as_docstring,
     python_name,
-    shortened,
     type_name,
 )
 from subagent_server.extensions.code_mode.python_types import PythonType, TypeWriter
 from subagent_server.run.agent_definition import CODE_TOOL_NAME
 from subagent_server.run.errors import MAX_COMPARED, RunRefused, shorten
+from subagent_server.run.states import cut
 from subagent_server.toolbox.mcp.input_schemas import (
     InputSchema,
     input_schema,
@@ -205,7 +205,7 @@ class ToolFunction:
     def summary(self) -> str:
         """The beginning of its description."""
         first = self.tool.description.strip().partition("\n")[0]
-        return shortened(first, _SUMMARY_CHARACTERS)
+        return cut(first, _SUMMARY_CHARACTERS)
 
 
 @dataclass(frozen=True)

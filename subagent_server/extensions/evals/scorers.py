@@ -7,6 +7,8 @@ of these names.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
+from math import sqrt
+from statistics import stdev
 
 _AROUND = " \t\r\n.,;:!?*_`\"'()[]"
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,3})?", re.ASCII)
@@ -85,8 +87,4 @@ def pass_at(trials: int, passed: int, most: int) -> float:
 
 def standard_error(values: Sequence[float]) -> float | None:
     """Return the standard error of a mean; None of less than two values."""
-    count = len(values)
-    if count < 2:
-        return None
-    mean = sum(values) / count
-    return float((sum((value - mean) ** 2 for value in values) / (count - 1) / count) ** 0.5)
+    return stdev(values) / sqrt(len(values)) if len(values) > 1 else None

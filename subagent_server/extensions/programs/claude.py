@@ -369,6 +369,7 @@ def judged_end(
     text = text_of(event.get("result")) or events.text
     if (failure := _failure(event, text, agent)) is not None:
         return Outcome(events.text or text, failure=failure)
+    events.text = text
     denied = {
         text_of(denial.get("tool_name"))[:200]
         for denial in items_of(event.get("permission_denials"))
@@ -381,17 +382,15 @@ def judged_end(
         hint = (
             "Allow it by `tools`, forbid it by `disallowedTools`, or word the task so that it is not needed."
         )
-        return Outcome(text, failure=Failure(code="agent_error", message=message, hint=hint))
+        return events.failed(message, hint=hint)
     if agent.output_schema is not None:
         output = event.get("structured_output")
         if output is None:
             code, message, hint = _LIMITS["error_max_structured_output_retries"]
-            return Outcome(text, failure=Failure(code=code, message=message, hint=hint))
+            return events.failed(message, code, hint)
         return Outcome(text, output=output, has_output=True)
     if not text.strip():
-        hint = "Look at run.log."
-        failure = Failure(code="agent_error", message="It ended without an answer.", hint=hint)
-        return Outcome("", failure=failure)
+        return events.failed("It ended without an answer.", hint="Look at run.log.")
     if not text_of(event.get("result")):
         events.note(EMPTY_REPLY)
     return Outcome(text)
