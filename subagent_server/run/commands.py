@@ -9,6 +9,7 @@ import gc
 import json
 import math
 import os
+import re
 import resource
 import signal
 import warnings
@@ -53,7 +54,7 @@ async def killable(work: Callable[[], Any], seconds: float) -> Any:
         with held_open(into):
             pid = _forked(work, into, seconds)
         with _collected(pid), held_open(os.pidfd_open(pid)) as pidfd:
-            await _readable(pidfd, seconds)
+            await readable(pidfd, seconds)
         try:
             return json.loads(os.read(out, MOST_BYTES))
         except ValueError as error:
@@ -124,14 +125,19 @@ def _collected(pid: int) -> Iterator[None]:
             os.waitpid(pid, 0)
 
 
-async def _readable(descriptor: int, seconds: float) -> None:
-    """Wait until a descriptor can be read. Raises TimeoutError."""
+async def readable(descriptor: int, seconds: float | None = None) -> None:
+    """Wait until a descriptor can be read, as a pidfd when its process has ended.
+
+    Raises:
+        TimeoutError: it cannot within `seconds`.
+        PermissionError: it is that of a file, which can always be read.
+    """
     loop = asyncio.get_running_loop()
-    readable = asyncio.Event()
-    loop.add_reader(descriptor, readable.set)
+    is_readable = asyncio.Event()
+    loop.add_reader(descriptor, is_readable.set)
     try:
         async with asyncio.timeout(seconds):
-            await readable.wait()
+            await is_readable.wait()
     finally:
         loop.remove_reader(descriptor)
 
@@ -179,6 +185,26 @@ async def misfit(schema: Any, value: Any, seconds: float = CHECK_SECONDS) -> str
     except (WorkDied, OSError) as error:
         return f"could not be held against its schema ({error}): it needs less in it"
     return None if problem is None else f"does not fit its schema: {problem}"
+
+
+PATTERN_SECONDS = 5.0
+"""How long a search may take: a pattern can take for ever over a few characters."""
+
+
+async def searched(pattern: str, text: str) -> bool | str:
+    """Return whether a pattern is found in a text, in which `^` and `$` match at lines. In the main thread.
+
+    A text says why it could not be searched, as the end of a sentence about it.
+    """
+    try:
+        found: bool = await killable(
+            lambda: re.search(pattern, text, re.MULTILINE) is not None, PATTERN_SECONDS
+        )
+    except TimeoutError:
+        return f"was not searched within {PATTERN_SECONDS:g} s: simplify it"
+    except (WorkDied, OSError) as error:
+        return f"could not be searched ({error})"
+    return found
 
 
 def _problem(judge: "Validator", value: Any) -> str | None:

@@ -53,10 +53,18 @@ def commit(temporary: Entry, file: Entry) -> None:
 def read_object(file: Entry, limit: int) -> dict[str, Any]:
     """Return the object of a JSON file; empty if the file cannot be read, or holds anything else."""
     try:
-        data = json.loads(file.read(limit))
-    except (OSError, ValueError, RecursionError):
+        return as_object(file.read(limit)) or {}
+    except OSError:
         return {}
-    return data if isinstance(data, dict) else {}
+
+
+def as_object(text: str | bytes) -> dict[str, Any] | None:
+    """Return the object that a text is as JSON; None if it is anything else, or nested too deep."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def write_durably(file: Entry, data: bytes) -> None:
@@ -313,11 +321,8 @@ def parse(line: str | bytes) -> dict[str, Any] | None:
 
     The line is torn, nested deeper than any record, or has a `type` that no record has.
     """
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("type", ""), str) else None
+    record = as_object(line)
+    return record if record is not None and isinstance(record.get("type", ""), str) else None
 
 
 def _lines(opened: BinaryIO) -> Iterator[bytes]:

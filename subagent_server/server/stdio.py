@@ -24,6 +24,7 @@ from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import SessionMessage
 
+from subagent_server.run.commands import readable
 from subagent_server.server.batches import BATCH_VERSION, batch_fault, batch_of
 from subagent_server.server.connection import (
     LEFT,
@@ -275,16 +276,8 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
             yield b"".join(parts), size
 
     async def _read(self) -> bytes:
-        loop = asyncio.get_running_loop()
-        readable = asyncio.Event()
-        try:
-            loop.add_reader(self._descriptor, readable.set)
-        except PermissionError:  # a file: it is always readable, and cannot be waited for
-            return os.read(self._descriptor, CHUNK_BYTES)
-        try:
-            await readable.wait()
-        finally:
-            loop.remove_reader(self._descriptor)
+        with suppress(PermissionError):  # a file: it is always readable, and cannot be waited for
+            await readable(self._descriptor)
         return os.read(self._descriptor, CHUNK_BYTES)
 
     async def _has_room(self) -> bool:

@@ -192,6 +192,24 @@ class ProcessOrder:
     longest_line: int = LONGEST_LINE
 
 
+async def pipe_reader(
+    pipe: IO[bytes] | None, longest_line: int = _CHUNK
+) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
+    """Return what reads a pipe beside the event loop, and what closes it."""
+    reader = asyncio.StreamReader(limit=longest_line)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    return reader, transport
+
+
+async def pipe_writer(pipe: IO[bytes] | None) -> asyncio.StreamWriter:
+    """Return what writes into a pipe beside the event loop."""
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipe)
+    return asyncio.StreamWriter(transport, protocol, None, loop)
+
+
 class AgentProcess:
     """A started program. `lines` may be iterated once."""
 
@@ -252,22 +270,15 @@ class AgentProcess:
         return started
 
     async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
         self.output = await self._reader(self._process.stdout)
         errors = await self._reader(self._process.stderr)
         self._listening = asyncio.create_task(self._listen(errors))
-        transport, protocol = await loop.connect_write_pipe(
-            asyncio.streams.FlowControlMixin, self._process.stdin
-        )
-        self._transports.append(transport)
-        self._writer = asyncio.StreamWriter(transport, protocol, None, loop)
-        loop.add_reader(self._pidfd, self._has_exited)
+        self._writer = await pipe_writer(self._process.stdin)
+        self._transports.append(self._writer.transport)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._has_exited)
 
     async def _reader(self, pipe: IO[bytes] | None) -> asyncio.StreamReader:
-        reader = asyncio.StreamReader(limit=self._order.longest_line)
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), pipe
-        )
+        reader, transport = await pipe_reader(pipe, self._order.longest_line)
         self._transports.append(transport)
         return reader
 

@@ -3,7 +3,6 @@
 Tested in `tests/verbs/test_continued.py` and `tests/end_to_end/test_continuing.py`.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from pydantic import ValidationError
 
 from subagent_server.agents.variables import MissingVariable, expand_definition
 from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.durable import as_object
 from subagent_server.run.errors import (
     BadArgument,
     CallerError,
@@ -192,11 +192,7 @@ def _arguments_again(agent: AgentDefinition, request: RunRequest, prompt: str) -
 
 def arguments_of(request: RunRequest) -> dict[str, object]:
     """Return the arguments of the run of a flow. Raises BadArgument."""
-    try:
-        found = json.loads(request.prompt)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+    if (found := as_object(request.prompt)) is None:
         raise BadArgument(f"The arguments of run {request.run_id} cannot be read: start a new run.")
     return found
 

@@ -3,7 +3,6 @@
 Tested in `tests/page/test_stream.py`.
 """
 
-import json
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -282,8 +281,5 @@ def _calls(directory: Directory) -> list[dict[str, Any]]:
 
 
 def _outcome(directory: Directory) -> int | None:
-    with suppress(ValueError, RecursionError):
-        end = json.loads(_text(directory, END_FILE) or "null")
-        outcome = end.get("outcome") if isinstance(end, dict) else None
-        return outcome if isinstance(outcome, int) else None
-    return None
+    outcome = (durable.as_object(_text(directory, END_FILE)) or {}).get("outcome")
+    return outcome if isinstance(outcome, int) else None

@@ -6,7 +6,6 @@ Tested in `tests/verbs/test_start.py` and `tests/end_to_end/`.
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +16,7 @@ from subagent_server.process import cleanup
 from subagent_server.process.launcher import LaunchPackage, Reservation
 from subagent_server.run import processes
 from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.durable import as_object
 from subagent_server.run.errors import BadArgument, SubagentError, shorten
 from subagent_server.run.processes import now
 from subagent_server.run.records import (
@@ -143,9 +143,8 @@ def with_arguments(agent: AgentDefinition, order: StartOrder) -> StartOrder:
 
 
 def _as_object(text: str) -> dict[str, Any]:
-    with suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(text), dict):
-            return found
+    if (found := as_object(text)) is not None:
+        return found
     raise BadArgument(
         "A flow takes arguments in the place of a prompt: give them by name, or as a JSON object."
     )

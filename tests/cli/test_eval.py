@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from subagent_server.extensions.evals import trials
+from subagent_server.run import commands
 from subagent_server.run.errors import UnknownRun
 from subagent_server.run.states import Status
 from tests.cli.command import Cli, Model, stored
@@ -50,7 +50,7 @@ def at_work(cli: Cli) -> int:
 
 
 def test_each_kind_of_expectation_passes_and_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "PATTERN_SECONDS", 0.5)  # 5 in earnest
+    monkeypatch.setattr(commands, "PATTERN_SECONDS", 0.5)  # 5 in earnest
     cli.agent("worker")
     schema = {"type": "object", "required": ["cause"]}
     found = cli.json(

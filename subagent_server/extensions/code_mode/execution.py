@@ -29,7 +29,9 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from pydantic_core import from_json
 
 from subagent_server.run import processes
+from subagent_server.run.commands import readable
 from subagent_server.run.errors import RunRefused, shorten
+from subagent_server.run.files import held_open
 from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.box_limits import bounding_processes, limits_as_resources
 from subagent_server.sandbox.verify import check_box, refusal_of
@@ -393,15 +395,8 @@ class ProgramProcess:
 
     async def exited(self) -> None:
         """Return when the process has ended."""
-        loop = asyncio.get_running_loop()
-        over = asyncio.Event()
-        descriptor = os.pidfd_open(self._process.pid)
-        loop.add_reader(descriptor, over.set)
-        try:
-            await over.wait()
-        finally:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
+        with held_open(os.pidfd_open(self._process.pid)) as pidfd:
+            await readable(pidfd)
 
     def interrupt(self) -> None:
         """Send SIGINT, as Ctrl-C does, to the program and to all that it has started."""

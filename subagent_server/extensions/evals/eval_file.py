@@ -34,6 +34,7 @@ from subagent_server.agents.yaml_reader import (
 )
 from subagent_server.extensions.evals.scorers import SCORERS, numbers_of
 from subagent_server.run.agent_definition import JsonSchema
+from subagent_server.run.durable import as_object
 from subagent_server.run.errors import CallerError, shorten
 from subagent_server.run.records import Record
 from subagent_server.run.schemas import DIALECT
@@ -341,11 +342,7 @@ def _rows_of(source: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(text.split("\n"), 1):  # a text may hold other ends of lines
         if not line.strip():
             continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
+        if (row := as_object(line)) is None:
             raise BadEvalFile(source, "it is no JSON object; a dataset is CSV or JSON lines", number)
         yield row
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from subagent_server.agents.yaml_reader import Unreadable, read_text
 from subagent_server.extensions.evals.eval_file import BadEvalFile
 from subagent_server.extensions.evals.trials import Trial, TrialKey, TrialResult
+from subagent_server.run.durable import as_object
 from subagent_server.run.errors import storing
 
 SUFFIX = ".jsonl"
@@ -84,14 +85,9 @@ def read_log(path: Path) -> tuple[list[TrialResult], str | None]:
         text = read_text(path)
     except Unreadable as error:
         raise BadEvalFile(path, error.reason, error.line) from error
-    rows: list[Any] = []
-    with suppress(ValueError, RecursionError):
-        rows = [json.loads(text)]
-    if not rows:
-        for line in text.splitlines():
-            with suppress(ValueError, RecursionError):
-                rows.append(json.loads(line))
-    first = rows[0] if rows and isinstance(rows[0], dict) else {}
+    whole = as_object(text)
+    rows = [whole] if whole is not None else list(filter(None, map(as_object, text.splitlines())))
+    first = rows[0] if rows else {}
     if "planned" not in first and "runs" not in first:
         raise BadEvalFile(path, "it is no log of an evaluation, and no output of `subagent eval --json`")
     trials = []

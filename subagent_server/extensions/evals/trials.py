@@ -11,7 +11,6 @@ import asyncio
 import json
 import math
 import os
-import re
 import secrets
 import signal
 import tempfile
@@ -27,7 +26,7 @@ from pydantic import Field
 
 from subagent_server.extensions.evals.eval_file import EvalCase, EvalFile, Judging
 from subagent_server.extensions.evals.scorers import passes
-from subagent_server.run.commands import WorkDied, killable, misfit
+from subagent_server.run.commands import misfit, searched
 from subagent_server.run.errors import CallerError, SubagentError, shorten
 from subagent_server.run.records import Money, Record, RunMeta, RunResult
 from subagent_server.run.secrets import secret_values
@@ -41,7 +40,6 @@ from subagent_server.verbs.service import PlayedScript, Service
 from subagent_server.verbs.start import StartOrder, start
 from subagent_server.verbs.wait_for_runs import Changes, Wait, wait_until
 
-PATTERN_SECONDS = 5.0
 _SHOWN_OUTPUT = 300
 """Characters of the end of what a failed command printed."""
 _MOST_OF_RESULT = MAX_PROMPT_CHARACTERS // 2
@@ -436,13 +434,9 @@ async def _misfit(schema: Any, result: RunResult) -> str | None:
 
 
 async def _not_found(pattern: str, text: str) -> str | None:
-    name = shorten(pattern)
-    try:
-        found = await killable(lambda: re.search(pattern, text, re.MULTILINE) is not None, PATTERN_SECONDS)
-    except TimeoutError:
-        return f"the pattern {name} was not searched within {PATTERN_SECONDS:g} s: simplify it"
-    except (WorkDied, OSError) as error:
-        return f"the pattern {name} could not be searched ({error})"
+    name, found = shorten(pattern), await searched(pattern, text)
+    if isinstance(found, str):
+        return f"the pattern {name} {found}"
     return None if found else f"the pattern {name} is not in the result"
 
 

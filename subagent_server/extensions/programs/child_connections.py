@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING
 
 from subagent_server.extensions.programs import relay
 from subagent_server.extensions.programs.program import ChildServer
+from subagent_server.run.commands import readable
 from subagent_server.run.stderr import log
+from subagent_server.toolbox.agent_process import pipe_reader, pipe_writer
 from subagent_server.verbs.access import run_as_caller
 from subagent_server.verbs.service import Service
 from subagent_server.worker.worker_run import WorkerRun
@@ -135,8 +137,8 @@ class ChildConnections:
     async def _answer(self, number: int, incoming: int) -> None:
         """Answer one relay until it ends, then let another one take its connection."""
         up, down = self._pipes[1 + 2 * number : 3 + 2 * number]
-        reader, from_relay = await _reading(incoming)
-        writer = await _writing(down.opened(os.O_WRONLY))
+        reader, from_relay = await pipe_reader(os.fdopen(incoming, "rb", buffering=0))
+        writer = await pipe_writer(os.fdopen(down.opened(os.O_WRONLY), "wb", buffering=0))
         ours, theirs = socket.socketpair()
         inside, outside = await asyncio.open_connection(sock=ours)
         upward = asyncio.create_task(_carry(reader, outside, ends=True))
@@ -202,36 +204,14 @@ class ChildConnections:
             self._shared.runs.close()
 
 
-async def _reading(descriptor: int) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)
-    )
-    return reader, transport
-
-
-async def _writing(descriptor: int) -> asyncio.StreamWriter:
-    loop = asyncio.get_running_loop()
-    transport, protocol = await loop.connect_write_pipe(
-        asyncio.streams.FlowControlMixin, os.fdopen(descriptor, "wb", buffering=0)
-    )
-    return asyncio.StreamWriter(transport, protocol, None, loop)
-
-
 async def _cut(incoming: int, down: _Pipe, outside: asyncio.StreamWriter) -> None:
     """Cut a connection whose relay has closed its end, and whose answers nobody reads.
 
     The end of file would come behind all that the relay has sent, which is not read before the answers are.
     """
-    loop = asyncio.get_running_loop()
-    gone = asyncio.Event()
     with select.epoll() as closed:
         closed.register(incoming, 0)  # it reports that the other end is closed, and no data
-        loop.add_reader(closed.fileno(), gone.set)
-        try:
-            await gone.wait()
-        finally:
-            loop.remove_reader(closed.fileno())
+        await readable(closed.fileno())
     unread = 0.0
     while unread < _UNREAD_SECONDS:
         await asyncio.sleep(_POLL_SECONDS)

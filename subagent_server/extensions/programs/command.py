@@ -13,9 +13,8 @@ from dataclasses import replace
 
 from subagent_server.extensions.programs.program import Launch, ProgramEvents, ProgramTask, from_program
 from subagent_server.loop.runner import Outcome
-from subagent_server.run.commands import WorkDied, killable
+from subagent_server.run.commands import searched
 from subagent_server.run.errors import shorten, visible
-from subagent_server.run.records import Failure
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.run_context import Permissions
 
@@ -23,7 +22,6 @@ RESULT_BYTES = 16 << 20
 """Of a result file; a longer one is refused."""
 MOST_KEPT = 400_000
 """Characters of the output that are kept as the result: its end."""
-PATTERN_SECONDS = 5.0
 _SHOWN_AT_ONCE = 16_000
 _TELL_SECONDS = 1.0
 _PLACEHOLDER = re.compile(r"\{(prompt|systemPrompt|model|effort|mcpConfig|resultFile)\}")
@@ -83,20 +81,15 @@ class CommandDialect:
             hint = "Look at run.log, which has its output and its errors."
             if self._task.boxed:
                 hint += " What it needs from elsewhere has to be in `sandboxRead`."
-            return Outcome(
-                text, failure=Failure(code="agent_error", message=f"The program {how}.", hint=hint)
-            )
+            return self._events.failed(f"The program {how}.", hint=hint)
         if fails.output is not None and (why := await _found(fails.output, text)) is not None:
             hint = "failIf.output in the agent file says that this is a failure."
-            return Outcome(text, failure=Failure(code="agent_error", message=why, hint=hint))
+            return self._events.failed(why, hint=hint)
         outcome = self._with_result_file(Outcome(text))
         if outcome.failure is None and not (text.strip() or outcome.has_output):
-            failure = Failure(
-                code="agent_error",
-                message="The program exited without output, and without a result file.",
-                hint=f"Let it print its result, or write it to the file that {_RESULT_VARIABLE} names.",
-            )
-            return Outcome("", failure=failure)
+            hint = f"Let it print its result, or write it to the file that {_RESULT_VARIABLE} names."
+            why = "The program exited without output, and without a result file."
+            return self._events.failed(why, hint=hint)
         if not outcome.has_output and outcome.text is text:
             # its beginning may be a banner: the last line of an output is nearer to a result
             lines = [line for line in text.splitlines() if line.strip(" `")]  # not the end of a fence
@@ -109,7 +102,7 @@ class CommandDialect:
         except FileNotFoundError:
             return outcome
         except OSError as error:
-            return _bad_result(outcome, f"cannot be read ({error.strerror or error})")
+            return self._bad_result(f"cannot be read ({error.strerror or error})")
         try:
             output = from_program(content)
             summary = output.get("summary") if isinstance(output, dict) else output
@@ -118,11 +111,16 @@ class CommandDialect:
             return Outcome(outcome.text, output=output, has_output=True, summary=summary[:300])
         except (ValueError, RecursionError):
             if self._task.agent.output_schema is not None:
-                return _bad_result(outcome, "is not JSON")
+                return self._bad_result("is not JSON")
         text = content.decode("utf-8", "replace").strip("\n")
         if len(text) > MOST_KEPT:
-            return _bad_result(outcome, f"is text of more than {MOST_KEPT:,} characters")
+            return self._bad_result(f"is text of more than {MOST_KEPT:,} characters")
         return Outcome(text) if text.strip() else outcome
+
+    def _bad_result(self, why: str) -> Outcome:
+        message = f"The result file of the program {why}."
+        hint = f"Let it write JSON of at most {RESULT_BYTES >> 20} MiB into {_RESULT_VARIABLE}, or no file."
+        return self._events.failed(message, "invalid_output", hint)
 
 
 class _Output:
@@ -178,23 +176,12 @@ class _Output:
 
 async def _found(pattern: str, text: str) -> str | None:
     """Return a sentence if a pattern is in the output, or cannot be looked for; None if it is not there."""
-    name = shorten(pattern)
-    try:
-        if await killable(lambda: re.search(pattern, text, re.MULTILINE) is not None, PATTERN_SECONDS):
-            return f"The output of the program has {name}."
-    except TimeoutError:
-        return f"The pattern {name} was not searched within {PATTERN_SECONDS:g} s: simplify it."
-    except (WorkDied, OSError) as error:
-        return f"The pattern {name} could not be searched ({error})."
-    return None
+    name, found = shorten(pattern), await searched(pattern, text)
+    if isinstance(found, str):
+        return f"The pattern {name} {found}."
+    return f"The output of the program has {name}." if found else None
 
 
 def _filled(word: str, words: Mapping[str, str]) -> str:
     """Return an argument with its places filled; what fills them is not looked through again."""
     return _PLACEHOLDER.sub(lambda placeholder: words[placeholder[1]].replace("\0", ""), word)
-
-
-def _bad_result(outcome: Outcome, why: str) -> Outcome:
-    message = f"The result file of the program {why}."
-    hint = f"Let it write JSON of at most {RESULT_BYTES >> 20} MiB into {_RESULT_VARIABLE}, or no file."
-    return Outcome(outcome.text, failure=Failure(code="invalid_output", message=message, hint=hint))

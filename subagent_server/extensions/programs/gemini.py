@@ -13,6 +13,7 @@ from subagent_server.extensions.programs.acp import AcpDialect, Call
 from subagent_server.extensions.programs.program import Launch, name_of
 from subagent_server.extensions.programs.program_checks import program_of
 from subagent_server.run.agent_definition import AgentDefinition, Selection, select
+from subagent_server.run.durable import as_object
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.files import Directory
 
@@ -169,12 +170,11 @@ def _opened_now(state: Directory, session: str) -> bool:
 
 def _trusts(home: Path, cwd: Path) -> bool:
     """Whether the user has told Gemini CLI to trust a directory: the nearest rule decides."""
-    try:
-        rules = json.loads((home / ".gemini" / "trustedFolders.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
+    rules: dict[str, Any] = {}
+    with suppress(OSError):
+        rules = as_object((home / ".gemini" / "trustedFolders.json").read_bytes()) or {}
     for directory in (cwd, *cwd.parents):
-        rule = rules.get(str(directory)) if isinstance(rules, dict) else None
+        rule = rules.get(str(directory))
         if rule in ("TRUST_FOLDER", "TRUST_PARENT", "DO_NOT_TRUST"):
             return bool(rule != "DO_NOT_TRUST")
     return False

@@ -120,7 +120,7 @@ def direct(tmp_path: Path, code: str, *args: str, **keys: Any) -> Worked:
 def test_a_run_whose_program_ends_so_has_failed_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(f"{PROGRAMS}.command.PATTERN_SECONDS", 0.5)  # 5 in earnest
+    monkeypatch.setattr("subagent_server.run.commands.PATTERN_SECONDS", 0.5)  # 5 in earnest
     code, keys, failure, words = BAD_ENDS[name]
     found = direct(tmp_path, code, **keys).failure
     assert found.code == failure and words in found.message, found
