@@ -11,11 +11,11 @@ from tests.helpers.world import BOUND, World
 
 
 def test_working_time_ends_with_timeout_and_the_partial_text_is_kept(world: World) -> None:
-    world.agent(timeoutSeconds=1)
+    world.agent(timeoutSeconds=3)
     world.play(calls(use("bash", command="sleep 3600"), text="I wait for the build."))
     run_id = world.start()
     code, message = world.failed(run_id)
-    assert code == "timeout" and "1 s" in message
+    assert code == "timeout" and "3 s" in message
     assert world.result(run_id).text == "I wait for the build."
     world.gone(run_id)
 
@@ -66,7 +66,7 @@ def test_a_question_that_nobody_answers_expires_and_the_agent_goes_on_or_fails_a
 
 
 def test_a_reply_cut_off_by_the_timeout_keeps_its_text_so_far(world: World) -> None:
-    world.agent(timeoutSeconds=2)
+    world.agent(timeoutSeconds=4)
     words = "".join(f"word{n} " for n in range(40_000))
     world.play(calls(use("glob", pattern="*"), text="I look."), says(words, chunk_size=8, chunk_delay=0.05))
     run_id = world.start()

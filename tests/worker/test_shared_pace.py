@@ -150,8 +150,8 @@ def test_a_run_that_the_api_makes_wait_holds_the_others_back_and_stop_ends_the_w
 
 
 def test_the_wait_for_a_busy_api_is_no_working_time_of_any_run(world: World) -> None:
-    world.agent(timeoutSeconds=2)
-    world.play(says("Done.", fault={"status": 429, "retry_after": 4}))
+    world.agent(timeoutSeconds=6)
+    world.play(says("Done.", fault={"status": 429, "retry_after": 7}))
     first = world.start()
     wait_for(lambda: world.events(first, "warning"), BOUND, "the first run to meet a busy API")
     second = world.start()
