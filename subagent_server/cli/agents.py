@@ -7,7 +7,7 @@ import click
 from subagent_server.agents.formats import load_agent_file
 from subagent_server.agents.known_names import MissingName
 from subagent_server.agents.yaml_reader import Problem
-from subagent_server.cli.console.app import TEXT, Flags, Session, json_option, pass_session
+from subagent_server.cli.console.app import TEXT, Flags, Session, json_session
 from subagent_server.cli.console.terminal import GAP, ExitCode, coloured, err, one_line, out, out_json, table
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent
@@ -23,8 +23,7 @@ _BREAKING = frozenset({"error", "duplicate", "fault"})
     is_flag=True,
     help="Exit with 2 if a file cannot be used or runs of an agent would be refused.",
 )
-@json_option
-@pass_session
+@json_session
 def agents(session: Session, strict: bool) -> ExitCode:
     """List the agents and the faults of their files.
 
@@ -122,8 +121,7 @@ _FIRST_TASK = "Where does this project say how it is built and tested?"
     metavar="AGENT",
     help="Copy this agent: one of yours, or reviewer, scout, timekeeper or triage, which come with subagent.",
 )
-@json_option
-@pass_session
+@json_session
 def new(session: Session, name: str, source: str | None) -> None:
     """Write the file of a new agent, agents/NAME.md, ready to run and to be edited.
 

@@ -16,9 +16,8 @@ from subagent_server.cli.console.app import (
     TEXT,
     Session,
     complete_agents,
-    json_option,
+    json_session,
     last_clause,
-    pass_session,
     report,
 )
 from subagent_server.cli.console.terminal import ExitCode, err, one_line, out, out_json
@@ -55,8 +54,7 @@ _REMARKS = frozenset({"warning", "skipped", "shadowed"})
     "subagent --runs DIR doctor --runs.)",
 )
 @click.option("--nodes", is_flag=True, help="Check, by a job on each, the nodes that --launcher leads to.")
-@json_option
-@pass_session
+@json_session
 def doctor(session: Session, name: str | None, run: str | None, nodes: bool) -> ExitCode:
     """Find what is wrong with agent files, with runs, or with the nodes of a cluster.
 

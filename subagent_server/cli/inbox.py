@@ -17,7 +17,7 @@ from subagent_server.cli.console.app import (
     TEXT,
     Session,
     complete_runs,
-    json_option,
+    json_session,
     pass_session,
     report,
 )
@@ -70,8 +70,7 @@ EXEC_SECONDS = 60.0
     help="With --watch: start this program at each question, for at most 60 s. The question is in "
     "SUBAGENT_EVENT_TEXT and, as JSON, on stdin. No shell reads CMD.",
 )
-@json_option
-@pass_session
+@json_session
 def inbox(session: Session, watching: bool, bell: bool, command: str | None) -> None:
     """List the questions that wait for an answer.
 
@@ -272,8 +271,7 @@ def _waits(question: OpenQuestion) -> str:
 @click.command()
 @click.argument("run", required=False, shell_complete=complete_runs)
 @click.argument("words", nargs=-1, type=TEXT, metavar="[MESSAGE] ANSWER|-")
-@json_option
-@pass_session
+@json_session
 def reply(session: Session, run: str | None, words: tuple[str, ...]) -> None:
     """Answer a question of a run.
 

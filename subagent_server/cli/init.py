@@ -38,7 +38,7 @@ from subagent_server.cli.clients import (
     Entry,
     Scope,
 )
-from subagent_server.cli.console.app import Flags, Session, json_option, pass_session
+from subagent_server.cli.console.app import Flags, Session, json_session
 from subagent_server.cli.console.terminal import (
     EarlyExit,
     ExitCode,
@@ -98,8 +98,7 @@ _TOKEN = re.compile(r"Bearer [\w.~+/=-]+")
     help="Whether the client may call the tools without asking each time, where it has a setting for that.  "
     "[default: approve]",
 )
-@json_option
-@pass_session
+@json_session
 def init(
     session: Session,
     client: str,

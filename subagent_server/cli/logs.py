@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import click
 
-from subagent_server.cli.console.app import Session, complete_runs, json_option, pass_session
+from subagent_server.cli.console.app import Session, complete_runs, json_session
 from subagent_server.cli.console.follow import Wakeup, interrupts_kept, watching
 from subagent_server.cli.console.terminal import (
     OutputClosed,
@@ -58,8 +58,7 @@ Show = Callable[[str, str], None]
 )
 @click.option("--tree", is_flag=True, help="The runs that they started, too.")
 @click.option("--full", is_flag=True, help="Everything that the journal has of tools and texts.")
-@json_option
-@pass_session
+@json_session
 def logs(session: Session, names: tuple[str, ...], follow: bool, count: int, tree: bool, full: bool) -> None:
     """Print the log of a run, or follow it.
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from subagent_server.cli.console.app import TEXT, Session, json_option, pass_session, report
+from subagent_server.cli.console.app import TEXT, Session, json_session, report
 from subagent_server.cli.console.terminal import (
     Look,
     coloured,
@@ -67,8 +67,7 @@ Line = tuple[Look | None, tuple[str, ...]]
 @click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
 @click.option("--tree", "as_tree", is_flag=True, help="Show whole trees: below each run those it started.")
 @click.option("-w", "--watch", "watching", is_flag=True, help="Stay, and show the trees as they change.")
-@json_option
-@pass_session
+@json_session
 def ls(
     session: Session,
     everything: bool,

@@ -2,7 +2,7 @@
 
 import click
 
-from subagent_server.cli.console.app import Session, json_option, pass_session
+from subagent_server.cli.console.app import Session, json_session
 from subagent_server.cli.console.terminal import one_line, out, out_json
 from subagent_server.verbs.merge_run import merge_run
 from subagent_server.worktrees.merging import MergeWay
@@ -15,8 +15,7 @@ from subagent_server.worktrees.merging import MergeWay
 @click.option(
     "--rebase", "way", flag_value="rebase", help="Its commits one by one, on top of the working copy's."
 )
-@json_option
-@pass_session
+@json_session
 def merge(session: Session, run: str, way: MergeWay) -> None:
     """Merge what a run has changed in its worktree (`isolation: worktree`).
 

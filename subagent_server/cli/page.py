@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from subagent_server.cli.console.app import Session, json_option, pass_session
+from subagent_server.cli.console.app import Session, json_session
 from subagent_server.cli.console.terminal import err, out, out_json
 from subagent_server.cli.serve import serve_page
 from subagent_server.run.errors import BadArgument, HostError
@@ -20,8 +20,7 @@ _EVERYWHERE = {"http://0.0.0.0:": "http://127.0.0.1:", "http://[::]:": "http://[
 
 @click.command()
 @click.option("--no-open", is_flag=True, help="Only print the link, and open no browser.")
-@json_option
-@pass_session
+@json_session
 def page(session: Session, no_open: bool) -> None:
     """Open the page that shows the runs, and where questions can be answered.
 

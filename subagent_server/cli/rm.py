@@ -10,8 +10,7 @@ from subagent_server.cli.console.app import (
     code_of,
     complete_runs,
     each_of,
-    json_option,
-    pass_session,
+    json_session,
     report,
 )
 from subagent_server.cli.console.follow import until_gone
@@ -39,8 +38,7 @@ _DEFAULT = timedelta(days=30)
     is_flag=True,
     help="Do not ask: also drop changes in worktrees that were not merged.",
 )
-@json_option
-@pass_session
+@json_session
 def rm(session: Session, names: tuple[str, ...], drop_unmerged: bool) -> ExitCode:
     """Remove runs that are over, with all their files.
 
@@ -92,8 +90,7 @@ def _remove_ended(session: Session, run_id: str, *, drop_unmerged: bool) -> None
 )
 @click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N that have ended.")
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would be removed.")
-@json_option
-@pass_session
+@json_session
 def prune(session: Session, older_than: timedelta | None, keep: int | None, dry_run: bool) -> None:
     """Remove runs that ended long ago, and directories that failed starts have left.
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from subagent_server.agents.known_names import resolve_model
-from subagent_server.cli.console.app import Session, complete_runs, json_option, pass_session
+from subagent_server.cli.console.app import Session, complete_runs, json_session
 from subagent_server.cli.console.terminal import (
     GAP,
     UNKNOWN,
@@ -71,8 +71,7 @@ _PROMPT_LINES = 12
     metavar="NAME",
     help="Give back what was moved to its quarantine, by number or path, to where it was.",
 )
-@json_option
-@pass_session
+@json_session
 def show(  # a flag for each way of looking
     session: Session,
     run: str,
@@ -430,8 +429,7 @@ _FIGURE_NAMES = 18
 @click.command()
 @click.argument("first", metavar="A", shell_complete=complete_runs)
 @click.argument("second", metavar="B", shell_complete=complete_runs)
-@json_option
-@pass_session
+@json_session
 def compare(session: Session, first: str, second: str) -> None:
     """Show two runs side by side: how they ended, their turns and tools, tokens, cost, time and results.
 

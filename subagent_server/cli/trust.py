@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import click
 
-from subagent_server.cli.console.app import DIRECTORY, Session, json_option, pass_session
+from subagent_server.cli.console.app import DIRECTORY, Session, json_session
 from subagent_server.cli.console.terminal import (
     EarlyExit,
     ExitCode,
@@ -43,8 +43,7 @@ _MOST_NAMES = 5
 @click.option("--list", "is_list", is_flag=True, help="List the directories that are trusted.")
 @click.option("--remove", "is_removal", is_flag=True, help="Trust DIR no more.")
 @click.option("--yes", "-y", is_flag=True, help="Trust without asking.")
-@json_option
-@pass_session
+@json_session
 def trust(session: Session, directory: Path | None, is_list: bool, is_removal: bool, yes: bool) -> None:
     """Trust the agents and MCP servers that come with a directory.
 

@@ -9,8 +9,7 @@ from subagent_server.cli.console.app import (
     code_of,
     complete_runs,
     each_of,
-    json_option,
-    pass_session,
+    json_session,
     report,
 )
 from subagent_server.cli.console.follow import (
@@ -31,8 +30,7 @@ from subagent_server.verbs.reconcile import Observed
 @click.argument("names", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
 @click.option("--any", "any_of_them", is_flag=True, help="Exit when the first of them has ended.")
 @click.option("--timeout", type=SECONDS, help="Wait at most so long.  [default: without end]")
-@json_option
-@pass_session
+@json_session
 def wait(session: Session, names: tuple[str, ...], any_of_them: bool, timeout: float | None) -> ExitCode:
     """Wait until runs end; the exit code says how.
 
@@ -42,18 +40,15 @@ def wait(session: Session, names: tuple[str, ...], any_of_them: bool, timeout: f
     """
     run_ids = session.run_ids(names)
 
-    def look() -> list[Observed]:
-        return [session.open_run(run_id) for run_id in run_ids]
-
     def check() -> list[Observed] | None:
-        observed = look()
+        observed = session.open_runs(run_ids)
         return observed if has_ended_or_asks(observed, any_of_them=any_of_them) else None
 
     if check() is None:
         session.service.store.paths.check_ours()  # runs of a foreign root are not waited for
     with watching(session, *run_ids):
         found = wait_for(session.service, run_ids, check, timeout)
-    views = [session.view(one) for one in found or look()]
+    views = [session.view(one) for one in found or session.open_runs(run_ids)]
     out_views(session, views)
     for view in views:
         report_run(session, view)
@@ -76,8 +71,7 @@ def has_ended_or_asks(observed: list[Observed], *, any_of_them: bool) -> bool:
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
 @click.option("--reason", type=TEXT, help="Why, for the record.")
-@json_option
-@pass_session
+@json_session
 def stop(session: Session, names: tuple[str, ...], reason: str | None) -> ExitCode:
     """Stop runs, and the runs that they started.
 

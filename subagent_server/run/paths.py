@@ -244,13 +244,13 @@ class _File:
 
 
 class _Folder:
-    """A directory of a run, by its name."""
+    """A directory of a run or of a root, by its name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __get__(self, run: "RunPaths", owner: object = None) -> Directory:
-        return run.files.below(self.name)
+    def __get__(self, above: "RunPaths | RootPaths", owner: object = None) -> Directory:
+        return above.below(self.name)
 
 
 class RunPaths:
@@ -337,6 +337,10 @@ class RunPaths:
         """The state that the program keeps below its home directory, if it works in a sandbox."""
         return self.program.below("home")
 
+    def below(self, name: str) -> Directory:
+        """Return a directory in it."""
+        return self.files.below(name)
+
     def other_names(self) -> list[str]:
         """The names in its directory that no run has. A directory with such a name may be the user's."""
         return [name for name in self.files.names() if name not in _NAMES and not _TEMPORARY.fullmatch(name)]
@@ -373,6 +377,17 @@ _NAMES = {each.name for each in vars(RunPaths).values() if isinstance(each, _Fil
 
 class RootPaths:
     """The runs root: run directories, and a few other folders whose names no run id can have."""
+
+    changes = _Folder(CHANGES)
+    """A file for each run that may be live, touched at each of its changes."""
+    unseen = _Folder(".unseen")
+    """A file for each run whose end no parent was shown."""
+    slots = _Folder(".slots")
+    """Lock files of the slots."""
+    removed = _Folder(".removed")
+    """Run directories that are being deleted."""
+    backoff = _Folder(".backoff")
+    """For each API and key that runs call: until when calls pause."""
 
     def __init__(self, root: Path, held: RootDirectory | None = None) -> None:
         """With `held`, that directory is the root, wherever its path leads meanwhile."""
@@ -421,31 +436,6 @@ class RootPaths:
         """
         if (foreign := self.foreign()) is not None:
             raise foreign
-
-    @property
-    def changes(self) -> Directory:
-        """A file for each run that may be live, touched at each of its changes."""
-        return self.below(CHANGES)
-
-    @property
-    def unseen(self) -> Directory:
-        """A file for each run whose end no parent was shown."""
-        return self.below(".unseen")
-
-    @property
-    def slots(self) -> Directory:
-        """Lock files of the slots."""
-        return self.below(".slots")
-
-    @property
-    def removed(self) -> Directory:
-        """Run directories that are being deleted."""
-        return self.below(".removed")
-
-    @property
-    def backoff(self) -> Directory:
-        """For each API and key that runs call: until when calls pause."""
-        return self.below(".backoff")
 
     def run(self, run_id: str) -> RunPaths:
         """Return the paths of a run.

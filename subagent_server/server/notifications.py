@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,7 @@ from mcp.server.subscriptions import (
     ListenHandler,
     ResourcesListChanged,
     ResourceUpdated,
+    ServerEvent,
     ToolsListChanged,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -371,21 +372,20 @@ class ClientNotices:
 
     async def tools_changed(self) -> None:
         """Say that `tools/list` would answer otherwise now."""
-        await self.bus.publish(ToolsListChanged())
-        if self._older is not None:
-            await self._older.send_tool_list_changed()
+        await self._notify(ToolsListChanged(), ServerSession.send_tool_list_changed)
 
     async def resources_changed(self) -> None:
         """Say that `resources/list` would answer otherwise now."""
-        await self.bus.publish(ResourcesListChanged())
-        if self._older is not None:
-            await self._older.send_resource_list_changed()
+        await self._notify(ResourcesListChanged(), ServerSession.send_resource_list_changed)
 
     async def resource_updated(self, uri: str) -> None:
         """Say that a resource has changed."""
-        await self.bus.publish(ResourceUpdated(uri))
+        await self._notify(ResourceUpdated(uri), lambda older: older.send_resource_updated(uri))
+
+    async def _notify(self, event: ServerEvent, send: Callable[[ServerSession], Awaitable[None]]) -> None:
+        await self.bus.publish(event)
         if self._older is not None:
-            await self._older.send_resource_updated(uri)
+            await send(self._older)
 
 
 class Background:

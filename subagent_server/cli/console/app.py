@@ -568,6 +568,10 @@ class Session:
         """Return a run as it is now. Raises as the verb of this name does."""
         return open_run(self.service, run_id, self.caller)
 
+    def open_runs(self, run_ids: Iterable[str]) -> list[Observed]:
+        """Return runs as they are now. Raises as `open_run` does."""
+        return [self.open_run(run_id) for run_id in run_ids]
+
     def view(self, observed: Observed) -> RunView:
         """Return the view of a run, whose next calls are commands."""
         return run_view(self.service.store, observed, NextCalls(command=self.command))
@@ -612,6 +616,11 @@ def pass_session(verb: Callable[Concatenate[Session, P], T]) -> Callable[P, T]:
         return verb(Session(flags), *args, **kwargs)
 
     return with_session
+
+
+def json_session(verb: Callable[Concatenate[Session, P], T]) -> Callable[P, T]:
+    """Do as `pass_session`, and give the verb the option --json."""
+    return json_option(pass_session(verb))
 
 
 # -- What the shell completes: names of agents, and runs by the short ids that lists show.

@@ -158,11 +158,8 @@ def until_gone(session: Session, run_ids: list[str]) -> list[Observed]:
     At a terminal, a remark says why this takes longer than a moment.
     """
 
-    def look() -> list[Observed]:
-        return [session.open_run(run_id) for run_id in run_ids]
-
     def check() -> list[Observed] | None:
-        observed = look()
+        observed = session.open_runs(run_ids)
         return None if any(one.live for one in observed) else observed
 
     if not run_ids:
@@ -170,7 +167,11 @@ def until_gone(session: Session, run_ids: list[str]) -> list[Observed]:
     gone = wait_for(session.service, run_ids, check, _SILENT_SECONDS)
     if gone is None and is_terminal(sys.stderr) and not session.as_json:
         err("Stopped. The processes end within 12 s: a call of the model may finish, as it is billed anyway.")
-    return gone or wait_for(session.service, run_ids, check, STOP_WAIT_SECONDS - _SILENT_SECONDS) or look()
+    return (
+        gone
+        or wait_for(session.service, run_ids, check, STOP_WAIT_SECONDS - _SILENT_SECONDS)
+        or session.open_runs(run_ids)
+    )
 
 
 def watch(session: Session, show: Callable[[], None]) -> NoReturn:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from subagent_server.cli.console.app import DIRECTORY, Session, json_option, pass_session, trust_option
+from subagent_server.cli.console.app import DIRECTORY, Session, json_session, trust_option
 from subagent_server.cli.console.follow import until_gone
 from subagent_server.cli.console.terminal import EarlyExit, ExitCode, err, one_line, out, out_json
 from subagent_server.cli.run import script_file
@@ -88,8 +88,7 @@ DEFAULT_JOBS = 2
     help="Begin no further trial after N trials (1) that could not be carried out or judged.",
 )
 @trust_option
-@json_option
-@pass_session
+@json_session
 def eval_(
     session: Session,
     file: Path,

@@ -18,8 +18,7 @@ from subagent_server.cli.console.app import (
     TEXT,
     Session,
     complete_agents,
-    json_option,
-    pass_session,
+    json_session,
     trust_option,
 )
 from subagent_server.cli.console.follow import STOP_WAIT_SECONDS, wait_for
@@ -65,8 +64,7 @@ _ANSWER = Script.model_validate({"turns": [{"text": "(nobody reads this)"}], "af
 @click.option("--cwd", type=TEXT, metavar="DIR", help="As for `subagent run`.")
 @click.option("--servers", is_flag=True, help="Start the agent's MCP servers too, and show their tools.")
 @trust_option
-@json_option
-@pass_session
+@json_session
 def prompt(
     session: Session,
     agent: str,

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import yaml
 
-from subagent_server.cli.console.app import Session, complete_runs, json_option, pass_session
+from subagent_server.cli.console.app import Session, complete_runs, json_session
 from subagent_server.cli.console.terminal import EarlyExit, ExitCode, out, out_json
 from subagent_server.extensions.simulator import ScriptError, load_script
 from subagent_server.run.errors import BadArgument, SubagentError, visible
@@ -34,8 +34,7 @@ Turn = dict[str, Any]
 
 @click.command()
 @click.argument("run", shell_complete=complete_runs)
-@json_option
-@pass_session
+@json_session
 def script(session: Session, run: str) -> None:
     """Print a run that has ended as a script that plays its model again.
 
