@@ -200,8 +200,8 @@ class Loop:
     async def _turn(self, messages: list[Message]) -> ModelReply:
         self.run.checkpoint()
         definitions = [*self._definitions, *self.web.definitions(messages)]
-        prices = self.meter.prices
-        for_searches = Decimal(0) if prices is None else self.web.most_cost(prices.web_search)
+        prices, searches = self.meter.prices, self.web.searches_left
+        for_searches = prices.web_search * searches if prices is not None and searches else Decimal(0)
         async with self.run.model_call(self.usage, for_searches):
             self.run.record("turn", turn=self.meter.turns + 1)
             reply = await self._reply(messages, definitions)

@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
 from subagent_server.run.agent_definition import WebSelection
@@ -240,11 +239,12 @@ class WebTools:
             )
         self._has_gone_on = True
 
-    def most_cost(self, search: Decimal) -> Decimal:
-        """Return what the searches of the next request may cost, at the price of one `search`."""
+    @property
+    def searches_left(self) -> int:
+        """How many searches the next request may make."""
         if not any(tool["name"] == "web_search" for tool in self.offered):
-            return Decimal(0)
-        return search * max(0, self.limits["web_search"] - self.used["web_search"])
+            return 0
+        return max(0, self.limits["web_search"] - self.used["web_search"])
 
     @property
     def sources(self) -> list[WebSource]:

@@ -117,7 +117,7 @@ class Usage(Record):
         data = write(self)
         for name in _COUNTS:
             if getattr(self, name) is None:
-                data[to_camel(name)] = None
+                data[_ALIASES[name]] = None
         if not self.at_least:
             data.pop("atLeast", None)
         return data
@@ -176,10 +176,11 @@ class Usage(Record):
 
     def _lacks(self, name: str) -> bool:
         """Whether a part of a figure is not known."""
-        return to_camel(name) in self.at_least
+        return _ALIASES[name] in self.at_least
 
 
 _FIELDS = tuple(name for name in Usage.model_fields if name != "at_least")
+_ALIASES = {name: to_camel(name) for name in _FIELDS}
 _COUNTS = tuple(name for name in _FIELDS if name != "cost_usd")
 UNKNOWN_USAGE = Usage().model_copy(update=dict.fromkeys(_COUNTS))
 """The usage of a run without known figures: its program has given none yet."""
@@ -188,7 +189,7 @@ UNKNOWN_USAGE = Usage().model_copy(update=dict.fromkeys(_COUNTS))
 def _figure_by_figure(rule: Callable[[str], tuple[Any, bool]]) -> Usage:
     """Return the usage whose figures `rule` gives by name, each with whether a part of it is missing."""
     found = {name: rule(name) for name in _FIELDS}
-    least = tuple(to_camel(name) for name, (_, lacks) in found.items() if lacks)
+    least = tuple(_ALIASES[name] for name, (_, lacks) in found.items() if lacks)
     return Usage(**{name: value for name, (value, _) in found.items()}, at_least=least)
 
 

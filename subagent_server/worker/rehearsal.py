@@ -73,7 +73,8 @@ def _started(home: Path, environment: dict[str, str], launcher: Launcher) -> Run
     settings = read_settings(runs=home / "runs", environment=environment, cwd=home)
     service = open_service(settings, launcher)
     limits = Limits(ask_timeout_seconds=0.001, timeout_seconds=_BOUND_SECONDS)
-    agent = AgentDefinition(name=_AGENT, model="sonnet", tools=[], limits=limits)
+    # the shell would start a box
+    agent = AgentDefinition(name=_AGENT, model="sonnet", disallowed_tools=["Bash"], limits=limits)
     meta = start_agent(service, agent, StartOrder(_AGENT, "Is anybody there?"), USER)
     if meta.status.is_terminal:
         raise OSError("the run was not started")

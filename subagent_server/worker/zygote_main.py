@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from subagent_server import extensions
+from subagent_server.agents.known_names import resolve_model
 from subagent_server.process import shim
 from subagent_server.process.worker_process import ForkedWorker
 from subagent_server.process.zygote_protocol import zygote_name
@@ -60,7 +61,7 @@ def warmed_up(scratch: Path) -> dict[str, ForkedProgram]:
 
 
 def load() -> None:
-    """Import the modules that a run may use, and read the certificates of the system.
+    """Import the modules that a run may use, and read the certificates of the system and the list prices.
 
     Nothing may be left that belongs to a process: no thread, no event loop, no open descriptor.
     """
@@ -74,7 +75,10 @@ def load() -> None:
     for name in names:
         with suppress(ImportError):  # an extra is not installed: the worker says so, if it matters
             importlib.import_module(name)
-    importlib.import_module("subagent_server.loop.model").tls_context()
+    model = importlib.import_module("subagent_server.loop.model")
+    model.tls_context()
+    if (prices := model.find_prices(resolve_model("sonnet"))) is not None:
+        prices.cost({})  # the first price of a process takes 3 ms, and the rehearsal pays nothing
 
 
 if __name__ == "__main__":
