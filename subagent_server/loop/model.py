@@ -17,6 +17,7 @@ import random
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
@@ -37,6 +38,7 @@ from subagent_server.run.errors import RunRefused
 from subagent_server.run.processes import now
 from subagent_server.run.records import Usage
 from subagent_server.run.states import timestamp
+from subagent_server.toolbox.http_body import UNPACKED, BoundedBody
 from subagent_server.toolbox.run_context import LONGEST_WAIT_SECONDS, Pace
 
 # -- a reply
@@ -97,7 +99,6 @@ class ReplyBuilder:
         self._reply = ModelReply()
         self._pieces: dict[tuple[int, str], list[str]] = {}
         """By block and field, the text that the field has and the pieces that belong behind it."""
-        self._room = MOST_CHARACTERS
 
     @property
     def reply(self) -> ModelReply:
@@ -107,6 +108,11 @@ class ReplyBuilder:
                 pieces[:] = ["".join(pieces)]
                 self._reply.content[index][name] = pieces[0]
         return self._reply
+
+    @property
+    def complete(self) -> bool:
+        """Whether the reply is whole."""
+        return self._reply.complete
 
     @property
     def searches(self) -> bool:
@@ -121,16 +127,19 @@ class ReplyBuilder:
                 self._reply.response_id, self._reply.model = event.message.id, event.message.model
                 self._count(event.message.usage.to_dict(warnings=False))
             case "content_block_start":
-                self._take_room(_PART_CHARACTERS)
+                if len(self._reply.content) == MOST_BLOCKS:
+                    raise _too_long(f"{MOST_BLOCKS:,} blocks")
                 self._reply.content.append(dict(event.content_block.to_dict(warnings=False)))
             case "content_block_delta":
                 self._grow(event.index, event.delta.to_dict(warnings=False))
             case "message_delta":
                 self._reply.stop_reason = event.delta.stop_reason
+                if not isinstance(self._reply.stop_reason, str | None):
+                    raise TypeError("a reason to stop is not a text")
                 self._count(event.usage.to_dict(warnings=False))
                 managed = event.to_dict(warnings=False).get("context_management")
-                if isinstance(managed, dict):
-                    self._reply.edits = managed.get("applied_edits") or []
+                applied = managed.get("applied_edits") if isinstance(managed, dict) else None
+                self._reply.edits = [edit for edit in applied or () if isinstance(edit, dict)]
             case "message_stop":
                 self._reply.content = whole_characters(self.reply.content)
                 self._take_calls()
@@ -143,18 +152,10 @@ class ReplyBuilder:
                 first = block.get(name, "")
                 if not (isinstance(first, str) and isinstance(delta[name], str)):
                     raise TypeError(f"a piece of {name} is not a text")
-                self._take_room(len(delta[name]))
                 self._pieces.setdefault((index, name), [first]).append(delta[name])
         if "citation" in delta:
-            self._take_room(_PART_CHARACTERS)
             block["citations"] = block.get("citations") or []
             block["citations"].append(delta["citation"])
-
-    def _take_room(self, characters: int) -> None:
-        self._room -= characters
-        if self._room < 0:
-            words = f"The reply has more than {MOST_CHARACTERS:,} characters, so it was broken off."
-            raise RunRefused("model_error", words, "Check the address of the model: no model writes as much.")
 
     def _take_calls(self) -> None:
         """Parse the arguments of calls, in their order; those of a block that was never closed count too.
@@ -180,22 +181,30 @@ class ReplyBuilder:
         counts = {**usage}
         for more in (usage.get("cache_creation"), usage.get("server_tool_use")):
             counts |= more if isinstance(more, dict) else {}
-        counts = {key: value for key, value in counts.items() if isinstance(value, int) and value >= 0}
+        counts = {
+            key: value for key, value in counts.items() if isinstance(value, int | float) and value >= 0
+        }
         if max(counts.values(), default=0) > _MOST_TOKENS:
             raise TypeError("a count of tokens is beyond all bounds")
-        self._reply.usage |= counts
+        for key, n in counts.items():  # they are sums so far, so a later one that is smaller is wrong
+            self._reply.usage[key] = max(math.ceil(n), self._reply.usage.get(key, 0))
 
 
-MOST_CHARACTERS = 8 << 20
-"""Of one reply: the longest of any model have less than a tenth."""
-_PART_CHARACTERS = 1_000
-"""What a block counts for besides the text that comes in pieces, and what a citation counts for."""
+MOST_BYTES = 32 << 20
+"""Of one answer. The API takes no more in a request, so a longer one could not be sent back."""
+MOST_BLOCKS = 10_000
+"""Of one reply: each takes a hundred times the memory of its shortest event."""
 _MOST_TOKENS = 1 << 53
 """Of one call, so that sums of many stay numbers that every reader of JSON can hold."""
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _ARGUMENTS = "partial_json"
 _GROWING = ("text", "thinking", "signature", _ARGUMENTS)
 """The fields of a delta that grow the field of that name of its block; the JSON of a call stays apart."""
+
+
+def _too_long(most: str) -> RunRefused:
+    words = f"The answer of the API has more than {most}, so it was broken off."
+    return RunRefused("model_error", words, "Check the address of the model: no model writes as much.")
 
 
 def _parsed(raw: str) -> tuple[dict[str, Any], str | None]:
@@ -359,8 +368,8 @@ class ContextEdits:
 
     def record_edits(self, applied: list[dict[str, Any]], record: Callable[..., None]) -> None:
         """Append to the journal how much the API has cleared, whenever it is more than before."""
-        uses = sum(edit.get("cleared_tool_uses") or 0 for edit in applied)
-        tokens = sum(edit.get("cleared_input_tokens") or 0 for edit in applied)
+        names = ("cleared_tool_uses", "cleared_input_tokens")
+        uses, tokens = (sum(n for e in applied if isinstance(n := e.get(name), int)) for name in names)
         if uses > self._cleared:
             record("context_edited", clearedToolUses=uses, clearedTokens=tokens)
         self._cleared = uses
@@ -390,9 +399,13 @@ def http_client(on_sent: Callable[[], None]) -> httpx2.AsyncClient:
     async def watch(request: httpx2.Request) -> None:
         request.extensions["trace"] = trace
 
+    async def bound(response: httpx2.Response) -> None:
+        response.stream = BoundedBody(response, MOST_BYTES, lambda: _too_long(f"{MOST_BYTES >> 20} MiB"))
+
     return anthropic.DefaultAsyncHttpxClient(
         verify=tls_context(),
-        event_hooks={"request": [watch]},
+        headers=UNPACKED,
+        event_hooks={"request": [watch], "response": [bound]},
         follow_redirects=False,  # key and conversation would go to another host
     )
 
@@ -414,6 +427,8 @@ DEFAULT_MAX_TOKENS = 32_000
 IDLE_SECONDS = 600.0
 """How long a stream may stand still. Models think for minutes without a word, and pings say nothing."""
 CONNECT_SECONDS = 10.0
+END_SECONDS = 1.0
+"""How long a stream may last behind its reply."""
 
 _SPARED = "other runs met a busy API, which this one spares too"
 _BUSY = {429: "the API limits the rate", 529: "the API is overloaded"}
@@ -568,30 +583,35 @@ class Model:
             self._streaming = None
             self._broken_off = builder.reply.text or self._broken_off
             on_spent(builder.reply.usage)
-        if not builder.reply.complete:
+        if not builder.complete:
             raise _CutStream("the stream ended before the reply did")
         return builder.reply
 
     async def _events(
         self, stream: "anthropic.AsyncStream[RawMessageStreamEvent]", builder: ReplyBuilder
     ) -> AsyncIterator[RawMessageStreamEvent]:
-        """Yield the events of a stream as long as it moves; the SDK leaves the pings out.
+        """Yield the events of a reply as long as the stream moves; the SDK leaves the pings out.
 
         While the API searches, nothing but pings comes: then only a connection without any is dead, which the
         client's own timeout of a read notices.
         """
         events = aiter(stream)
-        while True:
+        while not builder.complete:
             try:
                 async with asyncio.timeout(None if builder.searches else self._settings.idle_seconds):
                     event = await anext(events)
             except StopAsyncIteration:
                 return
-            except ValueError as error:  # of JSON, of UTF-8, or of a number with too many digits
+            except (ValueError, RecursionError) as error:  # of JSON, of UTF-8, or of too many digits
                 raise _CutStream("the stream held data that is not JSON in UTF-8") from error
             except TimeoutError as error:
                 raise _CutStream(f"the stream stood still for {self._settings.idle_seconds:g} s") from error
             yield event
+        with suppress(
+            Exception
+        ):  # the reply is whole, and a connection that is read to its end is used again
+            async with asyncio.timeout(END_SECONDS):
+                await anext(events)
 
 
 class _CutStream(Exception):

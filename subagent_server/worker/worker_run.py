@@ -474,6 +474,12 @@ class ModelCalls:
         self._spent, self._extra = spent, extra
         if not self._budgets:
             return True
+        if spent.turns and spent.cost_usd is None:
+            raise RunRefused(
+                "budget",
+                "The API did not say how many tokens the last call took, so no budget can be kept.",
+                "Limit the run by `maxTurns` and `timeoutSeconds` instead of `budgetUsd`.",
+            )
         try:
             with exclusive(self._gate.calls_lock):
                 if not all(self._has_room(budget) for budget in self._budgets):

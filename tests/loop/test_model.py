@@ -1,11 +1,12 @@
 """Which failures of the API are tried again, and what the run's log has of them (SPEC section 6)."""
 
+import gzip
 import json
 import re
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from subagent_server.loop.model import MOST_BYTES
 from tests.helpers.turns import Turn, calls, says, use
 from tests.loop.scripted_run import Played, ScriptedTool, echo
 
@@ -136,6 +138,24 @@ def test_an_api_that_cannot_be_reached_is_tried_again_with_a_warning() -> None:
     assert "the connection to the API failed" in played.run.recorded("warning")[0]["message"]
 
 
+def whole_reply(text: str, **usage: Any) -> list[dict[str, Any]]:
+    """Return the events of a reply; `usage` is that of its begin."""
+    message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": []}
+    return [
+        {
+            "type": "message_start",
+            "message": message | {"usage": {"input_tokens": 1, "output_tokens": 1} | usage},
+        },
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": text}},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"input_tokens": 1, "output_tokens": 2},
+        },
+        {"type": "message_stop"},
+    ]
+
+
 @contextmanager
 def streaming(*events: dict[str, Any]) -> Iterator[str]:
     """Run an API that answers everything with these events, and give its address."""
@@ -156,7 +176,8 @@ def answering(body: bytes, status: int = 200, headers: Mapping[str, str] | None 
                 self.send_header(name, value)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            with suppress(ConnectionError):  # the client has broken it off
+                self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
@@ -171,8 +192,9 @@ def answering(body: bytes, status: int = 200, headers: Mapping[str, str] | None 
             thread.join()
 
 
-def test_bytes_that_are_not_utf_8_are_a_damaged_stream_that_is_tried_again() -> None:
-    with answering(b"event: message_start\ndata: \x00\xff\xfe\n\n") as base_url:
+@pytest.mark.parametrize("data", [b"\x00\xff\xfe", b"[" * 100_000], ids=["not UTF-8", "too deep"])
+def test_what_nobody_can_parse_is_a_damaged_stream_that_is_tried_again(data: bytes) -> None:
+    with answering(b"event: message_start\ndata: " + data + b"\n\n") as base_url:
         played = Played(says("Never said."), base_url=base_url)
     assert played.failure.code == "model_error" and len(played.run.pauses) == 9
     assert "not JSON in UTF-8" in played.failure.message
@@ -194,12 +216,62 @@ def test_key_and_conversation_follow_no_redirect() -> None:
     assert "(307" in played.failure.message and "baseUrl" in (played.failure.hint or "")
 
 
-def test_events_that_do_not_fit_together_are_a_damaged_stream_that_is_tried_again() -> None:
-    delta = {"type": "content_block_delta", "index": 7, "delta": {"type": "text_delta", "text": "x"}}
-    with streaming(delta) as base_url:
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (
+            {"type": "content_block_delta", "index": 7, "delta": {"type": "text_delta", "text": "x"}},
+            "an event that makes no sense (content_block_delta)",
+        ),
+        (
+            {"type": "message_delta", "delta": {"stop_reason": ["end_turn"]}, "usage": {}},
+            "an event that makes no sense (message_delta)",
+        ),
+    ],
+    ids=["a delta of no block", "a reason of no text"],
+)
+def test_events_that_make_no_sense_are_a_damaged_stream_that_is_tried_again(event: Turn, words: str) -> None:
+    with streaming(event) as base_url:
         played = Played(says("Never said."), base_url=base_url)
     assert played.failure.code == "model_error" and len(played.run.pauses) == 9
-    assert "an event that makes no sense (content_block_delta)" in played.failure.message
+    assert words in played.failure.message
+
+
+@pytest.mark.parametrize(
+    "more", [{"type": "error", "error": {"type": "api_error"}}, {"type": "message_stop"}]
+)
+def test_a_reply_ends_with_its_end_whatever_follows(more: Turn) -> None:
+    with streaming(*whole_reply("First."), more, *whole_reply("Second.")) as base_url:
+        played = Played(says("Never said."), base_url=base_url)
+    assert played.outcome.text == "First." and played.run.pauses == []
+
+
+@pytest.mark.parametrize(
+    "applied", [[{"cleared_tool_uses": "a"}, 5, {"cleared_input_tokens": None}], {"a": 5}]
+)
+def test_odd_words_about_cleared_results_are_passed_over(applied: Any) -> None:
+    *events, end, stop = whole_reply("Done.")
+    with streaming(*events, end | {"context_management": {"applied_edits": applied}}, stop) as base_url:
+        assert Played(says("Never said."), base_url=base_url).outcome.text == "Done."
+
+
+@pytest.mark.parametrize("status", [200, 307, 400])
+@pytest.mark.parametrize("packed", [0, 1, 2])
+def test_an_answer_without_an_end_is_broken_off(status: int, packed: int) -> None:
+    body = bytes(2 * MOST_BYTES)
+    for _ in range(packed):
+        body = gzip.compress(body)
+    headers = {"content-encoding": ", ".join(["gzip"] * packed)} if packed else {}
+    with answering(body, status, headers) as base_url:
+        played = Played(says("Never said."), base_url=base_url)
+    assert played.failure.code == "model_error" and not played.run.pauses
+    assert "more than 32 MiB, so it was broken off" in played.failure.message
+
+
+def test_counts_of_tokens_never_fall_and_parts_of_one_count_as_one() -> None:
+    with streaming(*whole_reply("Done.", input_tokens=999.5, output_tokens=70)) as base_url:
+        usage = Played(says("Never said."), base_url=base_url).loop.usage
+    assert (usage.input_tokens, usage.output_tokens) == (1000, 70)
 
 
 @pytest.mark.parametrize(("digits", "words"), [(400, "makes no sense (message_start)"), (5_000, "not JSON")])

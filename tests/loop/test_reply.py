@@ -82,28 +82,13 @@ def test_half_characters_are_joined_or_replaced_in_what_is_sent_back() -> None:
     assert call["id"] == builder.reply.calls[0].call_id != ""
 
 
-def test_a_reply_without_an_end_is_broken_off() -> None:
+def test_a_reply_has_a_bounded_number_of_blocks() -> None:
     builder = ReplyBuilder()
-    block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-    piece = {"type": "text_delta", "text": "x" * 1_000_000}
-    delta = {"type": "content_block_delta", "index": 0, "delta": piece}
-    with pytest.raises(RunRefused, match="more than 8,388,608 characters"):
-        for event in [block, *[delta] * 9]:
-            builder.take(_EVENT.validate_python(event))
-    assert len(builder.reply.text) == 8_000_000
-
-
-def test_citations_without_an_end_are_broken_off() -> None:
-    builder = ReplyBuilder()
-    block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-    cited = {"type": "char_location", "cited_text": "x", "document_index": 0, "document_title": "t"}
-    cited |= {"start_char_index": 0, "end_char_index": 1, "file_id": None}
-    piece = {"type": "citations_delta", "citation": cited}
-    builder.take(_EVENT.validate_python(block))
-    event = _EVENT.validate_python({"type": "content_block_delta", "index": 0, "delta": piece})
-    with pytest.raises(RunRefused, match="more than 8,388,608 characters"):
-        for _ in range(9_000):
-            builder.take(event)
+    block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "x"}}
+    for _ in range(10_000):
+        builder.take(_EVENT.validate_python(block))
+    with pytest.raises(RunRefused, match="more than 10,000 blocks"):
+        builder.take(_EVENT.validate_python(block))
 
 
 class _CountingBlock(dict[str, Any]):

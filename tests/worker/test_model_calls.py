@@ -71,3 +71,11 @@ def test_what_a_call_may_cost_besides_its_tokens_has_to_have_room_beside_other_c
         locks.give_back(lock)
     assert calls.begin(spent("0.5"), Decimal("0.6")), "a lone call is always admitted"
     calls.end()
+
+
+def test_a_budget_is_not_kept_with_an_api_that_names_no_tokens(store: RunStore) -> None:
+    calls = begun(store, agent=BUDGET)
+    assert calls.begin(Usage())
+    calls.end()
+    with pytest.raises(RunRefused, match="did not say how many tokens"):
+        calls.begin(Usage(turns=1))

@@ -261,6 +261,7 @@ _BREAKS = {"cut_after": CUT, "stall_after": STALL, "garbage_after": GARBAGE, "st
 
 def _whole_stream(message: dict[str, Any], chunk_size: int | None, malformed: str | None) -> Iterator[Event]:
     usage = message["usage"]
+    begun = {"output_tokens": min(1, usage["output_tokens"])}
     opening: dict[str, Any] = {
         "content": [],
         "stop_reason": None,
@@ -269,7 +270,7 @@ def _whole_stream(message: dict[str, Any], chunk_size: int | None, malformed: st
     }
     if "context_management" in message:
         opening["context_management"] = None
-    yield {"type": "message_start", "message": message | opening | {"usage": usage | {"output_tokens": 1}}}
+    yield {"type": "message_start", "message": message | opening | {"usage": usage | begun}}
     for index, block in enumerate(message["content"]):
         if seconds := block.get("_seconds"):
             yield {"type": PINGS, "seconds": seconds}

@@ -26,6 +26,7 @@ from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.sandbox.readable import BoxRefused
 from subagent_server.sandbox.server_locations import ServerStart
 from subagent_server.toolbox.agent_process import AgentProcess, ProcessOrder, how_it_ended
+from subagent_server.toolbox.http_body import UNPACKED, BoundedBody
 from subagent_server.toolbox.mcp.server_log import ServerLog
 
 LONGEST_MESSAGE = 64 << 20
@@ -150,8 +151,6 @@ class StdioTransport:
 
 LONGEST_EVENT = 64 << 20
 """Bytes of one event of a streamable HTTP server, and of an answer that is no stream of events."""
-_BEST_PACKED = 1 << 10
-"""How many bytes at most come of one that is compressed (by deflate). Nothing compressed is asked for."""
 _CONNECT_SECONDS = 30.0
 
 
@@ -194,15 +193,16 @@ class NetworkTransport:
         The arguments are those of the SDK for a factory of clients.
         """
         return httpx2.AsyncClient(
-            headers={"Accept-Encoding": "identity"} | _sendable(self.definition.headers),
+            headers=UNPACKED | _sendable(self.definition.headers),
             timeout=httpx2.Timeout(min(_CONNECT_SECONDS, self.definition.timeout), read=None),
             event_hooks={"response": [self._notice]},
         )
 
     async def _notice(self, response: httpx2.Response) -> None:
-        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            response.stream = _BoundedBody(response, self)
-        if response.status_code < 400:
+        failed = response.status_code >= 400
+        if failed or not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            response.stream = BoundedBody(response, LONGEST_EVENT, self._too_long)
+        if not failed:
             return
         try:
             await response.aread()
@@ -212,29 +212,12 @@ class NetworkTransport:
         self.trouble = f"answered HTTP {response.status_code} {response.reason_phrase}".rstrip()
         self.trouble += f" ({body})" if body else ""
 
+    def _too_long(self) -> httpx2.StreamError:
+        self.trouble = _TOO_LONG
+        return httpx2.StreamError(_TOO_LONG)
+
 
 _TOO_LONG = f"sent an answer of more than {LONGEST_EVENT >> 20} MiB"
-
-
-class _BoundedBody(httpx2.AsyncByteStream):
-    """The body of an answer, up to a bound: the SDK reads it into memory whole."""
-
-    def __init__(self, response: httpx2.Response, transport: NetworkTransport) -> None:
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        self._body = response.stream
-        self._transport = transport
-        self._left = LONGEST_EVENT // (_BEST_PACKED if "content-encoding" in response.headers else 1)
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for part in self._body:
-            self._left -= len(part)
-            if self._left < 0:
-                self._transport.trouble = _TOO_LONG
-                raise httpx2.StreamError(_TOO_LONG)
-            yield part
-
-    async def aclose(self) -> None:
-        await self._body.aclose()
 
 
 def _sendable(headers: Mapping[str, str]) -> dict[str, str]:

@@ -123,24 +123,28 @@ def test_a_server_that_cannot_be_used_is_named_with_its_failure_and_its_output(
 @pytest.mark.parametrize(
     ("head", "said"),
     [
-        (b"", "sent an answer of more than 64 MiB"),
-        (b"Content-Encoding: gzip\r\n", "sent an answer of more than 64 MiB"),
-        (b"Content-Length: 1\r\n", "sent what is no message of the protocol"),
+        (b"200 OK", "sent an answer of more than 64 MiB"),
+        (b"500 Fault\r\nContent-Type: text/event-stream", "sent an answer of more than 64 MiB"),
+        (b"200 OK\r\nContent-Encoding: gzip", "sent an answer of more than 64 MiB"),
+        (b"200 OK\r\nContent-Encoding: gzip, gzip", "sent an answer of more than 64 MiB"),
+        (b"200 OK\r\nContent-Length: 1", "sent what is no message of the protocol"),
     ],
-    ids=["endless", "compressed", "no-message"],
+    ids=["endless", "failed", "compressed", "compressed-twice", "no-message"],
 )
 def test_an_answer_over_http_takes_a_bounded_memory_and_is_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: bytes, said: str
 ) -> None:
     """A body of 4 MB, as it is, is 4 KB if it is compressed."""
     monkeypatch.setattr(transport, "LONGEST_EVENT", 1 << 20)  # 64 MiB in earnest
-    whole = b"{" + b" " * 4_000_000
-    body = gzip.compress(whole, 1) if b"gzip" in head else whole if head == b"" else b"{"
+    body = b"{" + b" " * (0 if b"Length" in head else 4_000_000)
+    for _ in range(head.count(b"gzip")):
+        body = gzip.compress(body, 1)
+    kind = b"" if b"Type" in head else b"\r\nContent-Type: application/json"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         with suppress(ConnectionError):
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + head + b"\r\n" + body)
+            writer.write(b"HTTP/1.1 " + head + kind + b"\r\n\r\n" + body)
             await writer.drain()
             writer.close()
 
