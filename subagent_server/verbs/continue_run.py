@@ -299,13 +299,14 @@ def order_of(service: Service, run_id: str, caller: Caller = USER) -> StartOrder
             f"Run {run_id} has no prompt of its own, because it continued another run: rerun run "
             f"{request.continues_run_id}, or start a new one."
         )
-    check_is_real(request.cwd, run_id)
+    directory = directory_before_worktree(meta, request)
+    check_is_real(directory, run_id)
     is_flow = request.agent.get("runner") == "flow"
     return StartOrder(
         agent=meta.agent_name,
         prompt="" if is_flow else request.prompt,
         arguments=arguments_of(request) if is_flow else None,
         inputs=list(request.inputs),
-        cwd=request.cwd,
+        cwd=directory,
         label=request.label,
     )

@@ -130,6 +130,17 @@ def test_unmerged_work_is_dropped_only_if_asked_and_never_pruned(
     )
 
 
+def test_a_rerun_begins_where_the_first_run_began(world: World, repository: Repository) -> None:
+    for first in (repository.ran(), repository.ran("true")):
+        world.play(shell(WORK), says("Again."))
+        second = world.cli("rerun", first, "--detach").stdout.split()[0]
+        assert world.completed(second) == "Again."
+        repository.gone(second)
+        assert repository.shown(second)["base"] == repository.head
+        worktree = world.meta(second).worktree
+        assert worktree is not None and worktree.origin == str(repository.top)
+
+
 def test_a_continued_run_takes_the_worktree_over_and_only_one_may(
     world: World, repository: Repository
 ) -> None:
