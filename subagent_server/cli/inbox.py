@@ -8,7 +8,6 @@ import sys
 import termios
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 
@@ -84,7 +83,7 @@ def inbox(session: Session, watching: bool, bell: bool, command: str | None) -> 
         _watch(session, _words(session, command), bell=bell)
     questions = open_questions(session.service, session.caller)
     if session.as_json:
-        out_json([_wire(question) for question in questions])
+        out_json([question.to_wire() for question in questions])
     elif questions:
         out("\n\n".join(question_text(session, question) for question in questions))
     else:
@@ -116,7 +115,7 @@ def _watch(session: Session, command: list[str], *, bell: bool) -> None:
             if (question.run_id, question.message_id) in shown:
                 continue
             if session.as_json:
-                out_json(_wire(question), indent=None)
+                out_json(question.to_wire(), indent=None)
             else:
                 out(("\n" if shown else "") + question_text(session, question))
             shown.add((question.run_id, question.message_id))
@@ -132,7 +131,7 @@ def _watch(session: Session, command: list[str], *, bell: bool) -> None:
 def _started(
     session: Session, command: list[str], question: OpenQuestion
 ) -> "Iterator[subprocess.Popen[bytes]]":
-    environment, event = environment_for_host(session.settings), _wire(question)
+    environment, event = environment_for_host(session.settings), question.to_wire()
     here = sys.stderr.fileno()  # stdout has the questions, as a program may read them
     try:
         yield start_for_event(
@@ -147,10 +146,6 @@ def _has_ended(started: "subprocess.Popen[bytes]") -> bool:
     if code:
         report(f"--exec ended with code {code}.")
     return code is not None
-
-
-def _wire(question: OpenQuestion) -> dict[str, Any]:
-    return question.model_dump(mode="json", exclude_none=True)
 
 
 # -- Ask the person at the terminal.

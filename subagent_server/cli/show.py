@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -382,7 +383,7 @@ def _block(block: Any) -> str:
 def _show_code(session: Session, run_id: str) -> None:
     programs = kept_programs(session.service.store.paths.run(run_id))
     if session.as_json:
-        out_json([program.to_wire() for program in programs])
+        out_json([asdict(program) for program in programs])
         return
     texts = "\n\n".join(map(_program, programs))
     out(texts or f"Run {run_id} has run no programs: only agents with `codeMode` do.")

@@ -246,7 +246,7 @@ class Loop:
         return replace(outcome, sources=self.web.sources, warnings=self.warnings)
 
     def _record_usage(self) -> None:
-        self.run.record("usage", **self.usage.model_dump(mode="json", exclude_none=True))
+        self.run.record("usage", **self.usage.to_wire())
 
     async def _before_retry(self, retry: Retry) -> None:
         self._record_usage()  # a reply that broke off has cost something, and the next may too

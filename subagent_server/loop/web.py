@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from subagent_server.run.agent_definition import WebSelection
+from subagent_server.run.durable import with_texts
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import WebSource
 
@@ -47,13 +48,9 @@ def whole_characters(value: Any) -> Any:
     Gateways that count in UTF-16 cut texts in the middle of a character, and models write half an escape.
     No request can hold that.
     """
-    if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if isinstance(value, list):
-        return [whole_characters(each) for each in value]
-    if isinstance(value, dict):
-        return {whole_characters(name): whole_characters(each) for name, each in value.items()}
-    return value
+    return with_texts(
+        value, lambda text: text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    )
 
 
 def joined_text(blocks: Iterable[Block]) -> str:

@@ -14,6 +14,7 @@ from subagent_server.process.zygote_client import ForkConnection, WarmStart
 from subagent_server.process.zygote_protocol import interpreter_variables
 from subagent_server.run import locks, processes, stderr
 from subagent_server.run.errors import LaunchFailed, StorageFailed, storing
+from subagent_server.run.files import write_all
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.stderr import failpoint, lack_of_room
 
@@ -288,9 +289,7 @@ def _above_streams(descriptor: int) -> int:
 
 def fill(memory: int, package: dict[str, Any]) -> None:
     """Write the package into a memory file: a pipe would block the starter at a long one."""
-    rest = json.dumps(package).encode("utf-8", "surrogateescape")
-    while rest:
-        rest = rest[os.write(memory, rest) :]
+    write_all(memory, json.dumps(package).encode("utf-8", "surrogateescape"))
 
 
 def _shim_environment() -> dict[str, str]:

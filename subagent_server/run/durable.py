@@ -6,7 +6,7 @@ Standard library only: the shim imports this module.
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from subagent_server.run import processes
 from subagent_server.run.errors import NotDurable, StorageFailed, storing
-from subagent_server.run.files import Directory, Entry, held_open
+from subagent_server.run.files import Directory, Entry, held_open, write_all
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -67,6 +67,17 @@ def as_object(text: str | bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def with_texts(data: Any, change: Callable[[str], str]) -> Any:
+    """Return JSON data in which every text and every key is changed."""
+    if isinstance(data, str):
+        return change(data)
+    if isinstance(data, dict):
+        return {with_texts(key, change): with_texts(value, change) for key, value in data.items()}
+    if isinstance(data, list):
+        return [with_texts(value, change) for value in data]
+    return data
+
+
 def write_durably(file: Entry, data: bytes) -> None:
     """Replace the content of `file` with `data`, durably and at once for every reader.
 
@@ -89,7 +100,7 @@ def _make(made: Entry, data: bytes, file: Entry) -> None:
     """Make a file, durably, which is or will be `file`; an existing file stays. Raises StorageFailed."""
     try:
         with held_open(made.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)) as descriptor:
-            _write_all(descriptor, data)
+            write_all(descriptor, data)
             os.fsync(descriptor)
     except OSError as error:
         if not isinstance(error, FileExistsError):
@@ -112,7 +123,7 @@ def write_reserved(file: Entry, spare: Entry, data: bytes) -> None:
     with storing(file.path), held_open(spare.open(os.O_WRONLY)) as descriptor:
         if os.fstat(descriptor).st_size < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        _write_all(descriptor, data)
+        write_all(descriptor, data)
         os.ftruncate(descriptor, len(data))
         os.fsync(descriptor)
     commit(spare, file)
@@ -152,12 +163,6 @@ def remove_leftovers(directory: Directory, gone: str = "") -> None:
             # A killed shim is a zombie until its starter collects it.
             if parts[1] in (here, processes.host_tag(gone)) and (writer is None or writer.is_dead):
                 discard(directory.entry(name))
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
 
 
 # -- Append-only JSON lines: whole lines in, whole lines out, whatever was cut off at the end.
@@ -213,7 +218,7 @@ def _append(file: Entry, data: bytes, *, cut_torn_line: bool) -> int:
             else:
                 before = b"\n"
         try:
-            _write_all(descriptor, before + data)
+            write_all(descriptor, before + data)
         except OSError:
             os.ftruncate(descriptor, size)
             raise

@@ -29,6 +29,13 @@ def held_open(descriptor: int) -> Iterator[int]:
         os.close(descriptor)
 
 
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write to a descriptor until all is written. Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 """Of what is made here. No usual umask takes anything from them."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT

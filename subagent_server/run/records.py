@@ -73,6 +73,10 @@ class Record(BaseModel):
         """Return the record as a file holds it: indented JSON without the fields that are empty."""
         return encoded(self, exclude_none=True)
 
+    def to_wire(self) -> dict[str, Any]:
+        """Return the record as an answer shows it: without what is not known."""
+        return self.model_dump(mode="json", exclude_none=True)
+
 
 def encoded(record: BaseModel, *, exclude_none: bool = False, exclude_unset: bool = False) -> bytes:
     """Return a record as indented JSON. Half a surrogate pair, which UTF-8 cannot hold, becomes `?`."""

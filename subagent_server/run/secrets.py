@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from subagent_server.run.durable import with_texts
+
 MASK = "***"
 SHORTEST = 12
 """A shorter value would mask words that only happen to be the same: unless chance made it, see `is_mixed`."""
@@ -199,13 +201,7 @@ class Masker:
 
     def data(self, data: Any) -> Any:
         """Return JSON data whose texts and keys are without the secrets."""
-        if isinstance(data, str):
-            return self.text(data)
-        if isinstance(data, dict):
-            return {self.data(key): self.data(value) for key, value in data.items()}
-        if isinstance(data, list):
-            return [self.data(value) for value in data]
-        return data
+        return with_texts(data, self.text)
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return a message of a conversation without the secrets.

@@ -25,6 +25,7 @@ from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import SessionMessage
 
 from subagent_server.run.commands import readable
+from subagent_server.run.files import write_all
 from subagent_server.server.batches import BATCH_VERSION, batch_fault, batch_of
 from subagent_server.server.connection import (
     LEFT,
@@ -352,7 +353,7 @@ class _Outgoing(ObjectSendStream[SessionMessage]):
                 while rest and self._knows_room and self._poll.poll(0):  # where it sees room, it is this much
                     rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
                 if rest:
-                    await anyio.to_thread.run_sync(self._write, rest)
+                    await anyio.to_thread.run_sync(write_all, self._descriptor, rest)
             except ConnectionError as error:
                 self._gone()
                 raise anyio.BrokenResourceError from error
@@ -367,10 +368,6 @@ class _Outgoing(ObjectSendStream[SessionMessage]):
 
     async def aclose(self) -> None:
         """Leave the descriptor open: other processes may share it."""
-
-    def _write(self, data: memoryview) -> None:
-        while data:
-            data = data[os.write(self._descriptor, data) :]
 
 
 def _method(message: types.JSONRPCMessage | None) -> str | None:

@@ -159,7 +159,7 @@ async def _get_logs(context: ToolContext, call: Call) -> Answer:
         call.get("lines", 50),
         context.caller,
     )
-    return page.model_dump(mode="json", exclude_none=True)
+    return page.to_wire()
 
 
 GET_LOGS = ToolSpec(

@@ -164,7 +164,7 @@ async def _status(context: ToolContext, call: Call) -> Answer:
     for _, meta in found:
         if meta is not None and context.shown.revision(meta.run_id) < ENDED:
             await context.note(meta)
-    return {LIST: [_wire(status) for status, _ in found]}
+    return {LIST: [status.to_wire() for status, _ in found]}
 
 
 async def _complete(context: ToolContext, call: Call) -> Answer:
@@ -185,12 +185,8 @@ async def _stop(context: ToolContext, call: Call) -> Answer:
 
 
 def _part(meta: RunMeta, fields: tuple[str, ...]) -> Answer:
-    wire = _wire(status_of(meta))
+    wire = status_of(meta).to_wire()
     return {field: wire[field] for field in fields if field in wire}
-
-
-def _wire(status: AgentStatus) -> Answer:
-    return status.model_dump(mode="json", exclude_none=True)
 
 
 def _answer_with(fields: tuple[str, ...]) -> Schema:

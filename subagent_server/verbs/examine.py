@@ -186,7 +186,7 @@ def _tree(case: _Case) -> Iterator[str]:
 
 
 def _sums(usage: Usage) -> str:
-    return json.dumps({n: v for n, v in usage.model_dump(mode="json", exclude_none=True).items() if v})
+    return json.dumps({n: v for n, v in usage.to_wire().items() if v})
 
 
 def _processes(case: _Case) -> Iterator[str]:

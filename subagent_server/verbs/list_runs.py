@@ -244,7 +244,7 @@ class Sum:
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object of the sum. `atLeast` names the figures of which a part is not known."""
-        usage = self.usage.model_dump(mode="json", exclude_none=True)
+        usage = self.usage.to_wire()
         known = {name: usage[name] for name in (*TOKENS, "costUsd") if name in usage}
         least = [name for name in self.usage.at_least if known.get(name) is not None]
         return {
@@ -329,10 +329,6 @@ class RunTotals(Record):
     error: Failure | None = None
     result: Any = None
 
-    def to_wire(self) -> dict[str, Any]:
-        """Return it for `--json`, without the fields that are not known."""
-        return self.model_dump(mode="json", exclude_none=True)
-
 
 def run_totals(service: Service, observed: Observed) -> RunTotals:
     """Return the figures of a run, those so far if it has not ended.
@@ -394,8 +390,7 @@ class TreeRow:
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object of the row."""
         parent = {} if self.parent_run_id is None else {"parentRunId": self.parent_run_id}
-        usage = self.with_descendants.model_dump(mode="json", exclude_none=True)
-        return {**self.run.to_wire(), **parent, "withDescendants": usage}
+        return {**self.run.to_wire(), **parent, "withDescendants": self.with_descendants.to_wire()}
 
 
 @dataclass

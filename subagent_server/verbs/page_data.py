@@ -6,7 +6,7 @@ Tested in `tests/page/test_stream.py`.
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -249,10 +249,6 @@ class KeptProgram:
     calls: list[dict[str, Any]] = field(default_factory=list)
     output: str = ""
     outcome: int | None = None
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return it for `--json`."""
-        return asdict(self)
 
 
 def kept_programs(run: RunPaths) -> Iterator[KeptProgram]:

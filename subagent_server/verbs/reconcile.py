@@ -481,10 +481,10 @@ def ending_facts(meta: RunMeta) -> dict[str, Any]:
     """Return the fields of the journal's last event."""
     facts: dict[str, Any] = {
         "status": meta.status.value,
-        "usage": meta.usage.model_dump(mode="json", exclude_none=True),
+        "usage": meta.usage.to_wire(),
     }
     if meta.error is not None:
-        facts["error"] = meta.error.model_dump(mode="json", exclude_none=True)
+        facts["error"] = meta.error.to_wire()
     if meta.summary:
         facts["summary"] = meta.summary
     return facts

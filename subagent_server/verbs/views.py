@@ -206,7 +206,7 @@ class RunRow(Record):
 
     def to_full_wire(self) -> dict[str, Any]:
         """Return the JSON object of the row with the facts that a model would only pay for."""
-        return self.model_dump(mode="json", exclude_none=True)
+        return super().to_wire()
 
 
 def row_schema() -> dict[str, Any]:
@@ -332,7 +332,7 @@ class RunView(Record):
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object of the view; an output of null is kept if present."""
-        wire = self.model_dump(mode="json", exclude_none=True)
+        wire = super().to_wire()
         if "output" in self.model_fields_set:
             wire["output"] = self.output
         return wire
@@ -547,9 +547,7 @@ def _awaited(run: RunPaths, meta: RunMeta) -> str | None:
 
 def _usage(usage: Usage) -> dict[str, Any]:
     """Return the figures without zeros, with null for an unknown one: a view is small."""
-    return {
-        name: value for name, value in usage.model_dump(mode="json", exclude_none=True).items() if value != 0
-    }
+    return {name: value for name, value in usage.to_wire().items() if value != 0}
 
 
 def _other_parent(meta: RunMeta, caller: Caller) -> str | None:

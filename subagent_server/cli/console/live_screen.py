@@ -38,6 +38,7 @@ from subagent_server.cli.inbox import ask_person
 from subagent_server.cli.logs import EventText
 from subagent_server.cli.ls import GROUPS, age_cell, branch, group_of, look_of_row, what_cell
 from subagent_server.run.errors import SubagentError
+from subagent_server.run.files import write_all
 from subagent_server.run.host_programs import NoHostProgram
 from subagent_server.run.journal import page
 from subagent_server.run.paths import RootPaths
@@ -302,8 +303,7 @@ class TerminalMode:
 
     def draw(self, data: bytes) -> None:
         """Write to the terminal. Raises OSError if it has gone."""
-        while data:
-            data = data[os.write(self._stdout, data) :]
+        write_all(self._stdout, data)
 
     def _enter(self) -> None:
         tty.setcbreak(self._stdin, termios.TCSANOW)

@@ -18,6 +18,7 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import BaseRoute, Route
 from starlette.staticfiles import StaticFiles
 
+from subagent_server.run.durable import with_texts
 from subagent_server.run.errors import BadArgument, InvalidRunId, SubagentError, shorten
 from subagent_server.run.records import RunMeta
 from subagent_server.server.messages import HALF_CHARACTER, is_broken
@@ -324,7 +325,7 @@ class RunPage:
     def conversation(self, run_id: str) -> Json:
         """Return the last messages between the run and its model, long texts cut. Raises as `facts` does."""
         found = conversation(self._service, run_id, MAX_MESSAGES, self._caller)
-        return {"messages": [_cut(each) for each in found]}
+        return {"messages": with_texts(found, _cut)}
 
     def changes(self, run_id: str) -> Json:
         """Return what a run has changed in its worktree, as a patch that ends with a whole line.
@@ -347,7 +348,7 @@ class RunPage:
         programs = list(kept_programs(self._service.store.paths.run(run_id)))[-MAX_PROGRAMS:]
         return {
             "programs": [
-                program.to_wire()
+                asdict(program)
                 | {
                     "code": program.code[:MAX_PROGRAM_CHARACTERS],
                     "output": program.output[:MAX_PROGRAM_CHARACTERS],
@@ -361,16 +362,9 @@ def _moment(value: Any) -> str | None:
     return None if value is None else value.isoformat()
 
 
-def _cut(value: Any) -> Any:
-    """Return JSON with its long texts cut."""
-    if isinstance(value, str):
-        left = len(value) - MAX_BLOCK_CHARACTERS
-        return value if left <= 0 else f"{value[:MAX_BLOCK_CHARACTERS]}\n… {left} characters more"
-    if isinstance(value, list):
-        return [_cut(each) for each in value]
-    if isinstance(value, dict):
-        return {str(key): _cut(each) for key, each in value.items()}
-    return value
+def _cut(text: str) -> str:
+    left = len(text) - MAX_BLOCK_CHARACTERS
+    return text if left <= 0 else f"{text[:MAX_BLOCK_CHARACTERS]}\n… {left} characters more"
 
 
 class TabStream:
