@@ -68,10 +68,11 @@ def hooks_for_run(settings: Settings) -> tuple[str, list[str]]:
         hooks = _own(settings, "hooks.json", partial(_commands, settings), dict[str, list[str]]())
     except _NotUsed as error:
         return "", [f"No hook is called, because {error}"]
-    environment = {
-        name: value for name, value in environment_for_host(settings).items() if name in _PASSED_ON
-    }
-    return (json.dumps({**hooks, "environment": environment}) if hooks else ""), []
+    if not hooks:
+        return "", []
+    of_host = environment_for_host(settings)
+    environment = {name: of_host[name] for name in _PASSED_ON if name in of_host}
+    return json.dumps({**hooks, "environment": environment}), []
 
 
 def _commands(settings: Settings, content: bytes) -> dict[str, list[str]]:
