@@ -26,7 +26,7 @@ from subagent_server.loop.model import (
 from subagent_server.loop.request import THOUGHTS
 from subagent_server.loop.runner import EMPTY_REPLY, Outcome
 from subagent_server.loop.web import Block, Message, WebTools, record_server_use
-from subagent_server.run.errors import RunRefused
+from subagent_server.run.errors import RunRefused, choices, shorten
 from subagent_server.run.records import Failure, Usage
 from subagent_server.run.stderr import lack_of_room
 from subagent_server.toolbox.basic import AgentComplete, FinalAnswer, before_marker
@@ -323,8 +323,8 @@ class Loop:
         if call.problem is not None:
             result = ToolResult.failure(call.problem)
         elif tool is None:
-            names = ", ".join(sorted(t.name for t in self.tools))
-            result = ToolResult.failure(f"There is no tool {call.name!r}: the tools here are {names}.")
+            known = choices("tools", call.name, sorted(tool.name for tool in self.tools))
+            result = ToolResult.failure(f"There is no tool {shorten(call.name)}: {known}.")
         elif denial is not None:
             result = ToolResult.failure(denial)
         else:

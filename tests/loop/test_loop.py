@@ -57,6 +57,13 @@ def test_sequential_calls_of_one_turn_run_in_their_order_while_others_go_on() ->
     assert tool_results(played.bodies[1]) == ["the last", "1", "2", "3"]
 
 
+def test_an_unknown_tool_is_answered_in_few_words_among_however_many() -> None:
+    many = [ScriptedTool(f"tool_{number}", echo) for number in range(2_000)]
+    played = Played(calls(use("t" * 60_000)), says("Sorry."), tools=many)
+    (result,) = tool_results(played.bodies[1])
+    assert len(result) < 1_000 and "of the 2,000 tools here" in result
+
+
 def test_an_unknown_tool_and_arguments_that_are_not_json_are_errors_that_the_model_reads() -> None:
     broken = call("echo", text="a long enough text") | {"fault": {"malformed_tool_json": "garbled"}}
     played = Played(calls(use("nothing"), use("functions.echo")), broken, says("Sorry."), tools=[ECHO])

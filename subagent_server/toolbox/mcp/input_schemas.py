@@ -6,8 +6,8 @@ server, which knows its own rules, judges the rest.
 """
 
 import json
-import math
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -150,7 +150,8 @@ def _schemas_by_pattern(value: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max  # an int may be longer than any float
 
 
 def _number(value: Any) -> Any:

@@ -144,7 +144,9 @@ def _why_not_started(error: OSError, command: str) -> str:
 # The SDK refuses a page whole if one tool of it is at fault. So its answer is looked at on the way in: a
 # loose input schema is made an object, and a tool that is at fault all the same is left out, with a warning.
 
-_MOST_PAGES, _MOST_TOOLS = 1_000, 5_000
+_MOST_PAGES, _MOST_TOOLS, _MOST_LISTED = 1_000, 5_000, 64 << 20
+_MOST_BLOCKS = 1_000
+"""Of one result: each takes a thousand times the memory of the shortest, and may become a file."""
 _LIST = "tools/list"
 _OLDEST_JUDGED = "2025-11-25"
 """The version by which the SDK judges a session that has agreed on none."""
@@ -157,6 +159,7 @@ async def all_tools(session: ClientSession) -> list[Tool]:
         ServerTrouble: the pages do not end, or hold more than a worker has room for.
     """
     tools: list[Tool] = []
+    characters = 0
     cursors: set[str] = set()
     cursor: str | None = None
     while True:
@@ -169,6 +172,9 @@ async def all_tools(session: ClientSession) -> list[Tool]:
         tools += page.tools
         if len(tools) > _MOST_TOOLS:
             raise ServerTrouble(f"lists more than {_MOST_TOOLS:,} tools")
+        characters += len(page.model_dump_json())
+        if characters > _MOST_LISTED:
+            raise ServerTrouble(f"lists its tools in more than {_MOST_LISTED >> 20} MiB")
         cursor = page.next_cursor
         if cursor is None:
             return tools
@@ -178,7 +184,8 @@ async def all_tools(session: ClientSession) -> list[Tool]:
 
 
 class RepairedListing:
-    """A transport around another one, whose pages of tools hold what the protocol knows.
+    """A transport around another one, whose pages of tools hold what the protocol knows, and whose results
+    have a bounded number of blocks.
 
     `version` returns the version of the protocol once it is agreed on. `faults` are the tools that were left
     out, each with the reason, as the end of a sentence that begins with the name of the server.
@@ -201,9 +208,13 @@ class RepairedListing:
         return await self._transport.__aexit__(*error)
 
     def _repair(self, message: Any) -> None:
-        """Make a page of tools fit, in place. Every other message stays as it is."""
+        """Make a page of tools fit, and bound the blocks of a result, in place. All else stays as it is."""
         response = message.message if isinstance(message, SessionMessage) else None
         page = response.result if isinstance(response, JSONRPCResponse) else {}
+        blocks = page.get("content")
+        if isinstance(blocks, list) and len(blocks) > _MOST_BLOCKS:
+            left_out = f"[{len(blocks) - _MOST_BLOCKS:,} more blocks are left out]"
+            blocks[_MOST_BLOCKS:] = [{"type": "text", "text": left_out}]
         listed = page.get("tools")
         if not isinstance(listed, list):
             return

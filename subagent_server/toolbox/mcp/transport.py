@@ -7,6 +7,7 @@ the pipe.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -123,8 +124,13 @@ class StdioTransport:
         if not line.strip():
             return None
         try:
-            return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-        except ValueError:
+            try:
+                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+            except ValueError:  # programs of JavaScript cut texts in the middle of a character
+                whole = json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace")
+                message = jsonrpc_message_adapter.validate_json(whole, by_name=False)
+            return SessionMessage(message)
+        except (ValueError, RecursionError):
             self._log.say(f"(on stdout) {line[:500].decode('utf-8', 'replace').rstrip()}")
             return None
 

@@ -79,10 +79,11 @@ OBJECT = {"type": "object"}
             {
                 "properties": {
                     "a": {"required": True, "minimum": 3, "exclusiveMinimum": True, "maxLength": "9"}
+                    | {"maximum": 10**400}
                 }
             },
             {**OBJECT, "properties": {"a": {"exclusiveMinimum": 3}}},
-            id="words of draft 3 and 4",
+            id="words of draft 3 and 4, and what is no number",
         ),
         pytest.param(
             {"properties": {"a": {"items": [{"type": "string"}], "additionalItems": False}}},

@@ -72,19 +72,22 @@ def test_all_pages_of_a_list_are_read(tmp_path: Path) -> None:
     run(work())
 
 
-def test_more_tools_than_a_worker_has_room_for_are_not_taken() -> None:
+@pytest.mark.parametrize(
+    ("each", "length", "said"), [(1_000, 1, "more than 5,000 tools"), (1, 13 << 20, "in more than 64 MiB")]
+)
+def test_more_tools_than_a_worker_has_room_for_are_not_taken(each: int, length: int, said: str) -> None:
     class Session:
         pages = 0
 
         async def list_tools(self, params: PaginatedRequestParams) -> ListToolsResult:
             self.pages += 1
-            tools = [Tool(name=f"{self.pages}-{n}", input_schema={"type": "object"}) for n in range(1_000)]
-            return ListToolsResult(tools=tools, next_cursor=str(self.pages))
+            tool = Tool(name="a", description="x" * length, input_schema={"type": "object"})
+            return ListToolsResult(tools=[tool] * each, next_cursor=str(self.pages))
 
     session = Session()
-    with pytest.raises(ServerTrouble, match="more than 5,000 tools"):
+    with pytest.raises(ServerTrouble, match=said):
         asyncio.run(all_tools(cast(ClientSession, session)))
-    assert session.pages == 6
+    assert session.pages in (5, 6)
 
 
 @pytest.mark.parametrize(
@@ -259,6 +262,8 @@ def test_failures_of_calls_are_results_for_the_model_and_the_server_stays(tmp_pa
             {"name": "refuses", "does": {"error": "not today"}},
             {"name": "odd", "does": {"content": [{"type": "smell"}]}},
             {"name": "breaks_promise", "outputSchema": {"type": "object"}, "does": {"content": []}},
+            {"name": "cuts", "does": {"content": [{"type": "text", "text": "half \ud83d"}]}},
+            {"name": "crumbles", "does": {"content": [{"type": "text", "text": "x"}] * 1_003}},
             {"name": "works", "does": {"progress": 3}},
         )
         slow = scripted({"name": "hangs", "does": {"hang": True}}, keys={"callTimeoutSeconds": 0.5})
@@ -271,6 +276,8 @@ def test_failures_of_calls_are_results_for_the_model_and_the_server_stays(tmp_pa
                 result = await field.call(name)
                 assert result.is_error and said in result.text, name
             assert not (await field.call("breaks_promise")).is_error
+            assert (await field.call("cuts")).text == "half ?"
+            assert (await field.call("crumbles")).text.endswith("x\n\n[3 more blocks are left out]")
             assert (await field.call("works", half="\ud83d")).text == "done"
             (progress,) = field.said("tool_progress")
             assert progress == {"server": "s", "toolName": "works", "progress": 1.0}
