@@ -8,7 +8,7 @@ Tested in `tests/cli/test_rm.py` and `tests/cli/test_prune.py`.
 """
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -98,7 +98,7 @@ def remove(store: RunStore, run_id: str, *, drop_unmerged: bool = False) -> None
 
 
 def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Pruned]:
-    """Remove old runs, and starts that never were, the newest first; yield each.
+    """Remove old runs, and starts that never were, the newest first; yield each, and last those that stay.
 
     A kill in between leaves the rest for the next time, and no run by halves. With `dry_run` nothing changes.
 
@@ -109,19 +109,30 @@ def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Prune
     if not dry_run:
         sweep(store)
     is_unfinished = cache(partial(_is_unfinished, store))
-    for run_id in _old(store, age):
-        try:
-            parent = _check_removable(store, run_id)
-            _check_not_needed(store, run_id, parent, is_unfinished)
-            _drop_worktree(store, run_id, only_look=dry_run)
-            if not dry_run:
-                _take_away(store, run_id, parent)
-        except UnknownRun:
-            continue  # somebody else was quicker
-        except SubagentError as error:
-            yield Pruned(run_id, error.sentence)
-        else:
-            yield Pruned(run_id)
+    gone: set[str] = set()
+    wanted: Iterable[str] = _old(store, age)
+    while True:
+        stayed, before = list[Pruned](), len(gone)
+        for run_id in wanted:
+            try:
+                parent = _check_removable(store, run_id)
+                _check_not_needed(
+                    store, run_id, parent, lambda flow: flow not in gone and is_unfinished(flow)
+                )
+                _drop_worktree(store, run_id, only_look=dry_run)
+                if not dry_run:
+                    _take_away(store, run_id, parent)
+            except UnknownRun:
+                continue  # somebody else was quicker
+            except SubagentError as error:
+                stayed.append(Pruned(run_id, error.sentence))
+            else:
+                gone.add(run_id)
+                yield Pruned(run_id)
+        if not stayed or len(gone) == before:
+            yield from stayed
+            return
+        wanted = [each.run_id for each in stayed]  # a flow goes before the runs that it has started
 
 
 def sweep(store: RunStore) -> None:

@@ -98,23 +98,29 @@ def test_an_argument_of_a_command_is_json_of_its_type_else_a_text(world: World) 
         assert why in told["message"] and told["nextStep"] == "it takes text, count."
 
 
-def test_runs_of_a_flow_are_pruned_once_it_has_completed(world: World) -> None:
+def pruned(world: World, keep: int = 0) -> dict[str, bool]:
+    """Return the runs that have ended but for the newest, and whether they would be removed."""
+    return {each.run_id: each.why is None for each in prune(world.store, Age(keep=keep), dry_run=True)}
+
+
+def test_runs_of_a_flow_are_pruned_once_it_has_completed_or_is_pruned(world: World) -> None:
     flow(world, body("agents.worker(prompt='task a')\nreturn 1 / 0", "float"))
     world.play(DONE)
     first = started(world)
     world.failed(first)
     world.gone(first)
     (child,) = world.store.children_of(first)
-    assert {each.run_id: each.why is None for each in prune(world.store, Age(), dry_run=True)} == {
-        first: True,
-        child: False,
-    }
-    flow(world, body("agents.worker(prompt='task a')\nreturn 1 / 1", "float"))
-    second = again(world, again(world, first, dry_run=True))
-    assert world.meta(second).continues_run_id == first, "a dry run stands for what it has looked at"
-    assert output(world, second) == 1.0
+    second = again(world, first)
+    world.failed(second)
     world.gone(second)
-    assert all(each.why is None for each in prune(world.store, Age(), dry_run=True))
+    assert pruned(world, keep=1) == {child: False, first: False}
+    assert pruned(world) == {second: True, child: True, first: True}
+    flow(world, body("agents.worker(prompt='task a')\nreturn 1 / 1", "float"))
+    third = again(world, again(world, second, dry_run=True))
+    assert world.meta(third).continues_run_id == second, "a dry run stands for what it has looked at"
+    assert output(world, third) == 1.0
+    world.gone(third)
+    assert all(pruned(world, keep=1).values())
     assert world.cli("rm", child).returncode == 0
     assert world.cli("doctor", "--runs").returncode == 0, "what the removed run has cost still counts"
 
@@ -130,8 +136,8 @@ def test_a_flow_is_continued_by_one_run_whose_record_is_kept_with_its_own(world:
         with pytest.raises(BadArgument, match=f"was continued by run {second}"):
             again(world, first, **options)
     world.gone(second)
-    why = {each.run_id: each.why for each in prune(world.store, Age(), dry_run=True)}
-    assert why[second] is None and "which continues it, has not completed" in (why[first] or "")
+    why = {each.run_id: each.why for each in prune(world.store, Age(keep=1), dry_run=True)}
+    assert "which continues it, has not completed" in (why[first] or "")
     assert asked(simulator)["a"] == 1
 
 
