@@ -256,7 +256,7 @@ class RunJournal:
         try:
             seq = self._seq or next_seq(self._run)
             self._seq = None  # a write that fails may have left its line all the same
-            bounded = _bounded(facts)
+            bounded = durable.with_texts(facts, _bounded)
             if bounded != facts:
                 bounded["cut"] = True
             event = {"seq": seq, "at": timestamp(now), "type": kind, **bounded}
@@ -315,15 +315,11 @@ def in_order(lines: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return sorted(lines, key=lambda each: str((durable.parse(each[1]) or {}).get("at", "")))
 
 
-def _bounded(value: Any) -> Any:
-    if isinstance(value, str) and len(value) > MAX_FIELD_CHARACTERS:
-        half = MAX_FIELD_CHARACTERS // 2
-        return f"{value[:half]}\n… {len(value) - 2 * half} characters left out …\n{value[-half:]}"
-    if isinstance(value, dict):
-        return {key: _bounded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_bounded(item) for item in value]
-    return value
+def _bounded(text: str) -> str:
+    if len(text) <= MAX_FIELD_CHARACTERS:
+        return text
+    half = MAX_FIELD_CHARACTERS // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
 # -- The latest step of an agent, from the tail of its journal. Standard library only, for `ls`.

@@ -17,7 +17,7 @@ from subagent_server.extensions.code_mode.python_text import (
     facts_of,
     type_name,
 )
-from subagent_server.toolbox.mcp.input_schemas import DEAD_REFERENCE, resolved
+from subagent_server.toolbox.mcp.input_schemas import DEAD_REFERENCE, free_name, resolved
 
 
 def joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -419,10 +419,7 @@ class TypeWriter:
         return plain and is_free and unicodedata.normalize("NFKC", key) == key
 
     def _new_name(self, name: str) -> str:
-        number, free = 1, name
-        while free in self._taken:
-            number += 1
-            free = f"{name}{number}"
+        free = free_name(name, self._taken, mark="")
         self._taken.add(free)
         return free
 

@@ -8,10 +8,10 @@ server, which knows its own rules, judges the rest.
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import Any
 from urllib.parse import unquote
 
@@ -214,6 +214,7 @@ _DEEPEST = 20
 _MOST_PARTS = 1_000
 """At the root, references followed: a few that multiply would take for ever."""
 _LONGEST_RULE = 2_000
+_MOST_OF_NAME = 60
 
 
 @dataclass(frozen=True)
@@ -321,7 +322,8 @@ def _rename(flat: dict[str, Any]) -> dict[str, str]:
     new = {name: name for name in properties if _PROPERTY.fullmatch(name)}
     for name in properties:
         if name not in new:
-            new[name] = _free_name(name, set(new.values()))
+            plain = re.sub(r"[^a-zA-Z0-9_.-]", "_", name)[:_MOST_OF_NAME] or "property"
+            new[name] = free_name(plain, set(new.values()), _MOST_OF_NAME)
     if "properties" in flat:
         flat["properties"] = {new[name]: schema for name, schema in properties.items()}
     if "required" in flat:
@@ -329,10 +331,7 @@ def _rename(flat: dict[str, Any]) -> dict[str, str]:
     return {ours: theirs for theirs, ours in new.items() if ours != theirs}
 
 
-def _free_name(name: str, taken: set[str]) -> str:
-    base = re.sub(r"[^a-zA-Z0-9_.-]", "_", name)[:60] or "property"
-    number, free = 1, base
-    while free in taken:
-        number += 1
-        free = f"{base}_{number}"
-    return free
+def free_name(name: str, taken: Collection[str], most: int | None = None, mark: str = "_") -> str:
+    """Return `name`, or if it is taken its beginning of at most so many characters, with a number behind."""
+    numbered = (f"{name[:most]}{mark}{number}" for number in count(2))
+    return next(free for free in chain([name], numbered) if free not in taken)

@@ -26,11 +26,12 @@ from mcp_types import (
 from mcp_types import Tool as ListedTool
 
 from subagent_server.run.agent_definition import ServerDefinition
+from subagent_server.run.durable import with_texts
 from subagent_server.run.errors import BadArgument, RunRefused, shorten
 from subagent_server.run.images import media_type
 from subagent_server.sandbox.file_watch import watching
 from subagent_server.toolbox.editor import image_block
-from subagent_server.toolbox.mcp.input_schemas import input_schema
+from subagent_server.toolbox.mcp.input_schemas import free_name, input_schema
 from subagent_server.toolbox.mcp.server_connection import (
     CallAnswer,
     NoBox,
@@ -80,8 +81,12 @@ def _says(texts: list[str], structured: Any) -> bool:
 
 
 def _text(text: str) -> Block:
-    """Return a text block, without characters that UTF-8 cannot hold."""
-    return {"type": "text", "text": text.encode("utf-8", "replace").decode()}
+    return {"type": "text", "text": _writable(text)}
+
+
+def _writable(text: str) -> str:
+    """Return a text without characters that UTF-8 cannot hold."""
+    return text.encode("utf-8", "replace").decode()
 
 
 # -- one block of a result
@@ -158,15 +163,6 @@ def acceptable(name: str) -> str:
     if len(safe) <= MOST_CHARACTERS:
         return safe
     return f"{safe[: MOST_CHARACTERS - _DIGEST - 1]}_{sha256(name.encode()).hexdigest()[:_DIGEST]}"
-
-
-def free_name(name: str, taken: Iterable[str]) -> str:
-    """Return `name`, with a number behind it if it is taken."""
-    every, number, free = set(taken), 1, name
-    while free in every:
-        number += 1
-        free = f"{name[: MOST_CHARACTERS - 4]}_{number}"
-    return free
 
 
 def is_named(patterns: Iterable[str], server: str, tool: str, shown_as: str) -> bool:
@@ -311,7 +307,7 @@ def _named(listing: ToolListing, warnings: list[str]) -> list[ServerTool]:
             continue
         name = acceptable(prefix + tool.name)
         if acceptable(tool.name) != tool.name or name in chosen:
-            name = free_name(name, chosen.keys() | exact)
+            name = free_name(name, chosen.keys() | exact, MOST_CHARACTERS - 4)
         chosen[name] = ServerTool(listing.server, tool, name)
     return list(chosen.values())
 
@@ -384,7 +380,7 @@ class McpTool(Tool):
             parts.append(f"The arguments must also satisfy this JSON Schema: {self._input.rule}")
         if self._input.names:
             parts.append(f"Arguments called otherwise by the server: {json.dumps(self._input.names)}")
-        return "\n\n".join(parts).encode("utf-8", "replace").decode()
+        return _writable("\n\n".join(parts))
 
     def answers_to(self, pattern: str) -> bool:
         """Whether a name in an agent file's `tools` means this tool."""
@@ -414,8 +410,7 @@ class McpTool(Tool):
 
 def _sendable(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return arguments without half surrogate pairs: models write such, and no server takes them."""
-    text = json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace")
-    sendable: dict[str, Any] = json.loads(text)
+    sendable: dict[str, Any] = with_texts(arguments, _writable)
     return sendable
 
 

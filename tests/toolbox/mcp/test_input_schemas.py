@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subagent_server.toolbox.mcp.input_schemas import DEAD_REFERENCE, InputSchema, input_schema
-from subagent_server.toolbox.mcp.mcp_tools import acceptable, free_name
+from subagent_server.toolbox.mcp.input_schemas import DEAD_REFERENCE, InputSchema, free_name, input_schema
+from subagent_server.toolbox.mcp.mcp_tools import MOST_CHARACTERS, acceptable
 from tests.helpers.api_checks import check_request
 
 SHAPES = Path(__file__).with_name("schema_shapes.jsonl")
@@ -49,7 +49,7 @@ def test_every_real_tool_becomes_a_definition_that_the_api_takes(part: int) -> N
     with Path(str(REAL_TOOLS)).open(encoding="utf-8") as lines:
         for line in islice(lines, part, None, PARTS):
             tool = json.loads(line)
-            name = free_name(acceptable(tool["name"]), names)
+            name = free_name(acceptable(tool["name"]), names, MOST_CHARACTERS - 4)
             names.add(name)
             schema = input_schema(tool["inputSchema"])
             take(schema, name)
