@@ -53,7 +53,7 @@ def rm(session: Session, names: tuple[str, ...], drop_unmerged: bool) -> ExitCod
     removed, left = each_of(run_ids, lambda run_id: _remove(session, run_id, drop_unmerged=drop_unmerged))
     left = [*unknown, *left]
     if session.as_json:
-        out_json({"removed": removed, "left": [each.to_wire() for each in left]})
+        out_json({"removed": removed, "left": [{"runId": each.name, "why": each.why} for each in left]})
     elif removed:
         out("\n".join(removed))
     return code_of(left)

@@ -32,7 +32,7 @@ from subagent_server.loop.web import (
     joined_text,
 )
 from subagent_server.run.agent_definition import CODE_TOOL_NAME, RUN_AGENT_NAME
-from subagent_server.run.history import PreviousCall, PreviousChild, PreviousProgramCall, PreviousRun
+from subagent_server.run.history import PreviousCall, PreviousChild, PreviousRun
 from subagent_server.run.records import Message as Question
 from subagent_server.run.states import MessageStatus, Status
 from subagent_server.toolbox.basic import NO_ANSWER, AskParent, FinalAnswer
@@ -214,9 +214,9 @@ def calls_of_program(program: PreviousCall) -> str:
     return "\n".join(["It had made these tool calls, and none was repeated:", *shown])
 
 
-def _line_of(made: PreviousProgramCall) -> str:
+def _line_of(made: PreviousCall) -> str:
     arguments = json.dumps(made.arguments, ensure_ascii=False, default=str)
-    head = f"{made.function} {arguments[:_LINE_CHARACTERS]}"
+    head = f"{made.name} {arguments[:_LINE_CHARACTERS]}"
     if not made.finished:
         return f"{head}: it is not known what it did; find out before you make it again."
     return f"{head}: {'failed' if made.is_error else 'done'}: {made.text[:_LINE_CHARACTERS]}"

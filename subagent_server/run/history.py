@@ -26,22 +26,12 @@ class StoredFile(Protocol):
 
 
 @dataclass(frozen=True)
-class PreviousProgramCall:
-    """A call that a program had begun, with the beginning of its result in `text` if it had `finished`."""
-
-    function: str
-    arguments: Any = None
-    finished: bool = False
-    text: str = ""
-    is_error: bool = False
-
-
-@dataclass(frozen=True)
 class PreviousCall:
     """A tool call that had begun. `text` is its result in the journal, if it had `finished`.
 
     `whole` says whether `text` is complete: a long text is cut, and an image leaves only its name. A call
-    that ran a program has the calls of the program in `made`, by their numbers.
+    that ran a program has the calls of the program in `made`, by their numbers; of their results it has the
+    beginnings.
     """
 
     call_id: str
@@ -52,7 +42,7 @@ class PreviousCall:
     text: str = ""
     is_error: bool = False
     whole: bool = True
-    made: dict[int, PreviousProgramCall] = field(default_factory=dict)
+    made: "dict[int, PreviousCall]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from subagent_server.run import durable, processes
 from subagent_server.run.agent_definition import CODE_TOOL_NAME, tool_name
 from subagent_server.run.errors import SubagentError, UnreadableMeta
-from subagent_server.run.history import PreviousCall, PreviousChild, PreviousProgramCall, PreviousRun
+from subagent_server.run.history import PreviousCall, PreviousChild, PreviousRun
 from subagent_server.run.journal import read_transcript
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import RunMeta
@@ -106,12 +106,12 @@ def _call(event: Event, known: dict[str, PreviousCall]) -> PreviousCall | None:
         return None
     if event["type"] == "tool_call":
         return PreviousCall(call_id, name, event.get("arguments"), _moment(event))
-    begun = known.get(call_id) or PreviousCall(call_id, name)
-    return PreviousCall(
-        call_id=call_id,
-        name=name,
-        arguments=begun.arguments,
-        began_at=begun.began_at,
+    return _finished(known.get(call_id) or PreviousCall(call_id, name), event)
+
+
+def _finished(call: PreviousCall, event: Event) -> PreviousCall:
+    return replace(
+        call,
         finished=True,
         text=str(event.get("text", "")),
         is_error=event.get("isError") is True,
@@ -127,10 +127,9 @@ def _add_call_of_program(event: Event, calls: dict[str, PreviousCall]) -> None:
         return
     made = programs[-1].made
     if event["type"] == "program_call":
-        made[number] = PreviousProgramCall(function, event.get("arguments"))
+        made[number] = PreviousCall(str(number), function, event.get("arguments"))
     elif number in made:
-        text, is_error = str(event.get("text", "")), event.get("isError") is True
-        made[number] = replace(made[number], finished=True, text=text, is_error=is_error)
+        made[number] = _finished(made[number], event)
 
 
 def _moment(event: Event) -> datetime | None:

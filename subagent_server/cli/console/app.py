@@ -464,10 +464,6 @@ class Refused:
     why: str
     code: ExitCode
 
-    def to_wire(self) -> dict[str, str]:
-        """Return the JSON object of the refusal."""
-        return {"runId": self.name, "why": self.why}
-
 
 def each_of(names: Iterable[str], act: Callable[[str], REFUSED_T]) -> tuple[list[REFUSED_T], list[Refused]]:
     """Call `act` with each name; a refusal is reported, and the other runs are done all the same."""
