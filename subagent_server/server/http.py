@@ -196,6 +196,7 @@ class HttpServer(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 log_config=None,
+                log_level="error",  # every peer without a token could write lines of warnings
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,

@@ -189,6 +189,6 @@ def test_a_list_without_a_run_that_fits_and_a_root_that_is_not_there_say_so(cli:
     cli.completed("aaaaaa")
     done = cli("ls", "--status", "failed", "--agent", "scout")
     assert (done.returncode, done.stdout) == (0, "") and "No run fits" in done.stderr
-    nowhere = cli("--runs", "nowhere", "ls")
-    assert "There is no directory" in nowhere.stderr and "nowhere" in nowhere.stderr
+    nowhere = cli("--runs", "nowhere\x1b[2J", "ls")
+    assert "There is no directory" in nowhere.stderr and "nowhere\\x1b[2J:" in nowhere.stderr
     assert not (cli.home / "nowhere").exists()

@@ -35,6 +35,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
     world.close()
 
 
+def test_peers_without_a_token_write_nothing_into_the_log(server: HttpServer) -> None:
+    said = server.said
+    upgrade = b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    for request in (b"no request\r\n\r\n", upgrade):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=BOUND) as peer:
+            peer.sendall(request)
+            assert peer.recv(100).startswith(b"HTTP/1.1 4")
+    assert server.said == said
+
+
 @pytest.mark.parametrize(
     ("status", "headers"),
     [

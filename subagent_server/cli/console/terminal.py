@@ -123,8 +123,8 @@ def out(text: str) -> None:
 
 
 def err(text: str) -> None:
-    """Print text for people to stderr. Raises as `out` does."""
-    _write(sys.stderr, f"{text}\n")
+    """Print text for people to stderr, plain: names of files may hold escapes. Raises as `out` does."""
+    _write(sys.stderr, visible(f"{text}\n", "\n"))
 
 
 def out_json(value: Any, *, indent: int | None = 1) -> None:
