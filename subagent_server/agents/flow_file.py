@@ -42,7 +42,7 @@ RESERVED = frozenset(
     {"inputs", "label", "cwd", "waitSeconds", "wait_seconds", "key", "fresh", "on_question", "self"}
 )
 """Names that mean something in every call of an agent."""
-_KEYS = frozenset(
+KEYS = frozenset(
     {
         *("agents", "limits", "mcpservers", "sandbox", "network", "sandboxlimits", "sandboxread", "env"),
         *("sandboxwrite", "cwd", "maxconcurrent", "disallowedtools", "tools", "isolation", "budgetusd"),
@@ -121,7 +121,7 @@ def _constants(tree: ast.Module, notes: Notes) -> Block:
         line = target.lineno
         if not name.isupper():
             continue
-        if canonical(name) in _KEYS:
+        if canonical(name) in KEYS:
             try:
                 literal = json.dumps(ast.literal_eval(values[target]), allow_nan=False)
                 block.put(name.lower(), parse(literal, line), line)

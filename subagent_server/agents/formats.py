@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.agents.agent_file import Origin, read_definition, report_repeated
+from subagent_server.agents.flow_file import KEYS as KEYS_OF_FLOWS
 from subagent_server.agents.flow_file import SUFFIX as FLOW
 from subagent_server.agents.flow_file import read_flow
 from subagent_server.agents.yaml_reader import (
@@ -342,7 +343,10 @@ def overridden(agent: AgentDefinition, named: Mapping[str, str]) -> tuple[AgentD
         raise BadArgument(f"{unknown[0]} cannot be given for one run: only {', '.join(OVERRIDES)} can.")
     if empty := [key for key, value in named.items() if is_null(Plain(value.strip()))]:
         raise BadArgument(f"{empty[0]} is empty: give a value, or leave it out.")
-    found, notes = _read(agent.runner, named)
+    is_flow = agent.runner == "flow"
+    if is_flow and (lost := [key for key in named if canonical(key) not in KEYS_OF_FLOWS]):
+        raise BadArgument(f"{lost[0]} cannot be kept: a flow has no model. Leave it out.")
+    found, notes = _read("messages" if is_flow else agent.runner, named)
     if faults := notes.reasons("fault"):
         raise BadArgument(f"{'; '.join(faults)}: give another value.")
     changes: dict[str, object] = {name: getattr(found, name) for name in ("model", "effort") if name in named}

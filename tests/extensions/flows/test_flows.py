@@ -65,6 +65,17 @@ def test_a_flow_starts_runs_and_returns_their_results_in_order(world: World) -> 
     assert {world.meta(child).parent_run_id for child in children} == {run_id} and len(children) == 6
 
 
+def test_a_command_gives_a_flow_limits_and_no_model(world: World) -> None:
+    flow(world, "def run() -> str: return 'done'")
+    assert world.cli("run", "fan", "--budget", "3", "--timeout", "500").stdout == "done\n"
+    (run_id,) = world.store.run_ids()
+    limits = world.store.read_request(run_id).agent["limits"]
+    assert isinstance(limits, dict) and (limits["budgetUsd"], limits["timeoutSeconds"]) == ("3", 500)
+    for option, value in (("--model", "haiku"), ("--effort", "low"), ("--max-turns", "3")):
+        refused = world.cli("run", "fan", option, value)
+        assert refused.returncode == 2 and "a flow has no model" in refused.stderr
+
+
 def test_a_flow_is_a_tool_with_its_own_arguments(world: World) -> None:
     flow(world)
     world.play(DONE)
