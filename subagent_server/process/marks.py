@@ -22,7 +22,8 @@ from subagent_server.run.states import is_run_id
 RUN_VARIABLE = "SUBAGENT_RUN_ID"
 """Names the run in the environment of its worker and of the programs that this starts."""
 SHIM_FLAGS = ("-I", "-S")
-_SHIM_FILE = b"process/shim.py"
+_SHIM_FILES = (b"process/shim.py", b"launch/shim.py")
+"""The second is of earlier versions, whose shims may still supervise a run after an upgrade."""
 _SHIM_WORDS = [word.encode() for word in SHIM_FLAGS]
 _WORKER_WORDS = [word.encode() for word in WORKER[1:]]
 
@@ -92,7 +93,7 @@ def _is_written_in(run: RunPaths, record: dict[str, Any]) -> bool:
 
 def _shim_of(command: Command) -> str | None:
     """Return the run whose shim shows such a command line: `python -I -S .../shim.py DIRECTORY ...`."""
-    if len(command) < 5 or command[1:3] != _SHIM_WORDS or not command[3].endswith(_SHIM_FILE):
+    if len(command) < 5 or command[1:3] != _SHIM_WORDS or not command[3].endswith(_SHIM_FILES):
         return None
     return _name(command[4])
 
