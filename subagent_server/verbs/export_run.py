@@ -267,6 +267,13 @@ def as_line(request: Event) -> bytes:
     return json.dumps(request, ensure_ascii=False).encode("utf-8", "replace")
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect would take the headers, which may hold a key, to another host, and not the spans."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none: the answer is an error."""
+
+
 def send(address: str, data: bytes, environment: Mapping[str, str], seconds: float = SEND_SECONDS) -> None:
     """Send spans to a collector. An address without a path is that of a whole collector.
 
@@ -282,7 +289,7 @@ def send(address: str, data: bytes, environment: Mapping[str, str], seconds: flo
             headers[name.strip()] = unquote(value.strip())
     request = urllib.request.Request(address, data, headers)
     try:
-        with urllib.request.urlopen(request, timeout=seconds) as answer:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=seconds) as answer:
             answer.read(1)
     except urllib.error.HTTPError:
         raise

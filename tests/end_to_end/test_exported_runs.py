@@ -7,6 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
 
+import pytest
+
+from subagent_server.verbs.export_run import send
 from tests.helpers.turns import call, calls, says, use
 from tests.helpers.world import API_KEY, World
 
@@ -14,18 +17,24 @@ Span = dict[str, Any]
 
 
 @contextmanager
-def collector() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Listen on loopback; yield the address and the requests that come."""
+def collector(leads_to: str = "") -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Listen on loopback; yield the address and the requests that come. All may be led elsewhere."""
     taken: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             taken.append({"path": self.path, "key": self.headers["x-key"], "spans": spans_of(body)})
-            self.send_response(200)
+            self.send_response(302 if leads_to else 200)
+            if leads_to:
+                self.send_header("location", leads_to)
             self.send_header("content-length", "2")
             self.end_headers()
             self.wfile.write(b"{}")
+
+        def do_GET(self) -> None:
+            taken.append({"key": self.headers["x-key"]})
+            self.send_error(404)
 
         def log_message(self, *_: Any) -> None:
             """Say nothing on stderr."""
@@ -90,6 +99,17 @@ def test_each_run_of_a_tree_sends_its_spans_when_it_ends(world: World) -> None:
     assert sums == int(root["facts"]["gen_ai.usage.output_tokens"]) > 0 and len(chats) == 3
     assert root["facts"]["subagent.run.status"] == "completed" and chats[0]["kind"] == 3
     assert "All done." not in json.dumps(taken), "contents are not sent unasked"
+
+
+def test_the_key_of_a_collector_follows_no_redirect() -> None:
+    body = b'{"resourceSpans": [{"scopeSpans": [{"spans": []}]}]}'
+    with (
+        collector() as (elsewhere, taken),
+        collector(f"{elsewhere}/v1/traces") as (address, sent),
+        pytest.raises(OSError, match="302"),
+    ):
+        send(address, body, {"OTEL_EXPORTER_OTLP_HEADERS": "x-key=a-key-012345"}, 10)
+    assert len(sent) == 1 and taken == []
 
 
 def test_a_collector_that_takes_nothing_costs_a_warning_and_a_file_gets_a_line_a_run(world: World) -> None:
