@@ -101,6 +101,10 @@ CUT_PROGRAM = (
     "The run ended while this program was under way, and it was not run again. What it did besides its tool "
     "calls is not known. "
 )
+_RUNS_OF_PROGRAM = (
+    "It had called agents, in runs {runs}: a program that makes the same calls gets their results, and pays "
+    "for none again. "
+)
 _LOST_RESULT = "This call has ended {how}, but the run ended before its whole result was stored."
 _UNANSWERED = "The run ended before an answer to this question came. Ask again if you still need to know."
 _MOST_LOST_CALLS = 50
@@ -206,12 +210,14 @@ class DanglingCalls:
 
 def calls_of_program(program: PreviousCall) -> str:
     """Return what is known of the calls that a program had made, for the model."""
+    runs = ", ".join(list(dict.fromkeys(program.runs))[:_MOST_LOST_CALLS])
+    told = _RUNS_OF_PROGRAM.format(runs=runs) if runs else ""
     if not program.made:
-        return "It had called no tool."
+        return told or "It had called no tool."
     lines = [f"{number}. {_line_of(made)}" for number, made in sorted(program.made.items())]
     more = len(lines) - _MOST_LOST_CALLS
     shown = [*lines[:_MOST_LOST_CALLS], *([f"... and {more} more calls"] if more > 0 else [])]
-    return "\n".join(["It had made these tool calls, and none was repeated:", *shown])
+    return "\n".join([f"{told}It had made these tool calls, and none was repeated:", *shown])
 
 
 def _line_of(made: PreviousCall) -> str:

@@ -31,7 +31,7 @@ class PreviousCall:
 
     `whole` says whether `text` is complete: a long text is cut, and an image leaves only its name. A call
     that ran a program has the calls of the program in `made`, by their numbers; of their results it has the
-    beginnings.
+    beginnings. `runs` are those of the agents that the program has called.
     """
 
     call_id: str
@@ -43,6 +43,7 @@ class PreviousCall:
     is_error: bool = False
     whole: bool = True
     made: "dict[int, PreviousCall]" = field(default_factory=dict)
+    runs: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

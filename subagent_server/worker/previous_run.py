@@ -92,7 +92,7 @@ def _of_journal(run: RunPaths) -> tuple[str | None, dict[str, PreviousCall], lis
                 call = _call(event, calls)
                 if call is not None:
                     calls[call.call_id] = call
-            case "program_call" | "program_result":
+            case "program_call" | "program_result" | "agent_call":
                 _add_call_of_program(event, calls)
             case "todos":
                 todos = event["todos"] if isinstance(event.get("todos"), list) else todos
@@ -123,6 +123,8 @@ def _add_call_of_program(event: Event, calls: dict[str, PreviousCall]) -> None:
     """Add a call to the program that made it: programs run one after the other, so it is the last begun."""
     programs = [call for call in calls.values() if call.name == CODE_TOOL_NAME and not call.finished]
     number, function = event.get("call"), event.get("function")
+    if programs and isinstance(run_id := event.get("calledRunId"), str):
+        programs[-1].runs.append(run_id)
     if not programs or not isinstance(number, int) or not isinstance(function, str):
         return
     made = programs[-1].made

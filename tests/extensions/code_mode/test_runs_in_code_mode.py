@@ -17,7 +17,7 @@ from tests.extensions.code_mode.shop import NUMBER, in_code_mode, program
 from tests.helpers.mcp_servers import scripted
 from tests.helpers.turns import call, says, tool_results
 from tests.helpers.wait import wait_for
-from tests.helpers.world import BOUND, World
+from tests.helpers.world import BOUND, World, kill
 
 WAITS = (
     "import os, pathlib, time\nshop.price(n=1)\ntry:\n    shop.bad()\nexcept ToolError:\n    pass\n"
@@ -61,6 +61,27 @@ def test_a_program_asks_the_parent_and_its_clock_stands_still_meanwhile(world: W
     world.reply(run_id, "b")
     assert world.completed(run_id) == "Done."
     assert tool_results(simulator.requests[1].body) == ['B{"n": 2}']
+
+
+def test_a_continued_run_knows_the_runs_of_a_killed_program_and_pays_none_again(world: World) -> None:
+    world.agent("helper")
+    world.agent("worker", codeMode={"enabled": True}, agents=["helper"])
+    code = "from subagent import agents, ask\n(agents.helper(prompt='Help.'), ask('Which?'))"
+    once = {"when": {"prompt": "Help"}, "turns": [says("Helped.")]}
+    turns = [program(code, 60), program(code, 60), says("Done.")]
+    simulator = world.play(*turns, conversations=[once])
+    first = world.start(agent="worker")
+    world.asking(first)
+    (child,) = world.store.children_of(first)
+    for process in (world.shim(first), world.worker(first)):
+        kill(process)
+    second = continue_run(world.service, ContinueOrder(first), USER).run_id
+    world.asking(second)
+    world.reply(second, "b")
+    assert world.completed(second) == "Done."
+    cut, again = results_anywhere(simulator.requests[-1].body)
+    assert f"It had called agents, in runs {child}" in cut and again == "('Helped.', 'b')"
+    assert len(simulator.requests) == 4, "the agent was asked once"
 
 
 def test_a_stop_ends_the_program_of_a_run_at_once(world: World) -> None:
