@@ -67,11 +67,15 @@ joins results, and only what it prints comes back to you.
 `gather(lambda: f(a=1), lambda: f(a=2))`, which returns the results in order.
 - A tool that fails raises `ToolError`. A result of type `Text` is a `str`; `.json()` gives its value.
 - Each program is a new process: variables do not last, files do. Nothing can be installed.
-- Calls take effect as they are made, also if the program fails later.{ask}
+- Calls take effect as they are made, also if the program fails later.{ask}{agents}
 """
 _ASK = """
 - `ask_parent(question="...", options=["..."])` asks your parent and returns the answer; no time passes \
 meanwhile."""
+_AGENTS = """
+- `from subagent import agents, gather`: `agents.NAME(prompt="...")` does what the tool `run_NAME` does, and \
+returns the result; `gather(agents.NAME.call(prompt="..."), ...)` does so side by side. A call that another \
+program of yours has made returns its result again."""
 
 
 async def with_programs(setup: RunTools) -> list[Tool]:
@@ -392,7 +396,11 @@ class ExecutePythonCode:
     def definition(self) -> dict[str, Any]:
         """Return the tool as the model sees it, with the functions that its programs have."""
         most, functions = self._code_mode.max_timeout_seconds, self._programs.functions
-        rules = _RULES.format(version=self._programs.version, ask=_ASK if functions.ask is not None else "")
+        rules = _RULES.format(
+            version=self._programs.version,
+            ask=_ASK if functions.ask is not None else "",
+            agents=_AGENTS if self._programs.setup.delegation is not None else "",
+        )
         stubs = functions.catalogue.text(self._code_mode.stub_characters)
         return {
             "name": self.name,

@@ -82,6 +82,8 @@ def test_a_continued_run_knows_the_runs_of_a_killed_program_and_pays_none_again(
     cut, again = results_anywhere(simulator.requests[-1].body)
     assert f"It had called agents, in runs {child}" in cut and again == "('Helped.', 'b')"
     assert len(simulator.requests) == 4, "the agent was asked once"
+    described = offered(simulator.requests[-1].body)["execute_python_code"]["description"]
+    assert "from subagent import agents" in described
 
 
 def test_a_stop_ends_the_program_of_a_run_at_once(world: World) -> None:
