@@ -467,10 +467,9 @@ class ModelCalls:
         """
         if self._budgets is None or self._gate is None:
             meta = self._store.read(self._run.run_id)
-            self._budgets, self._gate = (
-                budgets_of(self._store, meta, of_flows=False),
-                self._store.paths.run(meta.root_run_id),
-            )
+            is_billed = not self._store.read_request(meta.run_id).scripted
+            self._budgets = budgets_of(self._store, meta, of_flows=False) if is_billed else []
+            self._gate = self._store.paths.run(meta.root_run_id)
         self._spent, self._extra = spent, extra
         if not self._budgets:
             return True

@@ -18,7 +18,8 @@ def scripted(cli: Cli, *turns: object, **more: object) -> str:
 
 
 def test_a_script_plays_the_model_of_a_detached_run_without_a_key_and_without_a_bill(cli: Cli) -> None:
-    cli.agent("worker", model="haiku", baseUrl="http://192.0.2.1", apiKeyEnv="OTHER_KEY")
+    where = {"baseUrl": "http://192.0.2.1", "apiKeyEnv": "OTHER_KEY"}
+    cli.agent("worker", model="haiku", limits={"budgetUsd": 1}, **where)
     script = scripted(cli, shell("echo from the script"), says("Played."))
     run_id = cli("run", "worker", "Do it.", "--script", script, "--detach", env=NO_KEY).stdout.strip()
     (view,) = cli.json("wait", run_id)
