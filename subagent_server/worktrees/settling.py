@@ -52,7 +52,7 @@ def settle_worktree(
     commits = int(git.line("count the commits", "rev-list", "--count", left.tip, f"^{worktree.base}"))
     if not (commits or left.repositories or left.unreadable or left.branches):
         going = state.model_copy(update={"phase": "removing", "tip": worktree.base, "commits": 0})
-        begin_removal(going)
+        begin_removal(going)  # first: whoever finds a removal that was cut carries it to its end
         return _removed(worktree, going, git)
     if left.tip != start:
         set_reference(git, branch, left.tip)
