@@ -142,14 +142,15 @@ class LogNotifier:
         outbox = Outbox(session.send_notification, lambda: self._level)
 
         def look() -> None:
-            live = self._service.store.live_ids()
-            self._discover(live, since)
+            live = set(self._service.store.live_ids())
+            self._discover(live | self._of_others.keys(), since)
             for tail in self._live.values():
                 if tail is not None:
                     tail.send(self._level, outbox)
-            for run_id in self._live.keys() - set(live):
-                del self._live[run_id]  # all of it is over, and was sent
-            for run_id in self._of_others.keys() - set(live):
+            for run_id in self._live.keys() - live:
+                if (tail := self._live.pop(run_id)) is not None:
+                    self._send_ends([tail], self._level, outbox)
+            for run_id in self._of_others.keys() - live:
                 del self._of_others[run_id]
 
         await self._follow(look, outbox)
@@ -157,7 +158,8 @@ class LogNotifier:
     def _discover(self, run_ids: Iterable[str], since: datetime) -> None:
         """Begin to follow runs; one that is not open to the caller is only remembered.
 
-        A run of another parent is followed from the moment at which that parent has gone.
+        A run of another parent is followed from the moment at which that parent has gone, and its end is
+        news even if it came before the first look after that.
         """
         others = OtherParents(self._caller)
         for run_id in run_ids:
@@ -166,7 +168,9 @@ class LogNotifier:
             begins = since if run_id not in self._of_others else _this_millisecond()
             with suppress(UnknownRun):  # it is being made: the next look will find it
                 if not self._is_of(others, run_id):
-                    self._live[run_id] = self._tail(run_id, begins)
+                    self._live[run_id] = tail = self._tail(run_id, begins)
+                    if tail is not None and run_id in self._of_others:
+                        tail.expect_end()
 
     def _is_of(self, others: OtherParents, run_id: str) -> bool:
         """Whether a run is another parent's. Raises UnknownRun."""
@@ -253,6 +257,10 @@ class _Tail:
     def position(self) -> JournalPosition:
         """How far the journal has been read."""
         return self._follower.position
+
+    def expect_end(self) -> None:
+        """Have the end of the run sent, although it may be in the journal already."""
+        self._follower.position = JournalPosition(self.position.cursor)
 
     def send(self, level: types.LoggingLevel, outbox: "Outbox") -> None:
         """Send the new events."""

@@ -1,6 +1,8 @@
 """A parent hears the runs that it started; those of others are a count while their parents are there."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,24 @@ def test_events_and_the_list_of_resources_leave_out_the_runs_of_another_parent(w
         client.hears_event("run_ended", run_id)
         types = [data["type"] for _, _, data in client.events() if data["runId"] == run_id]
         assert "question" not in types, "events from before its parent has gone do not come again"
+
+
+def test_the_end_of_a_run_is_heard_however_soon_after_its_parent_it_came(world: World) -> None:
+    world.agent()
+    world.play(asks("Go on?"), says("Done."))
+    with Listener(world, "older") as client:
+        client.ask("logging/setLevel", level="info")
+        with Listener(world, "older") as another:
+            run_id = another.call("run_worker", prompt="Go.")["runId"]
+            world.asking(run_id)
+            own = client.call("run_worker", prompt="Go.")["runId"]
+            client.hears_event("question", own)  # it has looked at the other run, too
+            os.kill(client.pid, signal.SIGSTOP)
+        world.reply(run_id, "yes")
+        world.gone(run_id)
+        os.kill(client.pid, signal.SIGCONT)
+        client.hears_event("run_ended", run_id)
+        assert [data["type"] for _, _, data in client.events() if data["runId"] == run_id] == ["run_ended"]
 
 
 def test_the_run_of_a_command_is_heard_by_all_parents_when_nobody_watches_it(world: World) -> None:
