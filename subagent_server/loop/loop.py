@@ -109,6 +109,7 @@ _DEAD_ENDS = {
     ),
 }
 
+
 _LAST_WORDS = ("refusal", "model_context_window_exceeded")
 """After these nothing goes on: the calls of such a reply are not run."""
 
@@ -134,8 +135,8 @@ class Loop:
     warnings: list[str] = field(default_factory=list)
     """What people should know of how the run worked."""
     _before_pause: str = ""
-    _said: str = ""
-    """The text of the last reply, with what it said before the API paused it."""
+    _last_text: str = ""
+    """The text of the last reply, with its text from before the API paused it."""
 
     def __post_init__(self) -> None:
         self._permissions = Permissions(self.run)
@@ -213,15 +214,15 @@ class Loop:
             self.run.record("thought", text=thought)
         record_server_use(reply.content, self.run.record)
         self.web.take(reply.content)
-        self._said = "\n\n".join(text for text in (self._before_pause, reply.text) if text)
-        self.text = self._said or self.text
+        self._last_text = "\n\n".join(text for text in (self._before_pause, reply.text) if text)
+        self.text = self._last_text or self.text
         if reply.text:
             self.run.record("text", text=reply.text)
         if content := reply.sendable():
             self._say(messages, {"role": "assistant", "content": content}, reply.stop_reason)
         # The text of a reply that the API has paused is kept: the next reply belongs to it.
         is_paused = reply.stop_reason == "pause_turn" and not reply.calls
-        self._before_pause = self._said if is_paused else ""
+        self._before_pause = self._last_text if is_paused else ""
         if is_paused:
             self.web.check_pause()
         return reply
@@ -274,7 +275,7 @@ class Loop:
             hint = "Look at run.log; continued with a prompt that asks for the result, it may give one."
             failure = Failure(code="agent_error", message="The agent ended without an answer.", hint=hint)
             return Outcome("", failure=failure)
-        if not self._said:
+        if not self._last_text:
             self.warnings.append(EMPTY_REPLY)
             self.run.record("warning", message=EMPTY_REPLY)
         if self._completion is not None:

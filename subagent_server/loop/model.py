@@ -607,9 +607,8 @@ class Model:
             except TimeoutError as error:
                 raise _CutStream(f"the stream stood still for {self._settings.idle_seconds:g} s") from error
             yield event
-        with suppress(
-            Exception
-        ):  # the reply is whole, and a connection that is read to its end is used again
+        # The reply is whole, whatever comes now; and a connection that is read to its end is used again.
+        with suppress(Exception):
             async with asyncio.timeout(END_SECONDS):
                 await anext(events)
 

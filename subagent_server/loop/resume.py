@@ -211,13 +211,13 @@ class DanglingCalls:
 def calls_of_program(program: PreviousCall) -> str:
     """Return what is known of the calls that a program had made, for the model."""
     runs = ", ".join(list(dict.fromkeys(program.runs))[:_MOST_LOST_CALLS])
-    told = _RUNS_OF_PROGRAM.format(runs=runs) if runs else ""
+    agents_called = _RUNS_OF_PROGRAM.format(runs=runs) if runs else ""
     if not program.made:
-        return told or "It had called no tool."
+        return agents_called or "It had called no tool."
     lines = [f"{number}. {_line_of(made)}" for number, made in sorted(program.made.items())]
     more = len(lines) - _MOST_LOST_CALLS
     shown = [*lines[:_MOST_LOST_CALLS], *([f"... and {more} more calls"] if more > 0 else [])]
-    return "\n".join([f"{told}It had made these tool calls, and none was repeated:", *shown])
+    return "\n".join([f"{agents_called}It had made these tool calls, and none was repeated:", *shown])
 
 
 def _line_of(made: PreviousCall) -> str:

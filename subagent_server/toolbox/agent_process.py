@@ -195,7 +195,7 @@ class ProcessOrder:
 async def pipe_reader(
     pipe: IO[bytes] | None, longest_line: int = _CHUNK
 ) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
-    """Return what reads a pipe beside the event loop, and what closes it."""
+    """Return what reads a pipe in the event loop, and what closes it."""
     reader = asyncio.StreamReader(limit=longest_line)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), pipe
@@ -204,7 +204,7 @@ async def pipe_reader(
 
 
 async def pipe_writer(pipe: IO[bytes] | None) -> asyncio.StreamWriter:
-    """Return what writes into a pipe beside the event loop."""
+    """Return what writes into a pipe in the event loop."""
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipe)
     return asyncio.StreamWriter(transport, protocol, None, loop)

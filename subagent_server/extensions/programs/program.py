@@ -251,7 +251,7 @@ class ProgramEvents:
 
     @property
     def uses_tools(self) -> bool:
-        """Whether a tool works that has told neither of progress nor of its end, such as a long command."""
+        """Whether a tool works whose end has not come, such as a long command without output."""
         return bool(self._open)
 
     @property
