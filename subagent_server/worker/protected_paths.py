@@ -154,8 +154,7 @@ def protected_paths(
         ],
         [
             step
-            for path in named
-            for step in steps_to(path)
+            for step in dict.fromkeys(step for path in named for step in steps_to(path))
             if step.is_relative_to(cwd) and step.is_symlink() and not any(map(step.is_relative_to, agents))
         ],
         [

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import BOUND, Cli
+from tests.helpers.processes import REPOSITORY
 
 IDENTITY = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
 
@@ -54,8 +55,12 @@ def test_the_demo_needs_no_repository(cli: Cli) -> None:
     assert "1 TODO or FIXME left" in done.stdout
 
 
-def test_the_demo_of_code_mode_makes_all_calls_in_one_program_that_asks(cli: Cli, place: Path) -> None:
-    done = cli("demo", "--code", "--repo", str(place), seconds=4 * BOUND)
+@pytest.mark.parametrize("is_ours", [False, True], ids=["a repository", "the clone of the program"])
+def test_the_demo_of_code_mode_makes_all_calls_in_one_program_that_asks(
+    cli: Cli, place: Path, is_ours: bool
+) -> None:
+    repository = REPOSITORY if is_ours else place
+    done = cli("demo", "--code", "--repo", str(repository), seconds=4 * BOUND)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "31. tracker.get_issue" in done.stdout and "parent ← asks: 7 issues wait" in done.stdout
     assert "#12 checkout shows the wrong price: 22 days waits longest" in done.stdout
@@ -65,6 +70,7 @@ def test_the_demo_of_flows_shows_phases_and_the_state_of_each_call(cli: Cli, pla
     done = cli("demo", "--flow", "--repo", str(place), seconds=4 * BOUND)
     assert done.returncode == 0, done.stderr
     assert "parent ← asks: Which side comes first?" in done.stdout and "Check the range" in done.stdout
+    assert "parent ← completed: 7 turns, 3 tool calls" in done.stdout
     assert "\nlook: 3 new, " in done.stdout and "\n  new  looker (judge)  " in done.stdout
 
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.host_programs import NoHostProgram
 from subagent_server.run.processes import Identity, this_process
 from subagent_server.settings import read_settings
 from subagent_server.verbs.live_runs import LiveRun, enter, host_program, live_runs
+from subagent_server.worker.protected_paths import protected_paths
 from tests.helpers.installation import Installation
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import call, says, shell, tool_results
@@ -187,6 +189,19 @@ def test_agents_to_which_a_link_of_their_directory_leads_are_not_written(world: 
     assert "moved out of the working directory" in result and "later.md" in result
     assert (shared / "kid.md").read_text("utf-8") == (shared / "more/kid.md").read_text("utf-8") == text
     assert sorted(each.name for each in shared.iterdir()) == ["free", "kid.md", "more"]
+
+
+def test_a_link_that_leads_to_several_agents_is_named_once(tmp_path: Path) -> None:
+    agents = tmp_path / "agents"
+    (tmp_path / "real").mkdir()
+    agents.symlink_to("real")
+    environment = {
+        "HOME": str(tmp_path / "home"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "SUBAGENT_AGENTS": str(agents),
+    }
+    agent = AgentDefinition(name="worker", source=agents / "worker.md")
+    assert protected_paths(agent, environment, tmp_path / "runs", tmp_path).links == [agents]
 
 
 def test_an_agent_in_a_named_directory_that_a_run_makes_is_moved_away(world: World) -> None:

@@ -45,6 +45,7 @@ from subagent_server.verbs.flow_calls import call_lines, calls_of_flow
 from subagent_server.verbs.service import Service
 
 _OWN_AGENTS = Path(__file__).with_name("demo_agents")
+_TRACKER = Path(__file__).with_name("demo_tracker.py")
 _WAIT_SECONDS = 45
 _FOLLOW_SECONDS = 0.25
 _SAMPLE = """def price(cents: int, discount: float) -> int:
@@ -157,7 +158,7 @@ def demo(session: Session, repo: Path | None, code: bool, flow: bool) -> int:
         raise click.UsageError("--code and --flow are two demonstrations: give one of them.")
     scene = _SURVEY if code else _COUNCIL if flow else _REVIEW
     key = session.settings.environment.get("ANTHROPIC_API_KEY")
-    flags = ["--agents", str(scene.agents), "--agent", scene.agent]
+    flags = ["--agents", str(scene.agents.resolve()), "--agent", scene.agent]
     flags += ["--runs", str(session.settings.runs_root)]
     with _repository(session, repo) as root, _model(scene, key) as environment:
         server = StdioServerParameters(
@@ -166,7 +167,7 @@ def demo(session: Session, repo: Path | None, code: bool, flow: bool) -> int:
             env={
                 **os.environ,
                 "SUBAGENT_DEMO_PYTHON": sys.executable,
-                "SUBAGENT_DEMO_TRACKER": str(Path(__file__).with_name("demo_tracker.py")),
+                "SUBAGENT_DEMO_TRACKER": _TRACKER.read_text(encoding="utf-8"),
                 **environment,
             },
         )
@@ -286,7 +287,7 @@ def _answer_line(view: dict[str, Any]) -> tuple[str, str]:
     if "error" in view:
         return f"{status}, {view['error']['code']}: {view['error']['message']}", "red"
     if _is_over(view):
-        return f"{status}: {usage_line(view['usage'])}", "green"
+        return f"{status}: {usage_line(view.get('withDescendants') or view['usage'])}", "green"
     return f"{status}: run {view['runId']} is a process with a directory of its own", "blue"
 
 
