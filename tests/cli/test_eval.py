@@ -319,6 +319,21 @@ def test_to_resume_a_killed_evaluation_pays_no_run_twice(cli: Cli) -> None:
     assert [cli.meta(run_id).status for run_id in stored(cli)] == [Status.COMPLETED] * 3
 
 
+@pytest.mark.parametrize("log", [(), ("--log", "kept.jsonl")], ids=["a log of ours", "a log by name"])
+def test_an_evaluation_at_work_cannot_be_resumed_until_it_has_ended(cli: Cli, log: tuple[str, ...]) -> None:
+    cli.agent("worker")
+    slowly = [shell("until test -e gate; do sleep 0.05; done"), says("fine")]
+    file = evaluation(cli, {"name": "one", "turns": slowly}, {"name": "two", "turns": [says("fine")]})
+    resume = ("eval", file, *log, "--resume")
+    with cli.start("eval", file, *log, "--jobs", "1", env=NO_KEY) as running:
+        wait_for(lambda: at_work(cli) == 1, 60, "a run at work")
+        refused = cli(*resume, env=NO_KEY)
+        (cli.home / "gate").touch()
+        running.end()
+    assert refused.returncode == 2 and "is still at work" in refused.stderr
+    assert cli.json(*resume, env=NO_KEY)["trials"] == len(stored(cli)) == 2, "each trial was paid once"
+
+
 def test_to_resume_some_cases_forgets_none_of_the_others(cli: Cli) -> None:
     cli.agent("worker")
     file = evaluation(cli, *({"name": name, "turns": [says("fine")]} for name in ("one", "two")))

@@ -19,6 +19,7 @@ from subagent_server.extensions.evals.eval_file import EvalFile, reach_of, read_
 from subagent_server.extensions.evals.kept import (
     EvalLog,
     done_before,
+    held,
     logs_of,
     new_log,
     newest_log,
@@ -207,19 +208,23 @@ def _log_of(
 
     Raises:
         UsageError: there is nothing to resume.
+        AtWork: what is to be resumed is not over.
     """
     state = session.settings.state_directory
     folder = None if state is None else logs_of(state, path)
+    kept = None if folder is None else new_log(folder)
+    last = None if folder is None else newest_log(folder)
     if log is not None:
         kept = session.settings.cwd / log
-        if kept.exists() and not resume:
+        last = kept if kept.exists() else None
+        if last is not None and not resume:
             raise click.UsageError(f"{one_line(str(log))} is there: name another, or add --resume.")
-        return kept, *(read_log(kept) if resume and kept.exists() else ([], None))
-    last = None if folder is None else newest_log(folder)
-    if resume and last is None:
+    elif resume and last is None:
         raise click.UsageError("there is no earlier evaluation of this file to resume: leave --resume out.")
-    new = None if folder is None else new_log(folder)
-    return new, *(read_log(last) if resume and last is not None else ([], None))
+    if not resume or last is None:
+        return kept, [], None
+    click.get_current_context().with_resource(held(last))
+    return kept, *read_log(last)
 
 
 def _report(

@@ -4,8 +4,8 @@ A log is kept for each evaluation in the state directory of the user, or where `
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -16,8 +16,10 @@ from pydantic import ValidationError
 from subagent_server.agents.yaml_reader import Unreadable, read_text
 from subagent_server.extensions.evals.eval_file import BadEvalFile
 from subagent_server.extensions.evals.trials import Trial, TrialKey, TrialResult
+from subagent_server.run import locks
 from subagent_server.run.durable import as_object
-from subagent_server.run.errors import storing
+from subagent_server.run.errors import CallerError, shorten, storing
+from subagent_server.run.files import Entry, held_open
 
 SUFFIX = ".jsonl"
 
@@ -38,8 +40,31 @@ def newest_log(folder: Path) -> Path | None:
     return max(folder.glob(f"*{SUFFIX}"), default=None)
 
 
+class AtWork(CallerError):
+    """An evaluation that is not over cannot be resumed."""
+
+    code = "wrong_state"
+
+
+@contextmanager
+def held(log: Path) -> Iterator[None]:
+    """Hold the log that an evaluation goes on from: another one would pay for the same trials.
+
+    Raises:
+        AtWork: its evaluation is not over, or another one goes on from it.
+        StorageFailed.
+    """
+    with storing(log):
+        descriptor = locks.take(Entry.at(log))
+    if descriptor is None:
+        name = shorten(str(log), 200)
+        raise AtWork(f"The evaluation of {name} is still at work: wait for its end, or end it by Ctrl-C.")
+    with held_open(descriptor):
+        yield
+
+
 class EvalLog:
-    """A log that is being written: every line is complete, whenever the process ends."""
+    """A log that is being written, and held: every line is complete, whenever the process ends."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any], before: Iterable[TrialResult]) -> None:
         """Begin a log with the trials that are not repeated. Raises StorageFailed."""
@@ -51,6 +76,7 @@ class EvalLog:
                 directory.mkdir(exist_ok=True, mode=0o700)
             begun.unlink(missing_ok=True)  # of a command that was killed, or a link that a run has planted
             self._file = begun.open("x", encoding="utf-8")
+            locks.lock(self._file.fileno())
         self._write(facts)
         for result in before:
             self.add(result)
