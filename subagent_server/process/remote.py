@@ -19,7 +19,9 @@ from typing import Any, ClassVar
 
 from subagent_server.process.launcher import LaunchPackage, hold
 from subagent_server.run import durable
+from subagent_server.run.bounded_command import TooMuch, outputs_of
 from subagent_server.run.errors import LaunchFailed, StorageFailed, visible
+from subagent_server.run.files import held_open, write_all
 from subagent_server.run.host_programs import NoHostProgram, user_program
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.stderr import failpoint
@@ -152,23 +154,27 @@ def call(
 ) -> str:
     """Return what a program of the user prints, found where no run writes. Raises NoAnswer."""
     try:
-        done = subprocess.run(
-            [path_of(program), *words],
-            input=stdin,
-            capture_output=True,
-            pass_fds=passes,
-            env=passed_on(),
-            timeout=seconds,
-            cwd="/",
-        )
+        with held_open(os.memfd_create("stdin")) as file:
+            write_all(file, stdin)
+            os.lseek(file, 0, os.SEEK_SET)
+            process = subprocess.Popen(
+                [path_of(program), *words],
+                stdin=file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=passes,
+                env=passed_on(),
+                cwd="/",
+            )
+        printed, complaint = outputs_of(process, seconds, _MOST_BYTES)
     except subprocess.TimeoutExpired as error:
         raise NoAnswer(f"{program} did not answer in {seconds:g} s") from error
-    except (OSError, NoHostProgram) as error:
+    except (OSError, NoHostProgram, TooMuch) as error:
         raise NoAnswer(str(error)) from error
-    if done.returncode:
-        words_of_it = visible(" ".join(done.stderr.decode("utf-8", "replace").split()))[-_MOST_WORDS:]
-        raise NoAnswer(words_of_it or f"{program} exited with {done.returncode}")
-    return done.stdout[:_MOST_BYTES].decode("utf-8", "replace")
+    if process.returncode:
+        words_of_it = visible(" ".join(complaint.decode("utf-8", "replace").split()))[-_MOST_WORDS:]
+        raise NoAnswer(words_of_it or f"{program} exited with {process.returncode}")
+    return printed.decode("utf-8", "replace")
 
 
 def path_of(program: str) -> str:

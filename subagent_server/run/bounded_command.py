@@ -7,6 +7,7 @@ with 124 if its time was over. Standard library only: it starts for every event.
 
 import json
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -81,6 +82,39 @@ def start_for_event(
     variables = {name: value for name, value in environment.items() if name not in _OF_A_RUN}
     variables |= {name: _plain(str(value)) for name, value in named.items() if value is not None}
     return start(command, seconds, variables, json.dumps({"event": event, **facts}).encode() + b"\n", **how)
+
+
+class TooMuch(ValueError):
+    """A command says more than its caller takes."""
+
+
+def outputs_of(process: "subprocess.Popen[bytes]", seconds: float, most: int) -> list[bytes]:
+    """Return what a process writes into its pipes, when it has ended; else it is killed.
+
+    Raises:
+        subprocess.TimeoutExpired: it is late, or what it has left keeps a pipe open.
+        TooMuch: one of them has more than `most` bytes.
+    """
+    deadline = time.monotonic() + seconds
+    written = [(pipe, bytearray()) for pipe in (process.stdout, process.stderr) if pipe is not None]
+    with process, selectors.DefaultSelector() as unread:
+        for pipe, content in written:
+            unread.register(pipe, selectors.EVENT_READ, content)
+        try:
+            while unread.get_map():
+                ready = unread.select(max(0.0, deadline - time.monotonic()))
+                if not ready or time.monotonic() > deadline:
+                    raise subprocess.TimeoutExpired(process.args, seconds)
+                for key, _ in ready:
+                    if not (chunk := os.read(key.fd, 1 << 16)):
+                        unread.unregister(key.fileobj)
+                    key.data.extend(chunk)
+                    if len(key.data) > most:
+                        raise TooMuch(f"it says more than {most >> 20} MiB")
+            process.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            process.kill()
+    return [bytes(content) for _, content in written]
 
 
 def _plain(text: str) -> str:

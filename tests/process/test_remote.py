@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server.process import remote
 from subagent_server.process.launcher import LaunchPackage
 from subagent_server.process.remote import NoAnswer, SshLauncher, call, seal, unseal
 from subagent_server.run import locks
@@ -87,10 +88,26 @@ def test_a_package_of_another_run_does_not_open(store: RunStore, run: RunPaths) 
         unseal(other, key)
 
 
-def test_a_program_that_is_late_or_missing_is_named(ssh: Path) -> None:
-    (ssh / "says").write_text("exec sleep 60", encoding="utf-8")
-    with pytest.raises(NoAnswer, match=r"ssh did not answer in 0\.2 s"):
-        call("ssh", seconds=0.2)
+@pytest.mark.parametrize(
+    ("says", "why"),
+    [
+        pytest.param("exec sleep 60", r"ssh did not answer in 0\.5 s", id="late"),
+        pytest.param("sleep 60 &", r"ssh did not answer in 0\.5 s", id="one that it leaves holds its output"),
+        pytest.param("exec >&- 2>&-; sleep 60", r"ssh did not answer in 0\.5 s", id="late, without output"),
+        pytest.param("exec yes", "more than 1 MiB", id="endless"),
+        pytest.param("exec yes >&2", "more than 1 MiB", id="endless complaints"),
+    ],
+)
+def test_a_program_without_an_end_is_ended_and_named(
+    ssh: Path, monkeypatch: pytest.MonkeyPatch, says: str, why: str
+) -> None:
+    monkeypatch.setattr(remote, "_MOST_BYTES", 1 << 20)
+    (ssh / "says").write_text(says, encoding="utf-8")
+    with pytest.raises(NoAnswer, match=why):
+        call("ssh", seconds=0.5)
+
+
+def test_a_program_that_is_missing_is_named() -> None:
     with pytest.raises(NoAnswer, match="sbatch-of-nobody"):
         call("sbatch-of-nobody")
 

@@ -29,6 +29,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from pydantic_core import from_json
 
 from subagent_server.run import processes
+from subagent_server.run.bounded_command import outputs_of
 from subagent_server.run.commands import readable
 from subagent_server.run.errors import RunRefused, shorten
 from subagent_server.run.files import held_open
@@ -45,6 +46,7 @@ from subagent_server.toolbox.workspace import off_loop
 OLDEST = (3, 9)
 _VERSION = "import sys; print('Python', *sys.version_info[:3])"
 _VERSION_SECONDS = 30.0
+_MOST_VERSION_BYTES = 1 << 20
 _LOADER = """\
 import marshal, os, sys
 line, file = map(int, sys.argv[1:])
@@ -73,15 +75,12 @@ def version_of(python: str, box: Box | None) -> str:
     }
     try:
         process = subprocess.Popen(command, **streams) if box is None else box.start(command, **streams)
-        with process:
-            try:
-                printed = process.communicate(timeout=_VERSION_SECONDS)[0].decode("utf-8", "replace").strip()
-            finally:
-                process.kill()
+        (output,) = outputs_of(process, _VERSION_SECONDS, _MOST_VERSION_BYTES)
     except (OSError, ValueError) as error:
         raise _unusable(python, str(error)) from error
     except subprocess.TimeoutExpired as error:
         raise _unusable(python, f"it does not say its version within {_VERSION_SECONDS:g} s") from error
+    printed = output.decode("utf-8", "replace").strip()
     found = re.fullmatch(r"Python (\d+) (\d+) (\d+)", printed)
     if found is None:
         raise _unusable(python, f"asked for its version, it said: {shorten(printed.partition(chr(10))[0])}")
