@@ -1,4 +1,4 @@
-"""`subagent export`: pack a run into one archive."""
+"""`subagent export`: write a run as an archive, a page, a log of Inspect or spans of OpenTelemetry."""
 
 import asyncio
 import os

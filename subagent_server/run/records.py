@@ -1,4 +1,4 @@
-"""The records of runs, as they are stored or shown: first their base and their types of times and money."""
+"""The records of runs, as they are stored or shown."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The drafts of JSON Schema, and schemas that are put inside others. Pure."""
+"""The drafts of JSON Schema, schemas put inside others, and those of a run's files and questions. Pure."""
 
 from copy import deepcopy
 from typing import Any

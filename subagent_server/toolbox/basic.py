@@ -1,4 +1,4 @@
-"""The tool `ask_parent`: an agent asks its parent for a decision."""
+"""The tools by which an agent asks its parent, ends its run, and starts other agents."""
 
 import json
 import re

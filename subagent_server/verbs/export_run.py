@@ -1,4 +1,6 @@
-"""A run as one archive: to attach to a report, or to keep. What is secret to this process is masked again.
+"""A run for elsewhere: as an archive, as a log of Inspect, or as spans of OpenTelemetry.
+
+What is secret to this process is masked again.
 
 Tested in `tests/cli/test_export.py`.
 """

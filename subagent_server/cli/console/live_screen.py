@@ -1,4 +1,4 @@
-"""The frame of the live screen: its rows as lines of exactly the width of the terminal."""
+"""The live screen of `ls --watch`: its frame, the mode of the terminal, the keys, and what they do."""
 
 import codecs
 import os
