@@ -48,8 +48,18 @@ from subagent_server.verbs.service import Service
 # -- The next step of a view, fitted to the state of the run. A model reads tool calls, a person commands.
 
 
+MAX_RESULT_CHARACTERS = 8_000
 Step = Literal[
-    "wait", "wait_for_several", "answer", "await_answer", "take_answer", "logs", "result", "go_on", "merge"
+    "wait",
+    "wait_for_several",
+    "answer",
+    "await_answer",
+    "take_answer",
+    "logs",
+    "result",
+    "rest",
+    "go_on",
+    "merge",
 ]
 _STEPS: dict[Step, tuple[str, tuple[str, ...]]] = {
     "wait": ('check_status(runId="{run}", {wait})', ("wait", "{run}")),
@@ -62,6 +72,7 @@ _STEPS: dict[Step, tuple[str, tuple[str, ...]]] = {
     "take_answer": ('check_status(runId="{run}", messageId="{message}")', ("show", "{run}")),
     "logs": ('get_logs(runId="{run}")', ("logs", "{run}")),
     "result": ('get_logs(runId="{run}", stream="result")', ("show", "{run}")),
+    "rest": ('get_logs(runId="{run}", stream="result", cursor="{shown}")', ("show", "{run}")),
     "go_on": ('continue_run(runId="{run}")', ("continue", "{run}")),
     "merge": ('merge_run(runId="{run}")', ("merge", "{run}")),
 }
@@ -79,7 +90,7 @@ class NextCalls:
     def __call__(self, step: Step, run_id: str = "", message_id: str = "", prompt: str | None = None) -> str:
         """Return the call of a step; `prompt` is for `go_on` alone."""
         call, words = _STEPS[step]
-        facts = {"run": run_id, "message": message_id, "wait": self._wait}
+        facts = {"run": run_id, "message": message_id, "wait": self._wait, "shown": MAX_RESULT_CHARACTERS}
         if self._command is not None:
             filled = [word.format(**facts) for word in words]
             return f"`{self._command(*filled, *([] if prompt is None else [prompt]))}`"
@@ -262,7 +273,6 @@ def waits_for_slot(root: RootPaths, run_id: str, status: Status) -> bool:
     return status is Status.READY and slots.is_waiting(root.slots, run_id)
 
 
-MAX_RESULT_CHARACTERS = 8_000
 MAX_OUTPUT_BYTES = 32_000
 MAX_PREVIEW_CHARACTERS = 300
 MAX_SOURCES = 20
@@ -372,7 +382,9 @@ def run_view(
     text = "" if result is None or has_output else result.text
     is_large = result is not None and has_output and len(result.to_json()) > MAX_OUTPUT_BYTES
     is_cut = len(text) > MAX_RESULT_CHARACTERS
-    if is_cut or is_large:
+    if is_cut:
+        instructions += f" {calls('rest', meta.run_id)} has the rest."
+    elif is_large:
         instructions += f" {calls('result', meta.run_id)} has the whole result."
     mark = sandbox_mark(run)
     view = RunView(

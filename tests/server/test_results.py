@@ -25,7 +25,10 @@ def test_a_long_text_is_cut_with_a_pointer_and_whole_page_by_page(world: World) 
         view = parent.call("run_worker", prompt="Write.", waitSeconds=60)
         assert view["status"] == "completed"
         assert view["result"] == text[:8000] and view["resultTruncated"]
-        assert f'get_logs(runId="{view["runId"]}", stream="result")' in view["instructions"]
+        more = f'get_logs(runId="{view["runId"]}", stream="result", cursor="8000") has the rest.'
+        assert view["instructions"] == f"Done. {more}"
+        rest = pages(parent, view["runId"], "result", cursor="8000")
+        assert view["result"] + "".join(page["text"] for page in rest) == text, "nothing is read twice"
         found = pages(parent, view["runId"], "result")
         assert "".join(page["text"] for page in found) == text and len(found) > 2
         assert {page["totalCharacters"] for page in found} == {len(text)}

@@ -96,9 +96,9 @@ def seconds(value: str) -> float:
 
 
 def _directory(value: str | Path) -> Path:
-    """Return the path of a directory, which need not exist yet."""
+    """Return a path, at which nothing need be yet."""
     if not str(value):
-        raise click.BadParameter("it is empty: name a directory.")
+        raise click.BadParameter("it is empty: give a path.")
     return Path(value)
 
 
