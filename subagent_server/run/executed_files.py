@@ -138,12 +138,17 @@ def literal_names(directory: Path) -> list[str]:
     `git~1` is left out: it is the short name of a `.git` that is there. What lies in a home directory counts
     from there: `git` below `~/.config`.
     """
-    home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 - not every user has a home
+    home = real_home()
     paths = [path for entry in EXECUTED_FILES if not entry.in_home for path in entry.paths]
     if directory.is_relative_to(home):
         of_home = (home / path for entry in EXECUTED_FILES if entry.in_home for path in entry.paths)
         paths += [str(path.relative_to(directory)) for path in of_home if directory in path.parents]
     return [path for path in paths if not set("*?[~") & set(path)]
+
+
+def real_home() -> Path:
+    """Return the real path of the home directory."""
+    return Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 - not every user has a home
 
 
 def executed_by(

@@ -19,7 +19,7 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
@@ -34,6 +34,7 @@ from subagent_server.run.executed_files import (
     is_lifted,
     lies_above,
     literal_names,
+    real_home,
 )
 from subagent_server.run.files import Directory, Entry, held_open
 from subagent_server.run.locks import exclusive
@@ -181,6 +182,16 @@ class NameWatch:
                 found.update((number, name) for name in parts)
         return frozenset(found)
 
+    def in_home(self, names: Collection[str]) -> frozenset[Name]:
+        """Return these names of the home directory, if that is watched."""
+        home = real_home()
+        return frozenset(
+            (number, name)
+            for number, (path, *_) in enumerate(self._directories)
+            for name in names
+            if path == home
+        )
+
     def take(self, before: frozenset[Name], during: str) -> Taken:
         """Move away what has come since a look, and return what that was."""
         moved: list[Kept] = []
@@ -242,9 +253,9 @@ class CommandWatch:
     _running: int = 0
 
     @contextmanager
-    def command(self, what: str) -> Iterator[Came]:
-        """Watch one command; `what` is its text for people."""
-        before, what = self.names.look(), self.masked(what)
+    def command(self, what: str, kept: Collection[str] = ()) -> Iterator[Came]:
+        """Watch one command; `what` is its text for people. What is `kept` in the home directory may come."""
+        before, what = self.names.look() | self.names.in_home(kept), self.masked(what)
         came = Came()
         self._write_mark(before, what, +1)
         try:
@@ -271,9 +282,11 @@ class CommandWatch:
                 os.pwrite(descriptor, f"{record}\n".encode(), 0)
 
 
-def watching(watch: CommandWatch | None, what: str) -> AbstractContextManager[Came]:
+def watching(
+    watch: CommandWatch | None, what: str, kept: Collection[str] = ()
+) -> AbstractContextManager[Came]:
     """Watch one command if there is a watch."""
-    return nullcontext(Came()) if watch is None else watch.command(what)
+    return nullcontext(Came()) if watch is None else watch.command(what, kept)
 
 
 def read_mark(mark: Entry) -> tuple[frozenset[Name], str, tuple[str, ...]] | None:

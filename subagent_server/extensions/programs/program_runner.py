@@ -46,6 +46,9 @@ DIALECTS: dict[RunnerName, tuple[str, str]] = {
 A worker imports that of its own agent alone: the library of one protocol takes 17 MiB and 0.4 s.
 """
 
+_STATE = (".claude", ".claude.json", ".codex", ".gemini", ".qwen")
+"""In the home directory, where a program outside of a box begins to keep its login and its sessions. Without
+them its run could not be continued."""
 _UNSANDBOXED = "none (unsandboxed: the program works with all rights of the user, within its own rules)"
 
 
@@ -81,7 +84,8 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
         run.adopt([*previous.messages, {"role": "user", "content": list(task.content)}])
         dialect: Dialect = make(task, events, Permissions(run))
         start = partial(_start, setup, dialect, log, connections, boxed)
-        watched = entered_off_loop(watching(setup.watch, f"the program {agent.runner}"))
+        kept = _STATE if box is None else ()
+        watched = entered_off_loop(watching(setup.watch, f"the program {agent.runner}", kept))
         return ProgramRunner(run, agent, dialect, events, start, opened.pop_all().aclose, watched)
 
 

@@ -197,6 +197,17 @@ def test_a_stop_interrupts_the_program_and_ends_all_that_it_has_started(world: W
     assert (world.work / "interrupted").exists()
 
 
+def test_a_program_keeps_its_state_in_the_home_directory_and_nowhere_else(world: World) -> None:
+    comes = "import pathlib; [pathlib.Path(name).mkdir() for name in ('.claude', '.envrc')]; print('Done.')"
+    script = world.home / "program.py"
+    script.write_text(comes, encoding="utf-8")
+    world.agent(prompt="", runner="command", command=sys.executable, args=[str(script)])
+    for cwd, kept in ((world.home, [".claude"]), (world.work, [])):
+        run_id = world.start(cwd=str(cwd))
+        assert world.completed(run_id) == "Done."
+        assert [name for name in (".claude", ".envrc") if (cwd / name).exists()] == kept
+
+
 def test_a_program_starts_runs_of_its_own_by_the_server_of_its_run(world: World) -> None:
     code = f"""
         import json, os, sys
