@@ -14,6 +14,14 @@ from tests.clients.scene import scene as set_scene
 from tests.helpers.world import World
 
 
+@pytest.fixture(autouse=True)
+def temporary(world: World) -> None:
+    """Clients leave libraries in it, and the sandbox of Codex does not start from a home below it."""
+    directory = world.home / "tmp"
+    directory.mkdir()
+    world.environment["TMPDIR"] = str(directory)
+
+
 @pytest.fixture
 def clients() -> Installed:
     """The clients that are installed."""

@@ -132,13 +132,11 @@ class Program:
         return {"GOOGLE_GEMINI_BASE_URL": url, "GEMINI_API_KEY": "scripted"}
 
     def _codex_asks(self, url: str) -> dict[str, str]:
-        state, temporary = self.world.home / ".codex", self.world.home / "tmp"
-        for directory in (state, temporary):
-            directory.mkdir(exist_ok=True)
+        state = self.world.home / ".codex"
+        state.mkdir(exist_ok=True)
         settings = SETTINGS.replace("http://127.0.0.1:1/v1", f"{url}/v1")
         (state / _SETTINGS["codex"]).write_text(settings, encoding="utf-8")
-        # its sandbox does not start from below the temporary directory, where the world is
-        return {"CODEX_HOME": str(state), "TMPDIR": str(temporary), "LOOPBACK_KEY": "scripted"}
+        return {"CODEX_HOME": str(state), "LOOPBACK_KEY": "scripted"}
 
 
 def _executable(pid: int) -> Path | None:

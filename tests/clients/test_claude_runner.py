@@ -46,6 +46,12 @@ def test_it_asks_wants_a_permission_and_is_carried_on(world: World, clients: Ins
     assert second.cost_usd is not None and second.cost_usd < 2 * first.cost_usd, (
         "of this run, not of the session"
     )
+    for session in world.home.glob(".claude/projects/*/*.jsonl"):
+        session.unlink()
+    simulator = world.play(says("Still blue."))
+    last = world.cli("continue", done.stdout.strip(), "And now?", "--detach").stdout.strip()
+    assert world.completed(last) == "Still blue."
+    assert "<result>\\nPainted." in str(simulator.requests[0].body["messages"]), "it has lost its session"
 
 
 def test_without_an_output_that_fits_it_has_failed(world: World, clients: Installed) -> None:

@@ -83,7 +83,7 @@ class AcpDialect:
         self._permissions = permissions
         self._updates = _Updates(events, task.agent.limits.max_turns, self._bound_turns, self.tool_of)
         self._session = ""
-        self._is_cut = self._is_resumed = False
+        self._is_cut = False
         events.counts("tool_calls")  # of turns the protocol does not tell
 
     def launch(self) -> Launch:
@@ -168,8 +168,8 @@ class AcpDialect:
         await self._events.session(self._session)
         self._updates.begin()
         # its own words first: text that begins with a slash would be a command of the program
-        parts = [self._task.prompt] if self._is_resumed else [self.first_words(), self._task.retold]
-        words = "\n\n".join(["Your task:", *parts])
+        first = [] if self._task.resumes is not None else [self.first_words()]
+        words = "\n\n".join(["Your task:", *first, self._task.prompt])
         block = schema.TextContentBlock(type="text", text=words)
         ended = await agent.prompt(session_id=self._session, prompt=[block])
         self._updates.flush()
@@ -191,13 +191,14 @@ class AcpDialect:
                 loaded = await agent.load_session(cwd=cwd, session_id=resumes, mcp_servers=servers)
             except RequestError as error:
                 # Gemini CLI deletes a session that was loaded once: it finds an empty file of the same name
-                self._events.warn(f"{self.title} has lost its session, so it is told what was said: {error}")
+                self._events.session_lost(error)
             else:
-                self._session, self._is_resumed = resumes, True
+                self._session = resumes
                 await self._ask_first(agent, loaded)
                 while (quiet := self._updates.quiet_seconds) < _QUIET_SECONDS:
                     await asyncio.sleep(_QUIET_SECONDS - quiet)
                 return
+        self._task = self._task.without_session()
         opened = await agent.new_session(cwd=cwd, mcp_servers=servers)
         self._session = opened.session_id
         await self._ask_first(agent, opened)
@@ -299,7 +300,7 @@ class AcpDialect:
 
     def _cost(self) -> Decimal | None:
         """Return the cost of the run; that of the session has those of the runs before it too."""
-        total, spent = self._updates.cost_usd, self._task.spent if self._is_resumed else Decimal(0)
+        total, spent = self._updates.cost_usd, self._task.spent
         return None if total is None or spent is None or total < spent else total - spent
 
 

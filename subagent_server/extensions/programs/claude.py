@@ -17,6 +17,7 @@ from subagent_server.extensions.programs.program import (
     Launch,
     ProgramEvents,
     ProgramTask,
+    SessionLost,
     about_login,
     count_of,
     items_of,
@@ -280,6 +281,11 @@ class ClaudeDialect:
     # -- the end
 
     def _ended(self, event: dict[str, Any]) -> Outcome:
+        if self._task.resumes is not None and not self._is_named:
+            for error in _errors(event):
+                if error.startswith("No conversation found"):
+                    self._task = self._task.without_session()
+                    raise SessionLost(error)
         before, totals = self._events.usage, _totals(event, self._task.spent)
         # at the end of its budget it gives 0 for tokens that it has told of before
         known = {name: count for name, count in totals.items() if count or not getattr(before, name)}
@@ -396,6 +402,11 @@ def judged_end(
     return Outcome(text)
 
 
+def _errors(event: dict[str, Any]) -> list[str]:
+    found = event.get("errors")
+    return [error for error in found if isinstance(error, str)] if isinstance(found, list) else []
+
+
 def _failure(event: dict[str, Any], text: str, agent: AgentDefinition) -> Failure | None:
     subtype, reason = text_of(event.get("subtype")), text_of(event.get("terminal_reason"))
     if subtype in _LIMITS:
@@ -403,9 +414,7 @@ def _failure(event: dict[str, Any], text: str, agent: AgentDefinition) -> Failur
         return Failure(code=code, message=message, hint=hint)
     if subtype == "success" and event.get("is_error") is False and reason in ("", "completed"):
         return None
-    listed = event.get("errors")
-    errors = [error for error in listed if isinstance(error, str)] if isinstance(listed, list) else []
-    why = "; ".join(errors) or text or subtype or "no reason given"
+    why = "; ".join(_errors(event)) or text or subtype or "no reason given"
     of_model = reason == "api_error" or "API Error" in why
     return Failure(
         code="model_error" if of_model else "agent_error",

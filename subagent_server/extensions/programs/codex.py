@@ -175,7 +175,12 @@ class CodexDialect:
             **({"model": agent.model} if agent.model not in (None, "inherit", "default") else {}),
         }
         if self._task.resumes is not None:
-            return await self._call("thread/resume", threadId=self._task.resumes, excludeTurns=True, **params)
+            try:
+                words = {"threadId": self._task.resumes, "excludeTurns": True, **params}
+                return await self._call("thread/resume", **words)
+            except RequestError as error:
+                self._events.session_lost(error)
+                self._task = self._task.without_session()
         return await self._call("thread/start", experimentalRawEvents=True, **params)
 
     def _config(self) -> Message:

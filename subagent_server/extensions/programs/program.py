@@ -149,6 +149,12 @@ class ProgramTask:
         """Whether the program works in a sandbox."""
         return self.kept is not None
 
+    def without_session(self) -> "ProgramTask":
+        """Return the same task for a program that no longer has the session to resume."""
+        images = [block for block in self.content if block["type"] != "text"]
+        content = [*images, {"type": "text", "text": self.retold}]
+        return replace(self, prompt=self.retold, content=content, resumes=None, spent=Decimal(0))
+
     @property
     def system(self) -> str:
         """The agent's prompt, and the preamble behind it."""
@@ -194,10 +200,15 @@ class Dialect(Protocol):
 
         Raises:
             RunRefused: the run cannot go on, for the reason its code names.
+            SessionLost: the program has ended without work; started once more, it gets the task as text.
         """
 
     def interrupt(self, process: AgentProcess) -> None:
         """Ask the program to end its turn: in its protocol, or by SIGINT."""
+
+
+class SessionLost(Exception):
+    """A program no longer has the session to resume, as its message says."""
 
 
 LOOK_AT_LOG = "Look at run.log, which has all that it said."
@@ -263,6 +274,10 @@ class ProgramEvents:
         """Keep the name of the program's own record of the conversation. Raises SubagentError."""
         if is_session_id(session_id):
             await asyncio.to_thread(self._run.session_opened, session_id)
+
+    def session_lost(self, error: Exception) -> None:
+        """Warn that the program no longer has the session to resume, and begins another."""
+        self.warn(f"It has lost its session, and gets the conversation as text: {error}")
 
     def complain(self, words: str) -> None:
         """Record a trouble that the program tells of, such as a retry. It is no progress."""
@@ -388,12 +403,24 @@ class ProgramRunner:
         self._run.checkpoint()
         with self._run.working():
             await self._watching.enter_async_context(self._enter)
-            self._process = await self._start()
-            self._events.progress()
-            self._conversation = asyncio.create_task(self._dialect.converse(self._process))
-            outcome = await self._checked(await self._conversed(self._conversation))
+            try:
+                outcome = await self._started()
+            except SessionLost as error:
+                self._events.session_lost(error)
+                outcome = await self._started()
+            outcome = await self._checked(outcome)
         self._remember(outcome)
         return replace(outcome, warnings=self._events.noted)
+
+    async def _started(self) -> Outcome:
+        """Start the program, and return the end of its conversation. Raises SessionLost."""
+        if (ended := self._process) is not None:
+            self._process = None  # whoever ends the run meanwhile finds it closed once
+            await ended.aclose()
+        self._process = await self._start()
+        self._events.progress()
+        self._conversation = asyncio.create_task(self._dialect.converse(self._process))
+        return await self._conversed(self._conversation)
 
     async def _conversed(self, conversation: "asyncio.Task[Outcome]") -> Outcome:
         """Return the end of the conversation, which is bounded in silence."""

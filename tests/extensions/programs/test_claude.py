@@ -35,6 +35,10 @@ for step in json.load(open(os.environ["STEPS"])):
     if "sleep" in step:
         time.sleep(step["sleep"])
         continue
+    if "no_session" in step:
+        if "--resume" in sys.argv:
+            sys.exit(print(json.dumps(step["no_session"]), flush=True) or 1)
+        continue
     if "raw" in step:
         sys.stdout.write(step["raw"])
     else:
@@ -275,6 +279,26 @@ def test_after_a_kill_the_session_is_carried_on_and_told_what_is_not_known(world
     assert began["argv"][began["argv"].index("--resume") + 1] == session and "--fork-session" in began["argv"]
     assert "And the door?" in told and "touch made" in told and "It is not known what they did" in told
     assert world.meta(done.stdout.strip()).usage.cost_usd is None, "what the killed run has cost is not known"
+
+
+@pytest.mark.parametrize("sandbox", ["none", "bwrap"])
+def test_a_session_that_claude_has_deleted_is_continued_as_text(world: World, sandbox: str) -> None:
+    keys = {"sandbox": sandbox, "sandboxRead": [str(world.home / "steps.json")], "env": {"STEPS": "${STEPS}"}}
+    gone = result(subtype="error_during_execution", is_error=True, total_cost_usd=0, usage={})
+    gone |= {"errors": ["No conversation found with session ID: 1"], "terminal_reason": None}
+    plays(world, says(text("It is blue.")), result(result="It is blue."), **keys)
+    run_id = world.start("Paint it.")
+    world.completed(run_id)
+    plays(world, {"no_session": gone}, says(text("Done.")), result(total_cost_usd=0.5), **keys)
+    second = world.cli("continue", run_id, "And the door?", "--detach").stdout.strip()
+    assert world.completed(second) == "Done."
+    begun = heard(world)[-2]
+    told = json.dumps(begun["first"])
+    assert "--resume" not in begun["argv"] and told.index("It is blue.") < told.index("And the door?")
+    assert any("lost its session" in event["message"] for event in world.events(second, "warning"))
+    meta = world.meta(second)
+    assert meta.usage.cost_usd == Decimal("0.5"), "the new session has cost nothing before"
+    assert meta.external_session_id == begun["argv"][begun["argv"].index("--session-id") + 1]
 
 
 def _pid(world: World, run_id: str, victim: str) -> int:

@@ -157,6 +157,19 @@ def test_a_stop_interrupts_the_turn_and_a_continuation_resumes_the_thread_with_i
     assert (usage.turns, usage.tool_calls) == (2, 2), "a resumed thread tells of no raw events"
 
 
+def test_a_thread_that_codex_has_lost_is_continued_as_text(world: World) -> None:
+    codex(world)
+    run_id = world.start("say:Blue.")
+    assert world.completed(run_id) == "Blue."
+    thread = world.meta(run_id).external_session_id
+    (world.home / "state" / str(thread)).unlink()
+    done = world.cli("continue", run_id, "say:Again.", "--detach")
+    assert world.completed(done.stdout.strip()) == "Again."
+    prompt = told(world.work, "turn/start")[-1]["input"][0]["text"]
+    assert "<result>\nBlue." in prompt and prompt.endswith("say:Again.")
+    assert world.meta(done.stdout.strip()).external_session_id not in (None, thread)
+
+
 def test_what_codex_cannot_be_given_is_refused_and_a_missing_codex_is_told_how_to_install(
     world: World,
 ) -> None:
