@@ -31,7 +31,7 @@ from subagent_server.run.records import Failure, Usage
 from subagent_server.run.stderr import lack_of_room
 from subagent_server.toolbox.basic import AgentComplete, FinalAnswer, before_marker
 from subagent_server.toolbox.outputs import KeptOutputs, is_too_long
-from subagent_server.toolbox.run_context import Permissions, RunContext, is_asked
+from subagent_server.toolbox.run_context import Permissions, RunContext, is_asked, name_asked
 from subagent_server.toolbox.tool import Tool, ToolResult
 
 # -- the calls of a turn
@@ -347,7 +347,7 @@ class Loop:
         """Return why a call is not allowed, or None if it is; the parent or a person is asked if need be."""
         if not is_asked(self.ask, tool.name, arguments):
             return None
-        permission = await self._permissions.ask(tool.name, arguments)
+        permission = await self._permissions.ask(name_asked(tool.name, arguments), arguments)
         return None if permission.allowed else permission.reason
 
     async def _called(self, tool: Tool, arguments: dict[str, Any], room: int) -> ToolResult:

@@ -150,6 +150,11 @@ def is_asked(names: Collection[str], tool: str, arguments: dict[str, Any]) -> bo
     return any(_means(name.strip().lower(), tool.lower(), arguments) for name in names)
 
 
+def name_asked(tool: str, arguments: dict[str, Any]) -> str:
+    """Return the name by which a call is asked for, and a yes counts: one to view files is none to write."""
+    return f"{tool} (view)" if tool == _EDITOR and arguments.get("command") == "view" else tool
+
+
 def _means(name: str, tool: str, arguments: dict[str, Any]) -> bool:
     if tool == _EDITOR and (name in _EDITS or name == "read"):
         return (arguments.get("command") == "view") == (name == "read")
@@ -190,24 +195,27 @@ class Permissions:
         self._run = run
         self._allowed: set[str] = set()
 
-    async def ask(self, tool: str, arguments: Any, why: str = "") -> Permission:
+    async def ask(self, tool: str, arguments: Any, why: str = "", *, lasts: bool = True) -> Permission:
         """Ask whether `tool` may be called. Any answer that is no clear yes denies, and is the reason.
+
+        Only a yes that `lasts` can be one for the run: what widens what the tools may do is asked each time.
 
         Raises:
             RunRefused: no answer came and the agent says that this fails the run (`ask_timeout`).
             RunOver: the run ended meanwhile.
         """
-        if tool in self._allowed:
+        if lasts and tool in self._allowed:
             return Permission(allowed=True)
         try:
             with self._run.working():  # what its wait suspends
-                reply = await self._run.ask(_question(tool, arguments, why), [ONCE, FOR_THIS_RUN, NO])
+                choices = [ONCE, FOR_THIS_RUN, NO] if lasts else [ONCE, NO]
+                reply = await self._run.ask(_question(tool, arguments, why), choices)
         except CallerError as error:
             return self._denied(tool, f"Nobody could be asked: {error.sentence}")
         if reply.answer is None:
             return self._denied(tool, "Nobody answered in time, so it was not allowed.")
         answer = reply.answer.strip().casefold().rstrip(".!")
-        if answer == FOR_THIS_RUN:
+        if lasts and answer == FOR_THIS_RUN:
             self._allowed.add(tool)
         if answer == FOR_THIS_RUN or answer in _YES:
             return Permission(allowed=True)

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -9,9 +10,11 @@ from subagent_server.loop.resume import NOT_BEGUN
 from subagent_server.run.errors import RunRefused
 from subagent_server.toolbox.run_context import check_asked
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
-from tests.helpers.turns import says, shell, tool_results
+from tests.helpers.turns import call, says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
+
+EDITOR = "str_replace_based_edit_tool"
 
 
 def test_a_call_that_needs_a_yes_happens_after_it_and_never_after_anything_else(world: World) -> None:
@@ -30,6 +33,20 @@ def test_a_call_that_needs_a_yes_happens_after_it_and_never_after_anything_else(
     assert made == ["fifth", "fourth", "third"], "the last one without a question"
     refused = [tool_results(request.body)[-1] for request in simulator.requests[1:3]]
     assert "did not allow" in refused[0] and "Rather tidy up." in refused[1]
+
+
+def test_a_yes_to_view_files_for_the_run_is_none_to_write_them(world: World) -> None:
+    world.agent(tools=["Read", "Write"], ask=["Read", "Write"])
+    (world.work / "seen").write_text("seen", encoding="utf-8")
+    made = str(world.work / "made")
+    edit, view = partial(call, EDITOR), call(EDITOR, command="view", path=str(world.work / "seen"))
+    world.play(view, view, edit(command="create", path=made, file_text="x"), says("Done."))
+    run_id = world.start()
+    for number, answer in enumerate(["for this run", "no"], start=1):
+        world.asking(run_id)
+        world.reply(run_id, answer)
+        wait_for(partial(_has_gone_on, world, run_id, number), BOUND, "the next question or the end")
+    assert world.completed(run_id) == "Done." and not Path(made).exists()
 
 
 def test_silence_is_no_and_a_tool_that_nobody_can_be_asked_about_is_refused(world: World) -> None:

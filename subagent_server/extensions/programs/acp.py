@@ -185,7 +185,8 @@ class AcpDialect:
             *(_server(name, server) for name, server in self._task.agent.mcp_servers.items()),
         ]
         cwd, resumes = str(self._task.cwd), self._task.resumes
-        if resumes is not None and capabilities is not None and capabilities.load_session:
+        # the library passes on what is no such object
+        if resumes is not None and getattr(capabilities, "load_session", None):
             await self.before_resuming(resumes)
             try:
                 loaded = await agent.load_session(cwd=cwd, session_id=resumes, mcp_servers=servers)

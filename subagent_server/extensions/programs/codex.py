@@ -234,10 +234,11 @@ class CodexDialect:
             case "item/fileChange/requestApproval":
                 paths = self._items.changes.get(name_of(params.get("itemId")), [])
                 root = {"grantRoot": params["grantRoot"]} if params.get("grantRoot") else {}
-                return {"decision": await self._decision(PATCH, {"paths": paths, **root}, why)}
+                decision = await self._decision(PATCH, {"paths": paths, **root}, why, lasts=not root)
+                return {"decision": decision}
             case "item/permissions/requestApproval":
                 wanted = members(params.get("permissions"))
-                granted = await self._decision("more permissions", wanted, why) == "accept"
+                granted = await self._decision("more permissions", wanted, why, lasts=False) == "accept"
                 return {"permissions": wanted if granted else {}, "scope": "turn"}
             case "mcpServer/elicitation/request":
                 return await self._elicited(params)
@@ -255,8 +256,8 @@ class CodexDialect:
         decision = await self._decision(tool, meta.get("tool_params"), "")
         return {"action": decision, "content": {}}
 
-    async def _decision(self, tool: str, arguments: Any, why: str) -> str:
-        permission = await self._conversation.permission(tool, arguments, why)
+    async def _decision(self, tool: str, arguments: Any, why: str, *, lasts: bool = True) -> str:
+        permission = await self._conversation.permission(tool, arguments, why, lasts=lasts)
         return "accept" if permission.allowed else "decline"
 
     # -- what it tells
@@ -276,7 +277,7 @@ class CodexDialect:
 
     def _started(self, params: Message) -> None:
         item = members(params.get("item"))
-        if item.get("type") not in _UNSEEN:
+        if text_of(item.get("type")) not in _UNSEEN:
             self._begin_turn()  # of a thread that is resumed no raw event tells it before
         self._items.started(item)
 

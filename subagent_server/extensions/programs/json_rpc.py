@@ -107,10 +107,10 @@ class RpcConversation:
         finally:
             talking.cancel()
 
-    async def permission(self, tool: str, arguments: Any, why: str = "") -> Permission:
+    async def permission(self, tool: str, arguments: Any, why: str = "", *, lasts: bool = True) -> Permission:
         """Ask whether a tool may be used. Raises RequestError: that ends the run."""
         try:
-            return await self._permissions.ask(tool, arguments, why)
+            return await self._permissions.ask(tool, arguments, why, lasts=lasts)
         except (RunRefused, RunOver) as refusal:
             if not self._refused.done():
                 self._refused.set_exception(refusal)

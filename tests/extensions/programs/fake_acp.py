@@ -176,7 +176,7 @@ def main() -> None:
         if method == "initialize":
             result = {
                 "protocolVersion": int(os.environ.get("FAKE_VERSION", "1")),
-                "agentCapabilities": {"loadSession": True},
+                "agentCapabilities": json.loads(os.environ.get("FAKE_CAPABILITIES", '{"loadSession": true}')),
             }
         elif method == "session/new":
             if os.environ.get("FAKE_LOGIN") == "no":

@@ -127,6 +127,16 @@ class Thread:
         )
         self.say(json.dumps(answer["result"]))
 
+    def do_widen(self, _: str) -> None:
+        results = []
+        for root in (None, None, "/a", "/b"):
+            answer = self.ask("item/fileChange/requestApproval", grantRoot=root)
+            results.append(answer["result"]["decision"])
+        for wanted in ({"network": True}, {"fileSystem": {"write": ["/"]}}):
+            answer = self.ask("item/permissions/requestApproval", permissions=wanted)
+            results.append(answer["result"]["permissions"])
+        self.say(json.dumps(results))
+
     def do_turns(self, count: str) -> None:
         for number in range(int(count)):
             self.command(number)
@@ -182,10 +192,12 @@ class Thread:
         print("not a message\n[]\n" + "[" * 5000, flush=True)
         send(id=999, result={})
         send(method="turn/completed", params=[])
-        for params in (
-            *({"item": None}, {"item": {"type": 3, "id": []}}, {"tokenUsage": "much"}, {"error": 1}),
+        odd: list[dict[str, Any]] = [
+            *({"item": None}, {"item": {"type": 3, "id": []}}, {"item": {"type": {}}}),
+            *({"tokenUsage": "much"}, {"error": 1}),
             *({"item": {"type": kind, "status": [], "id": kind}} for kind in ("webSearch", "apply_patch")),
-        ):
+        ]
+        for params in odd:
             for method in (
                 "item/started",
                 "item/completed",
@@ -194,7 +206,7 @@ class Thread:
                 "new/thing",
                 "thread/tokenUsage/updated",
             ):
-                send(method=method, params=params)
+                send(method=method, params={"threadId": self.thread, **params})
         send(method="turn/completed", params={"threadId": "another", "turn": {"status": "completed"}})
         for number in range(200):
             send(id=f"r{number}", method="item/commandExecution/requestApproval", params={"command": "rm"})

@@ -163,8 +163,9 @@ def test_a_stop_cancels_and_a_continuation_takes_the_session_up_without_its_old_
     assert not any("before" in event["text"] for event in world.events(second, "text"))
 
 
-def test_a_session_that_the_agent_has_lost_is_carried_on_in_words(world: World) -> None:
-    acp(world)
+@pytest.mark.parametrize("capabilities", ['{"loadSession": true}', "3"])
+def test_a_session_that_the_agent_has_lost_is_carried_on_in_words(world: World, capabilities: str) -> None:
+    acp(world, env={"FAKE_CAPABILITIES": capabilities})
     run_id = world.start("say:Blue.")
     assert world.completed(run_id) == "Blue."
     for session in (world.home / "sessions").iterdir():
@@ -174,7 +175,8 @@ def test_a_session_that_the_agent_has_lost_is_carried_on_in_words(world: World) 
     prompt = told(world.work, "session/prompt")[-1]["prompt"][0]["text"]
     assert "You paint." in prompt and "<result>\nBlue." in prompt and prompt.endswith("say:Again.")
     assert world.meta(second).external_session_id != world.meta(run_id).external_session_id
-    assert any("lost its session" in event["message"] for event in world.events(second, "warning"))
+    warned = any("lost its session" in event["message"] for event in world.events(second, "warning"))
+    assert warned is (capabilities != "3")
 
 
 def test_the_cost_of_a_session_is_counted_once_however_often_it_is_carried_on(world: World) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,23 @@ def test_an_approval_of_codex_is_a_question(world: World, answer: str, decision:
     assert message.options == ["once", "for this run", "no"]
     world.reply(run_id, answer)
     assert json.loads(world.completed(run_id)) == {"decision": decision}
+
+
+def test_a_yes_for_the_run_widens_nothing_that_comes_later(world: World) -> None:
+    codex(world)
+    run_id = world.start("widen")
+    for asked in ("apply_patch", "/a", "/b", "network", "fileSystem"):
+        (message,) = world.asking(run_id).pending
+        assert asked in message.question_content
+        assert ("for this run" in (message.options or [])) is (asked == "apply_patch")
+        world.reply(run_id, "for this run" if asked != "fileSystem" else "no")
+        wait_for(partial(_goes_on, world, run_id, message.message_id), BOUND, "what comes next")
+    assert json.loads(world.completed(run_id)) == [*["accept"] * 4, {"network": True}, {}]
+
+
+def _goes_on(world: World, run_id: str, number: str) -> bool:
+    meta = world.meta(run_id)
+    return meta.messages[-1].message_id != number or meta.status.is_terminal
 
 
 BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
