@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
+from subagent_server.extensions.code_mode.execution import Later
 from subagent_server.extensions.code_mode.flow_record import FlowRecord
 from subagent_server.extensions.code_mode.identity import Fate, Identities, call_digest, digest, fate_of
 from subagent_server.extensions.code_mode.python_text import function_name
@@ -129,17 +130,20 @@ class AgentCalls:
         """The names of the agents as functions."""
         return list(self._by_function)
 
-    async def reply(self, function: str, arguments: dict[str, Any]) -> Answer:
-        """Answer one record of the program.
+    async def reply(self, function: str, arguments: dict[str, Any]) -> Answer | Later:
+        """Answer one record of the program; a result of a run is read when it can be sent.
 
         Raises:
             RunOver, RunRefused: the run ends.
         """
         self._run.checkpoint()
+        if function not in self._functions:
+            return {"error": f"There is no function {function[:80]!r} here."}
+        return await self._replied(lambda: self._functions[function](**arguments))
+
+    async def _replied(self, work: Callable[[], Awaitable[Any]]) -> Answer | Later:
         try:
-            if function not in self._functions:
-                return {"error": f"There is no function {function[:80]!r} here."}
-            return {"value": await self._functions[function](**arguments)}
+            value = await work()
         except _Failed as failed:
             return failed.answer
         except BudgetSpent as error:
@@ -150,6 +154,9 @@ class AgentCalls:
             return {"error": error.sentence}
         except ValidationError as error:
             return {"error": first_problem(error)}
+        if isinstance(value, Observed):
+            return lambda: self._replied(lambda: asyncio.to_thread(self._outcome, value))
+        return {"value": value}
 
     async def aclose(self) -> None:
         """End what waits; the runs go on, until the run that has started them ends."""
@@ -311,21 +318,21 @@ class AgentCalls:
                 except TreeFull:
                     await asyncio.sleep(_ROOM_SECONDS)
 
-    async def result(self, runId: str, asks: bool) -> Answer:
-        """Return the result of a run when it has ended, or, if the program `asks` for it, its question."""
+    async def result(self, runId: str, asks: bool) -> Answer | Observed:
+        """Return a run when it has ended, or, if the program `asks` for it, its question."""
 
-        def news(run: Observed) -> Answer | Message | None:
+        def news(run: Observed) -> Observed | Message | None:
             if runId in self._troubles:
                 raise self._troubles[runId]
             if run.meta.status.is_terminal:
-                return self._outcome(run)
+                return run
             return next(
                 (each for each in run.meta.pending if (runId, each.message_id) not in self._forwarded), None
             )
 
         with self._run.waiting():
             while True:
-                found: Answer | Message = await self._until(self._ours(runId), news)
+                found: Observed | Message = await self._until(self._ours(runId), news)
                 if not isinstance(found, Message):
                     return found
                 if asks:

@@ -20,6 +20,7 @@ from subagent_server.extensions.code_mode.agent_calls import AgentCalls
 from subagent_server.extensions.code_mode.execution import (
     OF_AGENTS,
     Execution,
+    Later,
     ProgramClock,
     ProgramEnd,
     ProgramEnvironment,
@@ -287,8 +288,8 @@ class ProgramCalls:
             lines.append(f"... and {len(self._made) - _MOST_LISTED} more calls")
         return "\n".join(lines)
 
-    async def answer(self, function: str, arguments: dict[str, Any]) -> Reply:
-        """Answer one call.
+    async def answer(self, function: str, arguments: dict[str, Any]) -> Reply | Later:
+        """Answer one call, at once or later.
 
         Raises:
             RunOver: the run has ended.

@@ -153,8 +153,10 @@ class ProgramClock:
 # -- the host's end of the socket
 
 Reply = dict[str, Any]
-Answerer = Callable[[str, dict[str, Any]], Awaitable[Reply]]
-"""Answers a call of a function with `value`, `text` (and `value`), or `error`."""
+Later = Callable[[], Awaitable[Any]]
+"""Makes a reply, which may be large: of those that wait to be sent one is in memory, and not 1,024."""
+Answerer = Callable[[str, dict[str, Any]], Awaitable[Reply | Later]]
+"""Answers a call of a function with `value`, `text` (and `value`), or `error`, at once or later."""
 
 OF_AGENTS = "@"
 """Begins the names of functions about agents and flows: no tool has such a name."""
@@ -223,6 +225,7 @@ class Channel:
         self._most_calls = most_calls
         self._slots = asyncio.Semaphore(MOST_CALLS_AT_ONCE)
         self._waits = asyncio.Semaphore(_MOST_WAITS)
+        self._sending = asyncio.Lock()
         self._used: set[int] = set()
         self._calls = 0
 
@@ -279,13 +282,15 @@ class Channel:
         self, number: int, function: str, arguments: dict[str, Any], slots: asyncio.Semaphore
     ) -> None:
         try:
-            reply: Reply = {"error": _TOO_MANY}
+            answer: Reply | Later = {"error": _TOO_MANY}
             if self._calls <= self._most_calls or function.startswith(OF_AGENTS):
-                reply = await self._answer(function, arguments)
-            line = json.dumps({"call": number, **reply})
-            if len(line) > MOST_REPLY_BYTES:
-                line = json.dumps({"call": number, "error": _TOO_LARGE})
-            await self.send(line)
+                answer = await self._answer(function, arguments)
+            async with self._sending:
+                reply = answer if isinstance(answer, dict) else await answer()
+                line = json.dumps({"call": number, **reply})
+                if len(line) > MOST_REPLY_BYTES:
+                    line = json.dumps({"call": number, "error": _TOO_LARGE})
+                await self.send(line)
         finally:
             slots.release()
 

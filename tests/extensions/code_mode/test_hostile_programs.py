@@ -8,7 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from subagent_server.extensions.code_mode.execution import MOST_CALLS_AT_ONCE, MOST_REQUEST_BYTES, Channel
+from subagent_server.extensions.code_mode.execution import (
+    MOST_CALLS_AT_ONCE,
+    MOST_REQUEST_BYTES,
+    Channel,
+    Later,
+)
 from subagent_server.run import processes
 from subagent_server.sandbox.box import SYSTEM_PROGRAM, VARIABLE
 from tests.extensions.code_mode.shop import in_code_mode, outcomes, program
@@ -96,6 +101,33 @@ def test_of_large_records_about_agents_few_are_in_the_memory_of_the_worker() -> 
 
     assert asyncio.run(served(40_000)) == 200
     assert asyncio.run(served(300_000)) == MOST_CALLS_AT_ONCE
+
+
+def test_of_results_that_a_program_does_not_read_one_is_in_memory() -> None:
+    made: list[str] = []
+
+    async def made_later() -> dict[str, Any]:
+        made.append("x" * 300_000)
+        return {"value": made[-1]}
+
+    async def ended(function: str, arguments: dict[str, Any]) -> Later:
+        return made_later
+
+    async def served() -> None:
+        ours, theirs = socket.socketpair()
+        channel = Channel(*await asyncio.open_connection(sock=ours), ended)
+        with theirs:
+            for number in range(200):
+                record = {"call": number, "function": "@result", "arguments": {}}
+                theirs.sendall(json.dumps(record).encode() + b"\n")
+            serving = asyncio.create_task(channel.serve())
+            for _ in range(1_000):
+                await asyncio.sleep(0)
+            serving.cancel()
+        channel.close()
+
+    asyncio.run(served())
+    assert len(made) == 1
 
 
 def test_a_fault_of_our_own_part_is_what_that_part_reports_and_leaves_with_and_it_ends_the_run(
