@@ -327,24 +327,23 @@ def find_repository(
     """
     try:
         git = harmless_git(environment, directory, seconds=_LOOK_SECONDS)
-        is_bare, is_in_copy, common = os.fsdecode(
-            git.run(
-                "find a repository",
-                *("rev-parse", "--path-format=absolute"),
-                *("--is-bare-repository", "--is-inside-work-tree", "--git-common-dir"),
-            )
-        ).splitlines()
+        is_bare, is_in_copy, common = git.line(
+            "find a repository",
+            *("rev-parse", "--path-format=absolute"),
+            *("--is-bare-repository", "--is-inside-work-tree", "--git-common-dir"),
+        ).split("\n")
         top, prefix = Path(common), ""
         str(directory).encode()  # records hold text
         if is_in_copy == "true":
-            top = Path(git.line("find the working copy", "rev-parse", "--show-toplevel"))
+            words = ("rev-parse", "--show-prefix", "--show-toplevel")
+            prefix, copy = git.line("find the working copy", *words).split("\n")
+            top, prefix = Path(copy), prefix.rstrip("/")
             if not _belong_together(top, Path(os.path.realpath(common)), git.settings.get("core.worktree")):
                 # files of another repository would be shown, or what is merged be written elsewhere
                 names = f"{shorten(common, 200)} and {shorten(str(top), 200)}"
                 raise NoWorktree(
                     _refused(directory, f"{names} do not name each other by core.worktree and .git")
                 )
-            prefix = git.line("find the working copy", "rev-parse", "--show-prefix").rstrip("/")
         elif is_bare != "true":
             raise NoWorktree(_refused(directory, "it lies inside the directory of a repository"))
         head = git.commit("HEAD")
