@@ -251,12 +251,14 @@ def run(
 @click.argument("run", shell_complete=complete_runs)
 @click.option("-e", "--edit", is_flag=True, help="Change the prompt in $EDITOR first.")
 @_label_option
+@click.option("--cwd", type=TEXT, metavar="DIR", help="Where the agent works.  [default: as before]")
 @_start_options
 def rerun(
     session: Session,
     run: str,
     edit: bool,
     label: str | None,
+    cwd: str | None,
     script: PlayedScript | None,
     overrides: dict[str, str],
 ) -> Begin:
@@ -266,7 +268,7 @@ def rerun(
     now. The new run knows nothing of the old one: `subagent continue` continues a conversation. The rest
     is as with `subagent run`.
     """
-    order = order_of(session.service, session.run_id(run), session.caller)
+    order = order_of(session.service, session.run_id(run), session.caller, cwd=cwd)
     order = replace(
         order,
         prompt=_edited(order.prompt) if edit else order.prompt,

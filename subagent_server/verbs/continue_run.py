@@ -276,8 +276,10 @@ def _is_of_agent_file(service: Service, agent: AgentDefinition, directory: str) 
 # Tested in `tests/cli/test_rerun.py`.
 
 
-def order_of(service: Service, run_id: str, caller: Caller = USER) -> StartOrder:
+def order_of(service: Service, run_id: str, caller: Caller = USER, *, cwd: str | None = None) -> StartOrder:
     """Return the order that run `run_id` was started by, for the agent as its file is now.
+
+    `cwd` takes the place of the directory on record, as of a project that was moved.
 
     What is read is data of the run directory: it names an agent of the caller, whom a start judges as ever.
 
@@ -299,14 +301,15 @@ def order_of(service: Service, run_id: str, caller: Caller = USER) -> StartOrder
             f"Run {run_id} has no prompt of its own, because it continued another run: rerun run "
             f"{request.continues_run_id}, or start a new one."
         )
-    directory = directory_before_worktree(meta, request)
-    check_is_real(directory, run_id)
+    if cwd is None:
+        cwd = directory_before_worktree(meta, request)
+        check_is_real(cwd, run_id)
     is_flow = request.agent.get("runner") == "flow"
     return StartOrder(
         agent=meta.agent_name,
         prompt="" if is_flow else request.prompt,
         arguments=arguments_of(request) if is_flow else None,
         inputs=list(request.inputs),
-        cwd=directory,
+        cwd=cwd,
         label=request.label,
     )

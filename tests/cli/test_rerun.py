@@ -27,6 +27,18 @@ def test_a_rerun_has_the_edited_prompt_the_inputs_and_the_options_given(cli: Cli
     assert isinstance(limits, dict) and limits["maxTurns"] == 7
 
 
+def test_a_task_whose_directory_was_moved_starts_in_the_new_one(cli: Cli, model: Model) -> None:
+    model(DONE, DONE)
+    before, after = cli.home / "before", cli.home / "after"
+    before.mkdir()
+    assert cli("run", "worker", "Walk.", "--cwd", str(before), "--wait", "60").returncode == 0
+    before.rename(after)
+    assert "name one that exists" in cli("rerun", "@last").stderr
+    again = cli("rerun", "@last", "--cwd", "after", "--wait", "60")
+    assert (again.returncode, again.stdout) == (0, "Done.\n"), again.stderr
+    assert cli.store.read_request(stored(cli)[-1]).cwd == str(after)
+
+
 @pytest.mark.parametrize(
     ("option", "value", "why"),
     [
