@@ -71,8 +71,14 @@ def has_ended_or_asks(observed: list[Observed], *, any_of_them: bool) -> bool:
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="RUN...", shell_complete=complete_runs)
 @click.option("--reason", type=TEXT, help="Why, for the record.")
+@click.option(
+    "--host-gone",
+    is_flag=True,
+    help="Of runs on another host: it is gone for good, such as an old container. They are `lost` then, and "
+    "can be continued and removed here.",
+)
 @json_session
-def stop(session: Session, names: tuple[str, ...], reason: str | None) -> ExitCode:
+def stop(session: Session, names: tuple[str, ...], reason: str | None, host_gone: bool) -> ExitCode:
     """Stop runs, and the runs that they started.
 
     Waits up to 12 s until their processes are gone; exits with 124 if some are not. Stopping a run that
@@ -83,7 +89,7 @@ def stop(session: Session, names: tuple[str, ...], reason: str | None) -> ExitCo
     caller = session.leader()
 
     def one(run_id: str) -> str:
-        ending.stop(session.service, run_id, reason, caller)
+        ending.stop(session.service, run_id, reason, caller, is_host_gone=host_gone)
         return run_id
 
     stopped, refused = each_of(run_ids, one)

@@ -212,7 +212,8 @@ def _check_can_be_continued(service: Service, observed: Observed, prompt: str, i
         host = launch.host if launch is not None else "another host"
         raise BadArgument(
             f"Run {meta.run_id} was started on {host}, and it cannot be seen here whether its processes are "
-            "gone: continue it there."
+            f"gone: continue it there. If {host} is gone for good, `subagent stop --host-gone {meta.run_id}` "
+            "says so."
         )
 
 

@@ -16,7 +16,14 @@ from subagent_server.process import beat, marks
 from subagent_server.process.launcher import Sight
 from subagent_server.run import durable, locks, processes, transitions
 from subagent_server.run.control_groups import GROUPS
-from subagent_server.run.errors import StorageFailed, SubagentError, UnknownRun, UnreadableMeta, visible
+from subagent_server.run.errors import (
+    BadArgument,
+    StorageFailed,
+    SubagentError,
+    UnknownRun,
+    UnreadableMeta,
+    visible,
+)
 from subagent_server.run.journal import RunJournal, recorded_usage
 from subagent_server.run.locks import exclusive
 from subagent_server.run.paths import RECORD_BYTES, RunPaths
@@ -243,13 +250,22 @@ def _unrecorded(store: RunStore, run: RunPaths) -> Observed:
     return Observed(meta, held, reason)
 
 
-def _reconciled_elsewhere(store: RunStore, run: RunPaths, meta: RunMeta, launch: LaunchInfo) -> Observed:
-    """Compare the record of a run with what is heard of another host. Nothing is swept or locked there."""
+def _reconciled_elsewhere(
+    store: RunStore, run: RunPaths, meta: RunMeta, launch: LaunchInfo, *, is_gone: bool = False
+) -> Observed:
+    """Compare the record of a run with what is heard of another host. Nothing is swept or locked there.
+
+    With `is_gone` a person says that the host is gone: without a heartbeat there is no other proof.
+    """
     node = _node_of(run) or None
-    if launch.lease is None:  # no heartbeat: nobody here will ever know
-        host = node or visible(launch.host[:_MOST_NAME])
+    host = node or visible(launch.host[:_MOST_NAME])
+    live: bool | None
+    if launch.lease is not None:
+        live, reason = _look_elsewhere(run, meta, launch.kind, launch.lease)
+    elif is_gone or tree_is_gone(run):
+        live, reason = False, f"its host {host} is gone, as its user says"
+    else:
         return Observed(_expire_questions(store, meta), None, f"it runs on {host}", node)
-    live, reason = _look_elsewhere(run, meta, launch.kind, launch.lease)
     # 1. Files first: a result, then the recorded end of the worker.
     meta = _roll_forward(store, run, meta)
     ended = read_exit(run)
@@ -269,6 +285,28 @@ def _reconciled_elsewhere(store: RunStore, run: RunPaths, meta: RunMeta, launch:
         else:
             _finish_tree(store, run, meta, node or "")
     return Observed(meta, live, None if live is False else reason, node)
+
+
+def declare_host_gone(store: RunStore, run_id: str) -> Observed:
+    """End a run, and those below it, at the word of a person: their host is gone for good.
+
+    Raises:
+        BadArgument: it is on this host, or has a heartbeat, which says more than any person.
+        InvalidRunId, UnknownRun, UnreadableMeta, StorageFailed, LockTimeout.
+    """
+    run = store.paths.run(run_id)
+    meta = store.read(run_id)
+    launch = elsewhere(run, meta)
+    if launch is None or launch.lease is not None:
+        where = "is on this host" if launch is None else "has a heartbeat"
+        raise BadArgument(
+            f"Run {run_id} {where}, so it is seen whether it lives: leave --host-gone out to stop it."
+        )
+    ended = _reconciled_elsewhere(store, run, meta, launch, is_gone=True)
+    for child in children(store, meta):
+        with suppress(BadArgument):  # it was put elsewhere
+            declare_host_gone(store, child.run_id)
+    return ended
 
 
 def is_over(run: RunPaths, status: Status, *, is_marked: bool) -> bool:

@@ -261,7 +261,10 @@ def _parent_of_settled(store: RunStore, run: RunPaths, *, is_marked: bool) -> st
         )
     if observed.live is None and not tree_is_gone(run):
         host = "another host" if meta.launch is None else meta.launch.host
-        raise StillNeeded(f"Run {run.run_id} may have processes on {host}: remove it there.")
+        raise StillNeeded(
+            f"Run {run.run_id} may have processes on {host}: remove it there. If {host} is gone for good, "
+            f"`subagent stop --host-gone {run.run_id}` says so."
+        )
     return meta.parent_run_id
 
 

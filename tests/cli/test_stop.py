@@ -8,8 +8,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from subagent_server.process.marks import SHIM_FLAGS
 from subagent_server.run import processes
+from subagent_server.run.errors import BadArgument
+from subagent_server.run.records import LaunchInfo
+from subagent_server.settings import read_settings
+from subagent_server.verbs.access import Caller
+from subagent_server.verbs.end_run import stop
+from subagent_server.verbs.service import open_service
 from tests.cli.command import BOUND, Cli, until_watching
 from tests.cli.terminal import person
 from tests.helpers.wait import wait_for
@@ -52,6 +60,25 @@ def test_processes_that_stay_are_reported_after_12_seconds_and_why_if_their_shim
     first, second = done.stderr.splitlines()
     assert run_id in first and "still live: they are killed soon" in first
     assert suspended in second and f"`kill -CONT {shim}`" in second
+
+
+def test_a_person_ends_runs_whose_host_is_gone_for_good(cli: Cli) -> None:
+    away = LaunchInfo(kind="local", host="old-container", boot_id="boot")
+    top = cli.made("aaaaaa", launch=away)
+    below = cli.made("bbbbbb", launch=away, parent_run_id=top, root_run_id=top, depth=1)
+    here = cli.made("cccccc")
+    assert cli("stop", below).returncode == 0 and cli.meta(below).status == "stopped"
+    for verb in ("rm", "continue"):
+        assert f"`subagent stop --host-gone {below}`" in cli(verb, below).stderr, "nobody can look there"
+    service = open_service(read_settings(environment=cli.environment, cwd=cli.home))
+    with pytest.raises(BadArgument, match="A run cannot say"):
+        stop(service, below, caller=Caller(top), is_host_gone=True)
+    assert "is on this host" in cli("stop", "--host-gone", here).stderr
+    assert cli("stop", "--host-gone", top).returncode == 0
+    error = cli.meta(top).error
+    assert error is not None and "its host old-container is gone" in error.message
+    done = cli("rm", top, below)
+    assert (done.returncode, done.stderr) == (0, ""), "what ran below it is over, too"
 
 
 @contextmanager
