@@ -236,6 +236,8 @@ class RunStore:
             for name in (self.paths.changes.path.name, self.paths.slots.path.name):
                 root.below(name).make()
             root.keep_out_of_repositories()
+        with suppress(OSError):  # on a full disk it could not be made, and nothing could be removed
+            root.below(self.paths.removed.path.name).make()
 
     def create(self, request: RunRequest) -> RunPaths:
         """Make the directory of a run, exclusively, with its mark in its parent's and its `request.json`.

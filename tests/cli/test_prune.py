@@ -63,7 +63,6 @@ def test_an_abandoned_start_is_removed_unless_it_is_young_or_held(cli: Cli) -> N
 
 def test_the_next_removal_finishes_one_that_was_killed(cli: Cli) -> None:
     over = cli.completed("aaaaaa")
-    cli.store.paths.removed.path.mkdir()
     shutil.copytree(cli.store.paths.run(over).directory, cli.store.paths.removed.path / f"{over}.0a0b0c0d")
     cli.store.paths.change_mark(run_name("bbbbbb")).touch()
     assert cli("ls", "-q").stdout.split() == [over]

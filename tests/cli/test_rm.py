@@ -123,6 +123,7 @@ def test_a_child_removes_nothing(cli: Cli) -> None:
 def test_a_failed_removal_loses_nothing_and_exits_with_6(cli: Cli) -> None:
     over = cli.completed("aaaaaa")
     cli("ls")
+    cli.store.paths.removed.path.rmdir()
     cli.store.paths.removed.path.write_text("in the way", encoding="utf-8")
     done = cli("rm", over)
     assert done.returncode == 6 and done.stderr.count("\n") == 1

@@ -13,6 +13,7 @@ from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.examine import examine
 from subagent_server.verbs.reconcile import tree_is_gone
+from subagent_server.verbs.remove import Age, Pruned, prune
 from tests.faults.disks import fill, memory_disk
 from tests.helpers.files import names
 from tests.helpers.processes import run_python
@@ -192,3 +193,15 @@ def test_room_is_kept_for_the_end_of_a_run_as_long_as_it_has_none(small_store: R
     assert small_store.read(run.run_id) == stopped and stopped.status is Status.STOPPED
     assert set(names(run.directory)) <= KNOWN
     filler.unlink()
+
+
+def test_runs_are_removed_where_the_disk_has_no_room_for_another_name(tmp_path: Path) -> None:
+    with memory_disk(tmp_path / "runs", "2m,nr_inodes=40") as place:
+        store = RunStore(place)
+        store.make_root()
+        start_run(store, "run-00", STARTED, transitions.StopRequested())
+        with pytest.raises(OSError):
+            for number in range(40):
+                (place / f".{number}").touch()
+        assert list(prune(store, Age())) == [Pruned("run-00")]
+        (place / ".40").touch()

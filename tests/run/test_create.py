@@ -22,7 +22,7 @@ def test_the_root_is_made_on_first_use_and_keeps_itself_out_of_the_repository(tm
     assert list(metas(store)) == []
     assert not (tmp_path / "deep").exists()
     store.create(make_request())
-    assert names(store.paths.root) == [".changes", ".gitignore", ".slots", RUN_ID]
+    assert names(store.paths.root) == [".changes", ".gitignore", ".removed", ".slots", RUN_ID]
     assert "*" in (store.paths.root / ".gitignore").read_text(encoding="utf-8").splitlines()
 
 

@@ -42,7 +42,7 @@ def test_a_first_state_that_cannot_be_written_leaves_no_run(store: RunStore) -> 
         store.publish(make_meta())
     store.discard(run)
     assert store.run_ids() == store.live_ids() == []
-    assert names(store.paths.root) == [".changes", ".gitignore", ".slots"]
+    assert names(store.paths.root) == [".changes", ".gitignore", ".removed", ".slots"]
 
 
 def test_a_journal_that_cannot_be_written_is_a_warning_and_its_numbers_stay_dense(
