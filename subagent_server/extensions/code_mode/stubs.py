@@ -254,7 +254,7 @@ class Catalogue:
         """Return the stub of a function, or the functions of a server, a line each; of nothing the index."""
         by_namespace = self._by_namespace()
         every = {**self.flat, **{each.qualified: each for each in self.functions}}
-        if not name and self.functions:
+        if not name:
             return self._index()
         if name in by_namespace:
             return _listed(by_namespace[name], _MOST_LISTED)
@@ -283,6 +283,8 @@ class Catalogue:
     def _index(self) -> str:
         """Return the servers, each with the beginning of its names."""
         by_namespace = self._by_namespace()
+        if not self.functions:
+            return "# There are no functions: this run has no MCP servers."
         first = self.functions[0]
         lines = [
             f"# {len(self.functions)} functions. In a program, help({first.qualified}) prints one whole,",

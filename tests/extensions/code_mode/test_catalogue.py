@@ -124,3 +124,9 @@ def test_lists_for_a_program_have_an_end() -> None:
     catalogue = catalogue_of([ServerTool("a", f"get_{number}", "d" * 999) for number in range(1_000)])
     assert len(catalogue.search("get " * 10_000)) < 4_000 and "and 980 more" in catalogue.search("get")
     assert len(catalogue.help("a")) < 40_000 and "and 800 more" in catalogue.help("a")
+
+
+def test_who_looks_for_functions_where_there_are_none_is_told_so() -> None:
+    nothing = Catalogue((), {})
+    for answer in (nothing.help(""), nothing.help("x"), nothing.search(""), nothing.search("x")):
+        assert "no function" in answer.lower()
