@@ -187,6 +187,13 @@ def _refused_unless(*harmless: str, instead: str = "") -> Callable[[Guards, str,
     return read
 
 
+def _not_given(guards: Guards, key: str, value: Value, line: int) -> None:
+    """What an agent would know elsewhere, and does not know here."""
+    if value and canonical(_text(value)) not in (*_NO, "none"):
+        words = "is not given to agents here: write what it is needed for into the prompt, and take it out"
+        guards.notes.fault(f"{shorten(key)} {words}", line)
+
+
 def _text(value: Value) -> str:
     try:
         return as_text(value)
@@ -201,7 +208,7 @@ _READERS: Mapping[str, Callable[[Guards, str, Value, int], None]] = {
     # Claude Code, its skills, and Qwen Code
     "permissionmode": _permission_mode,
     "approvalmode": _permission_mode,
-    **dict.fromkeys(("memory", "skills"), _refused_unless(*_NO, "none")),
+    **dict.fromkeys(("memory", "skills"), _not_given),
     "disablemodelinvocation": _refused_unless(*_NO),
     "permissions": _refused_unless(instead=_TOOLS),
     # of later versions
