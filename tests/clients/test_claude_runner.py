@@ -1,5 +1,6 @@
 """The real Claude Code carries out runs, with a scripted model: what the recorded stream cannot prove."""
 
+import json
 from typing import Any
 
 from tests.clients.installed import Installed
@@ -52,6 +53,20 @@ def test_it_asks_wants_a_permission_and_is_carried_on(world: World, clients: Ins
     last = world.cli("continue", done.stdout.strip(), "And now?", "--detach").stdout.strip()
     assert world.completed(last) == "Still blue."
     assert "<result>\\nPainted." in str(simulator.requests[0].body["messages"]), "it has lost its session"
+
+
+def test_nothing_of_its_work_goes_on_after_its_answer(world: World, clients: Installed) -> None:
+    painter(world, clients, tools=["Agent", "Workflow"])
+    simulator = world.play(
+        uses("Agent", description="x", prompt="Look for it.", subagent_type="general-purpose"),
+        says("It is ${found}.", capture={"found": "(blue)"}),
+        conversations=[{"when": {"prompt": "Look for it"}, "turns": [says("The colour is blue.")]}],
+    )
+    assert world.completed(world.start("Paint it.")) == "It is blue."
+    offered = json.dumps(simulator.requests[0].body)
+    assert '"Agent"' in offered
+    assert not [name for name in ("Workflow", "ScheduleWakeup", "CronCreate") if f'"{name}"' in offered]
+    assert "CronCreate" not in offered, "nor later, by a search for tools"
 
 
 def test_without_an_output_that_fits_it_has_failed(world: World, clients: Installed) -> None:

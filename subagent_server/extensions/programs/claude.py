@@ -34,12 +34,21 @@ from subagent_server.run.records import UNKNOWN_USAGE, Failure
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.run_context import Permissions, RunOver
 
-_QUIET = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
+_SETTINGS = {
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    # its own agents work in the background by default (seen in 2.1.332): its run would end before them
+    "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+}
 _OF_API = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 """What `apiKeyEnv` and `baseUrl` stand for if the agent file leaves them out."""
 _OF_ANOTHER_SESSION = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PORT")
-_NOT_OFFERED = ("AskUserQuestion",)
-"""A question to a person at a terminal that is not there; `ask_parent` takes its place."""
+_NOT_OFFERED = (
+    *("Workflow", "Monitor", "ScheduleWakeup", "CronCreate"),
+    *("EnterWorktree", "EnterPlanMode", "ExitPlanMode", "AskUserQuestion"),
+)
+"""What goes on after its answer, which ends the run; a worktree in the `.claude` of the project; questions
+to a person at a terminal that is not there: `ask_parent` takes their place."""
 _MOST_OPEN = 32
 """Requests that wait for their answers, or for a program that reads them; then nothing more is read."""
 _LIMITS = {
@@ -119,7 +128,7 @@ class ClaudeDialect:
 
     def _variables(self) -> Mapping[str, str]:
         agent = self._task.agent
-        variables = dict(_QUIET)
+        variables = dict(_SETTINGS)
         if agent.base_url:
             variables["ANTHROPIC_BASE_URL"] = agent.base_url
         if agent.max_tokens:

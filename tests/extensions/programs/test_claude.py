@@ -133,7 +133,12 @@ def test_its_events_become_those_of_every_run_and_its_keys_reach_it(world: World
     )
     began, given = heard(world)
     line = " ".join(began["argv"])
-    for words in ("--allowedTools mcp__subagent Bash(touch *)", "AskUserQuestion WebSearch", "--max-turns 7"):
+    for words in (
+        "--allowedTools mcp__subagent Bash(touch *)",
+        "Workflow",
+        "AskUserQuestion WebSearch",
+        "--max-turns 7",
+    ):
         assert words in line, line
     assert "--model opus" in line and "--effort high" in line and "Paint it." in json.dumps(began["first"])
     assert given["system"].startswith("You paint.") and "ask_parent" in given["system"]
