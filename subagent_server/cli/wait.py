@@ -23,7 +23,7 @@ from subagent_server.cli.console.follow import (
 )
 from subagent_server.cli.console.terminal import EarlyExit, ExitCode
 from subagent_server.verbs import end_run as ending
-from subagent_server.verbs.reconcile import Observed
+from subagent_server.verbs.reconcile import Observed, declare_host_gone
 
 
 @click.command()
@@ -89,7 +89,10 @@ def stop(session: Session, names: tuple[str, ...], reason: str | None, host_gone
     caller = session.leader()
 
     def one(run_id: str) -> str:
-        ending.stop(session.service, run_id, reason, caller, is_host_gone=host_gone)
+        if host_gone:
+            declare_host_gone(session.service, run_id, caller)
+        else:
+            ending.stop(session.service, run_id, reason, caller)
         return run_id
 
     stopped, refused = each_of(run_ids, one)

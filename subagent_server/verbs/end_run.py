@@ -30,44 +30,24 @@ from subagent_server.run.states import (
 )
 from subagent_server.verbs.access import USER, Caller
 from subagent_server.verbs.inputs import masker_at_door
-from subagent_server.verbs.reconcile import (
-    Observed,
-    declare_host_gone,
-    observe,
-    open_run,
-    signal_shim,
-    stop_children,
-    stop_run,
-)
+from subagent_server.verbs.reconcile import Observed, observe, open_run, signal_shim, stop_children, stop_run
 from subagent_server.verbs.service import Service
 
 # -- The verb `stop_run`: the status is written first, then the processes get their signals.
 
 
-def stop(
-    service: Service,
-    run_id: str,
-    reason: str | None = None,
-    caller: Caller = USER,
-    *,
-    is_host_gone: bool = False,
-) -> Observed:
+def stop(service: Service, run_id: str, reason: str | None = None, caller: Caller = USER) -> Observed:
     """End a run and its children. An ended run is returned unchanged.
 
-    Its processes get TERM and, 10 s later, KILL; `live` says truthfully whether they are gone. With
-    `is_host_gone` a person says that they went with their host, where nobody can look.
+    Its processes get TERM and, 10 s later, KILL; `live` says truthfully whether they are gone.
 
     Raises:
-        BadArgument: the reason is too long, or that word is not taken.
+        BadArgument: the reason is too long.
         InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, ForeignRoot, StorageFailed, LockTimeout.
     """
     check_reason(reason)
     service.store.paths.check_ours()
     observed = open_run(service, run_id, caller)
-    if is_host_gone:
-        if caller.is_child:
-            raise BadArgument("A run cannot say that a host is gone: ask your parent with ask_parent.")
-        return declare_host_gone(service.store, run_id)
     if observed.meta.status.is_terminal:
         return observed
     stop_run(service.store, run_id, reason and masker_at_door(service, run_id).text(reason))

@@ -287,15 +287,18 @@ def _reconciled_elsewhere(
     return Observed(meta, live, None if live is False else reason, node)
 
 
-def declare_host_gone(store: RunStore, run_id: str) -> Observed:
+def declare_host_gone(service: Service, run_id: str, caller: Caller = USER) -> Observed:
     """End a run, and those below it, at the word of a person: their host is gone for good.
 
     Raises:
-        BadArgument: it is on this host, or has a heartbeat, which says more than any person.
-        InvalidRunId, UnknownRun, UnreadableMeta, StorageFailed, LockTimeout.
+        BadArgument: a run says so, or it is on this host, or has a heartbeat, which says more.
+        InvalidRunId, UnknownRun, UnreadableMeta, ForeignRoot, StorageFailed, LockTimeout.
     """
-    run = store.paths.run(run_id)
-    meta = store.read(run_id)
+    if caller.is_child:
+        raise BadArgument("A run cannot say that a host is gone: ask your parent with ask_parent.")
+    store = service.store
+    store.paths.check_ours()
+    run, meta = store.paths.run(run_id), store.read(run_id)
     launch = elsewhere(run, meta)
     if launch is None or launch.lease is not None:
         where = "is on this host" if launch is None else "has a heartbeat"
@@ -305,7 +308,7 @@ def declare_host_gone(store: RunStore, run_id: str) -> Observed:
     ended = _reconciled_elsewhere(store, run, meta, launch, is_gone=True)
     for child in children(store, meta):
         with suppress(BadArgument):  # it was put elsewhere
-            declare_host_gone(store, child.run_id)
+            declare_host_gone(service, child.run_id)
     return ended
 
 

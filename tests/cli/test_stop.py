@@ -16,7 +16,7 @@ from subagent_server.run.errors import BadArgument
 from subagent_server.run.records import LaunchInfo
 from subagent_server.settings import read_settings
 from subagent_server.verbs.access import Caller
-from subagent_server.verbs.end_run import stop
+from subagent_server.verbs.reconcile import declare_host_gone
 from subagent_server.verbs.service import open_service
 from tests.cli.command import BOUND, Cli, until_watching
 from tests.cli.terminal import person
@@ -72,7 +72,7 @@ def test_a_person_ends_runs_whose_host_is_gone_for_good(cli: Cli) -> None:
         assert f"`subagent stop --host-gone {below}`" in cli(verb, below).stderr, "nobody can look there"
     service = open_service(read_settings(environment=cli.environment, cwd=cli.home))
     with pytest.raises(BadArgument, match="A run cannot say"):
-        stop(service, below, caller=Caller(top), is_host_gone=True)
+        declare_host_gone(service, below, Caller(top))
     assert "is on this host" in cli("stop", "--host-gone", here).stderr
     assert cli("stop", "--host-gone", top).returncode == 0
     error = cli.meta(top).error
