@@ -139,6 +139,7 @@ def as_junit(name: str, results: Sequence[TrialResult]) -> str:
         time=f"{sum(result.seconds or 0 for result in results):.3f}",
     )
     for result in results:
+        # XML has no form for control characters, and ElementTree writes them as they are: no CI reads that.
         case, agent, model = map(one_line, _key(result))
         test = ElementTree.SubElement(
             suite,
