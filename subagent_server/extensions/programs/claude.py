@@ -210,6 +210,8 @@ class ClaudeDialect:
         if subtype == "api_retry":
             attempt, status = event.get("attempt"), event.get("error_status")
             self._events.complain(f"The API failed ({status}); attempt {attempt} of Claude Code follows.")
+        elif subtype.startswith("task_"):  # of its own agents, whose calls are in the journal themselves
+            self._events.progress()
         elif subtype == "init":
             self._events.progress()
             for server in items_of(event.get("mcp_servers")):

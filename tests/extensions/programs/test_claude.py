@@ -119,7 +119,11 @@ def test_its_events_become_those_of_every_run_and_its_keys_reach_it(world: World
         {"type": "user", "message": {"content": [ended]}},
         says(text("Done."), number=2),
     ]
-    plays(world, *steps, {"type": "novel", "x": [1]}, result(), limits={"maxTurns": 7}, **keys)
+    others: list[dict[str, Any]] = [
+        {"type": "system", "subtype": "task_progress", "x": 1},
+        {"type": "novel", "x": [1]},
+    ]
+    plays(world, *steps, *others, result(), limits={"maxTurns": 7}, **keys)
     run_id = world.start("Paint it.")
     assert world.completed(run_id) == "Done."
     world.gone(run_id)
