@@ -52,6 +52,7 @@ class _Pipe:
 
     def __init__(self, *, relays_write: bool = False) -> None:
         self.reading, self.writing = os.pipe()
+        os.set_blocking(self.writing, False)
         if relays_write:
             os.close(self.writing)
             self.writing = -1
@@ -118,7 +119,8 @@ class ChildConnections:
         incoming = up.opened(os.O_RDONLY)
         self._offered[number] = (incoming, up.opened(os.O_WRONLY))
         asyncio.get_running_loop().add_reader(incoming, self._begin, number)
-        os.write(self._pipes[0].writing, bytes([number]))
+        with suppress(BlockingIOError):  # the program has filled the pipe: its own relays find no ticket
+            os.write(self._pipes[0].writing, bytes([number]))
 
     def _begin(self, number: int) -> None:
         """Answer a relay, which has shown its ticket."""

@@ -132,7 +132,7 @@ def test_what_only_a_box_can_keep_is_refused_without_one(world: World) -> None:
 
 
 HOSTILE = """
-import select
+import select, time
 words = json.load(open(os.environ["SUBAGENT_MCP_CONFIG"]))["mcpServers"]["subagent"]["args"][3:]
 inherited = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
 mine = {str(os.stat(path).st_ino): path for path in inherited if os.path.exists(path)}
@@ -168,7 +168,8 @@ except BlockingIOError:
     print("waits", flush=True)
 os.write(os.open(lines[1], os.O_WRONLY | os.O_NONBLOCK), b"{" * 70_000)
 first[0].close()
-print("then", Line().send(request).received(60), flush=True)
+then = Line()
+print("then", then.send(request).received(60), flush=True)
 os.write(os.open(lines[0], os.O_WRONLY), b"junk that nobody has asked for")
 for each in first[1:]:
     each.send((b" " * 1_000 + request) * 6_000)
@@ -178,6 +179,14 @@ for each in first[1:]:
 print("full", any(full), flush=True)
 print(Server().ask("Which colour?"), flush=True)
 kept = Line()
+stuffed = os.open(tickets, os.O_WRONLY | os.O_NONBLOCK)
+try:
+    while os.write(stuffed, b"x" * 4096):
+        pass
+except BlockingIOError:
+    then.close()
+time.sleep(3)  # until its ticket would be given out again
+print("goes on", kept.send(request).received(20), flush=True)
 subprocess.Popen(["sleep", "600"], pass_fds=[kept.up], start_new_session=True)
 """
 
@@ -193,6 +202,7 @@ def test_whatever_it_does_with_its_line_few_are_answered_at_once_and_nothing_is_
         "then 1",
         "full True",
         "blue",
+        "goes on 1",
     ]
     world.gone(run_id)
     assert "Traceback" not in world.paths(run_id).worker_out.path.read_text(encoding="utf-8")
