@@ -326,9 +326,23 @@ def _tokens(usage: dict[str, Any]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count is not None}
 
 
+_OF_MODELS = {
+    "input_tokens": "inputTokens",
+    "output_tokens": "outputTokens",
+    "cache_read_tokens": "cacheReadInputTokens",
+    "cache_write_tokens": "cacheCreationInputTokens",
+}
+"""Of what each model was used for, with the agents of its own, which `usage` leaves out."""
+
+
 def _totals(event: dict[str, Any], spent: Decimal | None) -> dict[str, Any]:
     """Return the figures of the run. The cost in the event is that of the whole session, `spent` before."""
     totals: dict[str, Any] = dict(_tokens(members(event.get("usage"))))
+    models = members(event.get("model_usage_since_last_result")).values()
+    for name, key in _OF_MODELS.items():
+        counts = [count_of(members(each).get(key)) for each in models]
+        if known := [count for count in counts if count is not None]:
+            totals[name] = sum(known)
     cost = event.get("total_cost_usd")
     if spent is not None and isinstance(cost, int | float) and spent <= cost < 1e9:
         totals["cost_usd"] = Decimal(str(round(cost, 6))) - spent

@@ -150,6 +150,15 @@ def test_its_events_become_those_of_every_run_and_its_keys_reach_it(world: World
     assert world.meta(run_id).external_session_id in began["argv"]
 
 
+def test_tokens_of_its_own_agents_count(tmp_path: Path) -> None:
+    used = {
+        "large": {"inputTokens": 10, "outputTokens": 4},
+        "small": {"inputTokens": 5, "outputTokens": None},
+    }
+    usage = direct(tmp_path, says(text("Done.")), result(model_usage_since_last_result=used)).usage
+    assert (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) == (15, 4, 7)
+
+
 BAD_ENDS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str, str]] = {
     "an error beside success": (
         [result(is_error=True, result="Not logged in")],
