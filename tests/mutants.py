@@ -87,8 +87,8 @@ TESTS: dict[str, str] = {
     "verbs/page_data.py": "page",
     "verbs/questions.py": "verbs/test_reply.py cli/test_hooks.py worker/test_ask_parent.py",
     "verbs/reconcile.py": "verbs/test_run_case.py faults/test_leftovers.py end_to_end/test_worker_deaths.py "
-    "end_to_end/test_stops.py end_to_end/test_children.py faults/test_identities.py faults/test_kills.py "
-    "faults/test_hung_workers.py",
+    "end_to_end/test_stops.py end_to_end/test_children.py end_to_end/test_nesting.py "
+    "faults/test_identities.py faults/test_kills.py faults/test_hung_workers.py",
     "verbs/remove.py": "cli/test_rm.py cli/test_prune.py faults/test_two_hosts.py",
     "verbs/run_worktree.py": "worktrees/test_life_of_a_worktree.py worktrees/test_settled_later.py",
     "verbs/service.py": "server/test_tool_list.py server/test_many_agents.py verbs/test_nesting.py "
@@ -102,7 +102,7 @@ TESTS: dict[str, str] = {
     "verbs/wait_for_runs.py": "cli/test_wait.py verbs/test_reply.py server/test_wait_for_runs.py "
     "server/test_tool_watch.py",
     "tools/": "server/test_tool_list.py server/test_many_agents.py server/test_bad_input.py "
-    "verbs/test_reply.py verbs/test_answer_size.py",
+    "verbs/test_reply.py verbs/test_answer_size.py tools/test_lifecycle_tools.py end_to_end/test_children.py",
 }
 """What is run for a mutant: the entry of its file, or else of its room."""
 
