@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.run import locks
-from subagent_server.run.files import PrivateDirectory, held_open
+from subagent_server.run.files import PrivateDirectory
 from subagent_server.run.host_programs import path_out_of_reach, user_program
 from subagent_server.run.processes import Identity, host_name, is_alive
 from subagent_server.sandbox.readable import working_copies
@@ -27,6 +27,7 @@ _MOST_PATHS = 200
 _MOST_BYTES = 256 << 20
 """A larger file would hold nothing. A run decides on one path, its directory: thousands have room."""
 _MOST_ROOTS = 200
+_LOCK_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -80,14 +81,14 @@ def enter(state_directory: Path | None, mine: LiveRun) -> list[LiveRun]:
     """Note a run, and return the other live ones. Blocking, some milliseconds.
 
     Raises:
-        OSError: the state directory cannot be used.
+        OSError, StorageFailed: the state directory cannot be used.
+        LockTimeout: a process that stands still holds it.
     """
     if state_directory is None:
         return []
     state_directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory = PrivateDirectory(state_directory)
-    with held_open(locks.open_lock(directory.entry(_LOCK))) as lock:
-        locks.lock(lock)
+    with locks.exclusive(directory.entry(_LOCK), _LOCK_SECONDS):
         noted = _noted(directory)
         # A run of another host is judged there alone: its entry stays (a home that hosts share).
         kept = [run for run in noted if run.worker.host != host_name() or is_alive(run.worker)]

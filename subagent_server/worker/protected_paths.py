@@ -17,7 +17,7 @@ from pathlib import Path
 
 from subagent_server.process.zygote_protocol import default_directory
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.errors import RunRefused
+from subagent_server.run.errors import LockTimeout, RunRefused, StorageFailed
 from subagent_server.run.executed_files import is_lifted
 from subagent_server.run.host_programs import steps_to
 from subagent_server.run.paths import HIDDEN_RUNS, RUNS, is_marked
@@ -129,10 +129,11 @@ def protected_paths(
         ]
         mine = LiveRun(this_process(), root, agents, written, hides)
         others = enter(state_directory_of(environment), mine)
-    except OSError as error:
+    except (OSError, LockTimeout, StorageFailed) as error:
+        why = error.strerror or error if isinstance(error, OSError) else error.sentence.rstrip(".")
         raise RunRefused(
             "storage",
-            f"The live runs cannot be noted in {state_directory_of(environment)}: {error.strerror or error}.",
+            f"The live runs cannot be noted in {state_directory_of(environment)}: {why}.",
             "Make that directory yours alone (mode 0700), with room on its disk, or set XDG_STATE_HOME to a "
             "directory that you may write.",
         ) from error
