@@ -56,6 +56,8 @@ _MOST_QUESTIONS = MAX_OPEN_QUESTIONS - 1
 """How many questions of a program and its agents are open at once; `ask_parent` of code mode has one more."""
 _MOST_PHASE = 200
 _MOST_LOGGED = 4_000
+_MOST_LOG = 8 << 20
+"""Characters of all lines that a program logs."""
 _checked = validate_call(config=ConfigDict(strict=True))
 """What a program sends is data: it may write anything."""
 _CUT_TOOL = (
@@ -106,6 +108,7 @@ class AgentCalls:
         self._known = self._runs_on_record(chain)
         self._calls: list[_Planned] = []
         self._room = MOST_PLANNED
+        self._log_room = _MOST_LOG
         self._runs: set[str] = set()
         self._forwarded: set[tuple[str, str]] = set()
         self._troubles: dict[str, Exception] = {}
@@ -478,8 +481,14 @@ class AgentCalls:
         return await self._recorded("random", [], lambda: asyncio.to_thread(random.random))
 
     async def log(self, text: str) -> None:
-        """Write a line of the log."""
-        self._run.record("text", text=cut(text, _MOST_LOGGED))
+        """Write a line of the log, as long as there is room."""
+        text = cut(text, _MOST_LOGGED)
+        if len(text) <= self._log_room:
+            self._log_room -= len(text)
+            self._run.record("text", text=text)
+        elif self._log_room:
+            self._log_room = 0
+            self._run.record("warning", message="The program logs so much that the rest is not written down.")
 
     async def phase(self, name: str) -> None:
         """Name the calls that follow."""

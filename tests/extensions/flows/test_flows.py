@@ -665,6 +665,14 @@ def test_moments_and_numbers_are_the_same_when_a_flow_is_continued(world: World)
     assert said["text"] == said_again["text"]
 
 
+def test_a_flow_that_logs_without_end_fills_no_disk(world: World) -> None:
+    flow(world, body("for _ in range(2_150): log('x' * 4_000)\nreturn 'done'"))
+    run_id = started(world)
+    assert output(world, run_id) == "done"
+    assert world.paths(run_id).events.stat().st_size < 9 << 20
+    assert "logs so much" in world.events(run_id, "warning")[-1]["message"]
+
+
 def test_a_dry_run_starts_nothing_and_lists_what_would_be(world: World) -> None:
     flow(world)
     simulator = world.play(DONE)
