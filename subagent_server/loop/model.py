@@ -65,7 +65,6 @@ class ModelReply:
     content: list[Block] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     stop_reason: str | None = None
-    response_id: str | None = None
     model: str | None = None
     usage: dict[str, int] = field(default_factory=dict)
     edits: list[Block] = field(default_factory=list)
@@ -124,7 +123,7 @@ class ReplyBuilder:
         """Add one event. Kinds that are new are passed over, as the API's versioning asks of clients."""
         match event.type:
             case "message_start":
-                self._reply.response_id, self._reply.model = event.message.id, event.message.model
+                self._reply.model = event.message.model
                 self._count(event.message.usage.to_dict(warnings=False))
             case "content_block_start":
                 if len(self._reply.content) == MOST_BLOCKS:

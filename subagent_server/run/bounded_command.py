@@ -1,8 +1,9 @@
-"""A command of the user for an event, with a bound: `python -I -S bounded_command.py SECONDS COMMAND...`.
+"""Commands with a bound: of the user for an event, and others whose output is read.
 
-The command has the stdin of this process. When it has ended, when its time is over, or when this process is
-asked to end, every process that it has left is killed. This process exits with the code of the command, or
-with 124 if its time was over. Standard library only: it starts for every event.
+A command for an event is started by `python -I -S bounded_command.py SECONDS COMMAND...`. It has the stdin of
+this process. When it has ended, when its time is over, or when this process is asked to end, every process
+that it has left is killed. This process exits with the code of the command, or with 124 if its time was over.
+Standard library only: it starts for every event.
 """
 
 import json
