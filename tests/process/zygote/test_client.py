@@ -84,8 +84,9 @@ import os, socket
 def listen(path):
     os.chdir(os.path.dirname(path))  # the whole path is too long for a socket
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(os.path.basename(path))
+        listener.bind("listener")
         listener.listen()
+        os.rename("listener", path)  # once it is there, it takes connections
         while True:
             print(listener.accept()[0].recv(64), flush=True)
 """
