@@ -21,7 +21,7 @@ from subagent_server.process.launcher import LaunchPackage, hold
 from subagent_server.run import durable
 from subagent_server.run.bounded_command import TooMuch, outputs_of
 from subagent_server.run.errors import LaunchFailed, StorageFailed, visible
-from subagent_server.run.files import held_open, write_all
+from subagent_server.run.files import held_open, in_memory
 from subagent_server.run.host_programs import NoHostProgram, user_program
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.stderr import failpoint
@@ -154,9 +154,7 @@ def call(
 ) -> str:
     """Return what a program of the user prints, found where no run writes. Raises NoAnswer."""
     try:
-        with held_open(os.memfd_create("stdin")) as file:
-            write_all(file, stdin)
-            os.lseek(file, 0, os.SEEK_SET)
+        with held_open(in_memory(stdin)) as file:
             process = subprocess.Popen(
                 [path_of(program), *words],
                 stdin=file,

@@ -19,7 +19,7 @@ from subagent_server.process.launcher import Sight
 from subagent_server.process.remote import KEY, NoAnswer, RemoteLauncher, call, passed_on, path_of
 from subagent_server.run.bounded_command import start
 from subagent_server.run.errors import visible
-from subagent_server.run.files import held_open
+from subagent_server.run.files import held_open, in_memory
 from subagent_server.run.host_programs import NoHostProgram
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.states import is_run_id
@@ -72,10 +72,8 @@ class SlurmLauncher(RemoteLauncher):
     def _sbatch(self, more: Sequence[str], command: str, variables: Mapping[str, str]) -> None:
         options = ["--no-requeue", "--output=/dev/null", "--chdir=/", *more, *self.options]
         script = "\n".join(["#!/bin/sh", *(f"#SBATCH {option}" for option in options), command, ""])
-        with held_open(os.memfd_create("environment", 0)) as memory:
-            for pair in {**passed_on(), **variables}.items():
-                os.write(memory, "=".join(pair).encode("utf-8", "surrogateescape") + b"\0")
-            os.lseek(memory, 0, os.SEEK_SET)
+        pairs = "".join(f"{name}={value}\0" for name, value in {**passed_on(), **variables}.items())
+        with held_open(in_memory(pairs.encode("utf-8", "surrogateescape"))) as memory:
             content = script.encode("utf-8", "surrogateescape")
             call("sbatch", "--parsable", f"--export-file={memory}", stdin=content, passes=(memory,))
 

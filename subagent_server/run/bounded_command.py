@@ -22,7 +22,7 @@ if __name__ == "__main__":  # -I leaves out the directory of the package
 
 from subagent_server.run import processes
 from subagent_server.run.errors import visible
-from subagent_server.run.files import held_open
+from subagent_server.run.files import held_open, in_memory
 from subagent_server.run.states import cut
 
 EXIT_LATE = 124
@@ -50,9 +50,7 @@ def start(
     Raises:
         OSError: the machine has no room for a process.
     """
-    with held_open(os.memfd_create("stdin")) as file:
-        os.write(file, stdin)
-        os.lseek(file, 0, os.SEEK_SET)
+    with held_open(in_memory(stdin)) as file:
         bound = f"{seconds:g}" if with_starter else f"+{seconds:g}"
         words = [sys.executable, "-I", "-S", __file__, bound, *command]
         return subprocess.Popen(

@@ -36,6 +36,18 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
+def in_memory(content: bytes) -> int:
+    """Return a descriptor of a file without a name, at the beginning of its `content`. Raises OSError."""
+    descriptor = os.memfd_create("content")
+    try:
+        write_all(descriptor, content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
 """Of what is made here. No usual umask takes anything from them."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT

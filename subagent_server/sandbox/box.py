@@ -23,7 +23,7 @@ from subagent_server.run.agent_definition import SandboxLimits
 from subagent_server.run.confined_path import open_real, printable
 from subagent_server.run.control_groups import GROUPS
 from subagent_server.run.executed_files import executed_by, is_lifted, literal_names
-from subagent_server.run.files import held_open
+from subagent_server.run.files import held_open, in_memory
 from subagent_server.run.host_programs import NoHostProgram, user_program
 from subagent_server.sandbox import git_files
 from subagent_server.sandbox.box_limits import entering
@@ -260,10 +260,10 @@ class Box:
         if self.walled:
             argv = walled(argv, sorted(self.writable | self.memory))
         last = ("--remount-ro", "/", "--chdir", str(self.start_directory))
-        with _in_memory(filter_of_calls(network=self.network)) as calls:
+        with held_open(in_memory(filter_of_calls(network=self.network))) as calls:
             ways = ("--seccomp", str(calls))
             words = [*self.arguments, *more, *last, *ways, *_setting(self.environment)]
-            with _in_memory(b"\0".join(map(os.fsencode, words)) + b"\0") as arguments:
+            with held_open(in_memory(b"\0".join(map(os.fsencode, words)) + b"\0")) as arguments:
                 yield [str(self.program), "--args", str(arguments), "--", *argv], (arguments, calls)
 
     def start(
@@ -425,16 +425,6 @@ def _in_order(mounts: Iterable[tuple[Path, tuple[str, ...]]]) -> Iterator[str]:
     """
     for path, arguments in sorted(dict(mounts).items(), key=lambda mount: len(mount[0].parts)):
         yield from (*arguments, str(path))
-
-
-@contextmanager
-def _in_memory(content: bytes) -> Iterator[int]:
-    """Yield a descriptor that reads `content`."""
-    with os.fdopen(os.memfd_create("box"), "wb") as file:
-        file.write(content)
-        file.flush()
-        file.seek(0)
-        yield file.fileno()
 
 
 def _setting(environment: Mapping[str, str]) -> Iterator[str]:

@@ -32,7 +32,7 @@ from subagent_server.run import processes
 from subagent_server.run.bounded_command import outputs_of
 from subagent_server.run.commands import readable
 from subagent_server.run.errors import RunRefused, shorten
-from subagent_server.run.files import held_open
+from subagent_server.run.files import held_open, in_memory
 from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.box_limits import bounding_processes, limits_as_resources
 from subagent_server.sandbox.verify import check_box, refusal_of
@@ -356,8 +356,7 @@ class ProgramProcess:
         """
         box = None if environment.box is None else environment.box()
         line, inner = socket.socketpair()
-        inside = os.memfd_create("program")
-        os.pwrite(inside, _inside(), 0)
+        inside = in_memory(_inside())
         output, output_end = os.pipe()
         descriptors = (inner.fileno(), inside)
         command = [environment.python, "-I", "-u", "-X", "utf8", "-c", _LOADER, *map(str, descriptors)]

@@ -6,7 +6,6 @@ speaks and `--help` does not name; `tests/clients/test_claude_runner.py` pins it
 
 import asyncio
 import json
-import os
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
@@ -30,6 +29,7 @@ from subagent_server.extensions.programs.program_checks import KNOWN_PROGRAMS, p
 from subagent_server.loop.runner import EMPTY_REPLY, Outcome
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.run.errors import RunRefused
+from subagent_server.run.files import in_memory
 from subagent_server.run.records import UNKNOWN_USAGE, Failure
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.run_context import Permissions, RunOver
@@ -83,7 +83,7 @@ class ClaudeDialect:
     def launch(self) -> Launch:
         """Return its command line. Values that may hold a secret go by files in memory."""
         agent = self._task.agent
-        files = [_in_memory(self._servers()), _in_memory(self._task.system.encode("utf-8", "replace"))]
+        files = [in_memory(self._servers()), in_memory(self._task.system.encode("utf-8", "replace"))]
         servers, system = (f"/proc/self/fd/{file}" for file in files)
         words = [program_of(agent) or "", "-p", "--verbose", "--strict-mcp-config", "--setting-sources", ""]
         words += ["--input-format", "stream-json", "--output-format", "stream-json"]
@@ -103,7 +103,7 @@ class ClaudeDialect:
         settings: dict[str, object] = {"permissions": {"ask": agent.ask}} if agent.ask else {}
         settings |= {"hooks": agent.hooks} if agent.hooks else {}
         if settings:
-            files.append(_in_memory(json.dumps(settings).encode()))
+            files.append(in_memory(json.dumps(settings).encode()))
             words += ["--settings", f"/proc/self/fd/{files[-1]}"]
         words += ["--allowedTools", *self._allowed()]
         words += ["--disallowedTools", *self._disallowed()]
@@ -380,14 +380,6 @@ def _name(tool: str) -> str:
 
 async def _send(process: AgentProcess, message: dict[str, Any]) -> None:
     await process.write(json.dumps(message).encode("utf-8", "replace") + b"\n")
-
-
-def _in_memory(content: bytes) -> int:
-    """Return a descriptor of a file without a name that holds `content`."""
-    file = os.memfd_create("agent")
-    with os.fdopen(os.dup(file), "wb") as writer:
-        writer.write(content)
-    return file
 
 
 # -- how it ended
