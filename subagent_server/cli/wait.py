@@ -85,6 +85,8 @@ def stop(session: Session, names: tuple[str, ...], reason: str | None, host_gone
     has ended changes nothing. Each RUN is stopped or refused by itself; the exit code is that of the first
     that was refused.
     """
+    if host_gone and reason is not None:
+        raise click.UsageError("--host-gone is the reason: leave --reason out.")
     run_ids, unknown = session.named_runs(names)
     caller = session.leader()
 

@@ -263,7 +263,7 @@ def _reconciled_elsewhere(
     if launch.lease is not None:
         live, reason = _look_elsewhere(run, meta, launch.kind, launch.lease)
     elif is_gone or tree_is_gone(run):
-        live, reason = False, f"its host {host} is gone, as its user says"
+        live, reason = False, f"its host {host} is gone, as its user says" if is_gone else None
     else:
         return Observed(_expire_questions(store, meta), None, f"it runs on {host}", node)
     # 1. Files first: a result, then the recorded end of the worker.

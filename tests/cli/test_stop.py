@@ -74,6 +74,7 @@ def test_a_person_ends_runs_whose_host_is_gone_for_good(cli: Cli) -> None:
     with pytest.raises(BadArgument, match="A run cannot say"):
         declare_host_gone(service, below, Caller(top))
     assert "is on this host" in cli("stop", "--host-gone", here).stderr
+    assert "leave --reason out" in cli("stop", "--host-gone", "--reason", "old", top).stderr
     assert cli("stop", "--host-gone", top).returncode == 0
     error = cli.meta(top).error
     assert error is not None and "its host old-container is gone" in error.message
