@@ -187,10 +187,10 @@ def _refused_unless(*harmless: str, instead: str = "") -> Callable[[Guards, str,
     return read
 
 
-def _not_given(guards: Guards, key: str, value: Value, line: int) -> None:
+def _not_loaded(guards: Guards, key: str, value: Value, line: int) -> None:
     """What an agent would know elsewhere, and does not know here."""
     if value and canonical(_text(value)) not in (*_NO, "none"):
-        words = "is not given to agents here: write what it is needed for into the prompt, and take it out"
+        words = "is not loaded here: write what it is needed for into the prompt, and take it out"
         guards.notes.fault(f"{shorten(key)} {words}", line)
 
 
@@ -208,7 +208,7 @@ _READERS: Mapping[str, Callable[[Guards, str, Value, int], None]] = {
     # Claude Code, its skills, and Qwen Code
     "permissionmode": _permission_mode,
     "approvalmode": _permission_mode,
-    **dict.fromkeys(("memory", "skills"), _not_given),
+    **dict.fromkeys(("memory", "skills"), _not_loaded),
     "disablemodelinvocation": _refused_unless(*_NO),
     "permissions": _refused_unless(instead=_TOOLS),
     # of later versions

@@ -109,7 +109,6 @@ _DEAD_ENDS = {
     ),
 }
 
-
 _LAST_WORDS = ("refusal", "model_context_window_exceeded")
 """After these nothing goes on: the calls of such a reply are not run."""
 

@@ -82,7 +82,7 @@ def enter(state_directory: Path | None, mine: LiveRun) -> list[LiveRun]:
 
     Raises:
         OSError, StorageFailed: the state directory cannot be used.
-        LockTimeout: a process that stands still holds it.
+        LockTimeout: another process, such as a stopped one, holds it.
     """
     if state_directory is None:
         return []

@@ -130,7 +130,7 @@ def protected_paths(
         mine = LiveRun(this_process(), root, agents, written, hides)
         others = enter(state_directory_of(environment), mine)
     except LockTimeout as error:
-        hint = "A process that stands still may hold it (`fuser` names it): end that one first."
+        hint = "A stopped process may hold it (`fuser` names it): end that one first."
         raise RunRefused("storage", error.sentence, hint) from error
     except (OSError, StorageFailed) as error:
         why = error.strerror or error if isinstance(error, OSError) else error.sentence.rstrip(".")

@@ -48,10 +48,10 @@ class AtWork(CallerError):
 
 @contextmanager
 def held(log: Path) -> Iterator[None]:
-    """Hold the log that an evaluation goes on from: another one would pay for the same trials.
+    """Hold the log that an evaluation resumes: another one would pay for the same trials.
 
     Raises:
-        AtWork: its evaluation is not over, or another one goes on from it.
+        AtWork: its evaluation is not over, or another one resumes it.
         StorageFailed.
     """
     with storing(log):

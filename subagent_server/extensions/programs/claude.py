@@ -47,7 +47,7 @@ _NOT_OFFERED = (
     *("Workflow", "Monitor", "ScheduleWakeup", "CronCreate"),
     *("EnterWorktree", "EnterPlanMode", "ExitPlanMode", "AskUserQuestion"),
 )
-"""What goes on after its answer, which ends the run; a worktree in the `.claude` of the project; questions
+"""What works on after its answer, which ends the run; a worktree in the `.claude` of the project; questions
 to a person at a terminal that is not there: `ask_parent` takes their place."""
 _MOST_OPEN = 32
 """Requests that wait for their answers, or for a program that reads them; then nothing more is read."""

@@ -415,7 +415,7 @@ class ProgramRunner:
     async def _started(self) -> Outcome:
         """Start the program, and return the end of its conversation. Raises SessionLost."""
         if (ended := self._process) is not None:
-            self._process = None  # whoever ends the run meanwhile finds it closed once
+            self._process = None  # a stop meanwhile must not close its descriptors a second time
             await ended.aclose()
         self._process = await self._start()
         self._events.progress()

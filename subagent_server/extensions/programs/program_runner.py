@@ -17,6 +17,7 @@ from subagent_server.extensions.programs.program import (
     ProgramRunner,
     ProgramTask,
 )
+from subagent_server.extensions.programs.program_checks import KNOWN_PROGRAMS
 from subagent_server.loop.prompt import task_blocks
 from subagent_server.process import marks
 from subagent_server.run.agent_definition import RunnerName
@@ -46,7 +47,7 @@ DIALECTS: dict[RunnerName, tuple[str, str]] = {
 A worker imports that of its own agent alone: the library of one protocol takes 17 MiB and 0.4 s.
 """
 
-_STATE = (".claude", ".claude.json", ".codex", ".gemini", ".qwen")
+_STATE = (*(known.state for known in KNOWN_PROGRAMS.values()), ".claude.json", ".qwen")
 """In the home directory, where a program outside of a box begins to keep its login and its sessions. Without
 them its run could not be continued."""
 _UNSANDBOXED = "none (unsandboxed: the program works with all rights of the user, within its own rules)"
