@@ -148,7 +148,8 @@ def test_what_ends_a_run_is_written_though_the_disk_is_full_and_the_rest_once_th
     world.agent("painter")
     painting = {"when": {"system": "subagent painter"}, "turns": [asks("Colour?"), asks("Really?")]}
     until_full = shell("until [ -e full ]; do sleep 0.05; done")
-    world.play(until_full, says("Done."), conversations=[painting])
+    more_than_others_free = says("x" * 1_000_000)  # a painter may still replace a file when the disk fills
+    world.play(until_full, more_than_others_free, conversations=[painting])
     ending, killed, stopped = world.start(), world.start(agent="painter"), world.start(agent="painter")
     for run_id in (killed, stopped):
         world.asking(run_id)
