@@ -108,7 +108,9 @@ def _wait_for_silence(shim: int, beats: int, lease: float) -> None:
             record = os.read(beats, _TIME.size)
             if len(record) < _TIME.size:
                 return
-            last = _TIME.unpack(record)[0]
+            if (beat := _TIME.unpack(record)[0]) > last + lease:
+                return  # all was suspended, and the writer woke first: a reader may have called the run lost
+            last = beat
 
 
 def _kill_all(run_id: str, shim: int, writer: int) -> None:

@@ -38,6 +38,7 @@ from subagent_server.verbs.run_worktree import is_settled, settle_if_possible
 from subagent_server.verbs.service import Service
 
 _MOST_WORDS = 300
+_FENCED = "Its node was suspended or could not reach the runs root for a whole lease, and ended the run."
 
 # -- Reading the records of a run's shim.
 
@@ -360,7 +361,7 @@ def _declare_dead(store: RunStore, run: RunPaths) -> Observed:
 def _verdict(run: RunPaths, ended: dict[str, Any] | None, silence: str | None = None) -> Failure:
     """Return the failure of a run that left no result; `silence` is how another host fell silent."""
     if ended is not None and ended.get("fenced") is True:
-        return Failure(code="lost", message="Its node could not reach the runs root, and ended it.")
+        return Failure(code="lost", message=_FENCED)
     if ended is not None and ended.get("workerStarted"):
         return _crashed(run, ended)
     if ended is not None or "worker" not in read_shim(run):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -59,13 +60,30 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return store.paths.run(run_id).directory
 
 
-@pytest.mark.parametrize("fault", ["the writer hangs", "the writer dies", "the watcher dies"])
+def suspend_too_long(watcher: int, writer: int, directory: Path) -> None:
+    """Stop both for more than a lease; the writer is the first that continues."""
+    for pid in (watcher, writer):
+        os.kill(pid, signal.SIGSTOP)
+    beat, over = run_at(directory).beat, time.monotonic() + 1.5 * LEASE
+    wait_for(lambda: time.monotonic() > over, BOUND, "more than a lease")
+    last = beat.read(99)
+    os.kill(writer, signal.SIGCONT)
+    wait_for(lambda: beat.read(99) != last, BOUND, "the next beat")
+    os.kill(watcher, signal.SIGCONT)
+
+
+FAULTS = ["the writer hangs", "the writer dies", "the watcher dies", "both are suspended"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_what_cannot_be_heard_for_a_lease_is_ended(directory: Path, fault: str) -> None:
     with Child(SHIM, directory) as shim:
         watcher, writer, worker = beating(shim, directory)
         assert processes.identify(worker) is not None
         if fault == "the writer hangs":  # as on a file server that is away
             os.kill(writer, signal.SIGSTOP)
+        elif fault == "both are suspended":
+            suspend_too_long(watcher, writer, directory)
         else:
             os.kill(writer if fault == "the writer dies" else watcher, signal.SIGKILL)
         if fault == "the watcher dies":  # the shim ends its worker itself then
