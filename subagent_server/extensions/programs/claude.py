@@ -1,6 +1,6 @@
 """Claude Code, by its stream of JSON lines, with its permission prompt on the same pipes.
 
-The events and flags were tried with version 2.1.330. The control protocol (`control_request`) is what its SDK
+The events and flags were tried with version 2.1.332. The control protocol (`control_request`) is what its SDK
 speaks and `--help` does not name; `tests/clients/test_claude_runner.py` pins it.
 """
 
