@@ -6,6 +6,7 @@ from datetime import timedelta
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from subagent_server.run.errors import OTHER_SPACES, visible
 from tests.helpers.scale import times
 
 FUZZED = settings(
@@ -39,3 +40,8 @@ def mutated(draw: st.DrawFn, original: bytes) -> bytes:
         else:
             del data[start:]
     return bytes(data)
+
+
+def is_plain(sentence: str) -> bool:
+    """Whether it is one line without escapes; spaces and joiners of other scripts are harmless."""
+    return visible(sentence, OTHER_SPACES) == sentence

@@ -11,7 +11,7 @@ from subagent_server.agents.discover import discover
 from subagent_server.settings import read_settings
 from subagent_server.verbs.check_agent import AgentChecker
 from subagent_server.verbs.service import open_service
-from tests.fuzz.dice import FUZZED, mutated
+from tests.fuzz.dice import FUZZED, is_plain, mutated
 from tests.helpers.processes import REPOSITORY
 
 pytestmark = pytest.mark.fuzz
@@ -43,5 +43,5 @@ def test_an_agent_file_loads_or_is_listed_with_its_reason(file: tuple[str, bytes
         service = open_service(read_settings(environment={}, cwd=Path(directory), trust=True))
         for agent in catalog.agents.values():
             checked = AgentChecker(service).check(agent)
-            assert all(refusal.sentence.isprintable() for refusal in checked.refusals)
+            assert all(is_plain(refusal.sentence) for refusal in checked.refusals)
             assert checked.description

@@ -17,7 +17,7 @@ from subagent_server.verbs.get_logs import get_logs
 from subagent_server.verbs.list_runs import list_runs
 from subagent_server.verbs.questions import reply
 from subagent_server.verbs.service import Service, open_service
-from tests.fuzz.dice import FUZZED, mutated
+from tests.fuzz.dice import FUZZED, is_plain, mutated
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, start_run
 from tests.helpers.truth import check_status
 
@@ -60,7 +60,7 @@ def test_a_damaged_meta_file_gives_one_sentence_and_spoils_no_other_run(content:
             try:
                 verb()
             except SubagentError as error:
-                assert error.sentence.isprintable()
+                assert is_plain(error.sentence)
         rows = list_runs(service.store).rows
         assert OTHER in [row.run_id for row in rows]
         assert all(finding.what for finding in examine(service.store, RUN_ID, {}))

@@ -30,7 +30,7 @@ from subagent_server.verbs.service import Service, open_service
 from subagent_server.worker.previous_run import read_previous_runs
 from tests.faults.canaries import SECRET, Outside, changed
 from tests.faults.planted import BASES, SHAPES, write_run
-from tests.fuzz.dice import FUZZED, JSON, mutated
+from tests.fuzz.dice import FUZZED, JSON, is_plain, mutated
 from tests.helpers.truth import check_status
 
 pytestmark = pytest.mark.fuzz
@@ -122,7 +122,7 @@ def _said(verb: Callable[[], object]) -> str:
     try:
         return repr(verb())
     except SubagentError as error:
-        assert error.sentence.isprintable(), error.sentence
+        assert is_plain(error.sentence), error.sentence
         return error.sentence
 
 

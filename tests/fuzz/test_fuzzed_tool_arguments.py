@@ -18,7 +18,7 @@ from subagent_server.tools.tool_table import LIFECYCLE_TOOLS, TOOLS, ToolDispatc
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.service import open_service
 from subagent_server.verbs.wait_for_runs import Changes
-from tests.fuzz.dice import FUZZED, JSON
+from tests.fuzz.dice import FUZZED, JSON, is_plain
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, start_run
 
 pytestmark = pytest.mark.fuzz
@@ -85,7 +85,7 @@ async def _call_all(directory: Path, made: list[tuple[str, dict[str, Any]]]) -> 
                 answer = await dispatcher.call(tool, Call(arguments, longest_wait=0.01))
                 assert isinstance(answer, dict)
             except SubagentError as error:
-                assert error.sentence.isprintable()
+                assert is_plain(error.sentence)
                 assert len(error.sentence) < 3000
         for run_id in service.store.run_ids():
             assert service.store.exists(run_id), "a run was made by halves"
