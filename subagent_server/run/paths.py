@@ -171,8 +171,10 @@ def find_root(cwd: Path) -> FoundRoot:
         for name in (RUNS, HIDDEN_RUNS):
             if is_ours(directory / name):
                 return FoundRoot(directory / name, passed_over)
-        if passed_over is None and (directory / RUNS / CHANGES).is_dir():  # of an earlier version, or planted
-            passed_over = directory / RUNS
+        with suppress(OSError):  # it may be another user's, and closed
+            # of an earlier version, or planted
+            if passed_over is None and (directory / RUNS / CHANGES).is_dir():
+                passed_over = directory / RUNS
     # looked at once more: somebody may have made it meanwhile, and begun to fill it
     if may_become_root(cwd / RUNS) or is_ours(cwd / RUNS):
         return FoundRoot(cwd / RUNS, passed_over)

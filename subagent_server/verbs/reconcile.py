@@ -38,7 +38,7 @@ from subagent_server.verbs.run_worktree import is_settled, settle_if_possible
 from subagent_server.verbs.service import Service
 
 _MOST_WORDS = 300
-_FENCED = "Its node was suspended or could not reach the runs root for a whole lease, and ended the run."
+_FENCED = "Its node was suspended, or could not write into the runs root, and ended the run."
 
 # -- Reading the records of a run's shim.
 

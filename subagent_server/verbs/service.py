@@ -78,7 +78,7 @@ class AgentRegistry:
         self._looked_at = time.monotonic()
         seen = _fingerprint(self._directories)
         if read is None or seen != read[0]:
-            present = [d for d in self._directories if d.is_dir() or not self._looked_for]
+            present = [d for d in self._directories if _may_be_there(d) or not self._looked_for]
             self._read = read = (seen, discover(present))
         return read[1]
 
@@ -112,6 +112,13 @@ class AgentRegistry:
         if whole.name != listed.name:
             raise UnknownAgent(listed.name, [whole.name], f"{shown(listed.source)} has just changed")
         return whole.model_copy(update={"distinct_tool": listed.distinct_tool})
+
+
+def _may_be_there(directory: Path) -> bool:
+    try:
+        return directory.is_dir()
+    except OSError:  # what is above it is closed, or does not answer: the catalog says so
+        return True
 
 
 def _fingerprint(directories: Sequence[Path]) -> Fingerprint:

@@ -173,6 +173,22 @@ def test_in_a_directory_that_all_may_write_to_nothing_is_done_in_the_runs_of_ano
     unchanged(users.place, before)
 
 
+@SEVERAL
+def test_closed_directories_of_another_user_block_nobody(users: Users) -> None:
+    first, second, _ = users.users
+    users.place.chmod(0o1777)
+    for name in ("runs", ".claude"):
+        (users.place / name).mkdir(mode=0o700)
+        os.chown(users.place / name, second.uid, -1)
+    below = users.place / "below"
+    below.mkdir()
+    for cwd in (users.place, below):
+        done = first.run([*PROGRAM, "ls"], env={"SUBAGENT_WARM": "0"}, cwd=cwd)
+        assert done.returncode == 0 and "No runs in" in done.stderr, done
+    done = first.run([*PROGRAM, "agents"], env={"SUBAGENT_WARM": "0"}, cwd=users.place)
+    assert ".claude/agents: error: the directory cannot be read (permission denied)" in done.stdout, done
+
+
 def _attack(other: User, paths: list[str], umask: int) -> list[str]:
     """Let a user try everything with these paths, and return what worked."""
     done = other.run(_ATTACKS, umask=umask, stdin=json.dumps(paths))
