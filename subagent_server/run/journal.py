@@ -190,7 +190,9 @@ _EVENT_MARKS = {
 
 def _ended(e: Event) -> str:
     marks = {"completed": "✔", "failed": "✘", "stopped": "■"}
-    lines = [f"{marks.get(str(e.get('status')), '•')} {e.get('status')}: {usage_line(e.get('usage') or {})}"]
+    whole = e.get("withDescendants")
+    usage = usage_line(whole or e.get("usage") or {}) + (", with the runs that it started" if whole else "")
+    lines = [f"{marks.get(str(e.get('status')), '•')} {e.get('status')}: {usage}"]
     error = e.get("error")
     if isinstance(error, dict):
         lines.append(f"{error.get('code')}: {error.get('message')}")

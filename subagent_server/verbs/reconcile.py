@@ -525,6 +525,8 @@ def ending_facts(meta: RunMeta) -> dict[str, Any]:
         "status": meta.status.value,
         "usage": meta.usage.to_wire(),
     }
+    if meta.with_descendants != meta.usage:
+        facts["withDescendants"] = meta.with_descendants.to_wire()
     if meta.error is not None:
         facts["error"] = meta.error.to_wire()
     if meta.summary:

@@ -41,7 +41,7 @@ def end_run(
     failpoint("worker.ended")
     stop_children(run.store, run.run_id)
     record_tree_usage(run.store, run.run_id)
-    return meta
+    return run.meta()
 
 
 def end_unbegun(run: WorkerRun, failure: Failure | None = None) -> None:

@@ -63,6 +63,9 @@ def test_a_flow_starts_runs_and_returns_their_results_in_order(world: World) -> 
     assert set(asked(simulator).values()) == {1}
     children = world.store.children_of(run_id)
     assert {world.meta(child).parent_run_id for child in children} == {run_id} and len(children) == 6
+    world.gone(run_id)
+    (end,) = world.events(run_id, "run_ended")
+    assert end["withDescendants"] == world.meta(run_id).with_descendants.to_wire() != end["usage"]
 
 
 def test_a_command_gives_a_flow_limits_and_no_model(world: World) -> None:
