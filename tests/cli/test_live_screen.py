@@ -46,6 +46,14 @@ class Screen:
         termios.tcsetwinsize(self._outer, (lines, columns))
         self.process.send_signal(signal.SIGWINCH)
 
+    def close(self) -> None:
+        """Close the window: the terminal is gone, and the signals of that are all pending at once."""
+        self.process.send_signal(signal.SIGSTOP)
+        with Path(os.devnull).open("rb") as nothing:
+            os.dup2(nothing.fileno(), self._outer)
+        self.process.send_signal(signal.SIGHUP)
+        self.process.send_signal(signal.SIGCONT)
+
     def frame(self) -> list[str]:
         """Return the lines of the last frame that was drawn whole, without colours."""
         whole = [each for each in self.drawn.split("\x1b[H") if each.endswith("\x1b[J") or "\x1b[J" in each]
@@ -169,7 +177,9 @@ def test_keys_look_filter_answer_and_stop_and_nothing_else_changes_a_run(cli: Cl
     assert cli.meta(working).status is Status.RUNNING
 
 
-@pytest.mark.parametrize(("way", "code"), [("q", 0), (signal.SIGINT, 130), (signal.SIGTERM, -15)])
+@pytest.mark.parametrize(
+    ("way", "code"), [("q", 0), (signal.SIGINT, 130), (signal.SIGTERM, -15), (signal.SIGQUIT, -3)]
+)
 def test_the_terminal_is_as_it_was_whatever_ends_the_screen(
     cli: Cli, way: str | signal.Signals, code: int
 ) -> None:
@@ -185,6 +195,14 @@ def test_the_terminal_is_as_it_was_whatever_ends_the_screen(
         screen.hear(LEAVE)
         assert screen.process.wait(BOUND) == code
         wait_for(lambda: termios.tcgetattr(screen.inner) == before, BOUND, "the terminal as it was")
+
+
+def test_a_terminal_that_goes_ends_the_screen_by_its_signal(cli: Cli) -> None:
+    cli.completed("aaaaaa")
+    with watched(cli) as screen:
+        screen.until("aaaaaa")
+        screen.close()
+        assert screen.process.wait(BOUND) == -signal.SIGHUP
 
 
 def test_the_screen_can_be_put_aside_and_comes_back(cli: Cli) -> None:

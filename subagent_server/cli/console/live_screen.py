@@ -217,15 +217,14 @@ def _last_line(view: View, width: int) -> str:
 
 # -- Switch the terminal to a full screen, and restore it however the command ends.
 #
-# The terminal is restored at the end of the block, at SIGTERM and SIGHUP, which then end the command as
-# usual, and at Ctrl-Z, after which `fg` enters the screen again. If the command is killed (SIGKILL), a
-# small process that waits for this restores it.
+# The terminal is restored at the end of the block, at the signals that end the command, which then end it as
+# usual, and at Ctrl-Z, after which `fg` enters the screen again.
 
 
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?2004h"
 """The other page of the terminal, without a cursor; a paste comes in brackets."""
 _LEAVE = b"\x1b[0m\x1b[?2004l\x1b[?25h\x1b[?1049l"
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class EndedBySignal(BaseException):
@@ -316,6 +315,8 @@ class TerminalMode:
         termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._before)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self._ended_by is not None:  # a terminal that goes sends SIGCONT behind SIGHUP
+            return
         if number in _ENDING:
             self._ended_by = number
             raise EndedBySignal(number)
