@@ -154,6 +154,8 @@ def _has_ended(started: "subprocess.Popen[bytes]") -> bool:
 _CHUNK = 65536
 _PASTE_SECONDS = 0.05
 """Lines that arrive closer together than this were pasted, not typed."""
+_CUT_BYTES = 4_095
+"""Linux drops what a typed line has beyond these, without a word."""
 
 
 def ask_person(session: Session, run_id: str, message: Message) -> bool:
@@ -171,6 +173,10 @@ def ask_person(session: Session, run_id: str, message: Message) -> bool:
             return True
         if line == "":
             return False
+        if any(len(each.encode()) >= _CUT_BYTES for each in line.split("\n")):
+            command = session.command("reply", run_id, message.message_id, "-")
+            err(f"The terminal has cut a line, so nothing was sent: `{command} < FILE` takes it from a file.")
+            continue
         answer = chosen(line.strip(), message.options or [])
         if message.options and answer not in message.options and _is_number(answer) and answer != odd:
             err(f"There is no option {answer}: choose another, or type {answer} again to send it as it is.")

@@ -69,6 +69,16 @@ def test_a_person_answers_with_a_number_or_words_and_repeats_a_number_without_an
     assert answers == [(recorded, "person") for recorded in TYPED.values()]
 
 
+def test_a_line_that_the_terminal_has_cut_is_no_answer(asking: Cli) -> None:
+    with person(asking, "run", "asker", "Go") as terminal:
+        terminal.hear(PROMPT)
+        terminal.type("x" * 5000 + "\n")
+        assert "q1 - < FILE" in terminal.hear(PROMPT)
+        terminal.type("2\n")
+        assert terminal.command.end()[0] == 0
+    assert answer(asking) == ("red", "person")
+
+
 def test_closing_the_input_leaves_the_question_open(asking: Cli) -> None:
     with person(asking, "run", "asker", "Go") as terminal:
         terminal.hear(PROMPT)
