@@ -7,10 +7,11 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -106,6 +107,8 @@ def opened(options: HttpOptions, settings: Settings) -> HttpDoor:
     needs_none = options.no_token or (options.unix is not None and options.token_file is None)
     tokens = None if needs_none else _token_file(options, settings)
     proxies = _proxies(options, host)
+    for name in options.hosts:
+        _check_name(name)
     public = [] if proxies.public_url is None else [urlsplit(proxies.public_url).hostname or ""]
     hosts = tuple(dict.fromkeys((*_LOOPBACK_NAMES, host, *options.hosts, *public)))
     if options.unix is not None:
@@ -114,6 +117,17 @@ def opened(options: HttpOptions, settings: Settings) -> HttpDoor:
         close = partial(remove_path, path, path.lstat())
         return HttpDoor(listener, hosts, tokens, proxies, is_user_outside_boxes, close)
     return HttpDoor(listen_on_port(host, port), hosts, tokens, proxies)
+
+
+def _check_name(name: str) -> None:
+    """Raise BadArgument for what is never a host of a request: an address, a pattern, a name with a port."""
+    with suppress(ValueError):
+        ip_address(name)
+        return
+    if not name or set("/:*?#@[] ") & set(name):
+        raise BadArgument(
+            f"--allow-host {shorten(name)} is no name: write it as agents.example.org, without a port."
+        )
 
 
 def _proxies(options: HttpOptions, host: str) -> Proxies:
