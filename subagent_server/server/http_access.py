@@ -166,6 +166,7 @@ class TokenGate:
         self._app = app
         self._tokens = tokens
         self._browsers = browsers
+        self._complaint: str | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, in the name of its parent, or refuse it."""
@@ -183,7 +184,7 @@ class TokenGate:
             if token is None or self._browsers is None or not self._browsers.knows(token):
                 return refusal(401, "This page is not open any more: run `subagent page` again.")
         elif self._tokens is not None:
-            parent = None if token is None else _parent(self._tokens, token)
+            parent = None if token is None else self._parent(self._tokens, token)
             if parent is None:
                 sentence = "This needs the token of a parent: send Authorization: Bearer TOKEN."
                 return refusal(401, sentence, {"www-authenticate": "Bearer"})
@@ -192,13 +193,16 @@ class TokenGate:
             admit()
         return None
 
-
-def _parent(tokens: ParentTokens, token: bytes) -> str | None:
-    try:
-        return tokens.parent_of(token)
-    except SubagentError as error:  # the file of tokens: its owner has to hear of it
-        print(error.sentence, file=sys.stderr, flush=True)
-        return None
+    def _parent(self, tokens: ParentTokens, token: bytes) -> str | None:
+        complaint, parent = None, None
+        try:
+            parent = tokens.parent_of(token)
+        except SubagentError as error:  # the file of tokens: its owner has to hear of it, once
+            complaint = error.sentence
+        if complaint not in (None, self._complaint):
+            print(complaint, file=sys.stderr, flush=True)
+        self._complaint = complaint
+        return parent
 
 
 def _token(authorizations: list[str]) -> bytes | None:
