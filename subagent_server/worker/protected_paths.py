@@ -205,8 +205,11 @@ def _own_directories(environment: Mapping[str, str], cwd: Path) -> tuple[list[Pa
         state_directory_of(environment),
     )
     configuration, state = ([_real(str(each))] if each is not None else [] for each in named)
-    zygotes = _real(str(cwd / (environment.get("SUBAGENT_RUNTIME_DIR") or default_directory())))
-    return configuration, [*state, zygotes]
+    zygotes = cwd / (environment.get("SUBAGENT_RUNTIME_DIR") or default_directory())
+    with suppress(OSError):
+        if zygotes.lstat().st_uid != os.getuid():  # no zygote uses it; a link could lead to where runs work
+            return configuration, state
+    return configuration, [*state, _real(zygotes)]
 
 
 def _installation() -> list[Path]:

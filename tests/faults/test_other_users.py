@@ -189,6 +189,18 @@ def test_closed_directories_of_another_user_block_nobody(users: Users) -> None:
     assert ".claude/agents: error: the directory cannot be read (permission denied)" in done.stdout, done
 
 
+@SEVERAL
+def test_a_link_of_another_user_in_place_of_zygotes_refuses_no_run(users: Users) -> None:
+    first, second, _ = users.users
+    zygotes = users.place / "zygotes"
+    zygotes.symlink_to(first.home)
+    os.lchown(zygotes, second.uid, -1)
+    with Simulator({"turns": [says("It is done.")]}) as simulator:
+        env = {"ANTHROPIC_BASE_URL": simulator.base_url, "SUBAGENT_RUNTIME_DIR": str(zygotes)}
+        done = users.call(first, "run", AGENT, "Do it.", env=env)
+    assert done.stdout == "It is done.\n", done.stderr
+
+
 def _attack(other: User, paths: list[str], umask: int) -> list[str]:
     """Let a user try everything with these paths, and return what worked."""
     done = other.run(_ATTACKS, umask=umask, stdin=json.dumps(paths))
