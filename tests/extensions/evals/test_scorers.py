@@ -25,6 +25,8 @@ from subagent_server.extensions.evals.trials import TrialResult
         ("choice", "\n" * 100_000, ["B"], "0", False),
         ("number", "From 12 to $1,234.56.", ["1234.5"], "0.1", True),
         ("number", "1,235 or 7", ["1235"], "0", False),
+        ("number", "x = \u22127", ["-7"], "0", True),
+        ("number", "On 2026-11-28.", ["28"], "0", True),
         ("number", "no figure", ["7"], "0", False),
     ],
 )
