@@ -118,12 +118,14 @@ class HostGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        await (self._refusal(Headers(scope=scope)) or self._app)(scope, receive, send)
+        await (self._refusal(scope) or self._app)(scope, receive, send)
 
-    def _refusal(self, headers: Headers) -> Response | None:
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
         here = _host_and_port(f"//{hosts[0]}") if len(hosts) == 1 else None
-        if here is None or here[0] not in self._hosts:
+        came_to, _ = scope.get("server") or (None, None)  # the address itself, which no name can be bound to
+        if here is None or here[0] not in {*self._hosts, came_to}:
             return refusal(
                 421,
                 "Host does not name this server: use the address that it was started with, or allow the name "

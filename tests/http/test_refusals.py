@@ -6,13 +6,13 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from http.client import HTTPConnection
 from typing import Any
 
 import pytest
 
-from tests.helpers.http_server import ACCEPT, BOUND, HttpServer
+from tests.helpers.http_server import ACCEPT, BOUND, HttpServer, free_port
 from tests.helpers.processes import open_files
 from tests.helpers.raw_server import HELLO
 from tests.helpers.scale import WHOLE
@@ -79,6 +79,19 @@ def test_every_route_looks_at_host_origin_and_token_first(
 def test_the_names_of_this_machine_are_taken_with_any_port(server: HttpServer, host: str) -> None:
     assert server.ask("GET", "/healthz", Host=host).status == 200
     assert server.ask("GET", "/healthz", Host=host, Origin=f"http://{host}").status == 200
+
+
+def test_an_address_of_this_machine_is_its_host_where_all_are_listened_on(world: World) -> None:
+    tokens = world.home / "tokens"
+    tokens.write_text("alice alices-own-secret-token\n", encoding="utf-8")
+    tokens.chmod(0o600)
+    port = free_port()
+    flags = ("--http", f"0.0.0.0:{port}", "--token-file", str(tokens))
+    with world.http_server(*flags, port=port) as server:
+        for host, status in (("127.0.0.2", 200), ("127.0.0.3", 421), ("192.0.2.1", 421)):
+            with closing(HTTPConnection("127.0.0.2", server.port, timeout=BOUND)) as connection:
+                connection.request("GET", "/healthz", headers={"Host": f"{host}:{server.port}"})
+                assert connection.getresponse().status == status
 
 
 BAD_BODIES: dict[str, bytes] = {
