@@ -88,7 +88,9 @@ _TOKEN = re.compile(r"Bearer [\w.~+/=-]+")
     help="Let the client come over HTTP, with a token of its own, to a server that runs: `serve --http`.  "
     f"[default of URL: http://{DEFAULT_ADDRESS}/mcp]",
 )
-@click.option("--print", "only_print", is_flag=True, help="Print what to paste; read and write no file.")
+@click.option(
+    "--print", "only_print", is_flag=True, help="Print what to paste; read and write no file of the client."
+)
 @click.option("--remove", is_flag=True, help="Undo what this command wrote for CLIENT, and nothing else.")
 @click.option("--yes", "-y", is_flag=True, help="Write without asking.")
 @click.option("--force", is_flag=True, help=f"Replace, or remove, another server that is called {SERVER}.")
