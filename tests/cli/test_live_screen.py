@@ -177,6 +177,18 @@ def test_keys_look_filter_answer_and_stop_and_nothing_else_changes_a_run(cli: Cl
     assert cli.meta(working).status is Status.RUNNING
 
 
+def test_a_pager_that_cannot_be_read_shows_the_run_all_the_same(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa")
+    with watched(cli, PAGER="less '") as screen:
+        screen.until("aaaaaa")
+        screen.type("o")
+        screen.hear(f"run       {run_id}")
+        screen.hear("Enter goes back.")
+        screen.type("\n")
+        screen.hear(ENTER)
+        screen.until("aaaaaa")
+
+
 @pytest.mark.parametrize(
     ("way", "code"), [("q", 0), (signal.SIGINT, 130), (signal.SIGTERM, -15), (signal.SIGQUIT, -3)]
 )

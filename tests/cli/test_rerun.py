@@ -70,7 +70,8 @@ def test_a_prompt_that_was_not_kept_whole_is_not_started_again(cli: Cli) -> None
 def test_an_editor_that_fails_or_leaves_nothing_starts_nothing(cli: Cli) -> None:
     cli.agent("worker")
     cli.completed("aaaaaa", agent_name="worker", prompt="Do it.")
-    for editor in ("false", "truncate -s 0", "no-such-editor-here", ""):
+    latin = "sh -c 'printf \\\\377 > $0'"
+    for editor in ("false", "truncate -s 0", "no-such-editor-here", "", "vi '", latin):
         done = cli("rerun", "aaaaaa", "--edit", env={"EDITOR": editor, "VISUAL": ""})
         assert done.returncode == 2
         assert done.stderr.startswith("subagent: The prompt") and done.stderr.count("\n") == 1

@@ -626,8 +626,8 @@ class LiveScreen:
 
     def _page_through(self, text: bytes) -> None:
         """Show a text in $PAGER, else in less, else until Enter is pressed."""
-        pager = shlex.split(os.environ.get("PAGER") or "less -R")
-        with suppress(NoHostProgram, IndexError):
+        with suppress(NoHostProgram, IndexError, ValueError):  # none such, none at all, a quote too many
+            pager = shlex.split(os.environ.get("PAGER") or "less -R")
             program = host_program(self._session.settings, pager[0])
             subprocess.run([program, *pager[1:]], input=text, check=False)
             return
