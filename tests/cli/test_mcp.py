@@ -103,6 +103,8 @@ def test_call_tool_prints_the_result_as_text_and_as_json(cli: Cli, config: str) 
         (["call-tool", "files", "ecko"], 2, "did you mean echo?"),
         (["call-tool", "files", "echo", "[1]"], 2, "give an object"),
         (["call-tool", "files", "echo", "{"], 2, "no JSON"),
+        (["call-tool", "files", "echo", '{"a": NaN}'], 2, "no JSON"),
+        (["call-tool", "files", "echo", '{"a": "\\ud800"}'], 2, "no JSON"),
         (["call-tool", "files"], 2, "which tool"),
         (["info", "broken"], 6, "broken ended with exit code 4; it said: no licence for L-1"),
         (["info", "fils"], 2, "did you mean files?"),

@@ -77,6 +77,7 @@ def json_object(text: str, name: str) -> dict[str, Any]:
     """Return the object that the argument of this name is. Raises UsageError."""
     try:
         value = json.loads(text)
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()  # or `loads` lets NaN pass
     except (ValueError, RecursionError) as error:
         raise click.UsageError(f"{name} is no JSON ({error}): give an object.") from error
     if not isinstance(value, dict):
