@@ -130,9 +130,11 @@ def test_runs_of_a_flow_are_pruned_once_it_has_completed_or_is_pruned(world: Wor
     assert pruned(world, keep=1) == {child: False, first: False}
     assert pruned(world) == {second: True, child: True, first: True}
     flow(world, body("agents.worker(prompt='task a')\nreturn 1 / 1", "float"))
-    third = again(world, again(world, second, dry_run=True))
+    dry = again(world, second, dry_run=True)
+    third = again(world, dry)
     assert world.meta(third).continues_run_id == second, "a dry run stands for what it has looked at"
     assert output(world, third) == 1.0
+    world.gone(dry)
     world.gone(third)
     assert all(pruned(world, keep=1).values())
     assert world.cli("rm", child).returncode == 0
