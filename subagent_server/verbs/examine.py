@@ -199,7 +199,8 @@ def _processes(case: _Case) -> Iterator[str]:
     if left:
         yield f"it is over, and {len(left)} of its processes live (pid {left[0].pid})"
     shim = processes.Identity.from_json(read_shim(case.run).get("shim"))
-    is_kept = shim is not None and processes.is_alive(shim)  # it leaves in a moment, and its lock with it
+    # it leaves in a moment, and its lock with it; on another host it cannot be seen
+    is_kept = case.observed.node is not None or (shim is not None and processes.is_alive(shim))
     if locks.is_held(case.run.live_lock) and not is_kept:
         yield "it is over, and its live.lock is held"
     if not (read_exit(case.run) or {}).get("treeGone"):

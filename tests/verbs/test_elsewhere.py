@@ -17,6 +17,7 @@ from subagent_server.run.records import LaunchInfo, RunResult
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import StopRequested
+from subagent_server.verbs.examine import examine
 from subagent_server.verbs.reconcile import BEGIN_SECONDS, observe
 from subagent_server.worker.supervisor import ParentWatch
 from tests.helpers.files import names
@@ -167,6 +168,19 @@ def test_after_two_leases_a_run_is_lost_and_over(
     assert "beat" not in left and [each for each in left if each.endswith(".tmp")] == [
         f".exit.json.n9.{os.getpid()}.0fe17585.tmp"
     ]
+
+
+def test_the_doctor_does_not_judge_a_lock_that_another_host_holds(
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
+) -> None:
+    """The shim records that the tree is gone, then lets go: it cannot be seen from here."""
+    slurm_says(NO_NODE)
+    beat(run, 2 * LEASE + 1)
+    lock = locks.take(run.live_lock)
+    assert lock is not None
+    found = [each.what for each in examine(store, RUN_ID, {})]
+    os.close(lock)
+    assert not [each for each in found if "live.lock" in each], found
 
 
 def test_a_result_of_a_silent_node_counts(
