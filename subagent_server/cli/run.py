@@ -445,7 +445,7 @@ def _follow(session: Session, run_id: str, writer: EventText) -> Observed:
 
     def show(_: str, line: str) -> None:
         for each in writer.lines_of(line):
-            err(each)
+            err(each, is_escaped=True)
 
     with LogFollower(session) as follower:
         follower.add(run_id, 0)

@@ -1,5 +1,6 @@
 """A person at a terminal answers the questions of a followed run."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -77,6 +78,12 @@ def test_a_line_that_the_terminal_has_cut_is_no_answer(asking: Cli) -> None:
         terminal.type("2\n")
         assert terminal.command.end()[0] == 0
     assert answer(asking) == ("red", "person")
+
+
+def test_the_log_of_a_followed_run_has_colours_on_a_terminal(asking: Cli) -> None:
+    asking.environment["TERM"] = "xterm"
+    with person(asking, "run", "asker", "Go") as terminal:
+        assert re.search(r"(?m)^\x1b\[2m[0-9:]{8} \x1b\[0m\x1b\[1m▶ asker started", terminal.hear(PROMPT))
 
 
 def test_closing_the_input_leaves_the_question_open(asking: Cli) -> None:

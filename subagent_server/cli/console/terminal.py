@@ -122,9 +122,11 @@ def out(text: str) -> None:
     _write(sys.stdout, f"{text}\n")
 
 
-def err(text: str) -> None:
-    """Print text for people to stderr, plain: names of files may hold escapes. Raises as `out` does."""
-    _write(sys.stderr, visible(f"{text}\n", "\n"))
+def err(text: str, *, is_escaped: bool = False) -> None:
+    """Print text for people to stderr. Names of files may hold escapes, so it is made plain here, but for
+    lines that are escaped already and have colours of their own. Raises as `out` does.
+    """
+    _write(sys.stderr, f"{text}\n" if is_escaped else visible(f"{text}\n", "\n"))
 
 
 def out_json(value: Any, *, indent: int | None = 1) -> None:
