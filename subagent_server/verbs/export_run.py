@@ -140,9 +140,13 @@ def inspect_log(store: RunStore, metas: Iterable[RunMeta]) -> Record:
 def _sample(store: RunStore, meta: RunMeta) -> Record:
     events = list(durable.records(store.paths.run(meta.run_id).events))
     request = store.read_request(meta.run_id)
-    model = str(next((event["model"] for event in events if event.get("model")), "none/unknown"))
+    model = _model(events) or "none/unknown"
     messages = [{"role": "user", "content": request.prompt}, *_messages(events, model)]
     usage, ended = _usage(meta.usage), meta.completed_at or meta.stopped_at
+    result = store.read_result(meta.run_id)
+    if result is not None and not any(message["role"] == "assistant" for message in messages):
+        text = json.dumps(result.output, ensure_ascii=False) if result.has_output else result.text
+        messages.append({"role": "assistant", "content": text, "model": model})  # of a flow, or of a program
     spoken = [message for message in messages if message["role"] == "assistant"]
     sample: Record = {
         "id": meta.run_id,
@@ -170,6 +174,12 @@ def _sample(store: RunStore, meta: RunMeta) -> Record:
         sentence = f"{meta.error.code}: {meta.error.message}"
         sample["error"] = {"message": sentence, "traceback": "", "traceback_ansi": ""}
     return sample
+
+
+def _model(events: list[Record]) -> str | None:
+    """Return the model of a run. Events of the runs below it name theirs."""
+    named = (event["model"] for event in events if event.get("type") == "run_started" and event.get("model"))
+    return next(map(str, named), None)
 
 
 def _messages(events: list[Record], model: str) -> list[Record]:
@@ -238,7 +248,7 @@ MAX_TEXT = 100_000
 """A collector refuses, or bills, texts without a bound."""
 _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
-_PROVIDERS = {"codex": "openai", "gemini": "gcp.gemini"}
+_PROVIDERS = {"messages": "anthropic", "claude": "anthropic", "codex": "openai", "gemini": "gcp.gemini"}
 _INTERNAL, _CLIENT = 1, 3
 _FAILED = 2
 
@@ -336,7 +346,7 @@ def _spans(store: RunStore, meta: RunMeta, *, with_content: bool) -> Iterator[Sp
     request = store.read_request(meta.run_id)
     ended = meta.completed_at or meta.stopped_at
     last = _nanoseconds(ended) if ended is not None else _time_of(events[-1]) if events else 0
-    model = next((str(event["model"]) for event in events if event.get("model")), None)
+    model = _model(events)
     yield _run_span(meta, request, model, last, with_content=with_content)
     calls: dict[str, Span] = {}
     chat: Span | None = None
@@ -387,7 +397,7 @@ def _run_span(
 ) -> Span:
     facts = {
         "operation.name": "invoke_agent",
-        "provider.name": _PROVIDERS.get(str(request.agent.get("runner")), "anthropic"),
+        "provider.name": _PROVIDERS.get(str(request.agent.get("runner", "messages"))),
         "conversation.id": meta.run_id,
         "agent.name": meta.agent_name,
         "agent.description": request.agent.get("description") or None,

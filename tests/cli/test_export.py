@@ -97,6 +97,16 @@ def test_a_run_becomes_a_log_of_inspect_and_spans_without_secrets(cli: Cli) -> N
     assert cli("export", "aaaaaa", "--otlp", "a", "--inspect", "b").returncode == 2
 
 
+def test_a_run_without_a_model_is_exported_with_its_result(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa", "The result.")
+    journal = RunJournal(cli.store.paths.run(run_id))
+    journal.append("subagent_event", now(), {"event": "subagent_start", "model": "of-another-run"})
+    (sample,) = json.loads(cli("export", "aaaaaa", "--inspect", "-").stdout)["samples"]
+    assert sample["output"]["choices"][0]["message"]["content"] == "The result."
+    assert sample["output"]["model"] == "none/unknown"
+    assert "of-another-run" not in cli("export", "aaaaaa", "--otlp", "-").stdout
+
+
 def test_a_call_of_a_model_that_is_told_in_parts_is_one_span(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa")
     journal = RunJournal(cli.store.paths.run(run_id))

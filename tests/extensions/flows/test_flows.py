@@ -66,6 +66,7 @@ def test_a_flow_starts_runs_and_returns_their_results_in_order(world: World) -> 
     world.gone(run_id)
     (end,) = world.events(run_id, "run_ended")
     assert end["withDescendants"] == world.meta(run_id).with_descendants.to_wire() != end["usage"]
+    assert "anthropic" not in world.cli("export", run_id, "--otlp", "-").stdout, "a flow has no model"
 
 
 def test_a_command_gives_a_flow_limits_and_no_model(world: World) -> None:
