@@ -18,7 +18,7 @@ _SHELLS = {
 def completion(shell: str) -> None:
     """Print the script that completes this command in a shell.
 
-    It completes verbs, options, agents and runs. The first line, a comment, says where to put it.
+    It completes verbs, options, agents, runs and paths. The first line, a comment, says where to put it.
     """
     kind = get_completion_class(shell)
     assert kind is not None  # click has all three

@@ -20,6 +20,7 @@ from subagent_server.cli.console.app import (
     TEXT,
     Session,
     complete_agents,
+    complete_paths,
     complete_runs,
     json_object,
     json_option,
@@ -91,6 +92,7 @@ def _input_option(elsewhere: str) -> Callable[[V], V]:
         type=TEXT,
         multiple=True,
         metavar="FILE",
+        shell_complete=complete_paths,
         help="A file that the agent may read: text, PDF or image; may be repeated. Looked for from here, "
         f"else from {elsewhere}.",
     )
@@ -135,6 +137,7 @@ _START_OPTIONS = (
         "--script",
         type=DIRECTORY,
         metavar="FILE",
+        shell_complete=complete_paths,
         help="Let this script play the model: no key is needed, and nothing is billed.",
     ),
     trust_option,
@@ -199,7 +202,11 @@ def _start_options(verb: Callable[..., Begin]) -> Callable[..., ExitCode]:
 @_input_option("--cwd")
 @click.option("-l", "--label", type=TEXT, help="What `subagent ls` calls this run.")
 @click.option(
-    "--cwd", type=TEXT, metavar="DIR", help="Where the agent works.  [default: as its file says, else here]"
+    "--cwd",
+    type=TEXT,
+    metavar="DIR",
+    shell_complete=complete_paths,
+    help="Where the agent works.  [default: as its file says, else here]",
 )
 @click.option(
     "--arg",
@@ -251,7 +258,13 @@ def run(
 @click.argument("run", shell_complete=complete_runs)
 @click.option("-e", "--edit", is_flag=True, help="Change the prompt in $EDITOR first.")
 @_label_option
-@click.option("--cwd", type=TEXT, metavar="DIR", help="Where the agent works.  [default: as before]")
+@click.option(
+    "--cwd",
+    type=TEXT,
+    metavar="DIR",
+    shell_complete=complete_paths,
+    help="Where the agent works.  [default: as before]",
+)
 @_start_options
 def rerun(
     session: Session,

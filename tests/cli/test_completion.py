@@ -33,6 +33,11 @@ def test_runs_are_completed_by_short_and_whole_ids_and_agents_by_name(cli: Cli) 
     assert completed(cli, "--runs", str(cli.home / "nowhere"), "show", "abc") == []
 
 
+def test_paths_are_left_to_the_shell(cli: Cli) -> None:
+    for words in (("run", "reviewer", "--input"), ("export", "abc234", "-o"), ("--runs",)):
+        assert completed(cli, *words, "some") == ["some"]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_script_that_says_where_it_goes(cli: Cli, shell: str) -> None:
     done = cli("completion", shell)

@@ -120,12 +120,20 @@ SPAN = click.types.FuncParamType(span)
 DIRECTORY = click.types.FuncParamType(_directory)
 
 
+def complete_paths(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Let the shell complete the path of a file or a directory."""
+    return [CompletionItem(incomplete, type="file")]
+
+
 def common_options() -> list[click.Option]:
     """Return the options that every verb takes. Their values go into the context's `Flags`."""
     return [
         click.Option(
             ["--agents"],
             type=DIRECTORY,
+            shell_complete=complete_paths,
             multiple=True,
             metavar="DIR",
             help="Where agent files are; may be repeated, the earlier wins.  "
@@ -135,6 +143,7 @@ def common_options() -> list[click.Option]:
         click.Option(
             ["--runs"],
             type=DIRECTORY,
+            shell_complete=complete_paths,
             metavar="DIR",
             help="Where runs are kept.  [default: $SUBAGENT_RUNS, else the nearest runs/ upwards]",
             **_KEPT,

@@ -182,12 +182,19 @@ def _as_json(value: Any, what: str, most: int) -> bytes:
         TypeError, ValueError, RecursionError: it is no value of JSON, or has more than `most` bytes.
     """
     try:
-        written = json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace")
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=_path_as_text)
+        written = text.encode("utf-8", "replace")
     except (TypeError, ValueError, RecursionError) as error:
         raise type(error)(f"{what} have to be values of JSON ({error})") from None
     if len(written) > most:
         raise ValueError(f"{what} have more than {most:,} bytes of JSON")
     return written
+
+
+def _path_as_text(value: Any) -> str:
+    if isinstance(value, os.PathLike):  # programs find files by `pathlib`
+        return os.fsdecode(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 # -- the names that a program has besides those of Python

@@ -18,6 +18,7 @@ from subagent_server.cli.console.app import (
     TEXT,
     Session,
     complete_agents,
+    complete_paths,
     json_session,
     trust_option,
 )
@@ -60,8 +61,16 @@ _ANSWER = Script.model_validate({"turns": [{"text": "(nobody reads this)"}], "af
 @click.command()
 @click.argument("agent", type=TEXT, shell_complete=complete_agents)
 @click.argument("prompt", required=False, type=TEXT, metavar="[PROMPT|-]")
-@click.option("--input", "inputs", type=TEXT, multiple=True, metavar="FILE", help="As for `subagent run`.")
-@click.option("--cwd", type=TEXT, metavar="DIR", help="As for `subagent run`.")
+@click.option(
+    "--input",
+    "inputs",
+    type=TEXT,
+    multiple=True,
+    metavar="FILE",
+    shell_complete=complete_paths,
+    help="As for `subagent run`.",
+)
+@click.option("--cwd", type=TEXT, metavar="DIR", shell_complete=complete_paths, help="As for `subagent run`.")
 @click.option("--servers", is_flag=True, help="Start the agent's MCP servers too, and show their tools.")
 @trust_option
 @json_session

@@ -450,6 +450,8 @@ ATTEMPTS = {
     "agents.worker(prompt='x' * 5_000_000)": "plan(): the arguments have more than 4,194,304 bytes",
     "agents.worker(prompt='x', cwd='/etc')": "outside",
     "agents.worker(prompt='x', inputs=['nothing'])": "'nothing'",
+    "agents.worker(prompt='x', inputs=[__import__('pathlib').Path('nowhere')])": "'nowhere'",
+    "agents.worker(prompt='x', inputs=[{1}])": "Object of type set is not JSON serializable",
     "gather(agents.worker.call(prompt='x'), limit=0)": "limit is how many calls may be under way",
     "merge(3)": "merge() takes a call that was started",
     "merge('20260101-000000-000-aaaaaa')": "20260101-000000-000-aaaaaa",
