@@ -113,6 +113,8 @@ def _understand_loosely(path: Path, parts: FrontMatter, notes: Notes, trouble: N
         raise AgentFileError(path, f"its front matter cannot be understood ({trouble.reason})", trouble.line)
     for line in read.stray:
         notes.warn("this line is under no key and was left out", line)
+    for line in read.indented:
+        notes.warn("the key is indented, and is read as one at the margin", line)
     for broken in read.broken:
         notes.fault(broken.reason, broken.line)
     return read.block

@@ -400,6 +400,7 @@ def is_known(key: str) -> bool:
 _KEY = re.compile(
     r"""(?P<quote>["']?)(?P<key>[A-Za-z][\w-]{0,60}|<<)(?P=quote)[ \t]*:(?:[ \t]+(?P<rest>.*))?"""
 )
+_INDENTED_KEY = re.compile(rf"(?P<indent>[ \t]+){_KEY.pattern}")
 _DIALOGUE = frozenset({"assistant", "commentary", "context", "example", "examples", "human", "note", "user"})
 _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\"}
 _ESCAPED = re.compile(r'\\([nt"\\])')
@@ -412,10 +413,11 @@ class _Piece:
     A piece `is_prose` if its lines run on unindented: then a `word:` at the margin may be part of the text.
     """
 
-    def __init__(self, key: str, line: int, first: str) -> None:
+    def __init__(self, key: str, line: int, first: str, indent: str = "") -> None:
         self.key = key
         self.line = line
         self.first = first
+        self.indent = indent
         self.more: list[str] = []
         self.is_prose = self._may_be_prose and (
             first.rstrip().endswith(":") or first.count("<example") > first.count("</example")
@@ -433,10 +435,11 @@ class _Piece:
 
 @dataclass
 class LenientRead:
-    """The understood values, the lines under no key, and the broken parts left out."""
+    """The understood values, the lines under no key and of indented keys, and the broken parts left out."""
 
     block: Block = field(default_factory=Block)
     stray: list[int] = field(default_factory=list)
+    indented: list[int] = field(default_factory=list)
     broken: list[NotYaml] = field(default_factory=list)
 
 
@@ -449,7 +452,7 @@ def parse_leniently(text: str, first_line: int) -> LenientRead | None:
     pieces, stray = _pieces(lines, first_line)
     if not any(is_known(piece.key) for piece in pieces):
         return None
-    read = LenientRead(stray=stray)
+    read = LenientRead(stray=stray, indented=[piece.line for piece in pieces if piece.indent])
     for piece in pieces:
         try:
             read.block.put(piece.key, _value_of_piece(piece), piece.line)
@@ -465,6 +468,8 @@ def _pieces(lines: list[str], first_line: int) -> tuple[list[_Piece], list[int]]
         match = _KEY.fullmatch(line)
         if match and _begins_piece(match["key"], pieces[-1] if pieces else None):
             pieces.append(_Piece(match["key"], number, match["rest"] or ""))
+        elif pieces and (match := _indented_key(line, pieces)):
+            pieces.append(_Piece(match["key"], number, match["rest"] or "", match["indent"]))
         elif pieces:
             pieces[-1].add(line)
         elif line.strip() and not line.lstrip().startswith("#"):
@@ -478,6 +483,15 @@ def _begins_piece(key: str, current: _Piece | None) -> bool:
     if current is not None and current.is_prose:
         return is_surely_a_key(key)
     return is_known(key) or (key[0].islower() and key.lower() not in _DIALOGUE)
+
+
+def _indented_key(line: str, pieces: list[_Piece]) -> re.Match[str] | None:
+    """Return the parts of a key that is indented by mistake: no guard may end as words of a description."""
+    match, above = _INDENTED_KEY.fullmatch(line), pieces[-1]
+    is_below_text = canonical(above.key) in _TEXT and not above.is_prose and above.first[:1] not in "|>'\""
+    if match and (is_below_text or above.indent == match["indent"]) and is_surely_a_key(match["key"]):
+        return match if canonical(match["key"]) not in {canonical(piece.key) for piece in pieces} else None
+    return None
 
 
 def _value_of_piece(piece: _Piece) -> Value:
