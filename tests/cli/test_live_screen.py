@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,9 +32,10 @@ RIGHT_TO_LEFT = "שלום עולם " * 9
 class Screen:
     """`ls --watch` on a terminal of its own, with what it has drawn."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", outer: int, inner: int) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", outer: int, inner: int, before: list[Any]) -> None:
         self.process = process
         self.inner = inner
+        self.before = before
         self.drawn = ""
         self._outer = outer
 
@@ -88,6 +90,7 @@ def watched(cli: Cli, columns: int = 80, lines: int = 20, **environment: str) ->
     """Start `ls --watch` on a terminal of this size."""
     outer, inner = pty.openpty()
     termios.tcsetwinsize(outer, (lines, columns))
+    before = termios.tcgetattr(inner)
     kept = {name: value for name, value in cli.environment.items() if name not in ("COLUMNS", "LINES")}
     process = popen(
         [*PROGRAM, "ls", "--watch"],
@@ -99,7 +102,7 @@ def watched(cli: Cli, columns: int = 80, lines: int = 20, **environment: str) ->
         process_group=0,
     )
     try:
-        yield Screen(process, outer, inner)
+        yield Screen(process, outer, inner, before)
     finally:
         process.kill()
         process.wait(BOUND)
@@ -197,16 +200,15 @@ def test_the_terminal_is_as_it_was_whatever_ends_the_screen(
 ) -> None:
     cli.completed("aaaaaa")
     with watched(cli) as screen:
-        before = termios.tcgetattr(screen.inner)
         screen.until("aaaaaa")
-        assert termios.tcgetattr(screen.inner) != before
+        assert termios.tcgetattr(screen.inner) != screen.before
         if isinstance(way, str):
             screen.type(way)
         else:
             screen.process.send_signal(way)
         screen.hear(LEAVE)
         assert screen.process.wait(BOUND) == code
-        wait_for(lambda: termios.tcgetattr(screen.inner) == before, BOUND, "the terminal as it was")
+        wait_for(lambda: termios.tcgetattr(screen.inner) == screen.before, BOUND, "the terminal as it was")
 
 
 def test_a_terminal_that_goes_ends_the_screen_by_its_signal(cli: Cli) -> None:
@@ -220,13 +222,12 @@ def test_a_terminal_that_goes_ends_the_screen_by_its_signal(cli: Cli) -> None:
 def test_the_screen_can_be_put_aside_and_comes_back(cli: Cli) -> None:
     cli.completed("aaaaaa")
     with watched(cli) as screen:
-        before = termios.tcgetattr(screen.inner)
         screen.until("aaaaaa")
         screen.process.send_signal(signal.SIGTSTP)
         screen.hear(LEAVE)
         state = Path(f"/proc/{screen.process.pid}/stat")
         wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", BOUND, "a stopped command")
-        assert termios.tcgetattr(screen.inner) == before
+        assert termios.tcgetattr(screen.inner) == screen.before
         screen.process.send_signal(signal.SIGCONT)
         screen.hear(ENTER)
         screen.until("aaaaaa")
