@@ -464,12 +464,15 @@ def parse_leniently(text: str, first_line: int) -> LenientRead | None:
 def _pieces(lines: list[str], first_line: int) -> tuple[list[_Piece], list[int]]:
     pieces: list[_Piece] = []
     stray: list[int] = []
+    seen: set[str] = set()
     for number, line in enumerate(lines, first_line):
         match = _KEY.fullmatch(line)
         if match and _begins_piece(match["key"], pieces[-1] if pieces else None):
             pieces.append(_Piece(match["key"], number, match["rest"] or ""))
-        elif pieces and (match := _indented_key(line, pieces)):
+            seen.add(canonical(match["key"]))
+        elif pieces and (match := _indented_key(line, pieces[-1], seen)):
             pieces.append(_Piece(match["key"], number, match["rest"] or "", match["indent"]))
+            seen.add(canonical(match["key"]))
         elif pieces:
             pieces[-1].add(line)
         elif line.strip() and not line.lstrip().startswith("#"):
@@ -485,13 +488,13 @@ def _begins_piece(key: str, current: _Piece | None) -> bool:
     return is_known(key) or (key[0].islower() and key.lower() not in _DIALOGUE)
 
 
-def _indented_key(line: str, pieces: list[_Piece]) -> re.Match[str] | None:
+def _indented_key(line: str, above: _Piece, seen: set[str]) -> re.Match[str] | None:
     """Return the parts of a key that is indented by mistake: no guard may end as words of a description."""
-    match, above = _INDENTED_KEY.fullmatch(line), pieces[-1]
+    match = _INDENTED_KEY.fullmatch(line)
+    if match is None or canonical(match["key"]) in seen or not is_surely_a_key(match["key"]):
+        return None
     is_below_text = canonical(above.key) in _TEXT and not above.is_prose and above.first[:1] not in "|>'\""
-    if match and (is_below_text or above.indent == match["indent"]) and is_surely_a_key(match["key"]):
-        return match if canonical(match["key"]) not in {canonical(piece.key) for piece in pieces} else None
-    return None
+    return match if is_below_text or above.indent == match["indent"] else None
 
 
 def _value_of_piece(piece: _Piece) -> Value:

@@ -123,8 +123,9 @@ def out(text: str) -> None:
 
 
 def err(text: str, *, is_escaped: bool = False) -> None:
-    """Print text for people to stderr. Names of files may hold escapes, so it is made plain here, but for
-    lines that are escaped already and have colours of their own. Raises as `out` does.
+    """Print text for people to stderr, plain: names of files may hold escapes. Raises as `out` does.
+
+    What `is_escaped` already is printed as it is, with its colours.
     """
     _write(sys.stderr, f"{text}\n" if is_escaped else visible(f"{text}\n", "\n"))
 
