@@ -91,6 +91,7 @@ def snippet(client: Client, entry: Entry) -> str:
 
 def plan(client: Client, path: Path, entry: Entry, *, private: bool) -> Change:
     """Return the change that makes a client start the server as `entry` says."""
+    _check_encodable(entry)
 
     def add(data: dict[str, Any]) -> bool:
         servers = _servers(client.syntax, data)
@@ -230,8 +231,13 @@ def _read(path: Path) -> tuple[bytes | None, str]:
 def _encoded(before: bytes | None, text: str) -> bytes:
     """Return a text as it is written, with the byte order mark that the file had."""
     mark = _BOM if before is not None and before.startswith(_BOM.encode()) else ""
+    return f"{mark}{text}".encode()
+
+
+def _check_encodable(entry: Entry) -> None:
+    text = json.dumps(entry, ensure_ascii=False)
     try:
-        return f"{mark}{text}".encode()
+        text.encode()
     except UnicodeEncodeError as error:
         around = shorten(text[max(0, error.start - 20) : error.end + 20])
         raise BadArgument(f"{around} is not UTF-8: name directories that are.") from error
@@ -291,6 +297,8 @@ def _written(syntax: Syntax, text: str, data: dict[str, Any]) -> str:
         made = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError) as error:  # a number such as 1e999, or very deep
         raise NotEditable(f"it cannot be written again ({error})") from error
+    # Half a character, which a client leaves when it shortens a text, is no UTF-8, but may be escaped.
+    made = re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):x}", made)
     return made.replace("\n", newline) + (text[len(text.rstrip()) :] if bare else "\n")
 
 
@@ -338,8 +346,9 @@ def _tables(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _says(text: str, wanted: dict[str, Any]) -> bool:
+    none: dict[str, Any] = {_SERVERS["toml"]: {}}  # a person's own header of a table that is empty stays
     try:
-        return tomllib.loads(text) == wanted
+        return none | tomllib.loads(text) == none | wanted
     except tomllib.TOMLDecodeError:
         return False
 

@@ -446,7 +446,8 @@ def _planned(
     """Return the change of a file. Raises EarlyExit, which says what to do instead: it stays as it is."""
     try:
         # A link that leads out of the project would let the permissions hold everywhere.
-        if scope == "project" and not path.resolve().is_relative_to(session.settings.cwd.resolve()):
+        real = Path(os.path.realpath(path))  # Path.resolve fails at a link to itself
+        if scope == "project" and not real.is_relative_to(session.settings.cwd.resolve()):
             raise NotEditable("a link leads out of the project")
         return make(path)
     except NotEditable as error:

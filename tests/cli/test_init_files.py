@@ -40,6 +40,7 @@ JSON_FILES = {
     "one line, empty": '{"mcpServers":{}}',
     "other line ends": '{\r\n  "mcpServers": {\r\n    "a": {}\r\n  }\r\n}\r\n',
     "letters and numbers": '{\n  "ä€😀": "\\u00e4",\n  "n": [1.0, 12345678901234567890]\n}\n',
+    "half a character": '{\n  "history": ["a long text \\ud83d", "\\udc80"]\n}\n',
     "our name elsewhere": '{\n  "x": {"mcpServers": {"subagents": 1}, "subagents": 2},\n  "y": "mcpServers"}',
 }
 TOML_FILES = {
@@ -50,6 +51,7 @@ TOML_FILES = {
     "dotted": 'mcp_servers.a.command = "x"\n[tui]\ny = 2\n',
     "other line ends": 'a = 1\r\n\r\n[b]\r\nc = """\r\nx\r\n"""\r\n',
     "arrays of tables": "[[p]]\na = 1\n[[p]]\na = 2\n[p.q]\nb = 3\n",
+    "an empty table": "[mcp_servers]\n",
     "odd characters": "a = \"\\u00e4\u2028ä\"\nb = '''\n[mcp_servers.subagents]\n'''\n",
 }
 
@@ -245,8 +247,9 @@ def test_a_file_with_a_byte_order_mark_keeps_it(cli: Cli) -> None:
 def test_a_file_that_cannot_be_read_or_made_is_reported_in_one_sentence(cli: Cli) -> None:
     (cli.home / ".mcp.json").mkdir()
     (cli.home / ".cursor").write_text("", encoding="utf-8")
-    for client in ("claude", "cursor"):
-        done = cli("init", client, "--yes")
+    (cli.home / ".gemini").symlink_to(".gemini")
+    for client in ("claude", "cursor", "gemini"):
+        done = cli("init", client, "--scope", "project", "--yes")
         assert done.returncode == 6 and done.stderr.count("\n") == 1
 
 
