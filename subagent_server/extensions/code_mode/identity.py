@@ -52,23 +52,21 @@ def call_digest(
     Raises:
         BadArgument.
     """
-    definition = agent.model_dump(mode="json", by_alias=False, include={*_ASKED})
-    servers = {
-        name: server.model_dump(mode="json", by_alias=False, include={*_OF_SERVERS})
-        for name, server in agent.mcp_servers.items()
-    }
-    return digest(
-        {
-            "prompt": prompt,
-            # an edited flow is the same call: its run is continued
-            "systemPrompt": agent.name if agent.runner == "flow" else agent.system_prompt,
+    if agent.runner == "flow":  # an edited file is the same call: its run is continued
+        asked: dict[str, Any] = {"flow": agent.name}
+    else:
+        definition = agent.model_dump(mode="json", by_alias=False, include={*_ASKED})
+        servers = {
+            name: server.model_dump(mode="json", by_alias=False, include={*_OF_SERVERS})
+            for name, server in agent.mcp_servers.items()
+        }
+        asked = {
+            "systemPrompt": agent.system_prompt,
             "model": resolve_model(agent.model),
             "definition": {**definition, "mcp_servers": servers},
-            "inputs": [hashlib.sha256(data).hexdigest() for data in inputs],
-            "cwd": cwd,
-            "base": base,
         }
-    )
+    hashes = [hashlib.sha256(data).hexdigest() for data in inputs]
+    return digest({**asked, "prompt": prompt, "inputs": hashes, "cwd": cwd, "base": base})
 
 
 class Identities:

@@ -58,6 +58,15 @@ def test_limits_description_and_environment_make_no_other_call(change: dict[str,
     assert call_digest(**{**USUAL, "agent": agent}) == call_digest(**USUAL)
 
 
+@pytest.mark.parametrize(
+    "change", [{"agents": ["other"]}, {"output_schema": {"type": "integer"}}, {"tools": ["Read"]}]
+)
+def test_an_edited_flow_is_the_same_call_whatever_its_file_says(change: dict[str, Any]) -> None:
+    flow = AGENT.model_copy(update={"runner": "flow"})
+    edited = flow.model_copy(update={"system_prompt": "def run(): ...", **change})
+    assert call_digest(**{**USUAL, "agent": edited}) == call_digest(**{**USUAL, "agent": flow})
+
+
 def test_integers_of_64_bits_have_an_identity() -> None:
     int64 = AGENT.model_copy(update={"output_schema": {"type": "integer", "maximum": 2**63 - 1}})
     assert call_digest(int64, "Count.", [], None, None) != call_digest(AGENT, "Count.", [], None, None)
