@@ -18,6 +18,7 @@ from subagent_server.run.errors import (
     BadArgument,
     CallerError,
     NewerSchema,
+    SubagentError,
     UnknownAgent,
     choices,
     shorten,
@@ -120,6 +121,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
             f"{agent.runner} now, which cannot take its conversation over: start a new run instead."
         )
     if is_flow:
+        _check_is_no_call(service.store, observed.meta, caller)
         prompt = _arguments_again(agent, request, prompt)
     if observed.meta.worktree is not None:
         check_not_handed_over(order.run_id, read_worktree(service.store.paths.run(order.run_id)))
@@ -161,6 +163,18 @@ def _check_options(order: ContinueOrder, agent: AgentDefinition, *, is_flow: boo
         if name not in agent.agents:
             known = choices("agents", name, sorted(agent.agents))
             raise BadArgument(f"Flow {agent.name} does not call {name}, so it cannot be asked anew: {known}.")
+
+
+def _check_is_no_call(store: RunStore, meta: RunMeta, caller: Caller) -> None:
+    """Refuse a flow that a flow called: that one would not find what it pays for. Raises BadArgument."""
+    above: Mapping[str, object] = {}
+    with suppress(SubagentError):  # a parent run that was removed calls nothing any more
+        above = store.read_request(meta.parent_run_id or "").agent
+    if above.get("runner") == "flow" and not caller.is_child:
+        raise BadArgument(
+            f"Run {meta.run_id} is a call of the flow {meta.parent_run_id}: continue that one, which then "
+            "continues this call."
+        )
 
 
 def _flow_continued(store: RunStore, order: ContinueOrder, start: Callable[[], RunMeta]) -> RunMeta:

@@ -318,6 +318,18 @@ def test_an_edited_flow_within_a_flow_pays_for_nothing_twice(world: World) -> No
     assert asked(simulator) == {"a": 1, "b": 1}
 
 
+def test_a_flow_that_a_flow_called_is_continued_by_that_one_alone(world: World) -> None:
+    flow(world, body("return agents.inner()").replace("['worker']", "['inner']"))
+    flow(world, body("return missing"), "inner")
+    first = started(world)
+    world.failed(first)
+    (inner,) = world.store.children_of(first)
+    with pytest.raises(BadArgument, match=f"is a call of the flow {first}: continue that one"):
+        again(world, inner)
+    flow(world, body("return 'done'"), "inner")
+    assert output(world, again(world, first)) == "done"
+
+
 def test_what_was_cut_within_a_flow_within_a_flow_goes_on(world: World) -> None:
     flow(world, body("return agents.inner()").replace("['worker']", "['inner']"))
     flow(world, body("return agents.worker(prompt='task a') + agents.worker(prompt='task b')"), "inner")
