@@ -22,7 +22,7 @@ from tests.helpers.turns import Turn, asks, shell
 TITLE = "Waiting"
 RUNS = 200
 FRESH, AFTER_BASH = "Ask.", "Look, then ask."
-BAR = Bar("p50", 21)
+BAR = Bar("p50", 24)
 HEAVY = "reference counts make pages of the zygote a run's own, wherever Python touches them"
 ZYGOTE = "the zygote"
 
@@ -66,13 +66,13 @@ def _weights(world: BenchWorld, what: str) -> list[Line]:
         below.append(
             sum(map(proportional_mib, [] if worker is None else processes.descendants([worker.pid])))
         )
-    together = [shim + worker for shim, worker in zip(shims, workers, strict=True)]
+    together = [sum(parts) for parts in zip(shims, workers, below, strict=True)]
     zygote = [proportional_mib(world.zygote())]
     return [
         Line(f"{what}: its shim", shims, ZYGOTE, zygote, unit="MiB"),
         Line(f"{what}: its worker", workers, ZYGOTE, zygote, unit="MiB"),
-        Line(f"{what}: both", together, ZYGOTE, zygote, (BAR,), "MiB", HEAVY),
         Line(f"{what}: processes below its worker", below, ZYGOTE, zygote, unit="MiB"),
+        Line(f"{what}: all of them", together, ZYGOTE, zygote, (BAR,), "MiB", HEAVY),
     ]
 
 

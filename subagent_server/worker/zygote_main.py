@@ -23,6 +23,13 @@ from subagent_server.run import processes
 
 _ROOMS = ("run", "agents", "process", "verbs", "tools", "toolbox", "loop", "worker", "server")
 
+_SIZES = range(48, 513, 16)
+"""The sizes of small objects, in bytes, that the interpreter's allocator keeps apart."""
+_OF_EACH_SIZE = 128 * 1024
+"""How many bytes of each size fill the gaps: of most sizes there were fewer than 1,100 (CPython 3.11)."""
+_BYTES_HEADER = sys.getsizeof(b"")
+_FILLERS: list[bytes] = []
+
 
 def main(arguments: list[str]) -> None:
     """Be the zygote, unless there is one."""
@@ -56,6 +63,9 @@ def warmed_up(scratch: Path) -> dict[str, ForkedProgram]:
     rehearse_if_possible(scratch)
     gc.enable()
     gc.collect()
+    # A fork puts its objects into the gaps that freed ones left, and copies a page for a few of them: filled
+    # gaps spare each waiting run 1.9 of 25 MiB (`benchmarks/waiting.py`).
+    _FILLERS.extend(bytes(size - _BYTES_HEADER) for size in _SIZES for _ in range(_OF_EACH_SIZE // size))
     gc.freeze()  # the collector of a fork never visits these objects, which would copy their pages
     return {"shim": lambda title, arguments: shim.main(arguments, ForkedWorker(title, worker))}
 
