@@ -8,7 +8,7 @@ from typing import BinaryIO, TypeVar
 
 import click
 
-from subagent_server.cli.console.app import TEXT, Session, complete_paths, complete_runs, pass_session, report
+from subagent_server.cli.console.app import PATH_TEXT, Session, complete_runs, pass_session, report
 from subagent_server.cli.console.terminal import (
     EarlyExit,
     ExitCode,
@@ -32,9 +32,8 @@ T = TypeVar("T")
 @click.option(
     "-o",
     "--output",
-    type=TEXT,
+    type=PATH_TEXT,
     metavar="FILE",
-    shell_complete=complete_paths,
     help="A new file; `-` is stdout.  [default: ID.tgz, with --html ID.html]",
 )
 @click.option("--tree", is_flag=True, help="All runs below it, too.")
@@ -43,16 +42,14 @@ T = TypeVar("T")
 )
 @click.option(
     "--otlp",
-    type=TEXT,
+    type=PATH_TEXT,
     metavar="FILE|URL",
-    shell_complete=complete_paths,
     help="OpenTelemetry spans (OTLP/JSON) into a new file, or to a collector, in place of an archive.",
 )
 @click.option(
     "--inspect",
-    type=TEXT,
+    type=PATH_TEXT,
     metavar="FILE",
-    shell_complete=complete_paths,
     help="A log for Inspect's viewer (JSON), in place of an archive.",
 )
 @pass_session

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from subagent_server.cli.console.app import TEXT, Session, json_session, report
+from subagent_server.cli.console.app import TEXT, Session, complete_agents, json_session, report
 from subagent_server.cli.console.terminal import (
     Look,
     coloured,
@@ -62,7 +62,9 @@ Line = tuple[Look | None, tuple[str, ...]]
     metavar="STATUS",
     help=f"Only runs of this status; may be repeated. One of {', '.join(_NAMES)}.",
 )
-@click.option("--agent", type=TEXT, metavar="NAME", help="Only runs of this agent.")
+@click.option(
+    "--agent", type=TEXT, metavar="NAME", shell_complete=complete_agents, help="Only runs of this agent."
+)
 @click.option("-n", "count", type=click.IntRange(min=0), metavar="N", help="List N runs at most.")
 @click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
 @click.option("--tree", "as_tree", is_flag=True, help="Show whole trees: below each run those it started.")

@@ -22,6 +22,7 @@ from subagent_server.cli.console.app import (
     TEXT,
     Session,
     VerbGroup,
+    complete_agents,
     json_object,
     json_option,
     pass_session,
@@ -334,7 +335,13 @@ def mcp() -> None:
     """
 
 
-_agent_option = click.option("--agent", type=TEXT, metavar="NAME", help="The agent whose servers are meant.")
+_agent_option = click.option(
+    "--agent",
+    type=TEXT,
+    metavar="NAME",
+    shell_complete=complete_agents,
+    help="The agent whose servers are meant.",
+)
 _config_option = click.option(
     "--config", type=click.Path(path_type=Path), metavar="FILE", help="The file whose servers are meant."
 )

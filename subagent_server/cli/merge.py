@@ -2,14 +2,14 @@
 
 import click
 
-from subagent_server.cli.console.app import Session, json_session
+from subagent_server.cli.console.app import Session, complete_runs, json_session
 from subagent_server.cli.console.terminal import one_line, out, out_json
 from subagent_server.verbs.merge_run import merge_run
 from subagent_server.worktrees.merging import MergeWay
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.option("--merge", "way", flag_value="merge", default=True, help="As a merge commit (the default).")
 @click.option("--squash", "way", flag_value="squash", help="As one commit.")
 @click.option(

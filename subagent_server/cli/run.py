@@ -16,11 +16,11 @@ from subagent_server import extensions
 from subagent_server.agents.formats import fault_of
 from subagent_server.cli.console.app import (
     DIRECTORY,
+    PATH_TEXT,
     SECONDS,
     TEXT,
     Session,
     complete_agents,
-    complete_paths,
     complete_runs,
     json_object,
     json_option,
@@ -89,10 +89,9 @@ def _input_option(elsewhere: str) -> Callable[[V], V]:
     return click.option(
         "--input",
         "inputs",
-        type=TEXT,
+        type=PATH_TEXT,
         multiple=True,
         metavar="FILE",
-        shell_complete=complete_paths,
         help="A file that the agent may read: text, PDF or image; may be repeated. Looked for from here, "
         f"else from {elsewhere}.",
     )
@@ -137,7 +136,6 @@ _START_OPTIONS = (
         "--script",
         type=DIRECTORY,
         metavar="FILE",
-        shell_complete=complete_paths,
         help="Let this script play the model: no key is needed, and nothing is billed.",
     ),
     trust_option,
@@ -203,9 +201,8 @@ def _start_options(verb: Callable[..., Begin]) -> Callable[..., ExitCode]:
 @click.option("-l", "--label", type=TEXT, help="What `subagent ls` calls this run.")
 @click.option(
     "--cwd",
-    type=TEXT,
+    type=PATH_TEXT,
     metavar="DIR",
-    shell_complete=complete_paths,
     help="Where the agent works.  [default: as its file says, else here]",
 )
 @click.option(
@@ -260,9 +257,8 @@ def run(
 @_label_option
 @click.option(
     "--cwd",
-    type=TEXT,
+    type=PATH_TEXT,
     metavar="DIR",
-    shell_complete=complete_paths,
     help="Where the agent works.  [default: as before]",
 )
 @_start_options
@@ -309,6 +305,7 @@ def rerun(
 @click.option(
     "--fresh",
     type=TEXT,
+    shell_complete=complete_agents,
     multiple=True,
     metavar="AGENT",
     help="Of a flow: ask this agent anew; may be repeated.",

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.console.app import SPAN, TEXT, Session, json_session
+from subagent_server.cli.console.app import SPAN, TEXT, Session, complete_agents, json_session
 from subagent_server.cli.console.terminal import (
     duration,
     err,
@@ -29,7 +29,9 @@ _LIMITS = (24, 9, 9, 9, 9, 9, 14, 12)
 
 @click.command()
 @click.option("--since", type=SPAN, help="Only runs begun so long ago at most: 12h, 7d, 8w.")
-@click.option("--agent", type=TEXT, metavar="NAME", help="Only runs of this agent.")
+@click.option(
+    "--agent", type=TEXT, metavar="NAME", shell_complete=complete_agents, help="Only runs of this agent."
+)
 @json_session
 def stats(session: Session, since: timedelta | None, agent: str | None) -> None:
     """Sum up runs: how they ended, what they used, by agent and by day (UTC, the last 14 that had any).

@@ -30,12 +30,21 @@ def test_runs_are_completed_by_short_and_whole_ids_and_agents_by_name(cli: Cli) 
     assert completed(cli, "stop", run_id[:-3]) == [run_id]
     assert completed(cli, "run", "r") == ["reviewer"]
     assert completed(cli, "run", "t") == []
+    assert completed(cli, "merge", "abc") == ["abc234"]
+    assert completed(cli, "ls", "--agent", "rev") == ["reviewer"]
     assert completed(cli, "--runs", str(cli.home / "nowhere"), "show", "abc") == []
 
 
+def test_an_older_run_is_completed_too(cli: Cli) -> None:
+    cli.completed("abc234")
+    for number in range(51):  # more than are shown at once
+        cli.completed(f"xyz7{number + 22}")
+    assert completed(cli, "show", "abc") == ["abc234"]
+
+
 def test_paths_are_left_to_the_shell(cli: Cli) -> None:
-    for words in (("run", "reviewer", "--input"), ("export", "abc234", "-o"), ("--runs",)):
-        assert completed(cli, *words, "some") == ["some"]
+    for words in ("run reviewer --input", "export abc234 -o", "--runs", "eval", "trust", "serve --cwd"):
+        assert completed(cli, *words.split(), "some") == ["some"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

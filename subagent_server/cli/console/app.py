@@ -112,19 +112,25 @@ def span(value: str) -> timedelta:
 
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+T = TypeVar("T")
 _SPAN = re.compile(r"(\d{1,5})([smhdw])", re.ASCII)
+
+
+class _PathType(click.types.FuncParamType[str, T]):
+    """A type whose values the shell completes as paths of files and directories."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="file")]
+
+
 # The name of a function is the placeholder in the help.
 TEXT = click.types.FuncParamType(text)
 SECONDS = click.types.FuncParamType(seconds)
 SPAN = click.types.FuncParamType(span)
-DIRECTORY = click.types.FuncParamType(_directory)
-
-
-def complete_paths(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Let the shell complete the path of a file or a directory."""
-    return [CompletionItem(incomplete, type="file")]
+DIRECTORY = _PathType(_directory)
+PATH_TEXT = _PathType(text)
 
 
 def common_options() -> list[click.Option]:
@@ -133,7 +139,6 @@ def common_options() -> list[click.Option]:
         click.Option(
             ["--agents"],
             type=DIRECTORY,
-            shell_complete=complete_paths,
             multiple=True,
             metavar="DIR",
             help="Where agent files are; may be repeated, the earlier wins.  "
@@ -143,7 +148,6 @@ def common_options() -> list[click.Option]:
         click.Option(
             ["--runs"],
             type=DIRECTORY,
-            shell_complete=complete_paths,
             metavar="DIR",
             help="Where runs are kept.  [default: $SUBAGENT_RUNS, else the nearest runs/ upwards]",
             **_KEPT,
@@ -508,7 +512,6 @@ def code_of(refused: Iterable[Refused]) -> ExitCode:
 
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Session:
@@ -668,11 +671,15 @@ def complete_runs(session: Session, incomplete: str) -> Iterator[CompletionItem]
     from subagent_server.verbs.list_runs import RunList
 
     rows = RunList(RunStore(session.settings.runs_root), caller=session.caller).every()
-    for row in islice(rows, _MOST):
-        about = cut(one_line(" · ".join(filter(None, (row.agent, row.label or row.summary)))), _WIDTH)
-        names = (row.run_id.rpartition("-")[2], row.run_id)
-        if name := next((name for name in names if name.startswith(incomplete)), None):
-            yield CompletionItem(name, help=about)
+    named = ((row, name) for row in rows if (name := _name_of(row.run_id, incomplete)))
+    for row, name in islice(named, _MOST):
+        about = " · ".join(filter(None, (row.agent, row.label or row.summary)))
+        yield CompletionItem(name, help=cut(one_line(about), _WIDTH))
+
+
+def _name_of(run_id: str, incomplete: str) -> str | None:
+    names = (run_id.rpartition("-")[2], run_id)
+    return next((name for name in names if name.startswith(incomplete)), None)
 
 
 @_completing

@@ -7,7 +7,14 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.console.app import TEXT, Session, json_option, pass_session, trust_option
+from subagent_server.cli.console.app import (
+    TEXT,
+    Session,
+    complete_agents,
+    json_option,
+    pass_session,
+    trust_option,
+)
 from subagent_server.cli.console.terminal import EarlyExit, ExitCode, err, one_line, out, out_json
 from subagent_server.cli.mcp import ReadyServers, agent_with_servers, pass_on
 from subagent_server.extensions.code_mode.mcp_functions import McpFunctions
@@ -22,7 +29,7 @@ from subagent_server.toolbox.outputs import KeptOutputs
 
 
 @click.command()
-@click.argument("agent", type=TEXT)
+@click.argument("agent", type=TEXT, shell_complete=complete_agents)
 @click.argument("name", type=TEXT, required=False)
 @click.option("--whole", is_flag=True, help="Every function, even if the model is shown an index alone.")
 @click.option(

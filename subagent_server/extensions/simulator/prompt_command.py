@@ -15,10 +15,10 @@ from typing import Any
 import click
 
 from subagent_server.cli.console.app import (
+    PATH_TEXT,
     TEXT,
     Session,
     complete_agents,
-    complete_paths,
     json_session,
     trust_option,
 )
@@ -64,13 +64,12 @@ _ANSWER = Script.model_validate({"turns": [{"text": "(nobody reads this)"}], "af
 @click.option(
     "--input",
     "inputs",
-    type=TEXT,
+    type=PATH_TEXT,
     multiple=True,
     metavar="FILE",
-    shell_complete=complete_paths,
     help="As for `subagent run`.",
 )
-@click.option("--cwd", type=TEXT, metavar="DIR", shell_complete=complete_paths, help="As for `subagent run`.")
+@click.option("--cwd", type=PATH_TEXT, metavar="DIR", help="As for `subagent run`.")
 @click.option("--servers", is_flag=True, help="Start the agent's MCP servers too, and show their tools.")
 @trust_option
 @json_session
