@@ -20,8 +20,7 @@ from itertools import takewhile
 from typing import Any
 
 from subagent_server.loop.loop import result_block
-from subagent_server.loop.prompt import task_blocks
-from subagent_server.loop.request import THOUGHTS
+from subagent_server.loop.request import THOUGHTS, task_blocks
 from subagent_server.loop.runner import Outcome
 from subagent_server.loop.web import (
     SERVER_CALL,

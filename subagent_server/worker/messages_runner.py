@@ -24,7 +24,7 @@ from subagent_server.loop.model import (
     UsageMeter,
     find_prices,
 )
-from subagent_server.loop.prompt import Task, system_blocks, task_blocks
+from subagent_server.loop.request import Task, system_blocks, task_blocks
 from subagent_server.loop.resume import Opening, Resumed, resume_conversation, start_conversation
 from subagent_server.loop.runner import Outcome
 from subagent_server.loop.web import make_web_tools

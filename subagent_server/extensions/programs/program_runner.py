@@ -18,7 +18,7 @@ from subagent_server.extensions.programs.program import (
     ProgramTask,
 )
 from subagent_server.extensions.programs.program_checks import KNOWN_PROGRAMS
-from subagent_server.loop.prompt import task_blocks
+from subagent_server.loop.request import task_blocks
 from subagent_server.process import marks
 from subagent_server.run.agent_definition import RunnerName
 from subagent_server.run.errors import RunRefused
