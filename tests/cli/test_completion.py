@@ -42,6 +42,13 @@ def test_an_older_run_is_completed_too(cli: Cli) -> None:
     assert completed(cli, "show", "abc") == ["abc234"]
 
 
+def test_no_warning_comes_into_the_line_that_is_typed(cli: Cli) -> None:
+    shutil.rmtree(cli.home / "runs")
+    (cli.home / "runs/mine").mkdir(parents=True)
+    assert "is not marked as made here" in cli("ls").stderr
+    assert completed(cli, "show", "abc") == []
+
+
 def test_paths_are_left_to_the_shell(cli: Cli) -> None:
     for words in ("run reviewer --input", "export abc234 -o", "--runs", "eval", "trust", "serve --cwd"):
         assert completed(cli, *words.split(), "some") == ["some"]

@@ -10,11 +10,12 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, cached_property, wraps
 from importlib import import_module
+from io import StringIO
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -657,7 +658,7 @@ def _completing(find: Callable[[Session, str], Iterator[CompletionItem]]) -> Com
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         kept: list[CompletionItem] = []
-        with suppress(SubagentError, OSError):
+        with suppress(SubagentError, OSError), redirect_stderr(StringIO()):  # the person is in mid-line
             kept.extend(find(Session(ctx.ensure_object(Flags)), incomplete))
         return kept
 
