@@ -7,9 +7,10 @@
   `{"hang": true}`: no answer; `{"error": "..."}`: an error of the protocol; `{"env": "NAME"}`: a variable of
   the server; `{"meta": true}`: the `_meta` of the call; `{"count": true}`: how many calls this process has
   had; `{"forks": 9}`: whether it may have so many processes;
-  `{"progress": 3}`: three reports, then the text `done`; `{"stderr": "..."}`: a line, and the
-  arguments; `{"networks": true}`: the interfaces; `{"keep": "PATH"}`: how many lines a file has after one
-  more; else the arguments. A schema of `"missing"` is left out.
+  `{"progress": 3}`: three reports, with a `total`, then the text `done`; `{"pings": 9}`: so many, and nothing
+  is read or answered after them; `{"stderr": "..."}`: a line, and the arguments; `{"networks": true}`: the
+  interfaces; `{"keep": "PATH"}`: how many lines a file has after one more; else the arguments. A schema of
+  `"missing"` is left out.
 - `pageSize`: tools a page; `pagesDoNotEnd`. `stderr`, `stdout`: lines to print first, with variables in them.
 - `log`: a message of its log. `exit`: end with this code at once. `silent`: never answer.
 - `discover`: `die` or `silent`, as some old servers; `complains`: lines on stderr at a new method.
@@ -99,6 +100,10 @@ class ScriptedServer:
             os.kill(os.getpid(), signal.SIGKILL)
         if does.get("hang"):
             return
+        if "pings" in does:
+            for ping in range(does["pings"]):
+                self.send({"id": f"{ping:01000}", "method": "ping"})
+            signal.pause()
         if "error" in does:
             self.refuse(number, does["error"])
             return
@@ -112,7 +117,8 @@ class ScriptedServer:
         """Return the result of a call."""
         for step in range(does.get("progress", 0)):
             token = params.get("_meta", {}).get("progressToken")
-            self.notify("notifications/progress", {"progressToken": token, "progress": step + 1})
+            report = {"progressToken": token, "progress": step + 1, "total": does.get("total")}
+            self.notify("notifications/progress", report)
         if "content" in does or "structuredContent" in does:
             return {"content": [], **does}
         if "env" in does:

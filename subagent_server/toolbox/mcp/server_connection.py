@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
@@ -450,6 +451,10 @@ _LEAST_PROBE_SECONDS = 20.0
 """With less time than this, a server that does not answer is asked in the old way after half of it."""
 
 
+def _is_of_json(value: float | str | None) -> bool:
+    return isinstance(value, str) or (value is not None and math.isfinite(value))
+
+
 @dataclass(frozen=True)
 class ServerContext:
     """The surroundings of a run's servers.
@@ -642,7 +647,7 @@ class ServerConnection:
             if now - last >= _PROGRESS_SECONDS:
                 last = now
                 facts = {"progress": progress, "total": total, "message": message and message[:500]}
-                known = {key: value for key, value in facts.items() if value is not None}
+                known = {key: value for key, value in facts.items() if _is_of_json(value)}
                 self._around.record("tool_progress", server=self.name, toolName=tool, **known)
 
         return report

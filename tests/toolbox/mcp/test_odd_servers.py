@@ -286,6 +286,26 @@ def test_failures_of_calls_are_results_for_the_model_and_the_server_stays(tmp_pa
     run(work())
 
 
+def test_a_server_that_asks_on_and_reads_no_answer_is_not_read_either(tmp_path: Path) -> None:
+    async def work() -> None:
+        flood = scripted({"name": "t", "does": {"pings": 5_000}}, keys={"callTimeoutSeconds": 0.5})
+        async with connected(tmp_path, s=flood) as field:
+            assert "did not answer within 0.5 s" in (await field.call("t")).text
+            assert len(asyncio.all_tasks()) < 1_500, "a task for each answer that is not sent"
+
+    run(work())
+
+
+def test_progress_that_is_no_number_is_not_in_the_journal(tmp_path: Path) -> None:
+    async def work() -> None:
+        odd = scripted({"name": "t", "does": {"progress": 1, "total": 1e999}})
+        async with connected(tmp_path, s=odd) as field:
+            await field.call("t")
+            assert field.said("tool_progress") == [{"server": "s", "toolName": "t", "progress": 1.0}]
+
+    run(work())
+
+
 def test_a_server_that_dies_between_calls_is_started_again_and_the_model_reads_so(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
 
