@@ -4,7 +4,7 @@
 
 - `tools`: as `tools/list` gives them, each with `does`: what a call brings. `{"content": [...]}` and other
   keys of a result as they are; `{"exit": 3}`, `{"kill": true}`: the server ends during the call;
-  `{"hang": true}`: no answer; `{"error": "..."}`: an error of the protocol; `{"env": "NAME"}`: a variable of
+  `{"hang": true}`: no answer; `{"error": ...}`: an error of the protocol; `{"env": "NAME"}`: a variable of
   the server; `{"meta": true}`: the `_meta` of the call; `{"count": true}`: how many calls this process has
   had; `{"forks": 9}`: whether it may have so many processes;
   `{"progress": 3}`: three reports, with a `total`, then the text `done`; `{"pings": 9}`: so many, and nothing
@@ -142,9 +142,10 @@ class ScriptedServer:
         """Return a result of one text."""
         return {"content": [{"type": "text", "text": text}]}
 
-    def refuse(self, number: Any, why: str) -> None:
-        """Answer with an error of the protocol."""
-        self.send({"id": number, "error": {"code": -32601, "message": why}})
+    def refuse(self, number: Any, why: Any) -> None:
+        """Answer with an error of the protocol; what is no text is the error as it is."""
+        error = {"code": -32601, "message": why} if isinstance(why, str) else why
+        self.send({"id": number, "error": error})
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         """Say something unasked."""

@@ -25,7 +25,7 @@ from anyio.streams.memory import (
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.sandbox.readable import BoxRefused
@@ -139,7 +139,7 @@ class StdioTransport:
             return SessionMessage(message)
         except (ValueError, RecursionError):
             self._log.say(f"(on stdout) {line[:500].decode('utf-8', 'replace').rstrip()}")
-            return None
+            return _refused(line)
 
     async def _send(self, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
         """Write messages to the program. If it has closed its input, fail the calls that wait."""
@@ -157,6 +157,16 @@ class StdioTransport:
         self.trouble = self.trouble or how_it_ended(code)
         self.over.set()
         self._inward.close()
+
+
+def _refused(line: bytes) -> SessionMessage | None:
+    """Return an error in the place of an answer that is no message, which would be waited for in vain."""
+    with suppress(ValueError, RecursionError):
+        found = json.loads(line)
+        if isinstance(found, dict) and {"result", "error"} & found.keys() and "method" not in found:
+            error = ErrorData(code=INTERNAL_ERROR, message="its answer is no message of the protocol")
+            return SessionMessage(JSONRPCError(jsonrpc="2.0", id=found.get("id"), error=error))
+    return None
 
 
 # -- The transports over HTTP: streamable HTTP, and its predecessor SSE.

@@ -260,6 +260,7 @@ def test_failures_of_calls_are_results_for_the_model_and_the_server_stays(tmp_pa
     async def work() -> None:
         server = scripted(
             {"name": "refuses", "does": {"error": "not today"}},
+            {"name": "fails", "does": {"error": {"code": "ENOENT", "message": "no file"}}},
             {"name": "odd", "does": {"content": [{"type": "smell"}]}},
             {"name": "breaks_promise", "outputSchema": {"type": "object"}, "does": {"content": []}},
             {"name": "cuts", "does": {"content": [{"type": "text", "text": "half \ud83d"}]}},
@@ -270,6 +271,7 @@ def test_failures_of_calls_are_results_for_the_model_and_the_server_stays(tmp_pa
         async with connected(tmp_path, s=server, slow=slow) as field:
             for name, said in (
                 ("refuses", "The MCP server s refused the call: not today."),
+                ("fails", "The MCP server s refused the call: its answer is no message of the protocol."),
                 ("hangs", "did not answer within 0.5 s"),
                 ("odd", "a result that the protocol does not know"),
             ):
