@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -180,6 +181,37 @@ def test_a_page_comes_back_to_the_same_server_without_a_new_link(world: World, o
         assert world.completed(run_id) == "done"
 
 
+def test_a_connection_that_is_silent_for_too_long_is_made_anew(world: World, open_page: OpenPage) -> None:
+    world.agent()
+    with world.http_server() as server, open_page(link(world)) as page:
+        expect(page.get_by_text("No runs yet")).to_be_visible()
+        page.clock.install()
+        page.reload()
+        expect(page.get_by_text("No runs yet")).to_be_visible()
+        os.kill(server.pid, signal.SIGSTOP)  # as a machine or a network that has gone without a word
+        page.clock.fast_forward(41_000)
+        expect(page.locator("#connection")).to_contain_text("The server is away")
+        os.kill(server.pid, signal.SIGCONT)
+        expect(page.locator("#connection")).to_be_empty()
+
+
+def test_what_others_do_with_a_run_is_said_where_it_is_shown(world: World, open_page: OpenPage) -> None:
+    world.agent()
+    world.play(asks("Now?"), says("done"))
+    run_id = world.start()
+    world.asking(run_id)
+    with world.http_server(), open_page(link(world)) as page:
+        page.locator(".needs a.run").click()
+        page.get_by_label("Your answer").fill("a long answer")
+        assert world.cli("reply", run_id, "yes").returncode == 0
+        expect(page.locator("#told")).to_contain_text("was answered elsewhere")
+        for _ in range(2):
+            page.get_by_role("button", name="Continue").first.click()
+        expect(page.get_by_label("What it should do next")).to_have_count(1)
+        assert world.cli("rm", run_id).returncode == 0
+        expect(page.locator("#told")).to_have_text("The run was removed.")
+
+
 def test_a_page_sends_nothing_secret_to_who_takes_the_port_of_its_server(
     world: World, open_page: OpenPage
 ) -> None:
@@ -286,6 +318,9 @@ def test_keys_move_filter_stop_and_the_address_keeps_the_filter(world: World, op
         expect(page.locator(".figures")).to_contain_text("stopped")
         page.keyboard.press("?")
         expect(page.locator("#keys")).to_contain_text("answer the question")
+        page.keyboard.press("Escape")
+        page.keyboard.press("Escape")
+        expect(page.locator(f"a.run[href$='{run_id}']")).to_be_focused()
     for name in stored:  # they have no more than lists show
         shutil.rmtree(world.home / "runs" / name)
 

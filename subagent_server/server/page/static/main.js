@@ -90,9 +90,11 @@ function route() {
 }
 
 function showList() {
+  const left = view.runId;
   view = overview;
   overview.filter = filter.value;
   if (main.firstChild !== overview.element) fill(main, overview.element);
+  if (left) overview.choose(left);
   document.title = "subagents";
   stream.follow(null);
 }
@@ -101,7 +103,7 @@ function showRun(id, tab) {
   if (view.runId !== id) {
     view = new RunView(id, runs, say, sure);
     fill(main, view.element);
-    main.scrollTop = 0;
+    main.focus(); // else the keyboard and a screen reader stay where the list was
   }
   view.tab = tab;
   stream.follow(id);

@@ -123,6 +123,11 @@ export class Overview {
     return line.item;
   }
 
+  /** Put the focus on a run, so that who comes back from it is where they were. */
+  choose(id) {
+    this.#lines.get(id)?.link.focus();
+  }
+
   /** Move the choice by so many lines, and return whether there was one to move to. */
   move(by) {
     const links = [...this.element.querySelectorAll("section:not([hidden]) a.run")];

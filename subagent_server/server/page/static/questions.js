@@ -20,6 +20,8 @@ export class Questions {
     const open = new Map(questions.filter((each) => each.status === "pending_parent_reply").map((each) => [each.messageId, each]));
     for (const [id, card] of this.#cards) {
       if (open.has(id)) continue;
+      const isOurs = card.element.querySelector("button:disabled");
+      if (!isOurs) this.#say("The question was answered elsewhere, or nobody waits for the answer any more.");
       card.element.remove();
       this.#cards.delete(id);
     }

@@ -20,7 +20,7 @@ export class RunView {
   #say;
   #sure;
   #facts = null;
-  #revision = null;
+  #revision;
   #waiting = null;
   #log = new LogView();
   #head = el("h1");
@@ -55,9 +55,9 @@ export class RunView {
 
   /** The rows have changed: look at the run again if this one is among them. */
   show() {
-    const row = this.#runs.get(this.runId);
-    if (row && JSON.stringify(row) !== this.#revision) {
-      this.#revision = JSON.stringify(row);
+    const revision = JSON.stringify(this.#runs.get(this.runId)); // undefined: too old for the list, or removed
+    if (revision !== this.#revision) {
+      this.#revision = revision;
       clearTimeout(this.#waiting);
       this.#waiting = setTimeout(() => this.#load(), SETTLE_MS);
     }
@@ -105,6 +105,7 @@ export class RunView {
       this.#facts = await read(runPath(this.runId));
     } catch (error) {
       if (!this.#facts) fill(this.#part, el("p", { class: "bad" }, error.message));
+      else if (error.status === 404) this.#say("The run was removed.");
       return;
     }
     this.#questions.show(this.#facts.questions);
@@ -174,6 +175,8 @@ export class RunView {
   }
 
   #askToGoOn() {
+    const open = this.#questions.element.querySelector(".card.reply textarea");
+    if (open) return open.focus();
     const text = el("textarea", { rows: "2", "aria-label": "What it should do next", placeholder: "What it should do next (may be empty)" });
     const form = el("div", { class: "card reply" }, text, el("button", { type: "button", class: "main", on: { click: () => this.goOn(text.value) } }, "Continue"));
     this.#questions.element.append(form);

@@ -2,6 +2,8 @@
 
 import { doubt, open } from "./session.js";
 
+/** The server sends something every 15 s, so a connection that is silent for longer has been lost on the way. */
+const SILENT_MS = 40_000;
 const AGAIN_MS = [500, 1000, 2000, 5000];
 
 /** Calls `hear(kind, data)` for each event, and `state(words)` when the connection comes or goes. */
@@ -54,7 +56,8 @@ export class Stream {
     const reader = body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
-      const { value, done } = await reader.read();
+      const silent = setTimeout(() => reader.cancel(), SILENT_MS);
+      const { value, done } = await reader.read().finally(() => clearTimeout(silent));
       if (done) return;
       const events = (rest + value).split("\n\n");
       rest = events.pop();
