@@ -18,6 +18,7 @@ from subagent_server.run.errors import (
     StorageFailed,
     SubagentError,
     UnreadableMeta,
+    storing,
 )
 from subagent_server.run.journal import count
 from subagent_server.run.locks import exclusive
@@ -158,17 +159,17 @@ def prepare_worktree(store: RunStore, meta: RunMeta, definition: Mapping[str, An
     boxed = _works_in_box(definition, Path(worktree.origin))
     try:
         state = None
-        if worktree.taken_from is not None:
-            hand_over(store, store.read(worktree.taken_from).run_id, meta.run_id)
-            state = _taken_over(store, worktree, worktree.taken_from, boxed=boxed)
-        if state is None:
-            # Half a worktree is never taken for changes: until it is whole, the record says that it goes.
-            write_worktree(run, WorktreeState(phase="removing"))
-            _bring_base(store, worktree)
-            state = make_worktree(worktree, os.environ, boxed=boxed)
-    except (OSError, CallerError) as error:
-        why = error.sentence if isinstance(error, CallerError) else f"{error.filename}: {error.strerror}"
-        raise RunRefused("config", f"isolation: worktree cannot be kept: {why}") from error
+        with storing(Path(worktree.path)):
+            if worktree.taken_from is not None:
+                hand_over(store, store.read(worktree.taken_from).run_id, meta.run_id)
+                state = _taken_over(store, worktree, worktree.taken_from, boxed=boxed)
+            if state is None:
+                # Half a worktree is never taken for changes: until it is whole, the record says that it goes.
+                write_worktree(run, WorktreeState(phase="removing"))
+                _bring_base(store, worktree)
+                state = make_worktree(worktree, os.environ, boxed=boxed)
+    except CallerError as error:
+        raise RunRefused("config", f"isolation: worktree cannot be kept: {error.sentence}") from error
     failpoint("worktree.made")
     write_worktree(run, state)
 

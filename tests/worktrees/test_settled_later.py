@@ -117,6 +117,17 @@ def test_a_full_disk_keeps_the_work_until_there_is_room(world: World, repository
         assert world.cli("rm", "--drop-unmerged", run_id).returncode == 0
 
 
+def test_a_full_disk_refuses_a_worktree_as_a_disk_does(world: World, repository: Repository) -> None:
+    place = world.home / "small"
+    with memory_disk(place, "1m"):
+        world.environment["XDG_STATE_HOME"] = str(place)
+        filler = fill(place)
+        code, why = world.failed(run_id := world.start())
+        assert code == "launch_failed" and f"{run_id} could not be written (No space left on device)" in why
+        filler.unlink()
+        world.gone(run_id)
+
+
 def test_what_a_power_cut_has_torn_in_the_store_of_a_run_stops_neither_diff_nor_merge(
     world: World, repository: Repository
 ) -> None:
