@@ -195,7 +195,7 @@ def test_a_connection_that_is_silent_for_too_long_is_made_anew(world: World, ope
         expect(page.locator("#connection")).to_be_empty()
 
 
-def test_what_others_do_with_a_run_is_said_where_it_is_shown(world: World, open_page: OpenPage) -> None:
+def test_what_others_do_with_a_run_appears_where_it_is_shown(world: World, open_page: OpenPage) -> None:
     world.agent()
     world.play(asks("Now?"), says("done"))
     run_id = world.start()
@@ -309,6 +309,7 @@ def test_keys_move_filter_stop_and_the_address_keeps_the_filter(world: World, op
         page.keyboard.press("j")
         page.keyboard.press("Enter")
         expect(page).to_have_url(re.compile(f"#/run/{run_id}$"))
+        expect(page.locator(".figures")).to_contain_text("working")  # the address changes before the view
         page.keyboard.press("s")
         expect(page.locator("#sure")).to_contain_text("Stop sleeper")
         page.get_by_role("button", name="No").click()
