@@ -1,6 +1,7 @@
 """`subagent export --html`: one file that shows a run as the page does, and does nothing else."""
 
 import json
+import re
 from html.parser import HTMLParser
 
 from tests.helpers.turns import asks, says, shell
@@ -44,6 +45,8 @@ def test_a_run_becomes_one_file_without_scripts_secrets_and_addresses(world: Wor
     found = Elements(text)
     assert not found.names & {"script", "img", "iframe", "link", "object", "form"}
     assert not any(name.startswith("on") for name in found.attributes)
+    assert found.attributes["tabindex"] == "0"  # the keyboard reaches what scrolls, as on the page
+    assert re.search(r"turns  ·  .*began 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC", text)
     assert "javascript:" not in str(found.attributes.get("href"))
     assert SECRET not in text and "\x1b" not in text and "\u202e" not in text
     assert f"a⟨U+200D⟩b {JOINED}" in text

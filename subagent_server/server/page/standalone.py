@@ -20,6 +20,7 @@ from subagent_server.verbs.inputs import masker_at_door
 from subagent_server.verbs.service import Service
 
 STYLE = STATIC / "style.css"
+_CODE = '<pre class="code" tabindex="0">'
 _LOG_PAGES = 50
 """How many pages of 1,000 lines the log has here at most; the rest is said."""
 
@@ -68,7 +69,7 @@ class StandalonePage:
         return escape(_visible(self._masker.text(str(text))))
 
     def _block(self, text: str) -> str:
-        return f'<pre class="code">{self._text(text)}</pre>'
+        return f"{_CODE}{self._text(text)}</pre>"
 
     def _section(self, title: str, parts: Iterable[str]) -> Iterator[str]:
         inside = "\n".join(parts)
@@ -83,9 +84,9 @@ class StandalonePage:
         shown = [
             view["status"],
             f"{view['elapsedSeconds']:.0f} s",
-            None if turns is None else f"{turns} turns",
+            None if turns is None else f"{turns} turn{'' if turns == 1 else 's'}",
             None if cost is None else f"${cost}",
-            f"began {facts['created']}",
+            f"began {facts['created'][:19].replace('T', ' ')} UTC",
             self._run_id,
         ]
         yield f'<p class="figures">{self._text("  ·  ".join(each for each in shown if each))}</p>'
@@ -120,7 +121,7 @@ class StandalonePage:
         if name == "pre":
             if attribute in ("diff", "patch"):
                 return self._patch("".join(each for each in nodes if isinstance(each, str)))
-            return f'<pre class="code">{inside}</pre>'
+            return f"{_CODE}{inside}</pre>"
         if name == "a":
             return f'<a href="{self._text(attribute)}" rel="noopener noreferrer">{inside}</a>'
         return f"<{name}>" if name in ("br", "hr") else f"<{name}>{inside}</{name}>"
@@ -148,7 +149,7 @@ class StandalonePage:
         """Return a patch with its lines coloured."""
         # It is masked before it is split: a secret may have several lines.
         lines = (_patch_line(escape(_visible(line))) for line in self._masker.text(text).split("\n"))
-        return f'<pre class="code">{chr(10).join(lines)}</pre>'
+        return f"{_CODE}{chr(10).join(lines)}</pre>"
 
     def _task(self, request: dict[str, Any]) -> Iterator[str]:
         yield self._block(request.get("prompt") or request.get("error") or "")
