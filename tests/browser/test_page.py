@@ -200,7 +200,7 @@ def test_what_others_do_with_a_run_appears_where_it_is_shown(world: World, open_
     world.play(asks("Now?"), says("done"))
     run_id = world.start()
     world.asking(run_id)
-    with world.http_server(), open_page(link(world)) as page:
+    with world.http_server() as server, open_page(link(world)) as page:
         page.locator(".needs a.run").click()
         page.get_by_label("Your answer").fill("a long answer")
         assert world.cli("reply", run_id, "yes").returncode == 0
@@ -210,6 +210,9 @@ def test_what_others_do_with_a_run_appears_where_it_is_shown(world: World, open_
         expect(page.get_by_label("What it should do next")).to_have_count(1)
         assert world.cli("rm", run_id).returncode == 0
         expect(page.locator("#told")).to_have_text("The run was removed.")
+        server.kill()
+        page.get_by_role("button", name="Run again").click()
+        expect(page.locator("#told")).to_contain_text("The server does not answer")
 
 
 def test_a_page_sends_nothing_secret_to_who_takes_the_port_of_its_server(

@@ -56,6 +56,7 @@ async function request(path, facts) {
     return await checked(await fetch(path, { ...facts, headers, redirect: "error" }));
   } catch (error) {
     if (!facts.signal?.aborted && (!(error instanceof Refused) || error.status === 401)) doubt();
+    if (error instanceof TypeError) throw new Error("The server does not answer: try again when it is back."); // of `fetch`
     throw error;
   }
 }
