@@ -215,7 +215,7 @@ class AgentCalls:
             # today's HEAD is the base of a new call alone: a call on record has the base that it had
             plain = digest("base", call_digest(agent, order.prompt, files, cwd, None))
             name = f"base {self._identities.of(plain, key)}"
-            if self._record.line(name) is None:
+            if self._record.line(name, own=fresh or agent.name in self._options.fresh) is None:
                 self._record.write(name, value=base_of_worktree(self._service, agent, directory))
             base = (self._record.line(name) or {}).get("value")
         identity = self._identities.of(call_digest(agent, order.prompt, files, cwd, base), key)

@@ -36,15 +36,17 @@ class FlowRecord:
                     if isinstance(name := line.get("name"), str):
                         self._positions[name] = file, offset
 
-    def line(self, name: str) -> dict[str, Any] | None:
+    def line(self, name: str, *, own: bool = False) -> dict[str, Any] | None:
         """Return the line with the `value` of this name; without one if it began and its end is not known.
+
+        With `own` those of the programs before count as not there.
 
         Raises:
             StorageFailed.
         """
-        if (position := self._positions.get(name)) is None:
+        file, offset = self._positions.get(name, (None, 0))
+        if file is None or (own and file is not self._file):
             return None
-        file, offset = position
         with storing(file.path):
             return durable.record_at(file, offset)
 

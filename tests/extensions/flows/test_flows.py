@@ -636,6 +636,11 @@ def test_a_merge_and_its_base_are_replayed_whatever_has_been_committed_since(wor
     second = again(world, first)
     assert output(world, second) == merged and states(world, second) == ["recorded"]
     assert asked(simulator)["a"] == 2, "two turns of one run"
+    third = again(world, second, fresh=["worker"])
+    output(world, third)
+    (child,) = world.store.children_of(third)
+    worktree = world.meta(child).worktree
+    assert worktree is not None and git("log", "--format=%s", "-1", worktree.base) == "later\n", "asked anew"
 
 
 def test_merges_side_by_side_are_made_one_after_the_other(world: World) -> None:
