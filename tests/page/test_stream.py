@@ -60,6 +60,19 @@ def test_a_page_sees_a_run_begin_ask_and_end(world: World) -> None:
         assert next(news for _, news in events if news.get("gone"))["gone"] == [run_id]
 
 
+def test_a_root_that_cannot_be_read_is_a_sentence_and_no_empty_list(world: World) -> None:
+    with world.http_server() as server:
+        secret = entered(world, server)
+        shutil.rmtree(world.home / "runs", ignore_errors=True)
+        (world.home / "runs").touch()
+        with stream(server, secret) as events:
+            kind, sentence = next(events)
+        assert kind == "fault" and "Not a directory" in str(sentence)
+        (world.home / "runs").unlink()
+        with stream(server, secret) as events:
+            assert next(events) == ("runs", {"all": True, "rows": [], "older": False})
+
+
 def test_the_log_of_the_shown_run_comes_with_the_rows(world: World) -> None:
     world.agent()
     world.play(asks("Which?"), says("\x1b[31mIt is\u202e done.\x1b[0m"))

@@ -21,6 +21,7 @@ from starlette.staticfiles import StaticFiles
 from subagent_server.run.durable import with_texts
 from subagent_server.run.errors import BadArgument, InvalidRunId, SubagentError, shorten
 from subagent_server.run.records import RunMeta
+from subagent_server.run.stderr import of_the_system
 from subagent_server.server.messages import HALF_CHARACTER, is_broken
 from subagent_server.server.page.markdown import tree_of
 from subagent_server.verbs.access import Caller
@@ -381,7 +382,16 @@ class TabStream:
         self._cursor: str | None = None
 
     async def lines(self) -> AsyncIterator[str]:
-        """Yield the stream, in the format of server-sent events, until the server leaves."""
+        """Yield the stream, in the format of server-sent events, until the server leaves or has a fault."""
+        try:
+            async for line in self._lines():
+                yield line
+        except SubagentError as error:
+            yield _sent("fault", error.sentence)
+        except OSError as error:
+            yield _sent("fault", of_the_system(error))
+
+    async def _lines(self) -> AsyncIterator[str]:
         async with self._feed.reader() as reader, AsyncExitStack() as watched:
             if self._run_id is not None:
                 with suppress(InvalidRunId):  # the log says so
@@ -422,7 +432,7 @@ class TabStream:
             is_first = False
 
 
-def _sent(kind: str, data: Json) -> str:
+def _sent(kind: str, data: Json | str) -> str:
     return f"event: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
 
 
@@ -441,12 +451,20 @@ class Feed:
 
     @asynccontextmanager
     async def reader(self) -> AsyncIterator[Reader]:
-        """Give a queue with the whole table first, and then each change; None in it means the end."""
+        """Give a queue with the whole table first, and then each change; None in it means the end.
+
+        Raises:
+            OSError, SubagentError: the runs cannot be listed.
+        """
         reader: Reader = asyncio.Queue(MAX_WAITING)
         if self._looking is None or self._looking.done():
             self._is_read.clear()
             self._looking = asyncio.create_task(self._look())
+            self._looking.add_done_callback(self._stopped)
+        looking = self._looking
         await self._is_read.wait()
+        if looking.done() and not looking.cancelled() and (fault := looking.exception()) is not None:
+            raise fault
         reader.put_nowait(self._whole())
         self._readers.add(reader)
         try:
@@ -532,7 +550,11 @@ class Feed:
                     self._send(_wire(news))
         finally:
             unsubscribe()
-            self._end_readers()  # were it a fault, the pages come again
+
+    def _stopped(self, looking: asyncio.Task[None]) -> None:
+        if looking is self._looking:  # so it was a fault: the pages come again, and learn which
+            self._is_read.set()
+            self._end_readers()
 
     def _some(self) -> set[str]:
         """Return the runs at work whose turn it is to be looked at, and the runs that were removed."""

@@ -67,7 +67,8 @@ export class Overview {
     tell(this.#older, this.#filter ? "Search older runs" : "Older runs");
     this.#foot.hidden = !hasOlder && !this.#told.textContent;
     this.empty.hidden = there.size > 0;
-    fill(this.empty, this.#filter ? "No run fits the filter." : "No runs yet: `subagent run AGENT PROMPT` starts one.");
+    if (!this.#runs.isRead) fill(this.empty, "Loading …");
+    else fill(this.empty, this.#filter ? "No run fits the filter." : "No runs yet: `subagent run AGENT PROMPT` starts one.");
   }
 
   /** Show more of what is there, else ask for older runs. */

@@ -25,6 +25,7 @@ export function lookOf(row) {
 }
 
 export class Runs {
+  isRead = false; // whether the server has sent them
   #rows = new Map();
   #older = new Map();
   #hasOlder = false;
@@ -33,6 +34,7 @@ export class Runs {
   /** Take news of the server. */
   take({ all, rows = [], gone = [], older }) {
     if (all) {
+      this.isRead = true;
       this.#rows = new Map();
       this.#forgetOlder();
     }

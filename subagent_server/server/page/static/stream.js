@@ -1,6 +1,6 @@
 // The one event stream of this tab. After a break it connects again by itself and sends everything anew.
 
-import { doubt, open } from "./session.js";
+import { doubt, open, Refused } from "./session.js";
 
 /** The server sends something every 15 s, so a connection that is silent for longer has been lost on the way. */
 const SILENT_MS = 40_000;
@@ -12,6 +12,7 @@ export class Stream {
   #state;
   #run = null;
   #ending = null;
+  #tries = 0;
 
   constructor(hear, state) {
     this.#hear = hear;
@@ -34,21 +35,21 @@ export class Stream {
   }
 
   async #keep(signal) {
-    for (let tries = 0; !signal.aborted; tries++) {
+    while (!signal.aborted) {
+      let words = "The server is away; this page comes back by itself.";
       try {
         const query = this.#run === null ? "" : `?run=${encodeURIComponent(this.#run)}`;
         const answer = await open(`/page/events${query}`, signal);
-        this.#state("");
-        tries = 0;
         await this.#readAll(answer.body);
       } catch (error) {
         if (signal.aborted) return;
         if (error.status === 401) return this.#state(error.message, true);
+        if (error instanceof Refused) words = error.message;
       }
       if (signal.aborted) return;
       doubt();
-      this.#state("The server is away; this page comes back by itself.");
-      await new Promise((done) => setTimeout(done, AGAIN_MS[Math.min(tries, AGAIN_MS.length - 1)]));
+      this.#state(words);
+      await new Promise((done) => setTimeout(done, AGAIN_MS[Math.min(this.#tries++, AGAIN_MS.length - 1)]));
     }
   }
 
@@ -67,6 +68,9 @@ export class Stream {
 
   #one(event) {
     const found = /^event: (\w+)\ndata: (.*)$/s.exec(event);
+    if (found?.[1] === "fault") throw new Refused(500, JSON.parse(found[2]));
+    this.#state("");
+    this.#tries = 0;
     if (found) this.#hear(found[1], JSON.parse(found[2]));
   }
 }
