@@ -244,6 +244,23 @@ def test_a_page_sends_nothing_secret_to_who_takes_the_port_of_its_server(
         opened.__exit__(None, None, None)
 
 
+def test_a_typed_answer_outlives_the_server_and_goes_to_no_other(world: World, open_page: OpenPage) -> None:
+    world.agent()
+    world.play(asks("Now?"))
+    run_id = world.start()
+    world.asking(run_id)
+    with world.http_server() as server, open_page(link(world)) as page:
+        page.locator(".needs a.run").click()
+        page.get_by_label("Your answer").fill("a long answer")
+        server.kill()
+        with world.http_server(port=server.port):
+            expect(page.locator("#connection")).to_contain_text("run `subagent page` again")
+            page.get_by_role("button", name="Answer").click()
+            expect(page.locator("#told")).to_contain_text("run `subagent page`")
+            expect(page.get_by_label("Your answer")).to_have_value("a long answer")
+    assert world.meta(run_id).messages[0].answer_content is None
+
+
 @contextmanager
 def squatter(port: int) -> Iterator[list[bytes]]:
     """Listen in place of a server, answer everything with an object, and give what was heard."""

@@ -62,7 +62,8 @@ const stream = new Stream(
   },
   (words, closed) => {
     tell(document.getElementById("connection"), words);
-    if (closed) fill(main, el("p", { class: "bad" }, words));
+    const isTyped = [...main.querySelectorAll("textarea")].some((text) => text.value); // to be copied out
+    if (closed && !isTyped) fill(main, el("p", { class: "bad" }, words));
   },
 );
 
