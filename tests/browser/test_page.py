@@ -254,7 +254,7 @@ def test_a_typed_answer_outlives_the_server_and_goes_to_no_other(world: World, o
         page.get_by_label("Your answer").fill("a long answer")
         server.kill()
         with world.http_server(port=server.port):
-            expect(page.locator("#connection")).to_contain_text("run `subagent page` again")
+            expect(page.locator("#connection")).to_contain_text("run `subagent page`")
             page.get_by_role("button", name="Answer").click()
             expect(page.locator("#told")).to_contain_text("run `subagent page`")
             expect(page.get_by_label("Your answer")).to_have_value("a long answer")
