@@ -117,21 +117,21 @@ T = TypeVar("T")
 _SPAN = re.compile(r"(\d{1,5})([smhdw])", re.ASCII)
 
 
-def _path_type(convert: Callable[[str], T]) -> "click.types.FuncParamType[str, T]":
-    """Return a type whose values the shell completes as paths of files and directories."""
-    made = click.types.FuncParamType(convert)  # generic since click 8.5: no base for a class before
-    made.shell_complete = lambda ctx, param, incomplete: [  # type: ignore[method-assign]
-        CompletionItem(incomplete, type="file")
-    ]
-    return made
+class _PathType(click.types.FuncParamType[str, T]):
+    """A type whose values the shell completes as paths of files and directories."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="file")]
 
 
 # The name of a function is the placeholder in the help.
 TEXT = click.types.FuncParamType(text)
 SECONDS = click.types.FuncParamType(seconds)
 SPAN = click.types.FuncParamType(span)
-DIRECTORY = _path_type(_directory)
-PATH_TEXT = _path_type(text)
+DIRECTORY = _PathType(_directory)
+PATH_TEXT = _PathType(text)
 
 
 def common_options() -> list[click.Option]:
