@@ -82,6 +82,7 @@ def test_a_question_is_answered_by_a_click_and_the_run_completes(world: World, o
         picture(page, "page-conversation", height=440)
         page.get_by_role("link", name="Costs").click()
         expect(page.locator(".costs").first).to_contain_text("releaser")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Costs")
         picture(page, "page-costs", height=330)
         assert world.meta(run_id).messages[0].answer_content == "release"
 

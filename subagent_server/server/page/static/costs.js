@@ -3,7 +3,7 @@
 import { el } from "./dom.js";
 import { dollars, duration, tokens } from "./format.js";
 
-const HEAD = ["", "Runs", "Completed", "Failed", "Stopped", "Time", "Tokens", "Cost"];
+const HEAD = ["Runs", "Completed", "Failed", "Stopped", "Time", "Tokens", "Cost"];
 
 const KINDS = ["inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens"];
 
@@ -25,20 +25,21 @@ const line = (name, sum) =>
     ),
   );
 
-const table = (title, entries) =>
+const table = (each, entries) =>
   el(
     "section",
     { class: "costs" },
-    el("h2", {}, title),
+    el("h2", {}, `By ${each.toLowerCase()}`),
     el(
       "div",
       { class: "wide" },
-      el("table", {}, el("thead", {}, el("tr", {}, HEAD.map((text) => el("th", { scope: "col" }, text)))), el("tbody", {}, entries.map(([name, sum]) => line(name, sum)))),
+      el("table", {}, el("thead", {}, el("tr", {}, [each, ...HEAD].map((text) => el("th", { scope: "col" }, text)))), el("tbody", {}, entries.map(([name, sum]) => line(name, sum)))),
     ),
   );
 
 /** Return the view of the sums that the server has made. */
 export const costs = ({ total, agents, days }) => [
-  table("By agent", [...Object.entries(agents).sort((a, b) => Number(b[1].costUsd ?? 0) - Number(a[1].costUsd ?? 0)), ["All", total]]),
-  table("By day", Object.entries(days).sort().reverse()),
+  el("h1", { class: "skip" }, "Costs"),
+  table("Agent", [...Object.entries(agents).sort((a, b) => Number(b[1].costUsd ?? 0) - Number(a[1].costUsd ?? 0)), ["All", total]]),
+  table("Day", Object.entries(days).sort().reverse()),
 ];

@@ -15,7 +15,7 @@ export class Overview {
   #older;
   #told;
   #foot;
-  element = el("div", { class: "overview" });
+  element = el("div", { class: "overview" }, el("h1", { class: "skip" }, "Runs"));
 
   constructor(runs) {
     this.#runs = runs;

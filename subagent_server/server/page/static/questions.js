@@ -57,7 +57,7 @@ export class Questions {
     const element = el(
       "section",
       { class: "card asks", "aria-label": "Question" },
-      el("h3", {}, "It asks ", expires),
+      el("h3", { "aria-level": "2" }, "It asks ", expires),
       el("p", { class: "text" }, question.question),
       options.length ? el("div", { class: "options" }, options) : null,
       el("div", { class: "reply" }, text, el("button", { type: "button", class: "main", title: "Ctrl-Enter", on: { click: answer } }, "Answer")),

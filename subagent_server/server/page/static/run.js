@@ -235,7 +235,7 @@ export class RunView {
   #result() {
     const { view, resultTree } = this.#facts;
     const parts = [];
-    if (view.error) parts.push(el("section", { class: "card bad" }, el("h3", {}, view.error.code), el("p", { class: "text" }, view.error.message), view.error.hint ? el("p", { class: "quiet" }, view.error.hint) : null));
+    if (view.error) parts.push(el("section", { class: "card bad" }, el("h3", { "aria-level": "2" }, view.error.code), el("p", { class: "text" }, view.error.message), view.error.hint ? el("p", { class: "quiet" }, view.error.hint) : null));
     if (view.summary && !view.result?.startsWith(view.summary)) parts.push(el("p", { class: "text" }, view.summary));
     if ("output" in view) parts.push(code(JSON.stringify(view.output, null, 2)));
     if (view.result) parts.push(el("div", { class: "prose" }, resultTree ? built(resultTree) : code(view.result)));
