@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import httpx2
 from mcp import Client, ClientSession, MCPError
@@ -23,6 +23,8 @@ from mcp_types import (
     CallToolResult,
     Implementation,
     InputRequiredResult,
+    JSONRPCError,
+    JSONRPCRequest,
     JSONRPCResponse,
     LoggingMessageNotificationParams,
     PaginatedRequestParams,
@@ -148,6 +150,8 @@ def _why_not_started(error: OSError, command: str) -> str:
 _MOST_PAGES, _MOST_TOOLS, _MOST_LISTED = 1_000, 5_000, 64 << 20
 _MOST_BLOCKS = 1_000
 """Of one result: each takes a thousand times the memory of the shortest, and may become a file."""
+_MOST_UNANSWERED, _FLOOD_SECONDS = 1_000, 0.1
+"""Of its own requests, each answer waits in a task: of a server that reads none, 30 MiB more a second."""
 _LIST = "tools/list"
 _OLDEST_JUDGED = "2025-11-25"
 """The version by which the SDK judges a session that has agreed on none."""
@@ -185,8 +189,8 @@ async def all_tools(session: ClientSession) -> list[Tool]:
 
 
 class RepairedListing:
-    """A transport around another one, whose pages of tools hold what the protocol knows, and whose results
-    have a bounded number of blocks.
+    """A transport around another one, whose pages of tools hold what the protocol knows, whose results have a
+    bounded number of blocks, and which takes no more from a server that does not read answers.
 
     `version` returns the version of the protocol once it is agreed on. `faults` are the tools that were left
     out, each with the reason, as the end of a sentence that begins with the name of the server.
@@ -196,21 +200,29 @@ class RepairedListing:
         self, transport: AbstractAsyncContextManager[Any], version: Callable[[], str | None]
     ) -> None:
         self.faults: list[str] = []
+        self._unanswered = 0
         self._transport = transport
         self._version = version
 
     async def __aenter__(self) -> Any:
         """Open the transport. Raises as that does."""
         received, sent = await self._transport.__aenter__()
-        return _Received(received, self._repair), sent
+        return _Received(received, self._repair, self._flooded), _Sent(sent, self._answered)
 
     async def __aexit__(self, *error: Any) -> Any:
         """Close the transport."""
         return await self._transport.__aexit__(*error)
 
+    def _flooded(self) -> bool:
+        return self._unanswered > _MOST_UNANSWERED
+
+    def _answered(self, message: SessionMessage) -> None:
+        self._unanswered -= isinstance(message.message, JSONRPCResponse | JSONRPCError)
+
     def _repair(self, message: Any) -> None:
         """Make a page of tools fit, and bound the blocks of a result, in place. All else stays as it is."""
         response = message.message if isinstance(message, SessionMessage) else None
+        self._unanswered += isinstance(response, JSONRPCRequest)
         page = response.result if isinstance(response, JSONRPCResponse) else {}
         blocks = page.get("content")
         if isinstance(blocks, list) and len(blocks) > _MOST_BLOCKS:
@@ -236,8 +248,8 @@ class RepairedListing:
         return None
 
 
-class _Received:
-    """A stream of received messages that `see` looks at first."""
+class _Stream:
+    """A stream of messages that `see` looks at."""
 
     def __init__(self, stream: Any, see: Callable[[Any], None]) -> None:
         self._stream = stream
@@ -246,17 +258,33 @@ class _Received:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    async def __aenter__(self) -> "_Received":
+    async def __aenter__(self) -> Self:
         await self._stream.__aenter__()
         return self
 
     async def __aexit__(self, *error: Any) -> Any:
         return await self._stream.__aexit__(*error)
 
-    def __aiter__(self) -> "_Received":
+
+class _Sent(_Stream):
+    async def send(self, message: Any) -> None:
+        await self._stream.send(message)
+        self._see(message)
+
+
+class _Received(_Stream):
+    """Received messages, seen first; none is received as long as the server has flooded this process."""
+
+    def __init__(self, stream: Any, see: Callable[[Any], None], flooded: Callable[[], bool]) -> None:
+        super().__init__(stream, see)
+        self._flooded = flooded
+
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
+        while self._flooded():
+            await asyncio.sleep(_FLOOD_SECONDS)
         message = await self._stream.__anext__()
         self._see(message)
         return message

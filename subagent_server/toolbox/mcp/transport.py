@@ -17,11 +17,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import httpx2
-from anyio.streams.memory import (
-    MemoryObjectReceiveStream,
-    MemoryObjectSendStream,
-    MemoryObjectStreamStatistics,
-)
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
@@ -38,7 +34,6 @@ LONGEST_MESSAGE = 64 << 20
 """Bytes of one message; the connection to a server that sends more is closed."""
 GRACE_SECONDS = 1.0
 _LAST_WORDS_SECONDS = 0.5
-_MOST_UNSENT, _UNSENT_SECONDS = 1_000, 0.1
 
 Incoming = SessionMessage | Exception
 Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
@@ -75,7 +70,7 @@ class StdioTransport:
         self._inward, received = anyio.create_memory_object_stream[Incoming](0)
         sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
         self._streams = (received, sent, outgoing, self._inward)
-        self._reading = asyncio.create_task(self._read(outgoing.statistics))
+        self._reading = asyncio.create_task(self._read())
         self._tasks = [self._reading, asyncio.create_task(self._send(outgoing))]
         self._tasks.append(asyncio.create_task(self._watch()))
         return received, sent
@@ -109,13 +104,11 @@ class StdioTransport:
 
     # -- three tasks
 
-    async def _read(self, unsent: Callable[[], MemoryObjectStreamStatistics]) -> None:
-        """Hand on the messages of the program until its output ends; not while it reads no answers."""
+    async def _read(self) -> None:
+        """Hand on the messages of the program until its output ends."""
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             async with self._inward:
                 while line := await self._line():
-                    while unsent().tasks_waiting_send > _MOST_UNSENT:  # a flood of pings took 30 MiB a second
-                        await asyncio.sleep(_UNSENT_SECONDS)
                     message = self._message(line)
                     if message is not None:
                         await self._inward.send(message)
