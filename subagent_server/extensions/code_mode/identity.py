@@ -55,9 +55,12 @@ def call_digest(
     if agent.runner == "flow":  # an edited file is the same call: its run is continued
         asked: dict[str, Any] = {"flow": agent.name}
     else:
-        definition = agent.model_dump(mode="json", by_alias=False, include={*_ASKED})
+        # Without defaults, or a key that a later version adds would make every call another one.
+        definition = agent.model_dump(mode="json", by_alias=False, include={*_ASKED}, exclude_defaults=True)
         servers = {
-            name: server.model_dump(mode="json", by_alias=False, include={*_OF_SERVERS})
+            name: server.model_dump(
+                mode="json", by_alias=False, include={*_OF_SERVERS}, exclude_defaults=True
+            )
             for name, server in agent.mcp_servers.items()
         }
         asked = {

@@ -43,6 +43,12 @@ def test_what_is_asked_makes_another_call(change: dict[str, Any]) -> None:
     assert call_digest(**{**USUAL, **change}) != call_digest(**USUAL)
 
 
+def test_a_call_has_the_same_hash_in_every_version() -> None:
+    agent = AGENT.model_copy(update={"model": "claude-haiku-4-5"})
+    pinned = "5445dbe84bd96fc2e587c389d61aeb7c17c3eaf731e0a41aeffd41418f6fe9f3"
+    assert call_digest(**{**USUAL, "agent": agent}) == pinned
+
+
 @pytest.mark.parametrize(
     "change",
     [
