@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.extensions.evals.eval_file import BadEvalFile, read_eval_file
+from subagent_server.extensions.evals.eval_file import BadEvalFile, EvalCase, read_eval_file
+from subagent_server.extensions.evals.trials import Trial
 
 CASE = "agents: [a]\ncases:\n- name: x\n  prompt: y\n  expect:\n"
 
@@ -49,3 +50,8 @@ def test_words_of_a_command_may_look_like_numbers(tmp_path: Path) -> None:
     path.write_text(f"{CASE}  - command: [seq, 3, true]\n", encoding="utf-8")
     (case,) = read_eval_file(path).cases
     assert case.expect[0].command == ["seq", "3", "true"]
+
+
+def test_a_case_has_the_same_digest_in_every_version() -> None:
+    case = EvalCase.model_validate({"name": "x", "prompt": "y", "expect": [{"command": ["true"]}]})
+    assert Trial(case, "a", None, 1).digest == "f42b70568bb9f06d"
