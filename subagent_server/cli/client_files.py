@@ -22,7 +22,7 @@ from subagent_server.cli.clients import (
     ClientPermissions,
     Entry,
     Syntax,
-    is_current,
+    completed,
     is_written_by_init,
 )
 from subagent_server.run import files
@@ -96,9 +96,9 @@ def plan(client: Client, path: Path, entry: Entry, *, private: bool) -> Change:
     def add(data: dict[str, Any]) -> bool:
         servers = _servers(client.syntax, data)
         present = servers.get(SERVER)
-        if not is_current(present, entry):
-            data[_SERVERS[client.syntax]] = {**servers, SERVER: entry}
-        return present is not None
+        same = completed(present, entry)
+        data[_SERVERS[client.syntax]] = {**servers, SERVER: same or entry}
+        return present is not None and same is None
 
     return _change(client.syntax, path, add, private=private)
 

@@ -25,8 +25,8 @@ _PASSED_ON_BY_CODEX = (
 )
 
 
-_APPROVALS = frozenset({"default_tools_approval_mode", "trust"})
-_WAYS = frozenset({"command", "url", "httpUrl"})
+_SERVER = ("command", "args", "url", "httpUrl", "headers", "http_headers")
+"""The keys that say which server is meant."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,23 @@ class Client:
         return next(iter(self.files))
 
 
-def is_current(entry: Any, wanted: Entry) -> bool:
-    """Whether an entry does all that the wanted one does. Keys that a person has added do not count."""
-    if not isinstance(entry, dict) or entry.keys() & _WAYS != wanted.keys() & _WAYS:
-        return False
-    return all(key in entry and _serves(key, entry[key], value) for key, value in wanted.items())
+def completed(entry: Any, wanted: Entry) -> Entry | None:
+    """Return an entry with what it lacks, such as one of an earlier version; None for another server's.
+
+    Whatever a person has decided or added there stays.
+    """
+    if not isinstance(entry, dict) or any(entry.get(key) != wanted.get(key) for key in _SERVER):
+        return None
+    more = dict(wanted)
+    for key, value in wanted.items():
+        present = entry.get(key, value)
+        if isinstance(present, list) and isinstance(value, list):
+            more[key] = [*present, *(each for each in value if each not in present)]
+        elif isinstance(present, dict) and isinstance(value, dict):
+            more[key] = {**value, **present}
+        else:
+            more[key] = present
+    return {**entry, **more}
 
 
 def is_written_by_init(entry: Any) -> bool:
@@ -107,18 +119,6 @@ def is_written_by_init(entry: Any) -> bool:
         return any(words[start : start + 3] == SERVE_WORDS for start in (0, 2))
     headers = entry.get("headers", entry.get("http_headers"))
     return isinstance(headers, dict) and str(headers.get("Authorization", "")).startswith("Bearer ")
-
-
-def _serves(key: str, present: Any, wanted: Any) -> bool:
-    if key in _APPROVALS:
-        return True  # whatever a person has decided there
-    if key == "env_vars" and isinstance(present, list):
-        return all(name in present for name in wanted)
-    if key == "env" and isinstance(present, dict):
-        return all(present.get(name) == value for name, value in wanted.items())
-    if key.endswith("_timeout_sec") and type(present) in (int, float):
-        return bool(present >= wanted)
-    return type(present) is type(wanted) and bool(present == wanted)
 
 
 def _claude_user(directories: ClientDirectories) -> Path:

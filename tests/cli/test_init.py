@@ -81,6 +81,17 @@ def test_keys_that_a_person_added_to_the_entry_are_kept(cli: Cli, home: Path) ->
     assert config.read_bytes() == before
 
 
+def test_an_entry_of_an_earlier_version_gets_what_it_lacks(cli: Cli, home: Path) -> None:
+    written(cli, "codex")
+    config = home / ".codex" / "config.toml"
+    text = config.read_text(encoding="utf-8").replace('"SUBAGENT_TOOLS_BUDGET"', '"MINE"')
+    config.write_text(text.replace("required = true\n", "").replace("= 300", "= 900"), encoding="utf-8")
+    written(cli, "codex")
+    entry = servers(config)["subagents"]
+    assert entry["required"] is True and entry["tool_timeout_sec"] == 900
+    assert {"MINE", "SUBAGENT_TOOLS_BUDGET"} <= set(entry["env_vars"])
+
+
 def test_a_file_keeps_its_mode_and_a_new_one_is_for_those_it_belongs_to(cli: Cli, home: Path) -> None:
     config = home / ".codex" / "config.toml"
     config.parent.mkdir()
