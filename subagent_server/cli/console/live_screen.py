@@ -1,6 +1,7 @@
 """The live screen of `ls --watch`: its frame, the mode of the terminal, the keys, and what they do."""
 
 import codecs
+import errno
 import os
 import re
 import select
@@ -14,7 +15,7 @@ import tty
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import NoReturn
 
 from subagent_server.cli.console.app import Session
@@ -230,10 +231,6 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 class EndedBySignal(BaseException):
     """A signal that ends the command; the terminal is restored on the way out."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
 
 class TerminalMode:
     """The terminal at stdin and stdout, in the mode of a full screen. A context manager."""
@@ -254,16 +251,24 @@ class TerminalMode:
         self._enter()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def end_if_signalled(self) -> None:
+        """End this process by the signal that ends the screen, if one has come.
+
+        Its exception may have come at the entry of `__exit__`, or in a finalizer, where Python drops it.
+        """
+        if self._ended_by is not None:
+            self._restore()
+            signal.signal(self._ended_by, signal.SIG_DFL)
+            os.kill(os.getpid(), self._ended_by)
+
+    def _restore(self) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-        with suppress(OSError, termios.error):  # the terminal itself may be gone
+        if self._is_entered:
             self._leave()
-        if isinstance(error, EndedBySignal):
-            signal.signal(error.number, signal.SIG_DFL)
-            os.kill(os.getpid(), error.number)
 
     @contextmanager
     def left(self) -> Iterator[None]:
@@ -287,39 +292,51 @@ class TerminalMode:
         """End a wait for input, from any thread."""
         self._wakeup.set()
 
-    def read(self, seconds: float) -> bytes | None:
-        """Return what was typed within this time: nothing if woken, None at the end of the input."""
+    def read(self, seconds: float) -> bytes:
+        """Return what was typed within this time: nothing if woken."""
         if self._ended_by is not None:  # by a signal that came in a finalizer, where Python drops exceptions
-            raise EndedBySignal(self._ended_by)
+            raise EndedBySignal
         ready, _, _ = select.select([self._stdin, self._wakeup], [], [], seconds)
         self._wakeup.clear()
         if self._stdin not in ready:
             return b""
-        try:
-            return os.read(self._stdin, 4096) or None
-        except OSError:  # the terminal has gone
-            return None
+        with self._hung_up():
+            if typed := os.read(self._stdin, 4096):
+                return typed
+            raise OSError(errno.EIO, "the end of a terminal")
 
     def draw(self, data: bytes) -> None:
-        """Write to the terminal. Raises OSError if it has gone."""
-        write_all(self._stdout, data)
+        """Write to the terminal."""
+        with self._hung_up():
+            write_all(self._stdout, data)
+
+    @contextmanager
+    def _hung_up(self) -> Iterator[None]:
+        """End the screen where the terminal has gone, also if its SIGHUP has not come, or comes too late."""
+        try:
+            yield
+        except (OSError, termios.error) as error:
+            self._ended_by = signal.SIGHUP
+            raise EndedBySignal from error
 
     def _enter(self) -> None:
-        tty.setcbreak(self._stdin, termios.TCSANOW)
+        with self._hung_up():
+            tty.setcbreak(self._stdin, termios.TCSANOW)
         self.draw(_ENTER)
         self._is_entered = self.is_resized = True
 
     def _leave(self) -> None:
         self._is_entered = False
-        os.write(self._stdout, _LEAVE)
-        termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._before)
+        with suppress(OSError, termios.error):  # the terminal itself may be gone
+            os.write(self._stdout, _LEAVE)
+            termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._before)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self._ended_by is not None:  # a terminal that goes sends SIGCONT behind SIGHUP
+        if self._ended_by is not None:
             return
         if number in _ENDING:
             self._ended_by = number
-            raise EndedBySignal(number)
+            raise EndedBySignal
         was_entered = self._is_entered
         if number == signal.SIGTSTP:
             if was_entered:
@@ -437,15 +454,16 @@ class LiveScreen:
         Raises:
             EarlyExit: it was left.
         """
-        changes = Changes(self._session.service.store)
+        terminal, changes = TerminalMode(), Changes(self._session.service.store)
         try:
-            with TerminalMode() as terminal:
+            with terminal:
                 if self._session.service.store.paths.is_ours:  # watching must not create a runs root
                     changes.subscribe(lambda _: terminal.wake())
                 self._live(terminal)
         except KeyboardInterrupt:
             raise EarlyExit(ExitCode.INTERRUPTED, "only the watching has ended, the runs continue.") from None
         finally:
+            terminal.end_if_signalled()
             changes.close()
         raise EarlyExit(ExitCode.OK, "")
 
@@ -458,10 +476,7 @@ class LiveScreen:
                 check_interrupt()
                 fresh_until = self._read_at + _FRESH_SECONDS
                 patience = max(0.05, min(SLOW_POLL_SECONDS, fresh_until - time.monotonic()))
-                typed = terminal.read(patience)
-                if typed is None:
-                    return
-                for key in keys.of(typed):
+                for key in keys.of(terminal.read(patience)):
                     self._press(key, terminal)
 
     # -- what is shown
