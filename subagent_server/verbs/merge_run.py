@@ -4,10 +4,12 @@ Tested in `tests/worktrees/`.
 """
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.run.errors import visible
+from subagent_server.run.files import PrivateDirectory
 from subagent_server.run.journal import count
 from subagent_server.run.locks import exclusive
 from subagent_server.run.processes import host_name
@@ -23,6 +25,7 @@ from subagent_server.worktrees.merging import MergeOrder, MergeWay, NotMerged, m
 from subagent_server.worktrees.reading import Reader
 from subagent_server.worktrees.store_of_run import is_of_run, repository_of
 
+_LOCK = "merging.lock"
 _SUBJECT_CHARACTERS = 200
 
 
@@ -66,8 +69,14 @@ def merge_run(service: Service, run_id: str, way: MergeWay = "merge", caller: Ca
     check_not_handed_over(run_id, state)
     if state is None or state.phase != "kept":
         raise NotMerged(f"Run {run_id} has left no changes: there is nothing to merge.")
-    with exclusive(service.store.paths.run(run_id).worktree_lock, GIT_SECONDS):
+    with exclusive(service.store.paths.run(run_id).worktree_lock, GIT_SECONDS), _alone(service):
         return _merged(service, meta, meta.worktree, way, caller)
+
+
+def _alone(service: Service) -> AbstractContextManager[None]:
+    """Hold off other merges of this user: of two that git makes at once, one may stay half in the index."""
+    state = service.settings.state_directory
+    return nullcontext() if state is None else exclusive(PrivateDirectory(state).entry(_LOCK), GIT_SECONDS)
 
 
 def _merged(service: Service, meta: RunMeta, worktree: Worktree, way: MergeWay, caller: Caller) -> Merged:

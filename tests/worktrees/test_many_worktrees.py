@@ -1,9 +1,11 @@
 """Many runs of one repository at once (the whole campaigns are for `make test-whole`)."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
 
+from subagent_server.verbs.merge_run import merge_run
 from tests.busy import busy
 from tests.helpers.world import World
 from tests.worktrees.campaign import runs_and_kills, runs_side_by_side
@@ -34,3 +36,11 @@ def test_runs_of_one_repository_disturb_neither_each_other_nor_the_person(
             load.enter_context(busy())
         for _ in range(rounds):
             runs_side_by_side(world, repository, worktrees, plain)
+
+
+def test_merges_of_one_moment_are_made_one_after_the_other(world: World, repository: Repository) -> None:
+    runs = [repository.ran(f"echo new > {name}.txt") for name in "abcdef"]
+    with ThreadPoolExecutor(len(runs)) as threads:
+        merged = list(threads.map(lambda run_id: merge_run(world.service, run_id).sentence, runs))
+    assert all(": merged (merge; 1 file, " in sentence for sentence in merged)
+    assert repository.git("status", "--short") == "", "what git leaves of the loser of two merges"
