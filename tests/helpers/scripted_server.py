@@ -8,9 +8,10 @@
   the server; `{"meta": true}`: the `_meta` of the call; `{"count": true}`: how many calls this process has
   had; `{"forks": 9}`: whether it may have so many processes;
   `{"progress": 3}`: three reports, with a `total`, then the text `done`; `{"pings": 9}`: so many, and nothing
-  is read or answered after them; `{"stderr": "..."}`: a line, and the arguments; `{"networks": true}`: the
-  interfaces; `{"keep": "PATH"}`: how many lines a file has after one more; else the arguments. A schema of
-  `"missing"` is left out.
+  is read or answered after them; `{"cancels": 9}`: so many requests, each taken back at once;
+  `{"stderr": "..."}`: a line, and the arguments; `{"networks": true}`: the interfaces;
+  `{"keep": "PATH"}`: how many lines a file has after one more; else the arguments.
+  A schema of `"missing"` is left out.
 - `pageSize`: tools a page; `pagesDoNotEnd`. `stderr`, `stdout`: lines to print first, with variables in them.
 - `log`: a message of its log. `exit`: end with this code at once. `silent`: never answer.
 - `discover`: `die` or `silent`, as some old servers; `complains`: lines on stderr at a new method.
@@ -104,6 +105,9 @@ class ScriptedServer:
             for ping in range(does["pings"]):
                 self.send({"id": f"{ping:01000}", "method": "ping"})
             signal.pause()
+        for request in range(does.get("cancels", 0)):
+            self.send({"id": f"{request:01000}", "method": "ping"})
+            self.send({"method": "notifications/cancelled", "params": {"requestId": f"{request:01000}"}})
         if "error" in does:
             self.refuse(number, does["error"])
             return

@@ -23,8 +23,6 @@ from mcp_types import (
     CallToolResult,
     Implementation,
     InputRequiredResult,
-    JSONRPCError,
-    JSONRPCRequest,
     JSONRPCResponse,
     LoggingMessageNotificationParams,
     PaginatedRequestParams,
@@ -150,8 +148,8 @@ def _why_not_started(error: OSError, command: str) -> str:
 _MOST_PAGES, _MOST_TOOLS, _MOST_LISTED = 1_000, 5_000, 64 << 20
 _MOST_BLOCKS = 1_000
 """Of one result: each takes a thousand times the memory of the shortest, and may become a file."""
-_MOST_UNANSWERED, _FLOOD_SECONDS = 1_000, 0.1
-"""Of its own requests, each answer waits in a task: of a server that reads none, 30 MiB more a second."""
+_MOST_UNSENT, _FLOOD_SECONDS = 1_000, 0.1
+"""Each answer to a request of a server waits in a task: if it reads none, 30 MiB more a second."""
 _LIST = "tools/list"
 _OLDEST_JUDGED = "2025-11-25"
 """The version by which the SDK judges a session that has agreed on none."""
@@ -200,29 +198,22 @@ class RepairedListing:
         self, transport: AbstractAsyncContextManager[Any], version: Callable[[], str | None]
     ) -> None:
         self.faults: list[str] = []
-        self._unanswered = 0
         self._transport = transport
         self._version = version
 
     async def __aenter__(self) -> Any:
         """Open the transport. Raises as that does."""
         received, sent = await self._transport.__aenter__()
-        return _Received(received, self._repair, self._flooded), _Sent(sent, self._answered)
+        outward = _Sent(sent)
+        return _Received(received, self._repair, outward), outward
 
     async def __aexit__(self, *error: Any) -> Any:
         """Close the transport."""
         return await self._transport.__aexit__(*error)
 
-    def _flooded(self) -> bool:
-        return self._unanswered > _MOST_UNANSWERED
-
-    def _answered(self, message: SessionMessage) -> None:
-        self._unanswered -= isinstance(message.message, JSONRPCResponse | JSONRPCError)
-
     def _repair(self, message: Any) -> None:
         """Make a page of tools fit, and bound the blocks of a result, in place. All else stays as it is."""
         response = message.message if isinstance(message, SessionMessage) else None
-        self._unanswered += isinstance(response, JSONRPCRequest)
         page = response.result if isinstance(response, JSONRPCResponse) else {}
         blocks = page.get("content")
         if isinstance(blocks, list) and len(blocks) > _MOST_BLOCKS:
@@ -249,11 +240,8 @@ class RepairedListing:
 
 
 class _Stream:
-    """A stream of messages that `see` looks at."""
-
-    def __init__(self, stream: Any, see: Callable[[Any], None]) -> None:
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._see = see
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -267,23 +255,31 @@ class _Stream:
 
 
 class _Sent(_Stream):
+    """A stream of messages to a server: `unsent` of them wait until it takes them."""
+
+    unsent = 0
+
     async def send(self, message: Any) -> None:
-        await self._stream.send(message)
-        self._see(message)
+        self.unsent += 1
+        try:
+            await self._stream.send(message)
+        finally:
+            self.unsent -= 1
 
 
 class _Received(_Stream):
-    """Received messages, seen first; none is received as long as the server has flooded this process."""
+    """A stream of messages of a server that `see` looks at first; none comes while too many wait for it."""
 
-    def __init__(self, stream: Any, see: Callable[[Any], None], flooded: Callable[[], bool]) -> None:
-        super().__init__(stream, see)
-        self._flooded = flooded
+    def __init__(self, stream: Any, see: Callable[[Any], None], outward: _Sent) -> None:
+        super().__init__(stream)
+        self._see = see
+        self._outward = outward
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
-        while self._flooded():
+        while self._outward.unsent > _MOST_UNSENT:
             await asyncio.sleep(_FLOOD_SECONDS)
         message = await self._stream.__anext__()
         self._see(message)

@@ -298,6 +298,14 @@ def test_a_server_that_asks_on_and_reads_no_answer_is_not_read_either(tmp_path: 
     run(work())
 
 
+def test_a_server_that_takes_its_requests_back_is_read_on(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with connected(tmp_path, s=scripted({"name": "t", "does": {"cancels": 1_500}})) as field:
+            assert [(await field.call("t", n=n)).text for n in range(2)] == ['{"n": 0}', '{"n": 1}']
+
+    run(work())
+
+
 def test_progress_that_is_no_number_is_not_in_the_journal(tmp_path: Path) -> None:
     async def work() -> None:
         odd = scripted({"name": "t", "does": {"progress": 1, "total": 1e999}})
