@@ -54,7 +54,7 @@ async def _calls(bare: Client, client: Client, run_ids: list[str], waiting: int,
 
     starts = await timed(start, scale.times(STARTS))
     alive = f"{waiting} alive"
-    quick = (Bar("p50", 3), Bar("p99", 20)) if waiting >= 500 else (Bar("p99", 50),)
+    quick = (Bar("ratio", 2.5),) if waiting >= 500 else (Bar("p99", 50),)
     return [
         Line(f"`check_status`, {alive}", status, BASELINE, floor, quick),
         Line(f"`run_<agent>` returns, {alive}", starts, BASELINE, floor, (Bar("p99", 100),), because=BUSY),

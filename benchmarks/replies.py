@@ -38,7 +38,7 @@ def measure(scale: Scale) -> list[Line]:
     gc.freeze()  # the one that replies is this process, full of what the benchmarks import
     floor = _floor(times)
     return [
-        Line("reply to the next model request", _next_requests(times), BASELINE, floor, (Bar("p50", 15),)),
+        Line("reply to the next model request", _next_requests(times), BASELINE, floor, (Bar("p50", 18),)),
         Line(
             f"reply to its delivery, {OPEN} questions open",
             _deliveries(max(2, times // OPEN)),

@@ -1,4 +1,4 @@
-"""From the call of `run_<agent>` to the first request at the model: warm beside plain.
+"""From the call of `run_<agent>` to the first request at the model: warm beside plain; and to its answer.
 
 `python -m benchmarks.start [RUNS]`. The agent has the default tools. Baselines are the import of the two
 large packages that a plain start needs, and a fork of a process as large as the zygote that exits at once.
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from mcp import Client
 
-from benchmarks.bench_world import BenchWorld, bench_world
+from benchmarks.bench_world import BenchWorld, bench_world, timed
 from benchmarks.scale import Scale
 from benchmarks.table import Bar, Line, table
 
@@ -22,6 +22,7 @@ IMPORT = "import anthropic, mcp"
 PLAIN_STARTS = 7
 WARM_STARTS = 100
 STARTS_IN_A_ROW = 40
+STARTS_AT_FIRST = 50
 FORKS = 100
 PAUSE_SECONDS = 0.3
 """The pause before a start that is measured by itself."""
@@ -51,13 +52,23 @@ def measure(scale: Scale) -> list[Line]:
     forks = _forks(scale.times(FORKS))
     with bench_world(SCRIPT, ["asker"]) as world:
         plain, warm, in_a_row = asyncio.run(_measured(world, scale))
+    with bench_world(SCRIPT, ["asker"]) as world:
+        answers = asyncio.run(_answers(world, scale.times(STARTS_AT_FIRST)))
     what = "call to first model request"
-    bars = (Bar("p50", 50), Bar("ratio", 0.05))
+    bars = (Bar("ratio", 0.05),)
     return [
         Line(f"{what}, plain start", plain, f"`{IMPORT}`", imports),
         Line(f"{what}, warm", warm, f"`{IMPORT}`", imports, bars, because=SLOW),
         Line(f"{what}, warm, one right after another", in_a_row, "warm, by itself", warm),
         Line(f"{what}, warm, beside a fork", warm, "fork and exit of a zygote", forks),
+        Line(
+            f"call to its answer, {len(answers)} in a row by a server that has just begun",
+            answers,
+            "first request, warm, by itself",
+            warm,
+            (Bar("p95", 100),),
+            because="without a zygote a start is plain, and the zygote loads on the same cores",
+        ),
     ]
 
 
@@ -75,6 +86,12 @@ async def _measured(world: BenchWorld, scale: Scale) -> tuple[list[float], list[
             warm.append(await _first_request(world, client))
         in_a_row = [await _first_request(world, client) for _ in range(scale.times(STARTS_IN_A_ROW))]
     return plain, warm, in_a_row
+
+
+async def _answers(world: BenchWorld, number: int) -> list[float]:
+    """Start so many runs, one after the other, as soon as the server answers; its zygote gets ready meanwhile."""
+    async with world.client() as client:
+        return await timed(lambda: client.call_tool("run_asker", {"prompt": "Ask."}), number)
 
 
 def is_warm(world: BenchWorld) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Figure = Literal["p50", "p99", "ratio", "p99 ratio", "worst"]
+Figure = Literal["p50", "p95", "p99", "ratio", "p99 ratio", "worst"]
 
 _HEADER = (
     "| what | n | p50 | p99 | unit | baseline | p50 | ratio | bar | |",
@@ -28,6 +28,7 @@ class Bar:
         """Whether a line is so good."""
         value = {
             "p50": line.p50,
+            "p95": _percentile(line.taken, 95),
             "p99": line.p99,
             "ratio": line.ratio,
             "p99 ratio": line.p99_ratio,
@@ -56,7 +57,7 @@ class Line:
     @property
     def p99(self) -> float:
         """The 99th percentile; of few values it is about the worst."""
-        return _p99(self.taken)
+        return _percentile(self.taken, 99)
 
     @property
     def ratio(self) -> float:
@@ -66,7 +67,7 @@ class Line:
     @property
     def p99_ratio(self) -> float:
         """The 99th percentile, as a multiple of the baseline's."""
-        return self.p99 / max(_p99(self.floor), 1e-9)
+        return self.p99 / max(_percentile(self.floor, 99), 1e-9)
 
     @property
     def missed(self) -> list[Bar]:
@@ -95,8 +96,8 @@ def table(lines: Sequence[Line]) -> str:
     return "\n".join([*_HEADER, *map(str, lines)])
 
 
-def _p99(taken: Sequence[float]) -> float:
-    return taken[0] if len(taken) < 2 else statistics.quantiles(taken, n=100, method="inclusive")[98]
+def _percentile(taken: Sequence[float], number: int) -> float:
+    return taken[0] if len(taken) < 2 else statistics.quantiles(taken, n=100, method="inclusive")[number - 1]
 
 
 def _number(value: float) -> str:
