@@ -89,7 +89,7 @@ async def _measured(world: BenchWorld, scale: Scale) -> tuple[list[float], list[
 
 
 async def _answers(world: BenchWorld, number: int) -> list[float]:
-    """Start so many runs, one after the other, as soon as the server answers; its zygote gets ready meanwhile."""
+    """Start so many runs, one after the other, while the zygote of the server gets ready."""
     async with world.client() as client:
         return await timed(lambda: client.call_tool("run_asker", {"prompt": "Ask."}), number)
 
