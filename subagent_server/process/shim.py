@@ -39,6 +39,8 @@ GRACE_SECONDS = 10.0
 """Between TERM and KILL."""
 EXIT_SECOND_SHIM = 75
 HEAD_POLL_SECONDS = 0.03
+ZYGOTE_SECONDS = 1.0
+"""How long a zygote that was begun may take to listen: on two cores that others use it took 0.3 s."""
 _FORK_LOCK, _FORK_MEMORY = 3, 4
 """The descriptors of a forked shim."""
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -275,8 +277,11 @@ def _is_handed_on(directory: str, lock: str, memory: str, zygotes: str, name: st
     and the server, from getting on. To wait here costs nothing, and the starter has answered. Nothing is
     claimed yet: the fork begins, or this process goes on.
     """
-    if not any(os.path.lexists(f"{zygotes}/{name}.{state}") for state in ("loading", "sock")):
-        return False
+    deadline = time.monotonic() + ZYGOTE_SECONDS
+    while not any(os.path.lexists(f"{zygotes}/{name}.{state}") for state in ("loading", "sock")):
+        if time.monotonic() >= deadline:
+            return False
+        signal.sigtimedwait((), 0.02)
     # Only here: it would stay in the memory of a shim for as long as its run lives.
     from subagent_server.process.zygote_client import FAILURES, ForkConnection
 

@@ -9,6 +9,7 @@ from subagent_server.process.launcher import LaunchPackage
 from subagent_server.run import locks, processes, transitions
 from subagent_server.run.processes import now
 from subagent_server.verbs.reconcile import read_exit, read_shim
+from subagent_server.verbs.start import StartOrder, start
 from tests.helpers import warm
 from tests.helpers.runs import RUN_ID, make_meta, make_request
 from tests.helpers.turns import asks, says
@@ -54,6 +55,20 @@ def test_a_run_that_finds_the_zygote_loading_waits_for_its_fork(world: World) ->
         assert is_fork(world.worker(run_id))
         world.stop(run_id)
         world.gone(run_id)
+
+
+def test_the_start_right_behind_the_one_that_begins_the_zygote_waits_for_its_fork(world: World) -> None:
+    world.agent()
+    world.play(asks("Go on?"), asks("Go on?"))
+    with warm_place(world) as place:
+        service = world.service
+        run_ids = [start(service, StartOrder("worker", "Go.")).run_id for _ in range(2)]
+        for run_id, is_warm in zip(run_ids, (False, True), strict=True):
+            world.asking(run_id)
+            assert is_fork(world.worker(run_id)) is is_warm
+            world.stop(run_id)
+            world.gone(run_id)
+        place.zygote()
 
 
 def test_a_zygote_that_has_too_much_to_do_to_answer_the_starter_forks_the_run_later(
