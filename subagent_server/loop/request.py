@@ -119,7 +119,7 @@ def task_blocks(prompt: str, inputs: Sequence[tuple[StoredFile, str]]) -> list[B
 
 
 def _input_blocks(file: StoredFile, media_type: str) -> list[Block]:
-    name = file.name.split("-", 1)[-1]
+    name = file.name.split("-", 1)[-1]  # the copies are numbered: two inputs may have one name
     content = file.read(LARGEST_INPUT)
     if media_type == "text/plain":
         return [{"type": "text", "text": f"<input name={name!r}>\n{content.decode('utf-8')}\n</input>"}]

@@ -16,9 +16,8 @@ from pathlib import Path
 from subagent_server import extensions
 from subagent_server.agents.known_names import resolve_model
 from subagent_server.process import shim
-from subagent_server.process.worker_process import ForkedWorker
 from subagent_server.process.zygote_protocol import zygote_name
-from subagent_server.process.zygote_server import ForkedProgram, Zygote, detach
+from subagent_server.process.zygote_server import ForkedProgram, ForkedWorker, Zygote, detach
 from subagent_server.run import processes
 
 _ROOMS = ("run", "agents", "process", "verbs", "tools", "toolbox", "loop", "worker", "server")
