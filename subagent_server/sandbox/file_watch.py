@@ -73,10 +73,12 @@ class OwnWrites:
                 with suppress(StorageFailed):
                     write_durably(notes, json.dumps(kept[-MOST_NOTES:]).encode())
 
-    def include(self, status: os.stat_result) -> bool:
-        """Whether the file of this status was written by `subagent`, and by nobody else since."""
+    def include(self, directory: int, name: str) -> bool:
+        """Whether `name` below an open directory was written by `subagent`, and by nobody else since."""
         with self._notes() as notes:
-            return notes is not None and any(note[1:] == _identity(status) for note in _read(notes))
+            status = status_below(directory, name)  # after the wait: a writer has changed its directory, too
+            known = [] if notes is None or status is None else _read(notes)
+            return status is not None and any(note[1:] == _identity(status) for note in known)
 
     @contextmanager
     def _notes(self) -> Iterator[Entry | None]:
@@ -207,8 +209,7 @@ class NameWatch:
 
     def _move_away(self, directory: int, name: str, path: Path, during: str, moved: list[Kept]) -> None:
         for _ in range(_ROUNDS):
-            status = status_below(directory, name)
-            if status is None or self._own.include(status):
+            if status_below(directory, name) is None or self._own.include(directory, name):
                 return
             kept = self._quarantine.take(directory, name, path / name, during)
             if kept is not None:

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,19 @@ def test_what_we_wrote_stays_until_another_writes_it(place: Place) -> None:
     assert path.exists()
     write(place.cwd / ".claude" / "another")
     assert [kept.shown(place.cwd) for kept in names.take(before, "it").moved] == [".claude"]
+
+
+def test_what_subagent_is_just_writing_is_judged_when_it_is_written(place: Place) -> None:
+    names = place.watch()
+    before = names.look()
+    path = place.cwd / ".claude" / "settings.local.json"
+    with ThreadPoolExecutor(1) as thread:
+        with place.own.writing(path):
+            path.parent.mkdir()
+            taking = thread.submit(names.take, before, "it")
+            assert not wait([taking], 0.5).done, "it waits for the writer"
+            write(path)
+        assert taking.result().moved == [] and path.exists()
 
 
 def test_nothing_replaces_what_has_come_to_the_place(place: Place) -> None:

@@ -79,7 +79,7 @@ def runs_side_by_side(world: World, repository: Repository, worktrees: int, plai
     done = world.cli("init", "claude", "--yes")
     assert done.returncode == 0, done.stderr
     settings = top / ".claude" / "settings.local.json"
-    settings.write_text("x\n", encoding="utf-8")
+    written = settings.read_text(encoding="utf-8")
     for run_id in started:
         assert world.completed(run_id) == "Done."
     for run_id in started:
@@ -87,7 +87,7 @@ def runs_side_by_side(world: World, repository: Repository, worktrees: int, plai
         named = {path for event in world.events(run_id, "warning") for path in event.get("canRunCode", ["?"])}
         mine = all(path.startswith((".mcp.json", ".claude/")) for path in named)
         assert mine, world.events(run_id, "warning")
-    assert settings.read_text(encoding="utf-8") == "x\n" and (top / ".mcp.json").exists()
+    assert settings.read_text(encoding="utf-8") == written and (top / ".mcp.json").exists()
     (top / ".mcp.json").unlink()
     shutil.rmtree(settings.parent)
     assert before == (
