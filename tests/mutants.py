@@ -63,6 +63,7 @@ TESTS: dict[str, str] = {
     "faults/test_stop_races.py faults/test_kills.py",
     "process/slots.py": "cli/test_trees.py end_to_end/test_admission.py",
     "process/worker_process.py": "process/test_forked_worker.py process/test_local.py",
+    "process/zygote_server.py": "process/zygote process/test_forked_worker.py process/test_local.py",
     "process/": "process/zygote process/test_local.py",
     "verbs/access.py": "verbs/test_access.py cli/test_access.py cli/test_show.py",
     "verbs/access_tokens.py": "http/test_tokens.py",

@@ -45,7 +45,7 @@ _Position = tuple[int, int, int | None]
 
 @dataclass(frozen=True)
 class Task:
-    """The work as it was given. `inputs` are the copied files with their media types."""
+    """The work as it was ordered. `inputs` are the copied files with their media types."""
 
     run_id: str
     agent_name: str
@@ -56,13 +56,13 @@ class Task:
     continues: str | None = None
     by_contract: bool = False
     location: str = ""
-    """What the model has to know of the place where its programs work; empty if they may do everything."""
+    """What the model has to know of where its programs work; empty if they may do everything."""
 
 
 def system_blocks(task: Task, *, may_ask: bool, structured: bool) -> list[Block]:
     """Return the system prompt, literally, and the preamble behind it.
 
-    The prompt stands first and is a cache breakpoint: it is the same for every run of the agent.
+    The prompt comes first and is a cache breakpoint: it is the same for every run of the agent.
     """
     blocks: list[Block] = []
     if task.system_prompt.strip():
@@ -72,7 +72,7 @@ def system_blocks(task: Task, *, may_ask: bool, structured: bool) -> list[Block]
 
 
 def preamble(task: Task, *, may_ask: bool, structured: bool) -> str:
-    """Return the few lines that every run gets: its name and place, how to ask, how to finish."""
+    """Return the few lines that every run gets: its name and working directory, how to ask, how to finish."""
     lines = [
         _who(task),
         "Another agent, your parent, gave you the task and sees only your final result, not your steps.",

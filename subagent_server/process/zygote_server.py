@@ -1,7 +1,8 @@
 """The zygote: listens in a private directory, and forks a child for each starter that connects.
 
 It has one thread, no event loop, and no descriptor but its socket, its lock and its output. It reads no
-order, because the child does: no part of one is ever in the memory of the zygote. Standard library only.
+order, because the child does: no part of one is ever in the memory of the zygote. A shim that it forked
+starts its worker by a fork, too (`ForkedWorker`). Standard library only.
 """
 
 import ctypes

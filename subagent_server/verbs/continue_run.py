@@ -167,10 +167,12 @@ def _check_options(order: ContinueOrder, agent: AgentDefinition, *, is_flow: boo
 
 def _check_is_no_call(store: RunStore, meta: RunMeta, caller: Caller) -> None:
     """Refuse a flow that a flow called: that one would not find what it pays for. Raises BadArgument."""
+    if meta.parent_run_id is None or caller.is_child:
+        return
     above: Mapping[str, object] = {}
     with suppress(SubagentError):  # a parent run that was removed calls nothing any more
-        above = store.read_request(meta.parent_run_id or "").agent
-    if above.get("runner") == "flow" and not caller.is_child:
+        above = store.read_request(meta.parent_run_id).agent
+    if above.get("runner") == "flow":
         raise BadArgument(
             f"Run {meta.run_id} is a call of the flow {meta.parent_run_id}: continue that one, which then "
             "continues this call."

@@ -113,8 +113,8 @@ def span(value: str) -> timedelta:
 
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-T = TypeVar("T")
 _SPAN = re.compile(r"(\d{1,5})([smhdw])", re.ASCII)
+T = TypeVar("T")
 
 
 class _PathType(click.types.FuncParamType[str, T]):

@@ -8,7 +8,7 @@ the `key` that the program gives.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -17,6 +17,7 @@ import rfc8785
 from subagent_server.agents.known_names import resolve_model
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument
+from subagent_server.run.records import Record
 from subagent_server.run.states import Status
 
 CUT = frozenset({"crashed", "lost", "timeout", "budget", "storage"})
@@ -55,21 +56,19 @@ def call_digest(
     if agent.runner == "flow":  # an edited file is the same call: its run is continued
         asked: dict[str, Any] = {"flow": agent.name}
     else:
-        # Without defaults, or a key that a later version adds would make every call another one.
-        definition = agent.model_dump(mode="json", by_alias=False, include={*_ASKED}, exclude_defaults=True)
-        servers = {
-            name: server.model_dump(
-                mode="json", by_alias=False, include={*_OF_SERVERS}, exclude_defaults=True
-            )
-            for name, server in agent.mcp_servers.items()
-        }
+        servers = {name: _dumped(server, _OF_SERVERS) for name, server in agent.mcp_servers.items()}
         asked = {
             "systemPrompt": agent.system_prompt,
             "model": resolve_model(agent.model),
-            "definition": {**definition, "mcp_servers": servers},
+            "definition": {**_dumped(agent, _ASKED), "mcp_servers": servers},
         }
     hashes = [hashlib.sha256(data).hexdigest() for data in inputs]
     return digest({**asked, "prompt": prompt, "inputs": hashes, "cwd": cwd, "base": base})
+
+
+def _dumped(record: Record, keys: Iterable[str]) -> dict[str, Any]:
+    # Without defaults, or a key that a later version adds would make every call another one.
+    return record.model_dump(mode="json", by_alias=False, include={*keys}, exclude_defaults=True)
 
 
 class Identities:

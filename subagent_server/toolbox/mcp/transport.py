@@ -153,7 +153,7 @@ class StdioTransport:
 
 
 def _refused(line: bytes) -> SessionMessage | None:
-    """Return an error in the place of an answer that is no message, which would be waited for in vain."""
+    """Return an error for an answer that is no message, which would be waited for in vain."""
     with suppress(ValueError, RecursionError):
         found = json.loads(line)
         if isinstance(found, dict) and {"result", "error"} & found.keys() and "method" not in found:
