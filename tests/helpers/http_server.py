@@ -27,12 +27,20 @@ BOUND = 60.0
 MODERN_VERSION = "2026-07-28"
 ACCEPT = "application/json, text/event-stream"
 
+_held: list[socket.socket] = []  # the ports of this process
+
 
 def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that is nobody else's while this process lives.
+
+    It stays bound here without a listener: a server, which binds with SO_REUSEADDR, can take it, while
+    the kernel picks it neither for another bind nor for a connection that goes out.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    _held.append(held)
+    return int(held.getsockname()[1])
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+from tests.helpers.http_server import free_port
 from tests.helpers.wait import wait_for
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scancel", "scontrol", "unshare")
@@ -94,9 +95,9 @@ class Cluster:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         host = socket.gethostname().partition(".")[0]
-        ports = _free_ports(1 + len(NODES))
-        facts = {"host": host, "user": getpass.getuser(), "home": self.home, "port": ports[0]}
-        nodes = (_NODE.format(name=n, host=host, port=p) for n, p in zip(NODES, ports[1:], strict=True))
+        port, *ports = (free_port() for _ in range(1 + len(NODES)))
+        facts = {"host": host, "user": getpass.getuser(), "home": self.home, "port": port}
+        nodes = (_NODE.format(name=n, host=host, port=p) for n, p in zip(NODES, ports, strict=True))
         (self.home / "slurm.conf").write_text("".join([*nodes, _CONF.format(**facts)]), encoding="utf-8")
         m = self.home / "munge"
         files = [f"--socket={m}/s", f"--key-file={key}", f"--pid-file={m}/pid", f"--seed-file={m}/seed"]
@@ -186,12 +187,3 @@ class Cluster:
 
 def _children(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()]
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in held]
-    finally:
-        for each in held:
-            each.close()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.api_checks import check_request
+from tests.helpers.http_server import free_port
 from tests.helpers.mcp_servers import reference
 from tests.helpers.wait import wait_for
 from tests.toolbox.mcp.connecting import BOUND, Field, connected
@@ -25,13 +26,6 @@ PATHS = {"streamableHttp": ("http", "/mcp"), "sse": ("sse", "/sse")}
 def stdio(command: list[str], **keys: Any) -> dict[str, Any]:
     """Return the keys of a server by stdio."""
     return {"command": command[0], "args": command[1:], **keys}
-
-
-def free_port() -> int:
-    """Return a port that no program listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def listens(port: int) -> bool:
