@@ -67,7 +67,7 @@ def measure(scale: Scale) -> list[Line]:
             "first request, warm, by itself",
             warm,
             (Bar("p95", 100),),
-            because="without a zygote a start is plain, and the zygote loads on the same cores",
+            because="the zygote loads on the same cores",
         ),
     ]
 

@@ -73,8 +73,6 @@ WAIT_SECONDS = {"claude-code": 1500.0, "codex": 280.0, "gemini-cli": 570.0}
 ADDED_BY_CLIENTS = frozenset({"wait_for_previous"})
 """Arguments that a client adds to every tool's schema for itself and passes on all the same: Gemini CLI's."""
 THREADS = 32
-WARM_UP_SECONDS = 0.5
-"""When the zygote is started: its imports would slow down the first answers, for which clients wait least."""
 MAX_AT_WORK = 128
 """Maximum unanswered requests of a client, not counting waits."""
 MAX_FAULTS = 5
@@ -88,11 +86,11 @@ FIXED_TTL_MS = 3_600_000
 
 
 def prepare_loop(service: Service) -> None:
-    """Prepare the running loop for a server: threads for verbs, children that end, and a late zygote."""
+    """Prepare the running loop for a server: threads for verbs, children that end, and the zygote."""
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="verb"))
     loop.add_signal_handler(signal.SIGCHLD, service.launcher.reap)
-    loop.call_later(WARM_UP_SECONDS, service.launcher.warm_up)
+    loop.call_soon(service.launcher.warm_up)
 
 
 class SharedByClients:

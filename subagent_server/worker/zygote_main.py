@@ -55,13 +55,13 @@ def warmed_up(scratch: Path) -> dict[str, ForkedProgram]:
     """Load everything, and return the table of programs; `scratch` is a directory to rehearse in."""
     gc.disable()
     load()
+    gc.freeze()  # to collect among what stays would take as long as a tenth of this function
     # Not at the top: `main` decides whether this process is wanted before it loads what takes a second.
     from subagent_server.worker.__main__ import main as worker
     from subagent_server.worker.rehearsal import rehearse_if_possible
 
     rehearse_if_possible(scratch)
     gc.enable()
-    gc.collect()
     # A fork puts its objects into the gaps that freed ones left, and copies a page for a few of them: filled
     # gaps spare each waiting run 1.9 of 25 MiB (`benchmarks/waiting.py`).
     _FILLERS.extend(bytes(size - _BYTES_HEADER) for size in _SIZES for _ in range(_OF_EACH_SIZE // size))

@@ -49,7 +49,8 @@ def test_without_tokens_the_log_and_the_doctor_say_what_is_open(world: World) ->
         assert opened in server.said
         said = world.cli("doctor").stderr
         assert f"HTTP: the server with the pid {server.pid} runs with --no-token. {opened}" in said
-        assert json.loads(world.cli("doctor", "--json").stdout)["serversWithoutToken"] == [server.pid]
+        found = json.loads(world.cli("doctor", "--json").stdout)
+        assert server.pid in found["serversWithoutToken"]  # those of other tests are found, too
 
 
 BAD_FILES = {
