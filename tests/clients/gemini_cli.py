@@ -27,7 +27,8 @@ class GeminiCli(ParentClient):
         edit_json(config, **SETTINGS)
         self.init()
         if self.impatient:
-            entry = {**entry_of(config), "timeout": PATIENCE_SECONDS * 1000}
+            # it waits so long for the server to begin, too, which takes seconds beside other work
+            entry = {**entry_of(config), "timeout": 3 * PATIENCE_SECONDS * 1000}
             edit_json(config, mcpServers={"subagents": entry})
 
     def command(self) -> list[str]:
