@@ -492,7 +492,7 @@ def _doing(session: Session, observed: Observed) -> str:
     if observed.meta.pending:
         return ""
     doing = latest_doing(session.service.store.paths.run(observed.meta.run_id))
-    return f"; last: {cut(one_line(doing), _DOING_CHARACTERS)}" if doing else ""
+    return f"; last: {cut(one_line(doing), _DOING_CHARACTERS).rstrip('.')}" if doing else ""
 
 
 def _detached(session: Session, observed: Observed) -> ExitCode:

@@ -342,9 +342,10 @@ def _why_closed(meta: RunMeta, message: Message) -> str:
     where = f"Question {message.message_id} of run {meta.run_id}"
     if message.answer_content is not None:
         at = f"at {timestamp(message.answer_timestamp)}" if message.answer_timestamp else "earlier"
+        more = _GO_ON if meta.status.is_terminal else "tell the agent more with its next question"
         return (
             f"{where} was answered by the {message.answered_by or 'parent'} {at} and keeps that answer: "
-            "check_status shows it; tell the agent more with its next question."
+            f"check_status shows it; {more}."
         )
     if message.message_status is MessageStatus.EXPIRED:
         if meta.status.is_terminal:

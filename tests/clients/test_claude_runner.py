@@ -69,6 +69,12 @@ def test_nothing_of_its_work_goes_on_after_its_answer(world: World, clients: Ins
     assert "CronCreate" not in offered, "nor later, by a search for tools"
 
 
+def test_a_task_is_no_command_of_its_own(world: World, clients: Installed) -> None:
+    painter(world, clients)
+    world.play(says("Painted."))
+    assert world.completed(world.start("/cost")) == "Painted."
+
+
 def test_without_an_output_that_fits_it_has_failed(world: World, clients: Installed) -> None:
     painter(world, clients, outputSchema=SCHEMA)
     world.play(says("Painted."), says("Painted."), says("Painted."))

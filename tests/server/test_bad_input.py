@@ -154,8 +154,7 @@ def test_answers_that_cannot_be_taken_are_refused_and_a_repeated_one_succeeds(wo
         assert "was answered by the parent at" in sentence
         parent.call("reply_subagent", runId=run_id, answer="large", waitSeconds=60)
         assert parent.call("reply_subagent", runId=run_id, messageId="q1", answer="blue")["success"]
-        assert "keeps that answer" in parent.refused(
-            "reply_subagent", runId=run_id, messageId="q1", answer="red"
-        )
+        sentence = parent.refused("reply_subagent", runId=run_id, messageId="q1", answer="red")
+        assert "keeps that answer" in sentence and "start or continue a run instead" in sentence
     answers = {m.message_id: m.answer_content for m in world.meta(run_id).messages}
     assert answers == {"q1": "blue", "q2": "large"}

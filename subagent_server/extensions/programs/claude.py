@@ -170,8 +170,12 @@ class ClaudeDialect:
                 task.cancel()
 
     async def _talk(self, process: AgentProcess) -> Outcome:
-        message = {"role": "user", "content": list(self._task.content)}
-        await _send(process, {"type": "user", "message": message})
+        # text that begins with a slash would be a command of the program: /cost, /clear, /model
+        content = [
+            {**block, "text": f"\n{block['text']}"} if block["type"] == "text" else block
+            for block in self._task.content
+        ]
+        await _send(process, {"type": "user", "message": {"role": "user", "content": content}})
         async for line in process.lines():
             event = parsed(line, self._events.complain)
             if event is None:

@@ -172,12 +172,14 @@ def too_old(
     least = ".".join(map(str, known.oldest))
     version = _version(file, known, environment)
     if version is None:
-        problem = f"The program {shorten(command)} did not tell its version within {VERSION_SECONDS:g} s"
+        problem = (
+            f"The program {shorten(str(file), 200)} did not tell its version within {VERSION_SECONDS:g} s"
+        )
         return None, f"{problem}: the runner {agent.runner} needs {least} or newer."
     if version >= known.oldest:
         return None, None
     mine = ".".join(map(str, version))
-    problem = f"The program {shorten(command)} is too old for the runner {agent.runner}"
+    problem = f"The program {shorten(str(file), 200)} is too old for the runner {agent.runner}"
     return f"{problem} ({mine}; {least} is needed): {installing(agent)}.", None
 
 

@@ -160,10 +160,11 @@ async def _start(
 ) -> AgentProcess:
     launch = await asyncio.to_thread(dialect.launch)
     environment = {**setup.environment, **launch.environment}
+    program, *arguments = launch.argv
     try:
-        program, *arguments = launch.argv
+        program = program if boxed is not None else host_program(setup, program)
         order = ProcessOrder(
-            argv=[program if boxed is not None else host_program(setup, program), *arguments],
+            argv=[program, *arguments],
             environment={name: value for name, value in environment.items() if name not in launch.lacking},
             cwd=Path.cwd(),
             box=None if boxed is None else await boxed.entered(launch.environment),
@@ -179,6 +180,6 @@ async def _start(
         why = error.why if isinstance(error, NoHostProgram) else getattr(error, "strerror", None) or error
         raise RunRefused(
             "config",
-            f"The program {launch.argv[0]} of the agent cannot be started: {why}.",
+            f"The program {program} of the agent cannot be started: {why}.",
             "Install it, or fix `command` and `args` in the agent file; a long prompt belongs on stdin.",
         ) from error

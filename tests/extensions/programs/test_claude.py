@@ -124,7 +124,7 @@ def test_its_events_become_those_of_every_run_and_its_keys_reach_it(world: World
         {"type": "novel", "x": [1]},
     ]
     plays(world, *steps, *others, result(), limits={"maxTurns": 7}, **keys)
-    run_id = world.start("Paint it.")
+    run_id = world.start("/clear it, and paint it.")
     assert world.completed(run_id) == "Done."
     world.gone(run_id)
     kinds = [event["type"] for event in world.events(run_id) if event["type"] != "usage"]
@@ -144,7 +144,9 @@ def test_its_events_become_those_of_every_run_and_its_keys_reach_it(world: World
         "--max-turns 7",
     ):
         assert words in line, line
-    assert "--model opus" in line and "--effort high" in line and "Paint it." in json.dumps(began["first"])
+    assert "--model opus" in line and "--effort high" in line
+    task = began["first"]["message"]["content"][-1]["text"]
+    assert task.strip() == "/clear it, and paint it." and task[0] != "/", "a command of the program"
     assert given["system"].startswith("You paint.") and "ask_parent" in given["system"]
     assert given["servers"]["mcpServers"]["subagent"]["args"][-1].isdecimal()
     assert world.meta(run_id).external_session_id in began["argv"]
