@@ -255,10 +255,13 @@ class _Remedy:
         """Yield the paths in its arguments, its environment and its words that only the host has."""
         arguments = self.box.arguments
         shown = [Path(arguments[at + 2]) for at, word in enumerate(arguments) if word in _BINDS]
+        shown += [Path("/dev"), Path("/proc")]  # each box has its own
         texts = (self.server.command or "", *self.server.args, *self.server.env.values(), words)
         for path in (Path(found) for text in texts for found in _PATH_IN_TEXT.findall(text)):
-            if len(path.parts) > 2 and _exists(path) and not any(map(path.is_relative_to, shown)):
-                yield path
+            if len(path.parts) > 2 and _exists(path):
+                real = Path(os.path.realpath(path.parent), path.name)  # /bin is a link
+                if not any(map(real.is_relative_to, shown)):
+                    yield path
 
     def _meant(self, path: Path) -> Path:
         """Return the directory to show: of the project that a file belongs to, if it is not too much."""

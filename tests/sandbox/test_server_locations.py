@@ -194,11 +194,14 @@ def test_a_server_that_fails_in_its_box_says_the_key_that_it_needs(world: World)
         "key", sandbox="bwrap", mcpServers={"x": scripted(stderr=["WEATHER_TOKEN is not set"], exit=2)}
     )
     world.agent("shown", sandbox="bwrap", mcpServers={"x": {**entry, "sandboxRead": [str(elsewhere)]}})
+    system = {"command": "/bin/sh", "args": ["-c", "cat /proc/version >/dev/null; exit 2"]}
+    world.agent("system", sandbox="bwrap", mcpServers={"x": system})
     world.play(says("Done."))
     code, message = world.failed(world.start(agent="file"))
     assert code == "config" and f"does not show {elsewhere}: name it in mcpServers.x.sandboxRead" in message
     code, message = world.failed(world.start(agent="key"))
     assert code == "config" and "write `WEATHER_TOKEN: ${WEATHER_TOKEN}` into mcpServers.x.env" in message
+    assert "does not show" not in world.failed(world.start(agent="system"))[1]
     assert world.completed(world.start(agent="shown")) == "Done."
 
 
