@@ -67,8 +67,8 @@ class ContinueOrder:
     """The order to continue a run. Without a `prompt` the run continues from the point of the cut.
 
     `inputs` are paths relative to the old run's directory. Without a `label` the old label is kept. With
-    `stored_agent` an agent whose file is gone is taken as stored in the old run. The others are as in
-    `StartOrder`.
+    `stored_agent` an agent whose file is gone is taken as stored in the old run. `agent` is a definition in
+    the place of that in its file: what a program's call is known by. The others are as in `StartOrder`.
     """
 
     run_id: str
@@ -81,6 +81,7 @@ class ContinueOrder:
     script: PlayedScript | None = None
     call_id: str | None = None
     flow: FlowOptions | None = None
+    agent: AgentDefinition | None = None
 
 
 def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) -> RunMeta:
@@ -249,6 +250,8 @@ def _agent_now(
         NotAllowed, BadArgument: a run asked for the stored definition, or the definition cannot be used.
     """
     name = str(request.agent.get("name", ""))
+    if order.agent is not None:
+        return order.agent, None
     if request.agent.get("byContract") is True:
         return contract_agent(service.settings.contract_model), None
     try:

@@ -310,7 +310,13 @@ class AgentCalls:
         def started() -> str:
             if previous is None:
                 return start_agent(self._service, planned.agent, new, self._caller).run_id
-            again = ContinueOrder(previous.run_id, label=new.label, call_id=new.call_id, flow=new.flow)
+            again = ContinueOrder(
+                previous.run_id,
+                label=new.label,
+                call_id=new.call_id,
+                flow=new.flow,
+                agent=planned.agent,
+            )
             return continue_run(self._service, again, self._caller).run_id
 
         with self._run.waiting():

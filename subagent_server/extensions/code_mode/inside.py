@@ -294,7 +294,7 @@ class Call:
         """Wait for the end of the run and return its result. Raises RunFailed."""
         run, asks = {"runId": self.start().run_id}, self._on_question is not None
         while "question" in (reply := self._line.call("@result", {**run, "asks": asks})):
-            answer = self._on_question(reply["question"], reply["options"])
+            answer = _finish(self._on_question(reply["question"], reply["options"]))
             arguments = {"messageId": reply["messageId"], "answer": None if answer is None else str(answer)}
             self._line.call("@answer", {**run, **arguments})
         if "text" not in reply:
@@ -370,16 +370,23 @@ def gather(*calls: Any, limit: int | None = None, return_exceptions: bool = Fals
             if not return_exceptions and any(map(_is_fatal, list(errors.values()))):
                 return
 
-    threads = [
-        threading.Thread(target=work, daemon=True) for _ in range(min(limit, _MOST_AT_ONCE, len(calls)))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    _side_by_side(work, min(limit, _MOST_AT_ONCE, len(calls)))
     if errors and not return_exceptions:
         raise errors[min(errors)]
     return results
+
+
+def _side_by_side(work: Any, many: int) -> None:
+    """Do the work in so many threads; where no other can be started, those begun and this one do it all."""
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(many)]
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError:  # gathers in gathers have taken all threads that a box has room for
+        work()
+    for thread in threads:
+        if thread.ident is not None:
+            thread.join()
 
 
 def _calls_of(arguments: tuple[Any, ...], with_faults: bool) -> tuple[Any, ...]:

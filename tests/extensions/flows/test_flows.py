@@ -256,13 +256,22 @@ def test_a_cut_call_goes_on_though_the_run_that_was_to_continue_it_never_began(w
 
 def test_a_call_asks_what_it_is_known_by_though_its_agent_is_edited_meanwhile(world: World) -> None:
     edit = "import pathlib; file = pathlib.Path('../agents/worker.md')\nfile.open('a').write('More.')"
-    lines = f"call = agents.worker.call(prompt='task a')\ncall.plan()\n{edit}\nreturn call()"
-    flow(world, body(lines))
-    world.play(DONE)
+    lines = "call = agents.worker.call(prompt='task a')\ncall.plan()\n{}\nreturn call()"
+    simulator = world.play(call("bash", command="true"), says("done", latency=3.0))
+    flow(world, body(lines.format("")))
     first = started(world)
-    output(world, first)
+    wait_for(lambda: len(simulator.requests) == 2, BOUND, "the second turn")
     (child,) = world.store.children_of(first)
-    assert not str(world.store.read_request(child).agent["systemPrompt"]).endswith("More.")
+    processes.send_signal(world.worker(child), signal.SIGKILL)
+    world.failed(first)
+    flow(world, body(lines.format(edit)))
+    second = again(world, first)
+    assert output(world, second) == "done" and states(world, second) == ["resumed"]
+    world.agent()
+    third = again(world, second, fresh=["worker"])
+    assert output(world, third) == "done" and states(world, third) == ["new"]
+    for (child,) in map(world.store.children_of, (second, third)):
+        assert not str(world.store.read_request(child).agent["systemPrompt"]).endswith("More.")
 
 
 def test_a_failed_call_raises_again_unless_it_shall_be_tried_anew(world: World) -> None:
@@ -410,14 +419,18 @@ def test_after_a_failure_no_call_is_begun_and_running_ones_end(world: World) -> 
 
 def test_questions_of_children_go_to_the_program_or_to_the_parent(world: World) -> None:
     lines = (
+        "async def second(question, options): return options[1]\n"
         "a = agents.worker(prompt='task a', on_question=lambda question, options: options[0])\n"
+        "a += agents.worker(prompt='task c', on_question=second)\n"
         "return a + agents.worker(prompt='task b') + (ask('And?') or '')"
     )
     flow(world, body(lines))
     longest = "Which?".rjust(20_000, ".")
-    world.play(asks(longest, "x", "y"), says("${it}", capture={"it": "(x|why)"}))
+    world.play(asks(longest, "x", "y"), says("${it}", capture={"it": "(x|y|why)"}))
     run_id = started(world)
     world.asking(run_id)
+    answered = [world.meta(child).messages[0].answer_content for child in world.store.children_of(run_id)]
+    assert sorted(filter(None, answered)) == ["x", "y"]
     (question,) = world.meta(run_id).pending
     assert question.question_content.startswith("worker asks: ...") and question.options == ["x", "y"]
     world.reply(run_id, "why")
@@ -641,6 +654,19 @@ def test_a_merge_and_its_base_are_replayed_whatever_has_been_committed_since(wor
     (child,) = world.store.children_of(third)
     worktree = world.meta(child).worktree
     assert worktree is not None and git("log", "--format=%s", "-1", worktree.base) == "later\n", "asked anew"
+
+
+def test_calls_in_calls_are_made_though_there_is_no_room_for_a_thread_each(world: World) -> None:
+    lines = (
+        "import resource, threading, time\n"
+        "threading.stack_size(64 << 20)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "def count(deep):\n    time.sleep(0.1)\n"
+        "    return sum(gather(*[lambda: count(deep - 1) for _ in range(6)])) if deep else 1\n"
+        "return count(3)"
+    )
+    flow(world, body(lines, "int"))
+    assert output(world, started(world)) == 6**3
 
 
 def test_merges_side_by_side_are_made_one_after_the_other(world: World) -> None:
