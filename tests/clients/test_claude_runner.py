@@ -69,10 +69,14 @@ def test_nothing_of_its_work_goes_on_after_its_answer(world: World, clients: Ins
     assert "CronCreate" not in offered, "nor later, by a search for tools"
 
 
-def test_a_task_is_no_command_of_its_own(world: World, clients: Installed) -> None:
+def test_a_task_is_no_command_of_its_own_and_opens_no_file(world: World, clients: Installed) -> None:
     painter(world, clients)
-    world.play(says("Painted."))
-    assert world.completed(world.start("/cost")) == "Painted."
+    secret = world.home / "colour.txt"
+    secret.write_text("ultramarine", encoding="utf-8")
+    simulator = world.play(says("Painted."))
+    assert world.completed(world.start(f"/cost of @{secret}")) == "Painted."
+    assert str(secret) in str(simulator.requests[0].body)
+    assert "ultramarine" not in str(simulator.requests[0].body)
 
 
 def test_without_an_output_that_fits_it_has_failed(world: World, clients: Installed) -> None:

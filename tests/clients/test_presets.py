@@ -32,8 +32,15 @@ def _asks_and_says(heard: Heard) -> Call | Say:
 
 def test_it_asks_its_parent_and_its_last_message_is_the_result(program: Preset) -> None:
     world = program.world
-    with program.playing(_asks_and_says):
-        run_id = world.start()
+    secret = world.home / "colour.txt"
+    secret.write_text("ultramarine", encoding="utf-8")
+
+    def plan(heard: Heard) -> Call | Say:
+        assert "ultramarine" not in heard.conversation, "read without a question"
+        return _asks_and_says(heard)
+
+    with program.playing(plan):
+        run_id = world.start(f"/compact @{secret}")
         assert world.asking(run_id).messages[0].question_content == "Which colour?"
         world.reply(run_id, "blue")
         assert world.completed(run_id) == "It is blue."

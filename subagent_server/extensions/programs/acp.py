@@ -19,6 +19,7 @@ from subagent_server.extensions.programs.program import (
     MCP_CONFIG,
     MOST_EVENTS,
     MOST_OPEN_CALLS,
+    NO_MENTIONS,
     Launch,
     Message,
     ProgramEvents,
@@ -102,7 +103,7 @@ class AcpDialect:
                 )
             config = str(self._task.write_mcp_config())
             args = [word.replace(MCP_CONFIG, config) for word in args]
-        return Launch([agent.command or "", *args])
+        return Launch([agent.command or "", *args], NO_MENTIONS)
 
     def first_words(self) -> str:
         """Return the words that begin the conversation: the protocol has no place for a system prompt."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from subagent_server.extensions.programs.program import (
     MOST_OPEN_CALLS,
+    NO_MENTIONS,
     Launch,
     ProgramEvents,
     ProgramTask,
@@ -39,6 +40,7 @@ _SETTINGS = {
     "DISABLE_AUTOUPDATER": "1",
     # its own agents work in the background by default (seen in 2.1.332): its run would end before them
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    **NO_MENTIONS,
 }
 _OF_API = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 """What `apiKeyEnv` and `baseUrl` stand for if the agent file leaves them out."""

@@ -107,6 +107,9 @@ def how_ended(code: int | None) -> str:
 
 MCP_CONFIG = "{mcpConfig}"
 """The place in `args` for the file of `ProgramTask.write_mcp_config`."""
+NO_MENTIONS = {"CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1"}
+"""Claude Code, and its adapter, would read each file that a task names by `@PATH`, without a question and
+whatever tools its agent has (seen in 2.1.332)."""
 
 
 @dataclass(frozen=True)
