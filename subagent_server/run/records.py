@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, from_json
 
 from subagent_server.run.states import (
     SCHEMA_VERSION,
@@ -86,6 +86,17 @@ def encoded(record: BaseModel, *, exclude_none: bool = False, exclude_unset: boo
         data = record.model_dump(mode="json", exclude_none=exclude_none, exclude_unset=exclude_unset)
         text = json.dumps(data, ensure_ascii=False, indent=1)
     return text.encode("utf-8", "replace") + b"\n"
+
+
+def storable(text: str | bytes) -> Any:
+    """Return JSON from outside as files of a run can hold it: half a character becomes a question mark.
+
+    Raises:
+        ValueError, RecursionError: it is no JSON, has NaN, or is nested more than 200 deep.
+    """
+    written = json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False)
+    within = f"[{written}]".encode("utf-8", "replace")  # as in the file: a level more than 201 is unreadable
+    return from_json(within, allow_inf_nan=False)[0]
 
 
 def first_problem(error: ValidationError) -> str:

@@ -6,7 +6,6 @@ Tested in `tests/end_to_end/test_stops.py`, `tests/faults/test_stop_races.py`, `
 """
 
 import asyncio
-import json
 import os
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
@@ -18,7 +17,7 @@ from subagent_server.run.commands import misfit
 from subagent_server.run.errors import BadArgument, CallerError
 from subagent_server.run.journal import recorded_usage
 from subagent_server.run.processes import now
-from subagent_server.run.records import Failure, RunResult
+from subagent_server.run.records import Failure, RunResult, storable
 from subagent_server.run.states import (
     MAX_PAYLOAD_BYTES,
     Status,
@@ -129,9 +128,11 @@ async def structured_result(
         return {}
     expected = f"the agent of run {run_id} promises a result of its outputSchema"
     try:
-        output = json.loads(payload or "")
+        output = storable(payload or "")
     except (ValueError, RecursionError) as error:
-        raise BadArgument(f"The payload is not JSON, and {expected}: give that as `payload`.") from error
+        raise BadArgument(
+            f"The payload is not JSON ({error}), and {expected}: give that as `payload`."
+        ) from error
     problem = await misfit(schema, output)
     if problem is not None:
         raise BadArgument(f"The payload {problem}; {expected}: fix it, and call again.")

@@ -167,6 +167,8 @@ def test_a_run_whose_agent_promises_an_output_completes_only_with_one(service: S
     for payload, why in (
         (None, "is not JSON"),
         ("tall", "is not JSON"),
+        ('{"size": 3, "far": 1e999}', "is not JSON .Out of range"),
+        (f'{{"size": 3, "deep": {"[" * 200}{"]" * 200}}}', "is not JSON .recursion limit"),
         ('{"size": "tall"}', "'tall' is not"),
     ):
         given = {} if payload is None else {"payload": payload}

@@ -25,7 +25,6 @@ from subagent_server.extensions.programs.program import (
     ProgramTask,
     about_login,
     count_of,
-    from_program,
     items_of,
     members,
     name_of,
@@ -35,7 +34,7 @@ from subagent_server.extensions.programs.program_checks import program_of
 from subagent_server.loop.runner import Outcome
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.errors import RunRefused
-from subagent_server.run.records import UNKNOWN_USAGE, Usage
+from subagent_server.run.records import UNKNOWN_USAGE, Usage, storable
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.run_context import Permissions
 
@@ -548,6 +547,6 @@ def _texts(value: Any) -> list[str]:
 
 def _parsed(arguments: str) -> Any:
     try:
-        return from_program(arguments)
+        return storable(arguments)
     except (ValueError, RecursionError):
         return arguments

@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
-from subagent_server.extensions.programs.program import Launch, ProgramEvents, ProgramTask, from_program
+from subagent_server.extensions.programs.program import Launch, ProgramEvents, ProgramTask
 from subagent_server.loop.runner import Outcome
 from subagent_server.run.commands import searched
 from subagent_server.run.errors import shorten, visible
+from subagent_server.run.records import storable
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.run_context import Permissions
 
@@ -104,7 +105,7 @@ class CommandDialect:
         except OSError as error:
             return self._bad_result(f"cannot be read ({error.strerror or error})")
         try:
-            output = from_program(content)
+            output = storable(content)
             summary = output.get("summary") if isinstance(output, dict) else output
             if not isinstance(summary, str):
                 summary = json.dumps(output, ensure_ascii=False)

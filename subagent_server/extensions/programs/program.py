@@ -15,14 +15,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic_core import from_json
-
 from subagent_server.loop.runner import Outcome
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.commands import misfit
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.files import Directory
-from subagent_server.run.records import UNKNOWN_USAGE, Failure, Usage
+from subagent_server.run.records import UNKNOWN_USAGE, Failure, Usage, storable
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.run_context import RunContext
 
@@ -75,20 +73,10 @@ def count_of(value: Any) -> int | None:
     return value if is_count else None
 
 
-def from_program(text: str | bytes) -> Any:
-    """Return JSON of a program as files of a run can hold it: half a character becomes a question mark.
-
-    Raises:
-        ValueError, RecursionError: it is no JSON, has NaN, or is nested more than 200 deep.
-    """
-    written = json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False)
-    return from_json(written.encode("utf-8", "replace"), allow_inf_nan=False)
-
-
 def parsed(line: bytes, noise: Callable[[str], None]) -> Message | None:
     """Return a line of JSON lines as an object; one that is none is told to `noise`."""
     with suppress(ValueError, RecursionError):
-        message = from_program(line)
+        message = storable(line)
         if isinstance(message, dict):
             return message
     if line.strip():
@@ -528,5 +516,5 @@ def _with_output(outcome: Outcome) -> Outcome:
     fenced = text.rpartition("```json\n")[2].partition("```")[0]
     for candidate in (text, fenced, text.rpartition("\n")[2]):
         with suppress(ValueError, RecursionError):
-            return replace(outcome, output=from_program(candidate), has_output=True)
+            return replace(outcome, output=storable(candidate), has_output=True)
     return outcome

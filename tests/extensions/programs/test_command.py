@@ -135,6 +135,8 @@ def test_text_in_a_result_file_is_the_result_and_a_banner_no_summary(tmp_path: P
     structured = direct(tmp_path, writes + "print('Welcome to mini 2.4')").outcome
     assert structured.output == {"n": 1} and structured.summary == '{"n": 1}'
     (tmp_path / "result.json").unlink()
+    deeper = direct(tmp_path, "print('[' * 201 + ']' * 201)", outputSchema={}).failure
+    assert deeper.code == "invalid_output", "a run with this result could never be read again"
     fenced = direct(tmp_path, "print('Here it is:\\n```json\\n{}\\n```')").outcome
     assert fenced.summary == "{}"
     code = "print('Welcome to mini 2.4\\nFixed it.'); raise SystemExit(1)"
