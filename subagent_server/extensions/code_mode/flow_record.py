@@ -7,11 +7,10 @@ over.
 
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 
 from subagent_server.run import durable
-from subagent_server.run.errors import storing
+from subagent_server.run.errors import RunRefused, storing
 from subagent_server.run.files import Directory, Entry
 from subagent_server.run.secrets import Masker
 
@@ -21,7 +20,8 @@ RECORD_FILE = "record.jsonl"
 class FlowRecord:
     """The last line of each name: of the programs that this one continues, oldest first, and its own.
 
-    Only where each line is stays in memory: 200,000 results of tools may have 16 MiB each.
+    Only where each line is stays in memory: 200,000 results of tools may have 16 MiB each. Raises
+    RunRefused: one of them cannot be read.
     """
 
     def __init__(self, own: Directory, masker: Masker, before: Iterable[Directory]) -> None:
@@ -31,10 +31,14 @@ class FlowRecord:
         self._positions: dict[str, tuple[Entry, int]] = {}
         for directory in before:
             file = directory.entry(RECORD_FILE)
-            with suppress(OSError):
+            try:
                 for offset, line in durable.placed_records(file):
                     if isinstance(name := line.get("name"), str):
                         self._positions[name] = file, offset
+            except OSError as error:  # without it what a tool has done would be done once more
+                raise RunRefused(
+                    "storage", f"{file.path} cannot be read ({error.strerror or error})."
+                ) from error
 
     def line(self, name: str, *, own: bool = False) -> dict[str, Any] | None:
         """Return the line with the `value` of this name; without one if it began and its end is not known.

@@ -587,6 +587,11 @@ def test_tools_that_only_read_are_called_again_and_others_are_replayed(world: Wo
     looked_again, *replayed = output(world, second)
     assert int(looked_again) == int(looked) + 1 and replayed == booked and len({*booked}) == 3
     assert len(world.events(second, "program_call")) == 4, "each is in the journal all the same"
+    record = world.paths(first).code.below("001").entry(RECORD_FILE).path
+    record.unlink()
+    record.mkdir()  # no disk reads it
+    assert world.failed(again(world, second))[0] == "storage", "or each would be made once more"
+    assert (world.home / ".cache" / "books").read_text(encoding="utf-8").count("\n") == len(booked)
 
 
 def test_a_tool_call_that_was_cut_is_told_and_made_again_on_request_alone(world: World) -> None:
