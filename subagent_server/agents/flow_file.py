@@ -59,7 +59,7 @@ _TYPES: dict[str, JsonSchema] = {
     "None": {"type": "null"},
     "list": {"type": "array"},
     "dict": {"type": "object"},
-    "Any": True,
+    "Any": {},
 }
 _CLOSED = "str, int, float, bool, None, Any, list[...], dict[str, ...], Literal[...], X | Y, a TypedDict here"
 

@@ -448,7 +448,7 @@ class ToolSpec:
         Bounds are checked at the call, whose refusal names them.
         """
         properties = {
-            name: {key: value for key, value in each.items() if key not in _NOT_SHOWN}
+            name: {k: v for k, v in each.items() if k not in _NOT_SHOWN or isinstance(v, dict)}  # a type
             for name, each in self.arguments["properties"].items()
         }
         shown = {key: value for key, value in self.arguments.items() if key not in _NOT_SHOWN and value != []}
