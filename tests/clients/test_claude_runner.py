@@ -1,6 +1,7 @@
 """The real Claude Code carries out runs, with a scripted model: what the recorded stream cannot prove."""
 
 import json
+import re
 from typing import Any
 
 from tests.clients.installed import Installed
@@ -77,6 +78,21 @@ def test_a_task_is_no_command_of_its_own_and_opens_no_file(world: World, clients
     assert world.completed(world.start(f"/cost of @{secret}")) == "Painted."
     assert str(secret) in str(simulator.requests[0].body)
     assert "ultramarine" not in str(simulator.requests[0].body)
+
+
+def test_it_neither_follows_nor_changes_what_claude_remembers_unasked(
+    world: World, clients: Installed
+) -> None:
+    painter(world, clients)
+    memory = world.home / ".claude" / "projects" / re.sub(r"[^A-Za-z0-9]", "-", str(world.work)) / "memory"
+    memory.mkdir(parents=True)
+    (memory / "MEMORY.md").write_text("ultramarine", encoding="utf-8")
+    simulator = world.play(uses("Write", file_path=str(memory / "new.md"), content="x"), says("Painted."))
+    run_id = world.start()
+    assert str(memory) in world.asking(run_id).pending[0].question_content
+    assert "ultramarine" not in str(simulator.requests[0].body) and not (memory / "new.md").exists()
+    world.reply(run_id, "no")
+    assert world.completed(run_id) == "Painted."
 
 
 def test_without_an_output_that_fits_it_has_failed(world: World, clients: Installed) -> None:

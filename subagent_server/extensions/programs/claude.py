@@ -40,6 +40,8 @@ _SETTINGS = {
     "DISABLE_AUTOUPDATER": "1",
     # its own agents work in the background by default (seen in 2.1.332): its run would end before them
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    # it would follow what it has learnt of the project in sessions of the person (seen in 2.1.332)
+    "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
     **NO_MENTIONS,
 }
 _OF_API = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
@@ -102,11 +104,15 @@ class ClaudeDialect:
         words += ["--max-budget-usd", str(agent.limits.budget_usd)] if agent.limits.budget_usd else []
         words += ["--json-schema", json.dumps(agent.output_schema)] if agent.output_schema is not None else []
         words += ["--permission-mode", agent.permission_mode] if agent.permission_mode else []
-        settings: dict[str, object] = {"permissions": {"ask": agent.ask}} if agent.ask else {}
+        # it still writes there unasked, what the next session of the person would follow
+        home = self._task.environment.get("CLAUDE_CONFIG_DIR")
+        memory = f"{f'/{home}' if home else '~/.claude'}/projects/*/memory/**"
+        settings: dict[str, object] = {
+            "permissions": {"ask": [*agent.ask, f"Read({memory})", f"Edit({memory})"]}
+        }
         settings |= {"hooks": agent.hooks} if agent.hooks else {}
-        if settings:
-            files.append(in_memory(json.dumps(settings).encode()))
-            words += ["--settings", f"/proc/self/fd/{files[-1]}"]
+        files.append(in_memory(json.dumps(settings).encode()))
+        words += ["--settings", f"/proc/self/fd/{files[-1]}"]
         words += ["--allowedTools", *self._allowed()]
         words += ["--disallowedTools", *self._disallowed()]
         return Launch(words, self._variables(), _OF_ANOTHER_SESSION, files)
