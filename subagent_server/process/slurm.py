@@ -97,7 +97,8 @@ def sight(run_id: str) -> Sight:
 
 
 def _sights() -> dict[str, Sight] | None:
-    output = _answer("--me", "--states=all", "--format=%j|%T|%r")
+    # without --all it says nothing of jobs in a hidden partition, which would count as lost
+    output = _answer("--all", "--me", "--states=all", "--format=%j|%T|%r")
     if output is None:
         return None
     found: dict[str, Sight] = {}

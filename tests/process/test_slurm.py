@@ -120,6 +120,12 @@ def test_a_suspended_job_waits_in_slurm(engine: FakeSlurm) -> None:
     assert slurm.sight(RUN_ID) == Sight("waiting", "waits in Slurm (SUSPENDED)")
 
 
+def test_a_job_in_a_hidden_partition_waits_in_slurm(engine: FakeSlurm) -> None:
+    words = f"case $* in *--all*) echo '{RUN_ID}|PENDING|Priority';; esac"
+    (engine.home / "squeue").write_text(f"#!/bin/sh\n{words}", encoding="utf-8")
+    assert slurm.sight(RUN_ID) == Sight("waiting", "waits in Slurm (Priority)")
+
+
 @pytest.mark.parametrize("state", ["CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE", "NODE_FAIL"])
 def test_what_slurm_alone_decides_proves_nothing_of_a_node(engine: FakeSlurm, state: str) -> None:
     """It says so of a job on a node that it gave up, where the run still acts."""
