@@ -305,7 +305,7 @@ class Registration:
         """Yield what the client will start or come to, and for whom the file is of use."""
         order, environment = self.order, self.session.settings.environment
         if order.token is not None:
-            yield "It comes with a token of its own; keep `subagent serve --http` running."
+            yield "It comes with a token of its own; keep the server at that address running."
             return
         command = str(order.entry["command"])
         is_absolute = Path(command).is_absolute()

@@ -171,8 +171,8 @@ def _public_url(text: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path}/"
 
 
-def announce(door: HttpDoor) -> None:
-    """Say on stderr where the server listens, and who may come in."""
+def announce(door: HttpDoor, own_tokens: Path | None) -> None:
+    """Say on stderr where the server listens, and who may come in. `init` writes tokens into `own_tokens`."""
     mcp = "" if door.listener.family == socket.AF_UNIX else "/mcp"
     err(f"Serving MCP at {door.address}{mcp}.")
     if door.is_welcome is not None:
@@ -180,7 +180,10 @@ def announce(door: HttpDoor) -> None:
     if door.tokens is None and door.is_welcome is None:
         err(f"--no-token: {EVERYBODY}")
     if door.tokens is not None:
-        err(f"Each request needs a token of {door.tokens.file}; `subagent init CLIENT --http` writes it.")
+        at = "" if door.address == f"http://{DEFAULT_ADDRESS}" else f" {door.address}/mcp"
+        is_own = mcp and door.tokens.file == own_tokens
+        writes = f"; `subagent init CLIENT --http{at}` writes it" if is_own else ""
+        err(f"Each request needs a token of {door.tokens.file}{writes}.")
 
 
 def _token_file(options: HttpOptions, settings: Settings) -> ParentTokens:
@@ -355,7 +358,7 @@ def serve_page(session: Session, page_is_open: Callable[[], None]) -> None:
 
 def _serve_http(session: Session, service: Service, role: Role, options: HttpOptions) -> None:
     door = opened(options, service.settings)
-    announce(door)
+    announce(door, service.settings.token_file)
     try:
         page = _page_access(service, door)
         err("`subagent page` opens the page for people.")

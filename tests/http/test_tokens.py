@@ -22,6 +22,7 @@ def test_two_servers_that_start_first_at_once_make_one_token_which_nobody_else_r
         token = one.token()
         assert len(token) >= 32 and allowed(one, token) and allowed(other, token)
         assert token not in one.said
+        assert f"{file}; `subagent init CLIENT --http {one.url}` writes it." in one.said
 
 
 def test_a_line_that_is_removed_and_a_file_that_is_opened_to_others_count_at_once(world: World) -> None:
@@ -37,6 +38,7 @@ def test_a_line_that_is_removed_and_a_file_that_is_opened_to_others_count_at_onc
         assert not allowed(server, "bobs-very-own-secret-token")
         assert not allowed(server, "nobodys-token-is-a-stranger")
         assert server.said.count("others may read it") == 1 and "bobs-very" not in server.said
+        assert "init CLIENT" not in server.said, "it writes into another file"
 
 
 def test_without_tokens_the_log_and_the_doctor_say_what_is_open(world: World) -> None:
