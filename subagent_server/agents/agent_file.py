@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 from urllib.parse import urlsplit
@@ -677,3 +678,7 @@ def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> No
         notes.warn(f"the description has {length:,} characters, and every client reads it: shorten it")
     if not agent.system_prompt and is_built_in:
         notes.warn("there is no system prompt")
+    # a caller's words are data: in `sh -c "echo {prompt}"` a shell would execute them
+    if any(re.fullmatch("-[a-z]*c", flag) and "{prompt}" in code for flag, code in pairwise(agent.args)):
+        reason = "{prompt} in the text after -c is executed as a part of it: make it an argument of its own"
+        notes.warn(reason, lines.get("args"))
