@@ -54,7 +54,11 @@ class SlurmLauncher(RemoteLauncher):
         """Submit the job. Raises NoAnswer."""
         words = self.module("process.node_start", str(run.directory))
         command = f"exec {shlex.join(words)} >>{shlex.quote(str(run.worker_out.path))} 2>&1"
-        self._sbatch([f"--job-name={run.run_id}"], command, {KEY: key})
+        try:
+            self._sbatch([f"--job-name={run.run_id}"], command, {KEY: key})
+        except NoAnswer:
+            cancel(run.run_id)  # a controller that answers too late has taken the job all the same
+            raise
 
     def nodes(self) -> list[str]:
         """Return the names of its nodes. Raises NoAnswer."""

@@ -1,7 +1,8 @@
 """`sbatch`, `squeue` and `scancel` as a launcher sees them: `fake_slurm(directory)` makes them there.
 
 A job is a directory `jobs/NAME` with what its `sbatch` was given. `say(mode)` decides what comes of the next
-ones: `run` on a node, `refuse`, be `silent`, `kill` the starter between acceptance and reply, or `queue`.
+ones: `run` on a node, `refuse`, be `silent`, `kill` the starter between acceptance and reply, `queue`, or
+`queue late`, which fails besides.
 """
 
 import os
@@ -32,7 +33,9 @@ _PROGRAM = """
         (job / "environment").write_bytes(given)
         (job / "argv").write_text(" ".join(words))
         (job / "own").write_text(json.dumps(dict(os.environ)))
-        (job / "state").write_text("PENDING" if mode == "queue" else "RUNNING")
+        (job / "state").write_text("PENDING" if "queue" in mode else "RUNNING")
+        if mode == "queue late":
+            sys.exit("sbatch: error: Batch job submission failed: Socket timed out")
         if mode != "queue":
             pairs = dict(pair.split("=", 1) for pair in given.decode().split("\\0") if pair)
             node = {"SLURMD_NODENAME": "n7", "SLURM_JOB_ID": "7"}

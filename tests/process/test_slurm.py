@@ -86,6 +86,14 @@ def test_a_refusal_is_the_end_of_the_run_with_its_words(world: World, engine: Fa
     assert not world.paths(run_id).sealed.exists()
 
 
+def test_a_job_that_is_taken_with_an_error_leaves_the_queue(world: World, engine: FakeSlurm) -> None:
+    world.agent()
+    engine.say("queue late")
+    run_id = world.start()
+    assert world.failed(run_id)[0] == "launch_failed"
+    wait_for(lambda: engine.job(run_id, "state") == "CANCELLED", BOUND, "scancel")
+
+
 def test_a_job_in_the_queue_is_shown_and_stopped_there(world: World, engine: FakeSlurm) -> None:
     world.agent()
     engine.say("queue")
