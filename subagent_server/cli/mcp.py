@@ -176,10 +176,11 @@ class OneServer:
         whole = _definition(session, agent, config, TrustCheck(session.service))
         server = whole.mcp_servers.get(name)
         if server is None:
-            known = ", ".join(whole.mcp_servers) or "none"
+            known = ", ".join(whole.mcp_servers)
             near = get_close_matches(name, whole.mcp_servers, n=1)
             hint = f" (did you mean {near[0]}?)" if near else ""
-            raise BadArgument(f"There is no MCP server {shorten(name)}{hint}: the servers here are {known}.")
+            here = f"the servers here are {known}" if known else "none is configured"
+            raise BadArgument(f"There is no MCP server {shorten(name)}{hint}: {here}.")
         self.name = name
         self.ready = _ready(session, whole, {name: server})
         self.definition = self.ready.starts.agent.mcp_servers[name]

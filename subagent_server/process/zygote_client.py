@@ -42,7 +42,7 @@ FAILURES = (OSError, ValueError, OrderRefused)
 ZYGOTE_MODULE = "subagent_server.worker.zygote_main"
 _LONGEST_SECRET, _LONGEST_PID = 64, 20
 """In bytes."""
-_NOT_YET = "the next start is plain; it has the zygote started"
+_NOT_YET = "the next start is plain, and starts the zygote"
 _PASSED_ON = ("PATH", "HOME", "TMPDIR", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", stderr.VARIABLE)
 # A fork shows its own command line and environment in the memory of the zygote's: these make room for them.
 _COMMAND_ROOM = "-" * (8 << 10)

@@ -95,7 +95,9 @@ def _started(e: Event) -> str:
         lines.append(f"continues run {e['continuesRunId']}")
     if e.get("sandbox"):
         lines.append(f"sandbox: {e['sandbox']}")
-    return "\n".join([*lines, preview(str(e.get("prompt", "")))])
+    if e.get("prompt"):  # a flow has none, nor has a run that goes on where it was cut
+        lines.append(preview(str(e["prompt"])))
+    return "\n".join(lines)
 
 
 def _call(e: Event) -> str:
