@@ -276,7 +276,8 @@ class Channel:
                 slots = self._slots if is_call or len(line) > _LARGE else self._waits
                 await slots.acquire()
                 calls.create_task(self._serve(record.call, record.function, record.arguments, slots))
-        raise Broken(f"it has written more than {MOST_RECORDS:,} records")
+        why = "those of status and log among them: wait for a run by result()"
+        raise Broken(f"it has written more than {MOST_RECORDS:,} records, {why}")
 
     async def _serve(
         self, number: int, function: str, arguments: dict[str, Any], slots: asyncio.Semaphore
@@ -579,7 +580,7 @@ class Execution:
                     await asyncio.wait([exited], timeout=INTERRUPT_SECONDS)
                     return
         except Broken as error:
-            self._cut = f"[the program was ended: it wrote to the socket of its tool calls itself; {error}]"
+            self._cut = f"[the program was ended for what it wrote to the socket of its calls: {error}]"
         finally:
             exited.cancel()
             over.cancel()
