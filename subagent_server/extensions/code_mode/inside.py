@@ -210,7 +210,7 @@ class RemoteTool:
         self._required = [own for own, _, required in parameters if required]
         self._more = more
 
-    def __call__(self, *positional: Any, **arguments: Any) -> Any:
+    def __call__(self, /, *positional: Any, **arguments: Any) -> Any:
         arguments = {name: value for name, value in arguments.items() if value is not ...}
         self.check(bool(positional), arguments)
         return self._line.call(self.__name__, {self._keys.get(n, n): value for n, value in arguments.items()})
@@ -329,17 +329,17 @@ class Agent:
         self.__name__ = name
         self._line = line
 
-    def call(self, *positional: Any, on_question: Any = None, **arguments: Any) -> Call:
+    def call(self, /, *positional: Any, on_question: Any = None, **arguments: Any) -> Call:
         """Describe a call."""
         if positional:
             raise TypeError(f"agents.{self.__name__}() takes its arguments by name, such as prompt=...")
         return Call(self._line, self.__name__, arguments, on_question)
 
-    def start(self, *positional: Any, **arguments: Any) -> Call:
+    def start(self, /, *positional: Any, **arguments: Any) -> Call:
         """Start a call and return it."""
         return self.call(*positional, **arguments).start()
 
-    def __call__(self, *positional: Any, **arguments: Any) -> Any:
+    def __call__(self, /, *positional: Any, **arguments: Any) -> Any:
         return self.call(*positional, **arguments).result()
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from tests.helpers.world import World
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 BOX = {"type": "object", "properties": {"name": {"type": "string"}}}
-TEXTS = {"type": "object", "properties": {"from": {"type": "string"}, "box": BOX}}
+TEXTS = {"type": "object", "properties": {"from": {"type": "string"}, "self": {"type": "string"}, "box": BOX}}
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 SHOP = scripted(
     {"name": "price", "inputSchema": NUMBER},

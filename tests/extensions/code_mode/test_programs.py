@@ -21,7 +21,7 @@ def test_a_program_calls_the_tools_of_a_server_and_its_output_is_the_result(
         "import asyncio\nawait asyncio.sleep(0)\n'top'": "top",
         "def run():\n    print('once')\nif __name__ == '__main__':\n    run()": "once",
         "gather(*[lambda n=n: shop.price(n=n).json()['n'] for n in range(40)]) == list(range(40))": "True",
-        "shop.mail(from_='me', box=MailBox(name='in')).json()": "{'from': 'me', 'box': {'name': 'in'}}",
+        "shop.mail(self='me', box=MailBox(name='in')).json()": "{'self': 'me', 'box': {'name': 'in'}}",
         "price(n=None) and shop.mail(from_=str(5), box=dict(name='x')).json()['from']": "5",
         "help(price)": "# shop\ndef price(*, n: int) -> Text:\n    ...",
         "try:\n    shop.bad()\nexcept ToolError as error:\n    print('caught', error)": "caught sold out",
