@@ -90,7 +90,7 @@ def _offset(cursor: str | None) -> int | None:
 
 
 def _bounded(run_id: str, stream: str, found: LinePage, offset: int | None) -> LogPage:
-    """Cut a page of long lines: the rest follows on the next page; at the tail the newest stay."""
+    """Cut a page of long lines: further lines follow on the next page; at the tail the newest stay."""
     text = "\n".join(found.lines)
     cursor, at_end = found.cursor, found.at_end
     if len(text) > PAGE_CHARACTERS:
@@ -99,7 +99,8 @@ def _bounded(run_id: str, stream: str, found: LinePage, offset: int | None) -> L
         else:
             sizes = accumulate(len(line) + 1 for line in found.lines)
             kept = max(1, sum(size <= PAGE_CHARACTERS for size in sizes))
-            text = "\n".join(found.lines[:kept])[:PAGE_CHARACTERS]
+            text = "\n".join(found.lines[:kept])
+            text = text if len(text) <= PAGE_CHARACTERS else text[: PAGE_CHARACTERS - 2] + " …"  # one line
             cursor = offset + sum(len(line.encode()) + 1 for line in found.lines[:kept])
             at_end = False
     return LogPage(run_id=run_id, stream=stream, text=text, cursor=str(cursor), at_end=at_end)

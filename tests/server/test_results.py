@@ -73,6 +73,7 @@ def test_logs_and_events_are_read_from_their_end_and_on_from_a_cursor(world: Wor
         lines = "\n".join(page["text"] for page in events).splitlines()
         whole = world.paths(run_id).events.path.read_text(encoding="utf-8").splitlines()
         assert len(lines) == len(whole)
+        assert {line[-2:] == " …" for line in lines if len(line) == 20_000} == {True}, "a cut line says so"
         assert [json.loads(line)["seq"] for line in lines if len(line) < 20_000] == [
             json.loads(line)["seq"] for line in whole if len(line) < 20_000
         ]
