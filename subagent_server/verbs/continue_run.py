@@ -58,7 +58,7 @@ class NotEnded(CallerError):
     def __init__(self, meta: RunMeta) -> None:
         super().__init__(
             f"Run {meta.run_id} is {meta.status.value}, so it cannot be continued yet: wait for its end with "
-            "check_status, or end it with stop_run."
+            "wait_for_runs, or end it with stop_run."
         )
 
 

@@ -58,7 +58,7 @@ def merge_run(service: Service, run_id: str, way: MergeWay = "merge", caller: Ca
     if meta.worktree is None:
         raise NotMerged(f"Run {run_id} has no worktree of its own, so there is nothing to merge.")
     if not meta.status.is_terminal:
-        raise NotMerged(f"Run {run_id} is still at work: wait for its end with check_status, then merge it.")
+        raise NotMerged(f"Run {run_id} is still at work: wait for its end with wait_for_runs, then merge it.")
     # The worker settles before it writes the end, so its last processes need not be gone to merge.
     if observed.live is False:
         state = settle(service.store, meta)
