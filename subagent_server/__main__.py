@@ -6,6 +6,7 @@ import sys
 
 def main() -> int:
     """Run the command line of this process and return its exit code."""
+    _open_streams()
     try:
         from subagent_server.cli import main as command_line  # here, because a full machine fails in imports
 
@@ -18,6 +19,18 @@ def main() -> int:
             raise
         os.write(2, f"subagent: {sentence}\n".encode())
         return 6  # `ExitCode.ENVIRONMENT`, which may not be loaded
+
+
+def _open_streams() -> None:
+    """Open what the caller has closed: its number would be that of the next file, and others write into it.
+
+    Before anything is imported: a library that `ctypes` needs opens a file (libffi 3.5).
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 if __name__ == "__main__":

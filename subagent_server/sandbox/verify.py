@@ -240,7 +240,7 @@ def refusal_of(words: str, exit_code: int | None) -> BoxRefused:
 
     A negative exit code is the signal that ended it; one above 128 the signal that ended its inner process.
     """
-    line = words.strip().partition("\n")[0]
+    line = words.strip().partition("\n")[0].rstrip(".")  # it ends within a sentence
     is_killed = not line and exit_code is not None and not 0 <= exit_code <= _LAST_EXIT_CODE
     passes = is_killed or any(sign in line for sign in _PASSING)
     return BoxRefused(line or "bubblewrap ended at once, without a message", passes=passes)

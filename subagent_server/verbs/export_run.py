@@ -303,7 +303,8 @@ def send(address: str, data: bytes, environment: Mapping[str, str], seconds: flo
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=seconds) as answer:
             answer.read(1)
-    except urllib.error.HTTPError:
+    except urllib.error.HTTPError as error:
+        error.close()
         raise
     except urllib.error.URLError as error:  # its own text is one of Python
         raise OSError(getattr(error.reason, "strerror", None) or str(error.reason)) from error

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from subagent_server.run.errors import visible
-from subagent_server.run.files import PrivateDirectory
+from subagent_server.run.files import PrivateDirectory, is_directory
 from subagent_server.run.journal import count
 from subagent_server.run.locks import exclusive
 from subagent_server.run.processes import host_name
@@ -118,7 +118,7 @@ def _target(
     A worktree that has gone, because its run had no changes of its own, is passed over on the way up.
     """
     run_id = meta.run_id
-    while not Path(worktree.origin).is_dir():
+    while not is_directory(Path(worktree.origin)):
         above, _ = worktree_of(service.store, Path(worktree.origin).name)
         if not is_of_run(worktree.origin, worktree) or above is None or caller.is_child:
             raise NotMerged(

@@ -20,6 +20,7 @@ from subagent_server.run.errors import (
     UnreadableMeta,
     storing,
 )
+from subagent_server.run.files import is_directory
 from subagent_server.run.journal import count
 from subagent_server.run.locks import exclusive
 from subagent_server.run.paths import RunPaths
@@ -199,7 +200,7 @@ def _taken_over(store: RunStore, worktree: Worktree, before: str, *, boxed: bool
         drop_worktree(worktree, os.environ)
     if old.phase in ("removing", "removed"):
         return None
-    if not Path(worktree.path).is_dir():
+    if not is_directory(Path(worktree.path)):
         raise RunRefused(
             "config",
             f"The worktree {worktree.path} of run {before} is gone, so this run has no place to work in.",
@@ -322,7 +323,7 @@ def unmerged(meta: RunMeta, state: WorktreeState | None) -> str | None:
     worktree = meta.worktree
     if worktree is None or state is None or state.handed_to is not None or state.phase != "kept":
         return None
-    if not Path(worktree.path).exists() and not Path(worktree.repository).exists():
+    if not is_directory(Path(worktree.path)) and not is_directory(Path(worktree.repository)):
         return None
     if any(note.startswith(HOLDS_MORE) for note in state.notes):
         return "it holds work that its branch has not"
@@ -352,7 +353,7 @@ def drop(store: RunStore, meta: RunMeta, *, drop_unmerged: bool, only_look: bool
     try:
         state = settle(store, meta)
     except GitFailed:
-        if Path(worktree.repository).exists():
+        if is_directory(Path(worktree.repository)):
             raise
         state = read_worktree(run)
     if state is None or state.handed_to is not None or state.phase == "removed":
@@ -364,7 +365,7 @@ def drop(store: RunStore, meta: RunMeta, *, drop_unmerged: bool, only_look: bool
         return
     with exclusive(run.worktree_lock, GIT_SECONDS):
         write_worktree(run, state.model_copy(update={"phase": "removing"}))
-        if Path(worktree.repository).exists():
+        if is_directory(Path(worktree.repository)):
             drop_worktree(worktree, os.environ)
         else:
             drop_files(worktree)

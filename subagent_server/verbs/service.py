@@ -14,6 +14,7 @@ from subagent_server.process.launcher import Launcher, LocalLauncher
 from subagent_server.process.zygote_client import WarmStart
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, SubagentError, UnknownAgent
+from subagent_server.run.files import is_directory
 from subagent_server.run.records import AgentsFrom
 from subagent_server.run.store import RunStore
 from subagent_server.settings import Settings
@@ -116,7 +117,7 @@ class AgentRegistry:
 
 def _may_be_there(directory: Path) -> bool:
     try:
-        return directory.is_dir()
+        return is_directory(directory)
     except OSError:  # what is above it is closed, or does not answer: the catalog says so
         return True
 

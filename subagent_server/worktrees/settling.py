@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from subagent_server.run.confined_path import printable
-from subagent_server.run.files import Directory, remove_tree
+from subagent_server.run.files import Directory, is_directory, remove_tree
 from subagent_server.run.records import Worktree, WorktreeState
 from subagent_server.run.stderr import failpoint
 from subagent_server.worktrees.git import GIT_SECONDS, NO_PROGRAMS, Git, GitFailed, identity_of
@@ -79,7 +79,7 @@ def _left(reader: Reader, start: str, message: str) -> tuple[LeftWork, list[str]
     because of them.
     """
     worktree = reader.worktree
-    if not Path(worktree.path).is_dir() and not store_of(worktree).is_dir():
+    if not is_directory(Path(worktree.path)) and not is_directory(store_of(worktree)):
         return LeftWork(start), []
     notes = []
     try:

@@ -97,15 +97,7 @@ class OutputClosed(Exception):
 
 
 def prepare_streams() -> None:
-    """Write characters that the encoding of the terminal lacks as escapes, instead of failing.
-
-    The number of a closed stream would be that of the next file, into which others write then.
-    """
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    """Write characters that the encoding of the terminal lacks as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
