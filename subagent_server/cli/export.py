@@ -8,13 +8,14 @@ from typing import BinaryIO, TypeVar
 
 import click
 
-from subagent_server.cli.console.app import PATH_TEXT, Session, complete_runs, pass_session, report
+from subagent_server.cli.console.app import PATH_TEXT, Session, complete_runs, json_session, report
 from subagent_server.cli.console.terminal import (
     EarlyExit,
     ExitCode,
     err,
     is_terminal,
     one_line,
+    out_json,
     output_failed,
 )
 from subagent_server.run.errors import BadArgument, shorten
@@ -52,7 +53,7 @@ T = TypeVar("T")
     metavar="FILE",
     help="A log for Inspect's viewer (JSON), in place of an archive.",
 )
-@pass_session
+@json_session
 def export(
     session: Session,
     run: str,
@@ -110,7 +111,7 @@ def _as_spans(session: Session, target: str, spans: bytes) -> None:
     except (OSError, ValueError) as error:
         why = f"The spans were not taken by {shorten(target)} ({error}): see that a collector listens there."
         raise EarlyExit(ExitCode.ENVIRONMENT, why) from error
-    err("The spans were sent.")
+    _done(session, "The spans were sent.", {"sentTo": target})
 
 
 def _written(session: Session, name: str, write: Callable[[BinaryIO], T]) -> T:
@@ -119,6 +120,8 @@ def _written(session: Session, name: str, write: Callable[[BinaryIO], T]) -> T:
     Raises BadArgument; stdout as `out` does.
     """
     if name == "-":
+        if session.as_json:
+            raise click.UsageError("-o - and --json both write stdout: name a file, or leave --json out.")
         if is_terminal(sys.stdout):  # also a form that is text holds what moves a cursor
             raise click.UsageError("What is exported is no text for a terminal: name a file.")
         try:
@@ -137,5 +140,13 @@ def _written(session: Session, name: str, write: Callable[[BinaryIO], T]) -> T:
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    err(f"{one_line(name)} is written, {path.stat().st_size:,} bytes.")
+    size = path.stat().st_size
+    _done(session, f"{one_line(name)} is written, {size:,} bytes.", {"file": str(path), "bytes": size})
     return found
+
+
+def _done(session: Session, sentence: str, facts: dict[str, str | int]) -> None:
+    if session.as_json:
+        out_json(facts)
+    else:
+        err(sentence)

@@ -60,6 +60,10 @@ def test_a_tree_goes_to_stdout_and_nothing_is_written_over(cli: Cli) -> None:
         refused = cli("export", ids.boss, "-o", "mine")
         assert refused.returncode == 2 and "is there already" in refused.stderr
         assert (cli.home / "mine").read_text(encoding="utf-8") == "mine"
+        both = cli("export", ids.boss, "-o", "-", "--json")
+        assert both.returncode == 2 and "both write stdout" in both.stderr and both.stdout == ""
+        made = cli.json("export", ids.boss, "-o", "other")
+        assert made == {"file": str(cli.home / "other"), "bytes": (cli.home / "other").stat().st_size}
 
 
 @pytest.mark.parametrize("form", [["-o", "-"], ["--html", "-o", "-"], ["--inspect", "-"], ["--otlp", "-"]])
