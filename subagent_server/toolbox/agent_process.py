@@ -336,10 +336,14 @@ class AgentProcess:
     async def exited(self) -> int | None:
         """Wait until it has exited; return its exit code (negative: the signal)."""
         await self._exited.wait()
-        status = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        try:
+            status = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # `end` has collected it
+            status = None
         if status is None:
-            return self._process.returncode
-        code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+            code = self._process.wait()
+        else:
+            code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
         return exit_code_of(code, self._order.box)
 
     async def end(self, patience: float, grace: float) -> None:

@@ -430,6 +430,16 @@ def test_cancelling_while_servers_connect_leaves_none_of_them(tmp_path: Path) ->
     assert all(processes.identify(pid) is None for pid in pids(mark))
 
 
+def test_the_exit_of_a_program_is_known_though_it_was_collected_before(tmp_path: Path) -> None:
+    async def work() -> None:
+        process = await AgentProcess.start(ProcessOrder(["/bin/cat"], {}, tmp_path), lambda _: None)
+        await process.end(BOUND, 0)
+        assert await process.exited() == 0
+        await process.aclose()
+
+    run(work())
+
+
 def test_a_bubblewrap_that_hangs_holds_no_loop_up_and_can_be_given_up(tmp_path: Path) -> None:
     bubblewrap, mark = tmp_path / "bwrap", tmp_path / "pids"
     bubblewrap.write_text(f"#!/bin/sh\necho $$ >> {mark}\nexec sleep 3600\n", encoding="utf-8")
