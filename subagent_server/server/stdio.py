@@ -314,7 +314,7 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         refusal = SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=bad.request_id, error=error))
 
         async def send() -> None:
-            with suppress(anyio.BrokenResourceError):  # it is gone
+            with suppress(anyio.BrokenResourceError, OSError):  # it is gone, or its descriptor is closed
                 await self._outgoing.send(refusal)
 
         task = asyncio.create_task(send())
