@@ -152,15 +152,19 @@ class Serving:
         with anyio.move_on_after(LEAVE_SECONDS):  # calls that wait for runs are not waited for
             while self._connection.busy:
                 await anyio.sleep(_POLL_SECONDS)
-        await asyncio.wait([asyncio.create_task(self._refuse_the_rest())], timeout=REFUSE_SECONDS)
+        refusing = asyncio.create_task(self._refuse_the_rest())
+        self._incoming.answering.add(refusing)
+        await asyncio.wait([refusing], timeout=REFUSE_SECONDS)
         return None
 
     async def aclose(self) -> None:
         """End what goes on. The client's end must be closed before: a thread may wait until it is read."""
-        tasks = [self._task, *self._incoming.answering]  # a late answer might get into a file of this number
-        for task in tasks:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)  # until it has ended, it refuses more lines
+        late = [*self._incoming.answering]  # a late answer might get into a file of this number
+        for task in late:
             task.cancel()
-        await asyncio.wait(tasks)
+        await asyncio.gather(*late, return_exceptions=True)
         self._connection.close()
 
     async def _end(self) -> None:
@@ -199,7 +203,7 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         self._is_full = is_full
         self._at_end = at_end
         self.answering: set[asyncio.Task[None]] = set()
-        """The tasks that answer lines which are no messages."""
+        """The tasks that answer lines which are no messages, and at the end what has no answer."""
         self._takes_batches = False
         self._more_is_read = False
         """Whether a whole line lies behind the last one that was yielded."""
@@ -314,7 +318,7 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         refusal = SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=bad.request_id, error=error))
 
         async def send() -> None:
-            with suppress(anyio.BrokenResourceError, OSError):  # it is gone, or its descriptor is closed
+            with suppress(anyio.BrokenResourceError):  # it is gone
                 await self._outgoing.send(refusal)
 
         task = asyncio.create_task(send())

@@ -1,10 +1,18 @@
 """The server on its pipes: stdout carries protocol only, and leaving is quick and touches no run."""
 
+import asyncio
+import json
 import signal
+import socket
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from subagent_server.server import stdio
+from subagent_server.server.connection import ClientConnection, SharedByClients
+from subagent_server.server.stdio import Reports, Serving
+from subagent_server.verbs.access import USER
 from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
 from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
@@ -116,3 +124,37 @@ def json_with_nan(number: int, tool: str) -> bytes:
         f'{{"jsonrpc": "2.0", "id": {number}, "method": "tools/call", "params": '
         f'{{"name": "{tool}", "arguments": {{"prompt": "Go.", "waitSeconds": NaN}}}}}}'
     ).encode()
+
+
+def test_nothing_of_a_connection_works_on_after_its_end_whatever_its_client_still_sends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A late answer would get into the file that has the number of its descriptor by then."""
+    monkeypatch.setattr(stdio, "_POLL_SECONDS", 0.0)  # lines are read on as soon as others are refused
+    flood = b" " * 1_000 + json.dumps(request(1, "tools/list")).encode() + b"\n"
+
+    async def end_after(seconds: float, shared: SharedByClients) -> None:
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        with ours, theirs:
+            before = asyncio.all_tasks()
+            feeding = asyncio.create_task(asyncio.get_running_loop().sock_sendall(theirs, flood * 6_000))
+            connection = ClientConnection(world.service, "parent", USER, shared)
+            serving = Serving(connection, ours.fileno(), ours.fileno(), Reports())
+            leaving = asyncio.create_task(serving.until_left())
+            await asyncio.sleep(seconds)
+            theirs.shutdown(socket.SHUT_RD)
+            await leaving
+            ours.shutdown(socket.SHUT_RDWR)
+            await serving.aclose()
+            assert asyncio.all_tasks() - before <= {feeding}
+            feeding.cancel()
+            with suppress(ConnectionError, asyncio.CancelledError):
+                await feeding
+
+    async def work() -> None:
+        shared = SharedByClients(world.service, USER)
+        for number in range(16):
+            await end_after(number * 0.02, shared)
+
+    asyncio.run(work())

@@ -77,14 +77,15 @@ def test_a_log_that_grows_all_the_time_is_notified_once_a_second(world: World) -
 
         def has_come() -> bool:
             nonlocal written
-            durable.append_bytes(world.paths(run_id).log, b"09:30:15 one line more\n")
-            store.announce(world.paths(run_id))
-            written += 1
+            for _ in range(10):  # a call takes long beside other work
+                durable.append_bytes(world.paths(run_id).log, b"09:30:15 one line more\n")
+                store.announce(world.paths(run_id))
+                written += 1
             client.call("list_runs", limit=1)
             return len(client.hears_of(UPDATED, 0, uri=uri)) >= 3
 
         wait_for(has_come, BOUND, "three notifications")
-        assert written > 6, "and not at each line"
+        assert written > 20, "and not at each line"
 
 
 @pytest.mark.race

@@ -6,6 +6,7 @@ completed was made again. Run it in a namespace of its own: `make soak-flows`.
 
 import argparse
 import random
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -108,7 +109,7 @@ def repeated(world: World) -> int:
 
 
 def main() -> None:
-    """Run the campaign and print what was counted."""
+    """Run the campaign and print what was counted. Its directory is kept where something was found."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--calls", type=int, default=100)
@@ -123,6 +124,7 @@ def main() -> None:
         assert again == 0
     finally:
         world.close()
+    shutil.rmtree(world.home)
 
 
 if __name__ == "__main__":
