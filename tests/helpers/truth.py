@@ -23,10 +23,14 @@ def check_status(service: Service, run_id: str, message_id: str | None = None) -
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file of JSON lines; none where there is no file."""
+    """Return the objects of a file of JSON lines; none where there is no file.
+
+    A line that its writer has not ended yet is none: a reader may see it up to the border of a page.
+    """
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def examine_all(store: RunStore, environment: Mapping[str, str]) -> Iterator[Defect]:
