@@ -8,7 +8,6 @@ import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -19,13 +18,27 @@ from subagent_server.extensions.code_mode.flow_record import FlowRecord
 from subagent_server.extensions.code_mode.identity import Fate, Identities, call_digest, digest, fate_of
 from subagent_server.extensions.code_mode.python_text import function_name
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.errors import BadArgument, RunRefused, SubagentError, choices
+from subagent_server.run.errors import (
+    BadArgument,
+    RunRefused,
+    SubagentError,
+    UnknownRun,
+    UnreadableMeta,
+    choices,
+)
 from subagent_server.run.files import Directory
 from subagent_server.run.journal import recorded_usage
 from subagent_server.run.processes import now
 from subagent_server.run.records import FlowOptions, Message, RunMeta, first_problem
 from subagent_server.run.secrets import Masker
-from subagent_server.run.states import MAX_OPEN_QUESTIONS, MAX_QUESTION_CHARACTERS, Status, cut, timestamp
+from subagent_server.run.states import (
+    MAX_OPEN_QUESTIONS,
+    MAX_QUESTION_CHARACTERS,
+    Status,
+    cut,
+    is_run_id,
+    timestamp,
+)
 from subagent_server.toolbox.run_context import RunContext, RunOver
 from subagent_server.verbs.access import run_as_caller
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
@@ -507,15 +520,33 @@ class AgentCalls:
         """Return the newest run of each identity, of this run and of those that it continues.
 
         Runs of agents that shall be asked anew count as not there, so equal keys share the one that is made.
+
+        Raises:
+            RunRefused: one of them cannot be read. What it has cost would be paid once more.
         """
         found: dict[str, str] = {}
         for flow in chain:
-            for child in sorted(self._store.children_of(flow)):
-                with suppress(SubagentError):  # a start that never was, or a damaged run: it is asked anew
+            for child in self._children_of(flow):
+                try:
                     meta, identity = self._store.read(child), self._store.read_request(child).call_id
-                    if identity is not None and meta.agent_name not in self._options.fresh:
-                        found[identity] = child
+                except UnknownRun:  # its start never was, or it was removed
+                    continue
+                except UnreadableMeta as error:
+                    hint = f"`subagent rm {child}` removes it; its call is then made anew."
+                    raise RunRefused("storage", error.sentence, hint) from error
+                if identity is not None and meta.agent_name not in self._options.fresh:
+                    found[identity] = child
         return found
+
+    def _children_of(self, flow: str) -> list[str]:
+        folder = self._store.paths.run(flow).children
+        try:
+            return sorted(filter(is_run_id, folder.names()))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise RunRefused("storage", f"{folder.path} cannot be read ({why}).") from error
 
     def _journal(self, planned: _Planned, fate: Fate, run_id: str | None) -> None:
         facts = {"label": planned.order.label, "phase": planned.phase, "calledRunId": run_id}
