@@ -249,6 +249,7 @@ class Loop:
         self.run.record("usage", **self.usage.to_wire())
 
     async def _before_retry(self, retry: Retry) -> None:
+        self.run.retry_reason = retry.reason
         self._record_usage()  # a reply that broke off has cost something, and the next may too
         await self.run.check_budget(self.usage)
         self.run.record("warning", message=f"{retry.reason}; trying again in {retry.seconds:.1f} s")

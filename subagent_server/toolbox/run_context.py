@@ -26,6 +26,9 @@ class Reply:
 class RunContext(Protocol):
     """Everything that a runner and its tools may ask of their run."""
 
+    retry_reason: str | None
+    """Why the request of the model that is on its way has failed so far: a timeout names it."""
+
     @property
     def run_id(self) -> str:
         """The id of the run."""

@@ -59,6 +59,7 @@ class WorkerRun:
         self._deadline = DeadlineWriter(deadline)
         self.model_busy = False
         """Whether the API works on a request: a stop waits a little for the reply."""
+        self.retry_reason: str | None = None
         self.first_request = asyncio.Event()
         """Set when the first request of the model is on its way."""
         self._limits = Limits()
@@ -259,6 +260,7 @@ class WorkerRun:
         try:
             with self.clock.working():
                 yield
+            self.retry_reason = None
         finally:
             self.model_busy = False
             calls.end()

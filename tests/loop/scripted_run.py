@@ -37,6 +37,7 @@ class ScriptedRun:
         self.pauses: list[float] = []
         self.spared: list[float] = []
         """Those of the pauses that are no working time."""
+        self.retry_reason: str | None = None
         self.sent = 0
         self.budget_usd: Decimal | None = None
         self.over_at: Callable[[], bool] = lambda: False
