@@ -83,6 +83,11 @@ class Cli:
         out, err = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
         return Completed(words, done.returncode, out, err)
 
+    def leaves_with(self, code: int, said: str, *words: str, **options: Any) -> None:
+        """Run a command that has to leave with this code and say this on stderr."""
+        done = self(*words, **options)
+        assert done.returncode == code and said in done.stderr, done.stderr
+
     def json(self, *words: str, code: int = 0, env: Mapping[str, str] | None = None) -> Any:
         """Run the command with --json and return what it printed."""
         done = self(*words, "--json", env=env)

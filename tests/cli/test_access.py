@@ -43,15 +43,15 @@ def test_a_child_whose_agent_may_start_no_others_may_not_start_answer_or_stop(cl
 @pytest.mark.parametrize("token", ["", "wrong"])
 def test_a_wrong_token_opens_nothing(cli: Cli, verb: list[str], token: str) -> None:
     with cli.living(OWN, child_token_hash=token_hash(TOKEN)) as own:
-        refused = cli(*verb, env=child(own, token))
-        assert refused.returncode == 2 and "SUBAGENT_RUN_TOKEN" in refused.stderr
+        cli.leaves_with(2, "SUBAGENT_RUN_TOKEN", *verb, env=child(own, token))
         assert cli.meta(own).status == "running"
 
 
 def test_a_child_registers_no_server_with_a_client(cli: Cli) -> None:
     with cli.living(OWN, child_token_hash=token_hash(TOKEN)) as own:
-        refused = cli("init", "claude", "--yes", env=child(own))
-        assert refused.returncode == 2 and "only the owner of the runs may do this" in refused.stderr
+        cli.leaves_with(
+            2, "only the owner of the runs may do this", "init", "claude", "--yes", env=child(own)
+        )
         assert not (cli.home / ".mcp.json").exists()
 
 
@@ -63,7 +63,6 @@ def test_a_child_that_may_delegate_answers_its_children_and_not_itself(cli: Cli)
         with cli.living(NESTED, asked(), parent_run_id=own) as nested:
             assert cli("reply", nested, "blue", env=child(own)).returncode == 0
             assert cli.meta(nested).messages[0].answered_by == "parent"
-        refused = cli("reply", own, "blue", env=child(own))
-        assert refused.returncode == 2 and "its parent or a person answers it" in refused.stderr
+        cli.leaves_with(2, "its parent or a person answers it", "reply", own, "blue", env=child(own))
         cli.agent("reviewer")
         assert "may not start reviewer" in cli("run", "reviewer", "Go", env=child(own)).stderr

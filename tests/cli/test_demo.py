@@ -1,14 +1,12 @@
 """`subagent demo`: a real client, server and run with a scripted model, on a repository of the test."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import BOUND, Cli
 from tests.helpers.processes import REPOSITORY
-
-IDENTITY = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+from tests.helpers.repositories import git
 
 
 @pytest.fixture
@@ -18,8 +16,8 @@ def place(cli: Cli) -> Path:
     directory = cli.home.with_name(f"{cli.home.name}.repository")
     directory.mkdir()
     (directory / "shop.py").write_text("def price() -> int:\n    return 3\n", encoding="utf-8")
-    for words in (["init", "-q"], ["add", "."], [*IDENTITY, "commit", "-q", "-m", "Give discounts"]):
-        subprocess.run(["git", *words], cwd=directory, check=True, timeout=BOUND)
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "Give discounts"]):
+        git("-C", directory, *words)
     return directory
 
 
@@ -44,8 +42,7 @@ def test_a_refusal_in_the_demo_is_one_sentence(cli: Cli, place: Path) -> None:
 
 
 def test_a_named_directory_without_a_commit_is_refused(cli: Cli) -> None:
-    done = cli("demo", "--repo", ".")
-    assert done.returncode == 2 and "leave --repo out." in done.stderr
+    cli.leaves_with(2, "leave --repo out.", "demo", "--repo", ".")
     assert cli.store.run_ids() == []
 
 
@@ -55,12 +52,9 @@ def test_the_demo_needs_no_repository(cli: Cli) -> None:
     assert "1 TODO or FIXME left" in done.stdout
 
 
-@pytest.mark.parametrize("is_ours", [False, True], ids=["a repository", "the clone of the program"])
-def test_the_demo_of_code_mode_makes_all_calls_in_one_program_that_asks(
-    cli: Cli, place: Path, is_ours: bool
-) -> None:
-    repository = REPOSITORY if is_ours else place
-    done = cli("demo", "--code", "--repo", str(repository), seconds=4 * BOUND)
+def test_the_demo_of_code_mode_makes_all_calls_in_one_program_that_asks(cli: Cli, place: Path) -> None:
+    """In the clone of the program, whose own files a box shows and does not let anybody write."""
+    done = cli("demo", "--code", "--repo", str(REPOSITORY), seconds=4 * BOUND)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "31. tracker.get_issue" in done.stdout and "parent ← asks: 7 issues wait" in done.stdout
     assert "#12 checkout shows the wrong price: 22 days waits longest" in done.stdout

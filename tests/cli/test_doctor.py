@@ -182,8 +182,7 @@ def test_runs_after_the_verb_names_a_run_and_before_it_the_root(cli: Cli) -> Non
     assert cli("--runs", str(elsewhere), "doctor", "--runs").returncode == 0
     assert cli("--runs", str(cli.store.paths.root), "doctor", "--runs").returncode == 1
     assert cli.json("doctor", "--runs", code=1)["checked"] == 1
-    refused = cli("doctor", "--runs", "runs")
-    assert refused.returncode == 2 and "`subagent --runs runs doctor --runs`" in refused.stderr
+    cli.leaves_with(2, "`subagent --runs runs doctor --runs`", "doctor", "--runs", "runs")
 
 
 def test_where_each_mcp_server_works_and_why_is_said(cli: Cli) -> None:

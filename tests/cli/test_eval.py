@@ -24,17 +24,27 @@ NO_KEY = {"ANTHROPIC_API_KEY": ""}
 
 def evaluation(cli: Cli, *cases: dict[str, Any], trusted: bool = True, **keys: Any) -> str:
     """Write an evaluation file, trust it, and return its name. A `turns` of a case becomes its script."""
-    folder = cli.home / "evals"
-    folder.mkdir(exist_ok=True)
     for number, case in enumerate(cases):
         if turns := case.pop("turns", None):
-            case["script"] = f"script{number}.json"
-            (folder / case["script"]).write_text(json.dumps({"turns": turns}), encoding="utf-8")
+            case["script"] = script(cli, f"script{number}", *turns)
     written = {"agents": ["worker"], **keys, "cases": [{"prompt": "Do it.", **case} for case in cases]}
-    (folder / "some.yaml").write_text(json.dumps(written), encoding="utf-8")
+    beside(cli, "some.yaml", json.dumps(written))
     if trusted:
         cli.trust()
     return "evals/some.yaml"
+
+
+def script(cli: Cli, name: str, *turns: dict[str, Any]) -> str:
+    """Write a script beside the evaluation, and return its name."""
+    return beside(cli, f"{name}.json", json.dumps({"turns": turns}))
+
+
+def beside(cli: Cli, name: str, text: str) -> str:
+    """Write a file beside the evaluation, and return its name."""
+    file = cli.home / "evals" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return name
 
 
 def passed(found: dict[str, Any]) -> dict[str, bool]:
@@ -111,11 +121,8 @@ def test_a_judging_agent_decides_and_only_a_clear_yes_passes(cli: Cli) -> None:
     verdicts = {"yes": "PASS: it is.", "no": "FAIL it \x1b lies.", "unclear": "Ignore this and PASS"}
     cases = []
     for name, verdict in verdicts.items():
-        (cli.home / "evals").mkdir(exist_ok=True)
-        (cli.home / "evals" / f"{name}.json").write_text(
-            json.dumps({"turns": [says(verdict)]}), encoding="utf-8"
-        )
-        judge = {"agent": "judge", "question": "It is true.", "script": f"{name}.json"}
+        played = script(cli, name, says(verdict))
+        judge = {"agent": "judge", "question": "It is true.", "script": played}
         cases.append({"name": name, "turns": [says("The result.")], "expect": [{"judge": judge}]})
     found = cli.json("eval", evaluation(cli, *cases), code=1, env=NO_KEY)
     assert passed(found) == {"yes": True, "no": False, "unclear": False}
@@ -153,10 +160,8 @@ def test_a_file_reaches_out_of_its_project_only_as_it_was_trusted(
     inside = {"name": "one", "turns": [says("ok")], "inputs": ["../inside.txt"], "cwd": ".."}
     assert cli("eval", evaluation(cli, inside, trusted=False)).returncode == 0
     for outside in ({"inputs": ["../link.txt"]}, {"cwd": "../.."}):
-        done = cli("eval", evaluation(cli, {"name": "one", **outside}, trusted=False))
-        assert done.returncode == 2 and "one.places" in done.stderr
-    done = cli("eval", evaluation(cli, trusted=False, dataset=dataset))
-    assert done.returncode == 2 and "Nothing was started" in done.stderr
+        cli.leaves_with(2, "one.places", "eval", evaluation(cli, {"name": "one", **outside}, trusted=False))
+    cli.leaves_with(2, "Nothing was started", "eval", evaluation(cli, trusted=False, dataset=dataset))
     assert len(stored(cli)) == 1
 
 
@@ -217,11 +222,9 @@ def test_the_example_of_the_documents_passes_without_a_key(cli: Cli) -> None:
 
 def test_the_rows_of_a_dataset_are_cases_judged_by_their_target(cli: Cli) -> None:
     cli.agent("worker")
-    (cli.home / "evals").mkdir()
     rows = 'name,prompt,target\ncapital,"Of France?",Paris\nwrong,"Of Italy?",Rome\n'
-    (cli.home / "evals" / "rows.csv").write_text(rows, encoding="utf-8")
-    dataset = {"path": "rows.csv", "script": "s.json", "expect": [{"includes": True}]}
-    (cli.home / "evals" / "s.json").write_text(json.dumps({"turns": [says("It is Paris.")]}), "utf-8")
+    paris = script(cli, "s", says("It is Paris."))
+    dataset = {"path": beside(cli, "rows.csv", rows), "script": paris, "expect": [{"includes": True}]}
     found = cli.json("eval", evaluation(cli, dataset=dataset), code=1, env=NO_KEY)
     assert passed(found) == {"capital": True, "wrong": False}
     (problem,) = [problem for run in found["runs"] for problem in run["problems"]]
@@ -231,11 +234,9 @@ def test_the_rows_of_a_dataset_are_cases_judged_by_their_target(cli: Cli) -> Non
 
 def test_a_row_of_json_may_hold_any_end_of_a_line(cli: Cli) -> None:
     cli.agent("worker")
-    (cli.home / "evals").mkdir()
     row = json.dumps({"prompt": "Of\u2028France?", "target": "Paris"}, ensure_ascii=False)
-    (cli.home / "evals" / "rows.jsonl").write_text(row, encoding="utf-8")
-    dataset = {"path": "rows.jsonl", "script": "s.json", "expect": [{"includes": True}]}
-    (cli.home / "evals" / "s.json").write_text(json.dumps({"turns": [says("Paris.")]}), "utf-8")
+    paris = script(cli, "s", says("Paris."))
+    dataset = {"path": beside(cli, "rows.jsonl", row), "script": paris, "expect": [{"includes": True}]}
     assert passed(cli.json("eval", evaluation(cli, dataset=dataset), env=NO_KEY)) == {"row 1": True}
 
 
@@ -249,19 +250,15 @@ def test_a_row_of_json_may_hold_any_end_of_a_line(cli: Cli) -> None:
 )
 def test_a_table_that_would_be_misread_is_refused(cli: Cli, rows: str, why: str) -> None:
     cli.agent("worker")
-    (cli.home / "evals").mkdir()
-    (cli.home / "evals" / "rows.csv").write_text(rows, encoding="utf-8")
-    dataset = {"path": "rows.csv", "expect": [{"includes": True}]}
+    dataset = {"path": beside(cli, "rows.csv", rows), "expect": [{"includes": True}]}
     assert why in cli("eval", evaluation(cli, dataset=dataset)).stderr
 
 
 def test_a_vote_needs_more_than_half_of_its_judges(cli: Cli) -> None:
     for name in ("worker", "kind", "harsh"):
         cli.agent(name)
-    (cli.home / "evals").mkdir()
     for name in ("PASS", "FAIL"):
-        text = json.dumps({"turns": [says(f"{name}. So it is.")]})
-        (cli.home / "evals" / f"{name}.json").write_text(text, encoding="utf-8")
+        script(cli, name, says(f"{name}. So it is."))
 
     def judged(*verdicts: str) -> list[dict[str, Any]]:
         votes = [{"agent": "kind", "question": "Good?", "script": f"{each}.json"} for each in verdicts]
@@ -304,10 +301,8 @@ def test_what_was_not_begun_is_no_failure_and_resume_tries_it(cli: Cli) -> None:
 def test_to_resume_a_killed_evaluation_pays_no_run_twice(cli: Cli) -> None:
     for name in ("worker", "judge"):
         cli.agent(name)
-    (cli.home / "evals").mkdir()
     slowly = [shell("until test -e gate; do sleep 0.05; done"), says("PASS")]
-    (cli.home / "evals" / "verdict.json").write_text(json.dumps({"turns": slowly}), encoding="utf-8")
-    judge = {"agent": "judge", "question": "Is it?", "script": "verdict.json"}
+    judge = {"agent": "judge", "question": "Is it?", "script": script(cli, "verdict", *slowly)}
     judged = {"name": "judged", "turns": [says("fine")], "expect": [{"judge": judge}]}
     file = evaluation(cli, {"name": "slow", "turns": slowly}, judged)
     with cli.start("eval", file, env=NO_KEY) as running:
@@ -345,21 +340,18 @@ def test_to_resume_some_cases_forgets_none_of_the_others(cli: Cli) -> None:
     assert [path.name for path in cli.home.glob(".kept*")] == []
 
 
-def test_a_planted_link_does_not_lead_the_junit_file_of_an_evaluation_elsewhere(cli: Cli) -> None:
+@pytest.mark.parametrize(
+    ("link", "options", "code"),
+    [("junit.xml", ("--junit", "junit.xml"), 6), (".kept.jsonl.tmp", ("--log", "kept.jsonl"), 0)],
+    ids=["the junit file", "the log"],
+)
+def test_a_planted_link_leads_no_file_of_an_evaluation_elsewhere(
+    cli: Cli, link: str, options: tuple[str, str], code: int
+) -> None:
     cli.agent("worker")
     file, mine = evaluation(cli, {"name": "one", "turns": [says("fine")]}), cli.home / "mine"
     mine.write_text("mine", encoding="utf-8")
-    (cli.home / "junit.xml").symlink_to(mine)
-    done = cli("eval", file, "--junit", "junit.xml", env=NO_KEY)
+    (cli.home / link).symlink_to(mine)
+    cli.leaves_with(code, "junit.xml" if code else "", "eval", file, *options, env=NO_KEY)
     assert mine.read_text(encoding="utf-8") == "mine"
-    assert done.returncode == 6 and "junit.xml" in done.stderr
-
-
-def test_a_planted_link_does_not_lead_the_log_of_an_evaluation_elsewhere(cli: Cli) -> None:
-    cli.agent("worker")
-    file, mine = evaluation(cli, {"name": "one", "turns": [says("fine")]}), cli.home / "mine"
-    mine.write_text("mine", encoding="utf-8")
-    (cli.home / ".kept.jsonl.tmp").symlink_to(mine)
-    assert cli("eval", file, "--log", "kept.jsonl", env=NO_KEY).returncode == 0
-    assert mine.read_text(encoding="utf-8") == "mine"
-    assert not (cli.home / "kept.jsonl").is_symlink()
+    assert code or not (cli.home / "kept.jsonl").is_symlink()

@@ -29,14 +29,12 @@ def complains(cli: Cli, code: int, said: str, *words: str) -> None:
 def test_the_end_of_a_run_is_an_exit_code(
     cli: Cli, event: transitions.RunEvent, code: int, said: str
 ) -> None:
-    done = cli("wait", cli.made("aaaaaa", event))
-    assert done.returncode == code and said in done.stderr
+    cli.leaves_with(code, said, "wait", cli.made("aaaaaa", event))
 
 
 def test_a_wait_that_is_over_exits_with_124_and_the_run_goes_on(cli: Cli) -> None:
     with cli.living("aaaaaa") as run_id:
-        done = cli("wait", run_id, "--timeout", "0.1")
-        assert done.returncode == 124 and "continues" in done.stderr
+        cli.leaves_with(124, "continues", "wait", run_id, "--timeout", "0.1")
         assert cli.json("show", run_id)["status"] == "running"
 
 

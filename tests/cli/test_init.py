@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import shutil
 import stat
 import tomllib
@@ -11,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import BOUND, Cli, hear
+from tests.cli.command import Cli
 from tests.cli.init_clients import COMMAND, FOR_CLAUDE, SERVE, everything, servers, written
-from tests.helpers.wait import wait_for
+from tests.cli.terminal import person
 
 
 def test_the_change_is_shown_before_it_is_made(cli: Cli, home: Path) -> None:
@@ -33,17 +32,11 @@ def test_without_a_person_and_without_yes_nothing_is_written(cli: Cli, home: Pat
 
 @pytest.mark.parametrize(("answer", "is_written"), [("y\n", True), ("n\n", False), ("\n", False)])
 def test_init_asks_before_it_writes(cli: Cli, home: Path, answer: str, is_written: bool) -> None:
-    outer, inner = pty.openpty()
-    try:
-        with cli.start("init", "claude", stdin=inner, stderr=inner) as command:
-            assert "subagents" in command.hear("+}")
-            hear(outer, "Write this?")
-            os.write(outer, answer.encode())
-            wait_for(lambda: command.process.poll() is not None, BOUND, "the end of the command")
-            assert command.process.returncode == 0
-    finally:
-        os.close(outer)
-        os.close(inner)
+    with person(cli, "init", "claude") as terminal:
+        assert "subagents" in terminal.command.hear("+}")
+        terminal.hear("Write this?")
+        terminal.type(answer)
+        assert terminal.command.end()[0] == 0
     assert (cli.home / ".mcp.json").exists() is is_written
 
 
@@ -110,8 +103,7 @@ def test_flags_that_are_given_are_passed_to_the_server_as_absolute_paths(cli: Cl
     places = ["--agents", f"{cli.home}/agents", "--agents", "/opt/agents", "--runs", f"{cli.home}/elsewhere"]
     entry = servers(cli.home / ".mcp.json")["subagents"]
     assert entry["args"] == [*SERVE, *places, "--max-runs", "3"]
-    mistyped = cli("init", "claude", "--print", "--agent", "nobody-*")
-    assert mistyped.returncode == 2 and "--agent 'nobody-*' fits no agent" in mistyped.stderr
+    cli.leaves_with(2, "--agent 'nobody-*' fits no agent", "init", "claude", "--print", "--agent", "nobody-*")
 
 
 def test_a_client_that_does_not_start_servers_in_the_project_gets_an_entry_with_every_directory(
@@ -140,8 +132,7 @@ def test_variables_name_other_homes_of_a_client(cli: Cli, home: Path) -> None:
 
 
 def test_a_scope_that_a_client_does_not_have_is_a_mistake(cli: Cli, home: Path) -> None:
-    done = cli("init", "claude-desktop", "--scope", "project")
-    assert done.returncode == 2 and "leave --scope out." in done.stderr
+    cli.leaves_with(2, "leave --scope out.", "init", "claude-desktop", "--scope", "project")
 
 
 def test_a_name_on_path_is_written_only_where_it_leads_here_for_good(cli: Cli, home: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from subagent_server.cli.client_files import (
@@ -22,6 +22,7 @@ from subagent_server.cli.clients import CLIENTS, Client, ClientDirectories, Clie
 from subagent_server.run.errors import HostError
 from subagent_server.sandbox.file_watch import OwnWrites
 from tests.cli.command import Cli
+from tests.helpers.scale import times
 
 ENTRY = {"command": "subagent", "args": ["serve", "--role", "parent"], "env": {"A": "b"}}
 TABLE = {"command": "subagent", "args": ["serve"], "required": True, "tool_timeout_sec": 300}
@@ -196,6 +197,7 @@ _SERVERS = st.dictionaries(st.sampled_from(["a", "b", "subagents"]), _JSON, max_
 _INDENT = st.sampled_from([None, 0, 1, 2, 4, "\t"])
 
 
+@settings(max_examples=times(30, 100))
 @given(st.dictionaries(st.text(max_size=4), _JSON, max_size=3), st.none() | _SERVERS, _INDENT)
 def test_any_json_is_equal_except_for_the_entry(
     tmp_path_factory: pytest.TempPathFactory,

@@ -66,6 +66,5 @@ def test_over_http_each_client_gets_a_token_of_its_own_which_is_shown_nowhere(
 def test_what_cannot_be_registered_over_http_is_refused(
     cli: Cli, home: Path, words: tuple[str, ...], sentence: str
 ) -> None:
-    done = cli("init", *words, "--yes")
-    assert done.returncode == 2 and sentence in done.stderr
+    cli.leaves_with(2, sentence, "init", *words, "--yes")
     assert not Path(cli.environment["XDG_STATE_HOME"], "subagent", "http-tokens").exists()

@@ -7,12 +7,16 @@ import pytest
 
 from tests.cli.command import Cli
 from tests.cli.init_clients import COMMAND, FILES, SERVE, everything, servers, written
+from tests.helpers.scale import sampled
 
 THEIRS = {
     ".json": '{\n    "theme": "dark",\n    "mcpServers": {"mine": {"command": "x"}},\n    "n": [1e5]\n}\n',
     ".toml": '# mine\nmodel = "o3"\n\n[mcp_servers.mine]\ncommand = "x"\n\n# of tui\n[tui]\na = 1',
 }
 ALLOWED = '{\n  "permissions": {\n    "allow": ["Read"],\n    "deny": []\n  }\n}\n'
+
+
+SOME: list[tuple[str, str]] = sampled([*FILES], 5, lambda file: file[0], lambda file: file[1])
 
 
 def of_clients(cli: Cli) -> dict[str, bytes]:
@@ -25,7 +29,7 @@ def said(text: bytes) -> object:
     return json.loads(text) if text.startswith(b"{") else text
 
 
-@pytest.mark.parametrize(("client", "scope"), list(FILES))
+@pytest.mark.parametrize(("client", "scope"), SOME)
 def test_the_files_of_each_client_are_again_as_they_were(
     cli: Cli, home: Path, client: str, scope: str
 ) -> None:

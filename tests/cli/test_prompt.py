@@ -51,30 +51,26 @@ def test_mcp_servers_are_not_started_unasked(cli: Cli, tmp_path: Path) -> None:
     assert done.returncode == 0 and "(the prompt)" in done.stdout
     assert "MCP servers tracker (--servers starts them)" in done.stderr
     assert not started.exists()
-    done = cli("prompt", "worker", "--servers")
-    assert done.returncode == 1 and "would never call its model" in done.stderr
+    cli.leaves_with(1, "would never call its model", "prompt", "worker", "--servers")
     assert started.exists()
 
 
 def test_an_agent_that_is_not_trusted_is_not_begun(cli: Cli) -> None:
     cli.trusts = False
     cli.agent("worker", env={"PATH": "/nowhere"})
-    done = cli("prompt", "worker")
-    assert done.returncode == 2 and "subagent trust" in done.stderr
+    cli.leaves_with(2, "subagent trust", "prompt", "worker")
 
 
 def test_an_agent_whose_start_is_refused_is_refused_here(cli: Cli) -> None:
     cli.agent("worker", maxTurns=0)
-    done = cli("prompt", "worker")
-    assert done.returncode == 1 and "maxTurns" in done.stderr
+    cli.leaves_with(1, "maxTurns", "prompt", "worker")
     assert "prompt is empty" in cli("prompt", "worker", " ").stderr
 
 
 def test_the_program_of_a_flow_is_not_executed(cli: Cli, tmp_path: Path) -> None:
     text = "def run() -> None: open('ran', 'w')\n"
     (tmp_path / "agents" / "fan.flow.py").write_text(text, encoding="utf-8")
-    done = cli("prompt", "fan", "{}")
-    assert done.returncode == 2 and "fan is a flow and has no model" in done.stderr
+    cli.leaves_with(2, "fan is a flow and has no model", "prompt", "fan", "{}")
 
 
 def test_an_agent_with_a_worktree_is_shown_the_sentence_about_it_and_none_stays(
@@ -89,5 +85,4 @@ def test_an_agent_with_a_worktree_is_shown_the_sentence_about_it_and_none_stays(
     assert "in a git worktree of your own, on the branch subagent/worker-" in done.stdout
     assert "subagent" not in git("-C", tmp_path / "code", "branch", "--all")
     assert len(git("-C", tmp_path / "code", "worktree", "list").splitlines()) == 1
-    refused = cli("prompt", "worker", env=state)
-    assert refused.returncode == 1 and "isolation: worktree cannot be kept" in refused.stderr
+    cli.leaves_with(1, "isolation: worktree cannot be kept", "prompt", "worker", env=state)

@@ -41,8 +41,7 @@ def test_the_only_open_question_needs_no_name(cli: Cli, words: list[str], stdin:
 )
 def test_what_is_no_answer_is_refused(cli: Cli, words: list[str], stdin: bytes, why: str) -> None:
     with cli.living("aaaaaa", asked()) as run_id:
-        done = cli("reply", run_id, *words, stdin=stdin)
-        assert done.returncode == 2 and why in done.stderr
+        cli.leaves_with(2, why, "reply", run_id, *words, stdin=stdin)
         assert answers(cli, run_id) == [None]
 
 

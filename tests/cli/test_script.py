@@ -61,11 +61,9 @@ def test_a_flow_plays_again_with_the_answers_of_its_agents(cli: Cli) -> None:
 
 def test_a_run_that_has_not_ended_or_never_answered_is_no_script(cli: Cli) -> None:
     with cli.living("asking", asked()) as run_id:
-        done = cli("script", run_id)
-        assert done.returncode == 2 and "has not ended yet" in done.stderr
+        cli.leaves_with(2, "has not ended yet", "script", run_id)
     silent = cli.completed("silent")
-    done = cli("script", silent)
-    assert done.returncode == 2 and "never answered" in done.stderr
+    cli.leaves_with(2, "never answered", "script", silent)
     transcript = cli.store.paths.run(silent).transcript.path
     call_of_nothing = {"type": "tool_use", "name": "", "input": {}}
     planted = [{"role": "assistant", "content": [{"type": 3}, "x", call_of_nothing]}, {"role": 7}]

@@ -106,8 +106,9 @@ def test_an_open_question_is_shown_with_the_command_that_answers_it(cli: Cli) ->
 
 
 def test_nothing_is_given_back_of_an_empty_quarantine(cli: Cli) -> None:
-    refused = cli("show", cli.completed("aaaaaa"), "--restore", "1")
-    assert refused.returncode == 2 and "is empty, so nothing can be given back" in refused.stderr
+    cli.leaves_with(
+        2, "is empty, so nothing can be given back", "show", cli.completed("aaaaaa"), "--restore", "1"
+    )
 
 
 def test_a_run_of_another_host_is_shown_as_unknown(cli: Cli) -> None:

@@ -76,10 +76,7 @@ def test_a_person_is_asked_once_and_again_when_a_pinned_command_has_changed(clon
     clone.agent(
         "worker", baseUrl=address, mcpServers={"x": {"command": "evil", "args": ["--token=abcdefgh"]}}
     )
-    refused = clone(*RUN)
-    assert (
-        refused.returncode == 2 and "'baseUrl', 'mcpServers.x.args', 'mcpServers.x.command'" in refused.stderr
-    )
+    clone.leaves_with(2, "'baseUrl', 'mcpServers.x.args', 'mcpServers.x.command'", *RUN)
     clone.agent("worker", baseUrl=address)
     with person(clone, *RUN) as terminal:
         assert f"+ agent worker: baseUrl: {address}" in terminal.hear("Trust this directory?")
@@ -141,8 +138,7 @@ def test_a_server_that_is_named_comes_from_a_trusted_directory_and_is_what_was_t
     clone.agent("worker", mcpServers=["files"])
     (clone.home / ".mcp.json").write_text(json.dumps({"mcpServers": {"files": SERVER}}), encoding="utf-8")
     named = ("--agents", "agents")
-    refused = clone(*RUN, *named)
-    assert refused.returncode == 2 and "server files of .mcp.json comes with" in refused.stderr
+    clone.leaves_with(2, "server files of .mcp.json comes with", *RUN, *named)
     info = clone("mcp", "info", "files", "--agent", "worker", *named)
     assert info.returncode == 2 and "Nothing was started" in info.stderr and clone.store.run_ids() == []
     assert clone.json("mcp", "list-servers", "--agent", "worker")["servers"][0]["name"] == "files"
@@ -150,11 +146,7 @@ def test_a_server_that_is_named_comes_from_a_trusted_directory_and_is_what_was_t
     assert clone(*RUN).returncode == 1, "it is started now, and its address does not answer"
     runs = clone.store.run_ids()
     (clone.home / ".mcp.json").write_text('{"mcpServers": {"files": {"command": "evil"}}}', encoding="utf-8")
-    refused = clone(*RUN, *named)
-    assert (
-        refused.returncode == 2
-        and "has changed since you trusted it ('command', 'type', 'url')" in refused.stderr
-    )
+    clone.leaves_with(2, "has changed since you trusted it ('command', 'type', 'url')", *RUN, *named)
     (clone.home / ".mcp.json").unlink()
     home = clone.home / "home"
     home.mkdir()
@@ -167,11 +159,9 @@ def test_a_run_cannot_trust(clone: Cli) -> None:
     with clone.living("c1d2e3", child_token_hash=token_hash("t")) as own:
         env = {"SUBAGENT_RUN_ID": own, "SUBAGENT_RUN_TOKEN": "t"}
         for words in (["trust", "."], ["trust", ".", "--yes"], ["trust", "--remove", "."], [*RUN, "--trust"]):
-            refused = clone(*words, env=env)
-            assert refused.returncode == 2 and "A run cannot trust" in refused.stderr
+            clone.leaves_with(2, "A run cannot trust", *words, env=env)
         assert clone("init", "claude", "--yes", env=env).returncode == 2
-        refused = clone("serve", "--config", "agents/worker.md", env=env)
-        assert refused.returncode == 2 and "A run cannot bring in agents" in refused.stderr
+        clone.leaves_with(2, "A run cannot bring in agents", "serve", "--config", "agents/worker.md", env=env)
     assert trusted(clone) == []
 
 
