@@ -51,10 +51,8 @@ def test_a_run_that_waits_for_its_parent_gives_its_slot_to_the_next(world: World
     world.agent()
     conversations = [{"when": {"prompt": "ask"}, "turns": [asks("Colour?"), says("Painted.")]}]
     world.play(says("Worked."), conversations=conversations)
-    asking = world.start("ask")
-    world.asking(asking)
-    working = world.start("work")
-    assert world.completed(working) == "Worked."
+    asking = world.start_asking("ask")
+    assert world.completed(world.start("work")) == "Worked."
     assert world.meta(asking).status is Status.WAITING
     world.reply(asking, "blue")
     assert world.completed(asking) == "Painted."

@@ -57,8 +57,7 @@ def test_a_question_of_a_program_outlives_the_program_and_its_server_and_the_nex
         shell(f"for try in $(seq 600); do test -e answered && break; sleep 0.1; done; {takes}"),
         says("Blue."),
     )
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.start_asking()
     _kill_client_and_server(world)
     answered = world.cli("reply", run_id, "blue")
     assert answered.returncode == 0, answered.stderr

@@ -23,8 +23,7 @@ def child_of(world: World, run_id: str) -> Iterator[Parent]:
 
 
 def test_a_child_asks_its_parent_and_takes_the_answer_with_and_without_waiting(world: World) -> None:
-    world.agent()
-    world.play(asks("Not yours."), says("Done."))
+    world.agent_saying(asks("Not yours."), says("Done."))
     run_id, other = world.start(), world.start()
     for each in (run_id, other):
         world.asking(each)
@@ -61,8 +60,7 @@ def test_a_child_asks_its_parent_and_takes_the_answer_with_and_without_waiting(w
 
 
 def test_a_child_reports_how_far_it_is_and_ends_its_run_with_a_payload(world: World) -> None:
-    world.agent()
-    world.play(shell("sleep 3600"))
+    world.agent_saying(shell("sleep 3600"))
     run_id = world.start()
     wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "a run at work")
     payload = "lïne\n" * 10_000

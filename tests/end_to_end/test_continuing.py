@@ -72,8 +72,7 @@ def test_a_completed_run_goes_on_after_its_result_with_its_conversation_director
 def test_a_call_that_a_kill_or_a_stop_cut_off_is_reported_as_not_known_and_never_repeated(
     world: World,
 ) -> None:
-    world.agent()
-    simulator = world.play(busy(), says("Seen."))
+    simulator = world.agent_saying(busy(), says("Seen."))
     runs = [world.start() for _ in range(3)]
     simulator.wait_for_requests(3, BOUND)
     mark = world.work / "mark"
@@ -181,8 +180,7 @@ def tool_results_of(world: World, run_id: str) -> list[str]:
 def test_without_its_file_an_agent_goes_on_as_it_was_only_if_somebody_says_so_and_with_a_warning(
     world: World,
 ) -> None:
-    world.agent(env={"TOOL_TOKEN": "a-literal-that-is-secret-4711"})
-    simulator = world.play(says("Done."))
+    simulator = world.agent_saying(says("Done."), env={"TOOL_TOKEN": "a-literal-that-is-secret-4711"})
     key = world.environment.pop("ANTHROPIC_API_KEY")
     refused = world.start("The task.")
     assert world.failed(refused)[0] == "config"

@@ -113,12 +113,10 @@ def test_the_key_of_a_collector_follows_no_redirect() -> None:
 
 
 def test_a_collector_that_takes_nothing_costs_a_warning_and_a_file_gets_a_line_a_run(world: World) -> None:
-    world.agent()
-    world.play(says("Done."))
+    world.agent_saying(says("Done."))
     world.environment["SUBAGENT_OTLP"] = "http://127.0.0.1:9"
     refused = world.start()
-    assert world.completed(refused) == "Done."
-    world.gone(refused)
+    assert world.completed_and_gone(refused) == "Done."
     (warning,) = world.events(refused, "warning")
     assert "spans of the run were not exported" in warning["message"]
     file = world.work / "spans.jsonl"
@@ -126,8 +124,7 @@ def test_a_collector_that_takes_nothing_costs_a_warning_and_a_file_gets_a_line_a
     world.environment["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = "true"
     for _ in range(2):
         run_id = world.start(f"Take {API_KEY}.")
-        assert world.completed(run_id) == "Done."
-        world.gone(run_id)
+        assert world.completed_and_gone(run_id) == "Done."
     mine = world.home / "profile"
     mine.write_text("mine", encoding="utf-8")
     (link := world.work / "planted.jsonl").symlink_to(mine)

@@ -54,8 +54,7 @@ def test_an_agent_with_more_agents_than_may_have_a_tool_each_starts_them_by_name
         says("All done."),
     ]
     simulator = world.play(says("Helped."), conversations=[{"when": {"prompt": "Lead"}, "turns": boss}])
-    run_id = world.start("Lead.", agent="boss")
-    assert world.completed(run_id) == "All done."
+    assert world.completed(world.start("Lead.", agent="boss")) == "All done."
     bodies = [request.body for request in simulator.requests if _is_boss(request.body)]
     offered = {tool["name"] for tool in bodies[0]["tools"]}
     assert {"run_agent", "list_agents", "check_status"} <= offered and not {"run_one", "run_two"} & offered

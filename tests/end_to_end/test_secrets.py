@@ -33,8 +33,7 @@ def test_nothing_under_runs_holds_a_key_a_token_or_a_secret_of_the_agent_file(wo
     world.asking(run_id)
     token = world.given_to(run_id)["SUBAGENT_RUN_TOKEN"]
     world.reply(run_id, "yes")
-    world.completed(run_id)
-    world.gone(run_id)
+    world.completed_and_gone(run_id)
     assert tool_results(simulator.requests[1].body) == [f"hello {len(EXPANDED)}"], "the run has them"
     for secret in (API_KEY, token, LITERAL, EXPANDED, "header-secret"):
         assert holding(world.runs, secret) == []
@@ -110,11 +109,9 @@ def test_what_a_parent_gives_reaches_disk_without_secrets_and_the_run_has_the_pr
     (world.work / "notes.txt").write_text(f"Log in with {secret}, nöthing else.", encoding="utf-8")
     (world.work / "plain.txt").write_text("Nothing.", encoding="utf-8")
     simulator = world.play(asks("Go on?"), says("Done."))
-    run_id = world.start(f"Use {secret}.", label=secret, inputs=["notes.txt", "plain.txt"])
-    world.asking(run_id)
+    run_id = world.start_asking(f"Use {secret}.", label=secret, inputs=["notes.txt", "plain.txt"])
     world.reply(run_id, secret)  # the literal of the agent file is known to the worker alone
-    world.completed(run_id)
-    world.gone(run_id)
+    world.completed_and_gone(run_id)
     for value in (PLAIN_KEY, LITERAL, TOKEN_SHAPED):
         assert holding(world.runs, value) == []
     assert LITERAL in json.dumps(simulator.requests[1].body), "the model has the answer as it was given"

@@ -100,6 +100,8 @@ def test_the_seeds_parent_has_the_seeds_coder_as_an_mcp_server(world: World, cod
     conversations = [{"when": {"prompt": "Lead"}, "turns": [leading, says("Led.")]}]
     simulator = world.play(says("Changed."), conversations=conversations)
     with Listener(world, "older", "--config", str(parent)) as client:
+        listed = [tool["name"] for tool in client.ask("tools/list")["tools"]]
+        assert [name for name in listed if name.startswith("run_")] == ["run_lead"], "the one of the file"
         view = client.call("run_lead", prompt="Lead.")
     assert world.completed(view["runId"]) == "Led."
     child = child_of(world, view["runId"])

@@ -8,8 +8,7 @@ import pytest
 from subagent_server.run import locks
 from subagent_server.run.files import Entry
 from subagent_server.run.states import Status
-from tests.helpers.truth import check_status
-from tests.helpers.turns import asks, says, shell
+from tests.helpers.turns import says, shell
 from tests.helpers.world import BOUND, World
 
 
@@ -53,17 +52,3 @@ def test_a_model_call_in_flight_may_end_and_its_usage_is_settled_and_no_other_ca
     meta = world.meta(run_id)
     assert (meta.usage.input_tokens, meta.usage.output_tokens, meta.usage.turns) == (11, 22, 1)
     assert not world.events(run_id, "tool_call") and len(simulator.requests) == 1
-
-
-def test_a_run_that_waits_for_its_parent_is_stopped_once_and_for_all(world: World) -> None:
-    world.agent()
-    world.play(asks("Colour?"), says("Never said."))
-    run_id = world.start("Paint.")
-    world.asking(run_id)
-    first = world.stop(run_id, "not needed any more").meta
-    assert (first.status, first.summary) == (Status.STOPPED, "not needed any more")
-    assert world.stop(run_id, "really").meta.revision == first.revision
-    world.gone(run_id)
-    view = check_status(world.service, run_id)
-    assert view.live is False and view.messages is None and view.summary == "not needed any more"
-    assert [message.message_status.value for message in world.meta(run_id).messages] == ["cancelled"]

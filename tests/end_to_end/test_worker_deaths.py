@@ -41,37 +41,18 @@ def test_a_killed_worker_shows_in_the_raw_file_without_a_server_and_a_reader(wor
     assert world.meta(asking).pending_questions == 0
 
 
-def test_a_killed_shim_leaves_a_run_that_is_lost_at_the_next_look_and_nothing_of_it(world: World) -> None:
-    world.agent()
-    world.play(BUSY)
-    orphaned, both = world.start(), world.start()
-    for run_id in (orphaned, both):
-        until_busy(world, run_id)
-    kill(world.shim(orphaned))
-    kill(world.shim(both))
-    kill(world.worker(both))
-    for run_id in (orphaned, both):
-        observed = world.look(run_id)
-        assert observed.live is False and observed.meta.error is not None
-        assert observed.meta.error.code == "lost"
-        assert not processes_of(world.paths(run_id))
-
-
 def test_a_run_whose_shim_was_killed_keeps_the_result_that_it_came_to(world: World) -> None:
-    world.agent()
-    simulator = world.play(says("Done all the same.", latency=0.5))
+    simulator = world.agent_saying(says("Done all the same.", latency=0.5))
     run_id = world.start()
     simulator.wait_for_requests(1, timeout=BOUND)
     kill(world.shim(run_id))
-    assert world.completed(run_id) == "Done all the same."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "Done all the same."
     observed = world.look(run_id)
     assert observed.meta.status is Status.COMPLETED and observed.live is False
 
 
 def test_the_whole_process_group_of_a_server_is_killed_in_mid_run_and_the_run_completes(world: World) -> None:
-    world.agent()
-    simulator = world.play(says("Done.", latency=1))
+    simulator = world.agent_saying(says("Done.", latency=1))
     with world.serve() as parent:
         run_id = parent.call("run_worker", prompt="Work.")["runId"]
         simulator.wait_for_requests(1, timeout=60)

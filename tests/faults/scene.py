@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count, cycle
@@ -174,16 +173,3 @@ def _make_foreign(root: Path) -> None:
 def unchanged(root: Path, before: dict[str, Any]) -> None:
     """Check that a root is as it was, to the byte and the nanosecond."""
     assert changed(before, tree(root)) == {}
-
-
-def git(*words: str, cwd: Path) -> None:
-    """Run git as somebody who has no configuration."""
-    who = {
-        f"GIT_{role}_{what}": "somebody@example.org"
-        for role in ("AUTHOR", "COMMITTER")
-        for what in ("NAME", "EMAIL")
-    }
-    environment = {"PATH": os.environ["PATH"], "HOME": str(cwd), "GIT_CONFIG_NOSYSTEM": "1", **who}
-    subprocess.run(
-        ["git", *words], cwd=cwd, env=environment, check=True, capture_output=True, timeout=HANG_SECONDS
-    )

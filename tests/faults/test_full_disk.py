@@ -94,10 +94,7 @@ def small_world(tmp_path: Path) -> Iterator[World]:
 
 def test_on_a_full_disk_a_run_waits_whole_and_goes_on_once_there_is_room(small_world: World) -> None:
     world = small_world
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Go on?"), says("Done."))
     filler = fill(world.runs)
     before, runs = world.paths(run_id).meta.path.read_bytes(), world.store.run_ids()
     for words in (["reply", run_id, "Yes."], ["run", "worker", "More work.", "--detach"]):
@@ -128,8 +125,7 @@ def test_a_run_works_on_while_the_disk_is_full_and_its_journal_goes_on_once_ther
     simulator.wait_for_requests(2, 60)
     filler.unlink()
     (world.work / "free").touch()
-    assert world.completed(run_id) == "Done."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "Done."
     assert "could not be written (" in world.paths(run_id).worker_out.path.read_text(encoding="utf-8")
     results = [e for e in durable.records(world.paths(run_id).events) if e["type"] == "tool_result"]
     assert len(results) == 1 and "free" in results[0]["text"], "what had no room is missing"

@@ -59,8 +59,7 @@ def test_workers_that_are_stopped_end_by_their_limit_or_by_the_expiry_of_their_q
 
 @pytest.mark.parametrize("warm", ["0", "1"])
 def test_a_run_whose_starter_ignored_signals_ends_and_its_programs_heed_them(world: World, warm: str) -> None:
-    world.agent()
-    world.play(shell("sleep 1000 & kill -TERM $!; wait $!; echo code $?"), says("Done."))
+    world.agent_saying(shell("sleep 1000 & kill -TERM $!; wait $!; echo code $?"), says("Done."))
     starter = [
         "env",
         "--ignore-signal=CHLD,TERM,INT,HUP,QUIT,USR1,ALRM",
@@ -75,7 +74,6 @@ def test_a_run_whose_starter_ignored_signals_ends_and_its_programs_heed_them(wor
         starter, cwd=world.work, env=environment, capture_output=True, text=True, timeout=BOUND
     )
     run_id = done.stdout.split()[0]
-    assert world.completed(run_id) == "Done."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "Done."
     (result,) = world.events(run_id, "tool_result")
     assert "code 143" in str(result)

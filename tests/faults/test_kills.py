@@ -34,10 +34,7 @@ ctypes.CDLL(None).pthread_exit(None)
 
 
 def test_a_run_without_a_shim_is_judged_dead_only_after_its_worker_is(world: World) -> None:
-    world.agent()
-    world.play(asks("Go on?"))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Go on?"))
     worker = world.worker(run_id)
     with ThreadPoolExecutor(1) as reader:
         # Nobody can write what became of the run, and the worker is not stopped in the middle of a write.
@@ -55,10 +52,7 @@ def test_a_run_without_a_shim_is_judged_dead_only_after_its_worker_is(world: Wor
 def test_what_ignores_term_and_left_its_session_is_gone_within_the_grace_and_live_says_so(
     world: World,
 ) -> None:
-    world.agent()
-    world.play(shell(f"{STUBBORN}; {UNMARKED}"), asks("Go on?"))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(shell(f"{STUBBORN}; {UNMARKED}"), asks("Go on?"))
     pids = (world.work / "pids").read_text(encoding="utf-8").split()
     daemons = [one for pid in pids if (one := processes.identify(int(pid))) is not None]
     assert len(daemons) == 2
@@ -77,11 +71,9 @@ def test_what_ignores_term_and_left_its_session_is_gone_within_the_grace_and_liv
 
 
 def test_what_a_run_leaves_behind_at_its_end_is_ended_soon(world: World) -> None:
-    world.agent(sandbox="none")
-    world.play(shell(f"{STUBBORN}; {HEADLESS}"), says("Done."))
+    world.agent_saying(shell(f"{STUBBORN}; {HEADLESS}"), says("Done."), sandbox="none")
     run_id = world.start()
-    assert world.completed(run_id) == "Done."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "Done."
     assert processes.identify(int((world.work / "pid").read_text(encoding="ascii"))) is None
 
 

@@ -63,8 +63,7 @@ def test_every_point_is_tried() -> None:
 
 def started(world: World, points: str) -> list[str]:
     """Start a run of which somebody dies at `points`, and return the ids of the runs that there are then."""
-    world.agent()
-    world.play(says("Done."))
+    world.agent_saying(says("Done."))
     environment = {stderr.VARIABLE: points} | ({"SUBAGENT_WARM": "0"} if points == PLAIN else {})
     if points.startswith(("shim.", "worker.")):  # this process lives on
         with pytest.MonkeyPatch.context() as patch:
@@ -110,8 +109,7 @@ def test_a_nested_run_whose_starter_dies_before_its_shim_ends_whole_without_a_re
     world: World, warm: str
 ) -> None:
     world.agent("boss", agents=["worker"])
-    world.agent()
-    world.play(call("run_worker", prompt="Do it."))
+    world.agent_saying(call("run_worker", prompt="Do it."))
     world.environment |= {stderr.VARIABLE: "starter.published", "SUBAGENT_WARM": warm}
     boss = world.start(agent="boss")
     wait_for(lambda: tree_is_gone(world.paths(boss)), BOUND, "the end of the first run")

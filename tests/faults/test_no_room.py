@@ -32,8 +32,7 @@ def run_within(
 
 def refuse_each_process(world: World) -> None:
     """Run an agent in processes that may start neither a process nor a thread."""
-    world.agent()
-    world.play(says("Done."))
+    world.agent_saying(says("Done."))
     for options in ([], ["--detach"]):
         done, run_id = run_within(world, resource.RLIMIT_NPROC, 1, *options)
         assert done.returncode == 6 and b"No process or thread can be started" in done.stderr, done
@@ -47,8 +46,7 @@ def test_a_command_that_may_start_no_process_and_no_thread_exits_with_6_and_says
 
 def run_with_few_processes(world: World) -> None:
     """Run an agent again and again in processes that may start a few more each time."""
-    world.agent()
-    world.play(shell("true"), says("Done."))
+    world.agent_saying(shell("true"), says("Done."))
     for limit in sampled(range(4, 20, 2), 2):
         done, run_id = run_within(world, resource.RLIMIT_NPROC, limit)
         error = world.ended(run_id).error
@@ -62,8 +60,7 @@ def test_with_few_processes_a_run_completes_or_names_their_limit() -> None:
 
 
 def test_a_worker_that_may_open_too_few_files_says_so_before_it_begins(world: World) -> None:
-    world.agent()
-    world.play(says("Done."))
+    world.agent_saying(says("Done."))
     done, run_id = run_within(world, resource.RLIMIT_NOFILE, 17, "--detach")
     assert done.returncode == 0, done
     code, message = world.failed(run_id)
@@ -73,8 +70,7 @@ def test_a_worker_that_may_open_too_few_files_says_so_before_it_begins(world: Wo
 
 @pytest.mark.parametrize("files", sampled((24, 40), 1))
 def test_a_run_that_may_open_too_few_files_for_its_box_names_that_limit(world: World, files: int) -> None:
-    world.agent(sandbox="bwrap")
-    world.play(shell("echo hi > x"), says("Done."))
+    world.agent_saying(shell("echo hi > x"), says("Done."), sandbox="bwrap")
     _, run_id = run_within(world, resource.RLIMIT_NOFILE, files)
     error = world.ended(run_id).error
     assert error is None or (error.code != "config" and "ulimit -n" in error.message)

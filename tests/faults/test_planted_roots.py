@@ -25,10 +25,11 @@ from tests.faults.planted_lies import (
     plant_many,
     plant_root_name,
 )
-from tests.faults.scene import HEALTHY, Scene, git, sentence
+from tests.faults.scene import HEALTHY, Scene, sentence
 from tests.helpers import warm
 from tests.helpers.bounded import HANG_SECONDS
 from tests.helpers.raw_server import request, tool_call
+from tests.helpers.repositories import git_of_somebody
 from tests.helpers.scale import WHOLE, sampled, times
 from tests.helpers.turns import says
 
@@ -263,7 +264,7 @@ def test_a_cloned_repository_writes_nothing_at_the_first_look(tmp_path: Path) ->
         (tmp_path / "scene").mkdir()
         scene = Scene(tmp_path / "scene", stack, ours=True)
         _commit_planted(origin, run, home)
-        git("clone", "--quiet", str(origin), "clone", cwd=tmp_path)
+        git_of_somebody("clone", "--quiet", str(origin), "clone", cwd=tmp_path)
         clone = tmp_path / "clone"
         assert (clone / "runs" / run.name / "run.log").is_symlink()
         for verb in ("ls", "prune"):
@@ -279,6 +280,6 @@ def _commit_planted(origin: Path, run: Path, home: Path) -> None:
     (run / "request.json").write_bytes(to_json(asked(run.name, origin)))
     (run / "run.log").symlink_to(home / ".bashrc")
     (run.parent / ".changes" / run.name).touch()
-    git("init", "--quiet", cwd=origin)
-    git("add", "--force", "runs", cwd=origin)
-    git("commit", "--quiet", "--message", "A project", cwd=origin)
+    git_of_somebody("init", "--quiet", cwd=origin)
+    git_of_somebody("add", "--force", "runs", cwd=origin)
+    git_of_somebody("commit", "--quiet", "--message", "A project", cwd=origin)

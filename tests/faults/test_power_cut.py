@@ -82,8 +82,7 @@ def test_the_journal_of_a_run_whose_tree_is_on_record_as_gone_outlives_a_power_c
     world: World, tmp_path: Path
 ) -> None:
     disk, elsewhere = PowerCut(tmp_path), world.store
-    world.agent()
-    world.play(says("All done."))
+    world.agent_saying(says("All done."))
     with disk.powered() as place:
         world.store = RunStore(place / "runs")
         world.environment["SUBAGENT_RUNS"] = str(world.store.paths.root)
@@ -137,11 +136,8 @@ def test_a_run_of_a_program_whose_power_was_cut_says_so_and_is_continued(
         meta = world.look(run_id).meta
         assert (meta.error.code if meta.error else meta.status.value) == end
         world.agent(runner="command", command="/bin/echo", args=["Painted."], prompt="")
-        done = world.cli("continue", run_id, "Go on.", "--detach")
-        assert done.returncode == 0, done.stderr
-        second = done.stdout.strip()
-        assert world.completed(second) == "Painted."
-        world.gone(second)
+        second = world.continued(run_id, "Go on.")
+        assert world.completed_and_gone(second) == "Painted."
         world.store = elsewhere
 
 

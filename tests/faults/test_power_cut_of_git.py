@@ -22,8 +22,7 @@ CUTS = 15
 )
 def test_acknowledged_commits_and_merges_outlive_a_power_cut(world: World, tmp_path: Path, cuts: int) -> None:
     disk, elsewhere = PowerCut(tmp_path, 64), world.store
-    world.agent(isolation="worktree", sandbox="none")
-    world.play(shell(KEPT), says("All done."))
+    world.agent_saying(shell(KEPT), says("All done."), isolation="worktree", sandbox="none")
     with disk.powered() as place:
         top = place / "work"
         git("init", "--quiet", "--initial-branch=main", top)
@@ -39,8 +38,7 @@ def test_acknowledged_commits_and_merges_outlive_a_power_cut(world: World, tmp_p
             world.environment["XDG_STATE_HOME"] = str(place / "state")
             top = place / "work"
             run_id = world.start(cwd=str(top))
-            world.completed(run_id)
-            world.gone(run_id)
+            world.completed_and_gone(run_id)
             told = world.look(run_id)
             worktree = told.meta.worktree
             assert worktree is not None

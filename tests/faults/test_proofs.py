@@ -49,10 +49,7 @@ def started_by(world: World) -> processes.Identity:
 
 @pytest.mark.parametrize("how", HIDING)
 def test_a_program_that_passes_for_a_shim_is_ended_with_its_run(world: World, how: str) -> None:
-    world.agent()
-    world.play(shell(HIDING[how]), asks("Go on?"))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(shell(HIDING[how]), asks("Go on?"))
     left = started_by(world)
     kill(world.worker(run_id))  # which would end what its shell has started
     assert world.failed(run_id)[0] == "crashed"
@@ -61,10 +58,7 @@ def test_a_program_that_passes_for_a_shim_is_ended_with_its_run(world: World, ho
 
 
 def test_a_process_with_the_mark_of_a_run_is_ended_by_its_shim_wherever_it_was_started(world: World) -> None:
-    world.agent()
-    world.play(asks("Go on?"))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Go on?"))
     with Child(WAIT, environment={"SUBAGENT_RUN_ID": run_id}, new_session=True) as elsewhere:
         assert elsewhere.hear() == "there"
         world.stop(run_id)
@@ -80,8 +74,7 @@ def test_a_run_that_a_program_has_started_is_spared_as_a_record_names_its_shim(w
     command = f"{away} {shlex.join(PROGRAM)} run other 'Do it.' --detach"
     world.play(shell(command), asks("Go on?"), conversations=[other])
     world.environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.start_asking()
     (spared,) = set(world.store.run_ids()) - {run_id}
     world.asking(spared)
     kill(world.worker(run_id))

@@ -6,8 +6,7 @@ from tests.helpers.world import BOUND, World
 
 
 def test_runs_go_on_in_a_root_that_is_renamed_and_end_there(world: World) -> None:
-    world.agent()
-    world.play(shell("until [ -e go ]; do sleep 0.05; done"), says("Done."))
+    world.agent_saying(shell("until [ -e go ]; do sleep 0.05; done"), says("Done."))
     run_id = world.start()
     wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "the command of the run")
     away = world.runs.rename(world.home / "away")
@@ -19,6 +18,5 @@ def test_runs_go_on_in_a_root_that_is_renamed_and_end_there(world: World) -> Non
         "the end of the run",
     )
     away.rename(world.runs)
-    assert world.completed(run_id) == "Done."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "Done."
     assert world.paths(run_id).worker_out.path.read_text(encoding="utf-8") == ""

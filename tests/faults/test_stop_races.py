@@ -34,8 +34,7 @@ STOPPER = (
 
 
 def test_whole_runs_that_are_stopped_while_they_end_have_one_end_and_nothing_is_left(world: World) -> None:
-    world.agent()
-    simulator = world.play(says("Done.", latency=0.05))
+    simulator = world.agent_saying(says("Done.", latency=0.05))
     run_ids = [world.start() for _ in range(4)]
     with ExitStack() as stack:
         racers = [stack.enter_context(Child(STOPPER, world.runs)) for _ in run_ids]

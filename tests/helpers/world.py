@@ -126,6 +126,11 @@ class World:
         text = "\n".join(["---", *lines, "---", prompt])
         (self.agents / f"{name}.md").write_text(text, encoding="utf-8")
 
+    def agent_saying(self, *turns: Turn, **keys: Any) -> Simulator:
+        """Write the agent, and let the model say these turns to every run that is started from now on."""
+        self.agent(**keys)
+        return self.play(*turns)
+
     # -- doors
 
     @property
@@ -139,9 +144,32 @@ class World:
         """Start a run in this process and return its id."""
         return start(self.service, StartOrder(agent, prompt, **order)).run_id
 
+    def completed_run(self, prompt: str = "Do it.", agent: str = "worker", **order: Any) -> str:
+        """Start a run and return its id as soon as it has completed."""
+        run_id = self.start(prompt, agent, **order)
+        self.completed(run_id)
+        return run_id
+
+    def start_asking(self, prompt: str = "Do it.", agent: str = "worker", **order: Any) -> str:
+        """Start a run and return its id as soon as it asks."""
+        run_id = self.start(prompt, agent, **order)
+        self.asking(run_id)
+        return run_id
+
+    def asking_run(self, *turns: Turn, **keys: Any) -> str:
+        """Write the agent, let the model say these turns, and return a run of it as soon as it asks."""
+        self.agent_saying(*turns, **keys)
+        return self.start_asking()
+
     def reply(self, run_id: str, answer: str, message_id: str | None = None) -> None:
         """Answer a question."""
         reply(self.service, run_id, answer, message_id)
+
+    def continued(self, run_id: str, prompt: str) -> str:
+        """Continue a run by the command, and return the new one."""
+        done = self.cli("continue", run_id, prompt, "--detach")
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
 
     def stop(self, run_id: str, reason: str | None = None) -> Observed:
         """Stop a run."""
@@ -236,6 +264,12 @@ class World:
         meta = self.ended(run_id)
         assert meta.status is Status.COMPLETED, meta.error
         return self.result(run_id).text
+
+    def completed_and_gone(self, run_id: str) -> str:
+        """Return the text of a run that has to complete, when no process of it is left."""
+        text = self.completed(run_id)
+        self.gone(run_id)
+        return text
 
     def failed(self, run_id: str, seconds: float = BOUND) -> tuple[str, str]:
         """Return code and message of a run that has to fail."""

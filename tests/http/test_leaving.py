@@ -15,8 +15,7 @@ from tests.http.test_streams import Session
 
 
 def test_a_server_that_is_told_to_leave_ends_streams_and_calls_within_5_s(world: World) -> None:
-    world.agent()
-    world.play(asks("Which colour?"), says("Painted."))
+    world.agent_saying(asks("Which colour?"), says("Painted."))
     with world.http_server() as server, socket.create_connection(("127.0.0.1", server.port)) as dead:
         session = Session(server)
         dead.sendall(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n")
@@ -49,8 +48,7 @@ def test_a_server_that_is_told_to_leave_ends_streams_and_calls_within_5_s(world:
 def test_after_a_killed_server_a_new_connection_finds_its_runs_and_waits_again(
     world: World, mode: Mode
 ) -> None:
-    world.agent()
-    world.play(asks("Which colour?"), says("Painted."))
+    world.agent_saying(asks("Which colour?"), says("Painted."))
     with world.http_server() as server:
         session = Session(server)
         started = session.ask(tool_call(1, "run_worker", prompt="Paint it."))

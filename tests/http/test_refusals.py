@@ -224,8 +224,7 @@ def test_a_code_has_a_small_body_that_comes_soon(server: HttpServer) -> None:
 
 
 def test_half_open_connections_take_no_descriptor_that_a_run_needs(world: World) -> None:
-    world.agent()
-    world.play(says("Done."))
+    world.agent_saying(says("Done."))
     world.environment["SUBAGENT_WARM"] = "0"  # a zygote with such limits would be for this run alone
     with world.http_server() as server, ExitStack() as opened:
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (300, 300))

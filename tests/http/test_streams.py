@@ -147,8 +147,7 @@ def sent(server: HttpServer, message: Any) -> socket.socket:
 
 def test_a_newer_client_that_goes_away_ends_its_wait_and_no_run(painter: Painter) -> None:
     world, server = painter.world, painter.server
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.start_asking()
     waits = tool_call(1, "wait_for_runs", runIds=[run_id], waitSeconds=60, cursor=f"{run_id}.9")
     waits["params"] |= MODERN
     with sent(server, waits) as peer:

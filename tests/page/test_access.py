@@ -55,8 +55,7 @@ def knocked(server: HttpServer, knock: str) -> Reply:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, HttpServer]]:
     """One server for the tests that leave it as it is, whose agent asks and then is done."""
     world = World(tmp_path_factory.mktemp("page"))
-    world.agent()
-    world.play(asks("Merge?", "yes", "no"), says("done"))
+    world.agent_saying(asks("Merge?", "yes", "no"), says("done"))
     with world.http_server() as server:
         yield world, server
     world.close()
@@ -120,8 +119,7 @@ def test_without_a_session_nothing_of_a_run_is_told(shared: tuple[World, HttpSer
 
 def test_a_change_comes_from_the_page_itself_or_does_nothing(shared: tuple[World, HttpServer]) -> None:
     world, server = shared
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.start_asking()
     secret = entered(world, server)
     foreign = [
         ({"Origin": ""}, 403),
@@ -158,8 +156,7 @@ def test_under_a_foreign_name_and_for_foreign_pages_nothing_is_served(
 
 def test_a_change_is_no_reading_and_a_session_is_needed_for_it_too(shared: tuple[World, HttpServer]) -> None:
     world, server = shared
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.start_asking()
     secret = entered(world, server)
     for verb in ("reply", "stop", "continue", "rerun"):
         path = f"/page/runs/{run_id}/{verb}"

@@ -35,8 +35,7 @@ def test_a_run_becomes_one_file_without_scripts_secrets_and_addresses(world: Wor
     world.play(
         shell(f"echo '{HOSTILE[:40]}'"), asks(HOSTILE), says(f"{HOSTILE} a\u200db {JOINED}\n\n- {SECRET}")
     )
-    run_id = world.start(HOSTILE.replace("\x1b", ""), label=HOSTILE[:60].replace("\x1b", ""))
-    world.asking(run_id)
+    run_id = world.start_asking(HOSTILE.replace("\x1b", ""), label=HOSTILE[:60].replace("\x1b", ""))
     world.reply(run_id, f"yes {HOSTILE}")
     world.completed(run_id)
     done = world.cli("export", run_id, "--html", "-o", "run.html", env={"MY_API_KEY": SECRET})

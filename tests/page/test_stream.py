@@ -46,8 +46,7 @@ def stream(server: HttpServer, secret: str, run_id: str | None = None) -> Iterat
 
 
 def test_a_page_sees_a_run_begin_ask_and_end(world: World) -> None:
-    world.agent()
-    world.play(asks("Which?", "a", "b"), says("It is done."))
+    world.agent_saying(asks("Which?", "a", "b"), says("It is done."))
     with world.http_server() as server, stream(server, entered(world, server)) as events:
         assert next(events) == ("runs", {"all": True, "rows": [], "older": False})
         run_id = world.start(label="a label")
@@ -74,10 +73,7 @@ def test_a_root_that_cannot_be_read_is_a_sentence_and_no_empty_list(world: World
 
 
 def test_the_log_of_the_shown_run_comes_with_the_rows(world: World) -> None:
-    world.agent()
-    world.play(asks("Which?"), says("\x1b[31mIt is\u202e done.\x1b[0m"))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Which?"), says("\x1b[31mIt is\u202e done.\x1b[0m"))
     with world.http_server() as server, stream(server, entered(world, server), run_id) as events:
         first = next(data for kind, data in events if kind == "log")
         assert first["first"] and "? q1: Which?" in first["text"]

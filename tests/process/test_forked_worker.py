@@ -96,8 +96,7 @@ def test_a_program_of_a_run_inherits_the_same_warm_and_plain(world: World, share
 def test_a_fork_shows_its_own_command_and_environment_and_holds_nothing_of_another(
     world: World, place: WarmPlace
 ) -> None:
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
+    world.agent_saying(asks("Go on?"), says("Done."))
     zygote = place.start()
     one, other = place.started()[0], place.started()[0]
     for run_id, foreign in ((one, other), (other, one)):
@@ -113,15 +112,13 @@ def test_a_fork_shows_its_own_command_and_environment_and_holds_nothing_of_anoth
     kill(zygote)
     for run_id in (one, other):
         world.reply(run_id, "yes")
-        assert world.completed(run_id) == "Done."
-        world.gone(run_id)
+        assert world.completed_and_gone(run_id) == "Done."
 
 
 def test_a_killed_warm_worker_is_recorded_by_its_shim_and_swept(
     world: World, shared_place: WarmPlace
 ) -> None:
-    world.agent()
-    world.play(shell("(setsid sleep 1000 &); echo started"), asks("Go on?"))
+    world.agent_saying(shell("(setsid sleep 1000 &); echo started"), asks("Go on?"))
     zygote = shared_place.zygote()
     run_id, was_forked = shared_place.started()
     assert was_forked
@@ -151,8 +148,7 @@ def test_nested_runs_are_forked_from_the_same_zygote(world: World, shared_place:
 def test_an_environment_that_wants_a_fresh_interpreter_gets_one(
     world: World, shared_place: WarmPlace
 ) -> None:
-    world.agent(env={"LD_BIND_NOW": "1"})
-    world.play(asks("Go on?"), says("Done."))
+    world.agent_saying(asks("Go on?"), says("Done."), env={"LD_BIND_NOW": "1"})
     shared_place.zygote()
     run_id, was_forked = shared_place.started()
     assert not was_forked and is_fork(world.shim(run_id))
@@ -174,8 +170,7 @@ CUT_OFF = {
 def test_a_warm_start_that_is_cut_off_leaves_no_process_and_no_lock(
     world: World, shared_place: WarmPlace
 ) -> None:
-    world.agent()
-    world.play(says("Done."))
+    world.agent_saying(says("Done."))
     zygote = shared_place.zygote()
     for point, code in CUT_OFF.items():
         before = set(world.store.run_ids())

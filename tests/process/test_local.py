@@ -24,15 +24,13 @@ def test_a_run_starts_plainly_if_the_zygote_is_stopped_or_refuses(
     world: World, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
 ) -> None:
     monkeypatch.setattr(zygote_client, "MOST_ZYGOTES", 0)  # no other in its place, which takes seconds
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
+    world.agent_saying(asks("Go on?"), says("Done."))
     with tiny_place(world.home / "place") as place:  # its table has no shim
         zygote = place.start()
         world.environment[warm.PLACE] = str(place.directory)
         if is_stopped:
             processes.send_signal(zygote, signal.SIGSTOP)
-        run_id = world.start()
-        world.asking(run_id)
+        run_id = world.start_asking()
         assert not is_fork(world.worker(run_id))
         if is_stopped:
             wait_for(lambda: not processes.is_alive(zygote), BOUND, "the end of a zygote that is in the way")
@@ -41,8 +39,7 @@ def test_a_run_starts_plainly_if_the_zygote_is_stopped_or_refuses(
 
 
 def test_a_run_that_finds_the_zygote_loading_waits_for_its_fork(world: World) -> None:
-    world.agent()
-    world.play(asks("Go on?"))
+    world.agent_saying(asks("Go on?"))
     with warm_place(world) as place:
         place.spawn()
         wait_for(lambda: list(place.directory.glob("*.loading")), BOUND, "a zygote that loads")
@@ -58,8 +55,7 @@ def test_a_run_that_finds_the_zygote_loading_waits_for_its_fork(world: World) ->
 
 
 def test_the_start_right_behind_the_one_that_begins_the_zygote_waits_for_its_fork(world: World) -> None:
-    world.agent()
-    world.play(asks("Go on?"), asks("Go on?"))
+    world.agent_saying(asks("Go on?"), asks("Go on?"))
     with warm_place(world) as place:
         service = world.service
         run_ids = [start(service, StartOrder("worker", "Go.")).run_id for _ in range(2)]
@@ -74,13 +70,11 @@ def test_the_start_right_behind_the_one_that_begins_the_zygote_waits_for_its_for
 def test_a_zygote_that_has_too_much_to_do_to_answer_the_starter_forks_the_run_later(
     world: World, shared_place: WarmPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.agent()
-    world.play(asks("Go on?"))
+    world.agent_saying(asks("Go on?"))
     shared_place.zygote()
     monkeypatch.setattr(zygote_client, "ANSWER_SECONDS", 0.0)
     monkeypatch.setattr(zygote_client, "SILENT_SECONDS", 1e-6)
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.start_asking()
     assert is_fork(world.worker(run_id))
     world.stop(run_id)
 

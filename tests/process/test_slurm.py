@@ -48,8 +48,7 @@ def world(tmp_path: Path, engine: FakeSlurm) -> Iterator[World]:
 def test_a_job_works_asks_and_ends_and_no_secret_is_in_it(world: World, engine: FakeSlurm) -> None:
     world.play(asks("Which?"), says("That one."))
     world.agent(placement={"partition": "long", "cpus": 2, "memory": "4G", "time": "2:00:00"})
-    run_id = world.start(PROMPT)
-    world.asking(run_id)
+    run_id = world.start_asking(PROMPT)
     seen = world.look(run_id)
     assert (seen.live, seen.node, seen.meta.launch and seen.meta.launch.kind) == (True, "n7", "slurm")
     assert not world.paths(run_id).sealed.exists()

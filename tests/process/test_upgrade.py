@@ -49,8 +49,7 @@ def changed(installed: Installation, module: str, text: str) -> Iterator[None]:
 def test_servers_from_before_an_upgrade_start_runs_after_it_and_those_from_after_never_meet_the_old(
     world: World, place: WarmPlace, installed: Installation
 ) -> None:
-    world.agent()
-    world.play(says("Done."))
+    world.agent_saying(says("Done."))
     with serving(world, installed) as cold:
         old = place.zygote()
         with serving(world, installed) as warm:
@@ -72,8 +71,7 @@ def test_servers_from_before_an_upgrade_start_runs_after_it_and_those_from_after
 def test_a_module_that_is_empty_while_it_is_written_never_passes_for_the_end_of_a_run(
     world: World, installed: Installation
 ) -> None:
-    world.agent()
-    world.play(asks("Which?"))
+    world.agent_saying(asks("Which?"))
     world.environment["SUBAGENT_WARM"] = "0"
     empty = world.home / "empty"
     with serving(world, installed) as server:

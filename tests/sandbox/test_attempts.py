@@ -291,8 +291,7 @@ def every_attempt_fails(world: World) -> None:
         world.agent(sandbox="bwrap", network=False, sandboxLimits=LIMITS)
         simulator = world.play(*(each.turn for each in tried.values()), says("Done."))
         run_id = world.start()
-        assert world.completed(run_id) == "Done."
-        world.gone(run_id)
+        assert world.completed_and_gone(run_id) == "Done."
     results = [tool_results(request.body)[0] for request in simulator.requests[1:]]
     for (name, attempt), result in zip(tried.items(), results, strict=True):
         what = f"{name}: {result[:2000]}"

@@ -33,8 +33,7 @@ def boxed(world: World, *commands: str, **keys: Any) -> list[str]:
     world.agent(**{"sandbox": "bwrap", "tools": "Bash", **keys})
     simulator = world.play(*(shell(command) for command in commands), says("Done."))
     run_id = world.start()
-    assert world.completed(run_id) == "Done."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "Done."
     return [tool_results(request.body)[0] for request in simulator.requests[1:]]
 
 
@@ -168,8 +167,7 @@ def test_agents_that_are_reached_by_a_link_of_the_directory_are_not_trusted_to_a
     real.mkdir()
     (world.work / "agents").symlink_to(real)
     world.environment["SUBAGENT_AGENTS"] = os.pathsep.join([str(world.agents), str(world.work / "agents")])
-    world.agent(sandbox="bwrap")
-    world.play(says("Done."))
+    world.agent_saying(says("Done."), sandbox="bwrap")
     code, message = world.failed(world.start())
     assert code == "config" and "agents" in message
 
@@ -292,8 +290,7 @@ def test_our_state_is_hidden_in_a_place_of_the_agent(world: World, where: dict[s
 
 @pytest.mark.parametrize("place", ["runs", "part/of/it"])
 def test_a_root_of_ended_runs_is_held_too(world: World, place: str) -> None:
-    world.agent(sandbox="bwrap")
-    world.play(says("Done."))
+    world.agent_saying(says("Done."), sandbox="bwrap")
     assert world.cli("--runs", place, "run", "worker", "Do it.").stdout == "Done.\n"
     (record,) = world.work.glob(f"{place}/2*")
     (result,) = boxed(world, f"touch {record}/forged; ls -A {place} | wc -l")
@@ -305,8 +302,7 @@ def test_no_run_works_whose_records_a_live_run_could_write(world: World, hidden:
     hides = [world.work / "runs"] if hidden else []
     another = LiveRun(this_process(), world.home / "other", [], [world.work], hides)
     enter(world.home / ".local/state/subagent", another)
-    world.agent(sandbox="bwrap")
-    world.play(says("Done."))
+    world.agent_saying(says("Done."), sandbox="bwrap")
     done = world.cli("--runs", "runs", "run", "worker", "Do it.")
     assert done.stdout == ("Done.\n" if hidden else "")
     assert hidden or ("could write those in" in done.stderr and "--runs" in done.stderr)

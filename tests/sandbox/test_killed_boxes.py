@@ -88,8 +88,7 @@ def start_victim(world: World, kind: str, number: int) -> Victim:
 
 def prepare(world: World) -> None:
     """Write the agent, and let the model be busy in its shell, then done."""
-    world.agent(sandbox="bwrap")
-    world.play(BUSY, says("Done."))
+    world.agent_saying(BUSY, says("Done."), sandbox="bwrap")
 
 
 def test_a_run_in_a_box_leaves_nothing_whatever_is_killed_of_it(world: World) -> None:

@@ -31,11 +31,9 @@ def view_of(world: World, run_id: str) -> RunView:
 
 def played(world: World, *commands: str, **keys: Any) -> tuple[str, list[str]]:
     """Let a run do commands, one a call; return its id and what the model was told of each."""
-    world.agent(**keys)
-    simulator = world.play(*map(shell, commands), says("Done."))
+    simulator = world.agent_saying(*map(shell, commands), says("Done."), **keys)
     run_id = world.start()
-    assert world.completed(run_id) == "Done."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "Done."
     return run_id, [tool_results(request.body)[0] for request in simulator.requests[1:]]
 
 
@@ -140,10 +138,7 @@ def test_a_run_and_a_forged_record_give_nothing_back(tmp_path: Path) -> None:
 
 def test_what_a_person_writes_while_no_command_runs_stays_and_is_named(world: World) -> None:
     (world.work / ".claude").mkdir()
-    world.agent(sandbox="bwrap")
-    world.play(shell("true"), asks("Which?"), shell("ls -A"), says("Done."))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(shell("true"), asks("Which?"), shell("ls -A"), says("Done."), sandbox="bwrap")
     assert [path.name for path in world.work.iterdir()] == [".claude"], "nothing of ours is there"
     (world.work / ".mcp.json").write_text("{}", encoding="utf-8")
     (world.work / ".claude" / "settings.local.json").write_text("{}", encoding="utf-8")
@@ -174,8 +169,7 @@ def test_a_background_process_is_seen_during_a_command_and_named_after_it(world:
     waiting = "touch first; while [ ! -e first.done ]; do sleep 0.05; done"
     first, second = later.format("first", ".envrc"), later.format("second", ".mcp.json")
     world.play(shell(f"{first} {second}"), shell(waiting), asks("Which?"), says("Done."))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.start_asking()
     (world.work / "second").touch()
     wait_for((world.work / "second.done").exists, BOUND, "the file")
     world.reply(run_id, "This.")
@@ -212,8 +206,7 @@ def test_an_external_program_is_watched_from_start_to_end(world: World) -> None:
     script.write_text("open('.envrc', 'w').write('x'); print('Done.')", encoding="utf-8")
     world.agent("worker", "", runner="command", command=sys.executable, args=[str(script)])
     run_id = world.start()
-    assert world.completed(run_id) == "Done."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "Done."
     assert view_of(world, run_id).quarantined == ["001 .envrc"] and not (world.work / ".envrc").exists()
 
 
@@ -230,8 +223,7 @@ def test_a_clone_works_and_a_repository_that_came_is_disarmed(world: World) -> N
         says("Done."),
     )
     run_id = world.start()
-    assert world.completed(run_id) == "Done."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "Done."
     assert world.result(run_id).can_run_code == ["clone/.git/", "evil/.git/"]
     assert view_of(world, run_id).quarantined == ["001 evil/.git/hooks", "002 evil/.git/config"]
     git("-C", world.work / "clone", "fetch", "--quiet")

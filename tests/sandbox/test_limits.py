@@ -25,10 +25,8 @@ print("never bounded")
 def test_log_and_doctor_name_the_bound_that_holds(world: World) -> None:
     of_memory = "4 GiB memory," if HAS_GROUP else "4 GiB private memory of each process,"
     assert limits_as_text(SandboxLimits()).startswith(of_memory)
-    world.agent(sandbox="bwrap")
-    world.play(shell("true"), says("Done."))
-    run_id = world.start()
-    world.completed(run_id)
+    world.agent_saying(shell("true"), says("Done."), sandbox="bwrap")
+    run_id = world.completed_run()
     assert of_memory in world.events(run_id, "run_started")[0]["sandbox"]
     assert of_memory in world.cli("doctor").stderr
 
@@ -40,8 +38,7 @@ def test_a_box_cannot_hold_more_shared_memory_or_files_in_memory_than_its_bound(
     commands = [shell(f"python3 hogs.py {kind}; echo ended with $?") for kind in ("shared", "files")]
     simulator = world.play(*commands, says("Done."))
     run_id = world.start()
-    world.completed(run_id)
-    world.gone(run_id)
+    world.completed_and_gone(run_id)
     results = tool_results(simulator.requests[2].body)
     assert "never" not in str(results) and results[-1].endswith("ended with 137")
     GROUPS.remove(run_id)

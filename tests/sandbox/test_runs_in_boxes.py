@@ -172,8 +172,7 @@ def test_nothing_of_a_box_stays_when_its_run_ends(world: World) -> None:
     world.agent("boxed", sandbox="bwrap")
     world.play(shell("setsid nohup sleep 9999 & (trap '' TERM; sleep 9998) & echo $$"), says("Done."))
     run_id = world.start("Go.", agent="boxed")
-    assert world.completed(run_id) == "Done."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "Done."
     assert world.meta(run_id).status is Status.COMPLETED
     assert not list(Path(world.work).iterdir())
 
@@ -282,8 +281,7 @@ def test_a_box_that_fails_for_a_reason_that_passes_is_built_once_more(world: Wor
 
 def test_a_box_that_fails_twice_so_ends_the_run_with_storage_and_the_path(world: World) -> None:
     failing_bubblewrap(world, "*")
-    world.agent(sandbox="auto")
-    world.play(shell("touch ran"), says("Done."))
+    world.agent_saying(shell("touch ran"), says("Done."), sandbox="auto")
     code, message = world.failed(world.start())
     assert code == "storage" and "/gone" in message
     assert not (world.work / "ran").exists()

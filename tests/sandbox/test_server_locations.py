@@ -247,8 +247,7 @@ def test_a_box_that_could_not_be_started_is_built_once_more(world: World) -> Non
 
 def test_a_box_that_cannot_be_started_again_ends_the_run_with_storage_and_the_path(world: World) -> None:
     failing_bubblewrap(world, "[2-9]")
-    world.agent(sandbox="bwrap", tools="Read, mcp__x", mcpServers={"x": scripted("t")})
-    world.play(says("Never."))
+    world.agent_saying(says("Never."), sandbox="bwrap", tools="Read, mcp__x", mcpServers={"x": scripted("t")})
     code, message = world.failed(world.start())
     assert code == "storage" and "The MCP server x could not be started" in message and "/gone" in message, (
         message
@@ -365,8 +364,7 @@ def test_a_run_is_refused_whose_server_may_not_work_outside_and_one_that_may_has
     code, message = world.failed(world.start(agent="never"))
     assert code == "config" and "mcpServers.x cannot work outside of every box (sandbox: false)" in message
     simulator = world.play(calls(use("key"), use("cwd")), says("Done."))
-    run_id = world.start()
-    assert world.completed(run_id) == "Done."
+    assert world.completed(world.start()) == "Done."
     key, cwd = tool_results(simulator.requests[-1].body)
     assert key in (API_KEY, "***") and not Path(cwd).is_relative_to(world.work)
     assert list(Path(cwd).iterdir()) == []

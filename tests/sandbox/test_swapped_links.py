@@ -86,8 +86,7 @@ def test_no_box_shows_what_a_link_of_another_run_leads_to(tmp_path: Path, named:
 def test_no_run_works_again_where_a_link_of_another_run_leads(world: World, verb: str) -> None:
     (world.work / "part").mkdir()
     (world.home / "private").mkdir()
-    world.agent(sandbox="bwrap", tools="Bash")
-    world.play(says("Done."))
+    world.agent_saying(says("Done."), sandbox="bwrap", tools="Bash")
     run_id = world.start(cwd=str(world.work / "part"))
     assert world.completed(run_id) == "Done."
     world.play(shell(f"mv part away; ln -s {world.home / 'private'} part"), says("Done."))

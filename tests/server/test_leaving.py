@@ -25,10 +25,7 @@ LEFT = -32000
 
 
 def test_it_leaves_with_0_at_a_signal_and_at_the_end_of_input_while_the_run_goes_on(world: World) -> None:
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Go on?"), says("Done."))
 
     def interrupted(server: RawServer) -> None:
         server.signal(signal.SIGINT)
@@ -57,8 +54,7 @@ def test_it_leaves_with_0_at_a_signal_and_at_the_end_of_input_while_the_run_goes
 
 
 def test_a_killed_server_leaves_nobody_at_its_pipes(world: World) -> None:
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
+    world.agent_saying(asks("Go on?"), says("Done."))
     with world.raw_server() as server:
         server.say(HELLO, READY)
         server.answer_to("hello")
@@ -92,38 +88,6 @@ def test_requests_that_are_followed_by_the_end_of_input_at_once_are_answered(wor
     view = answers[2]["result"]["structuredContent"]
     assert view["error"]["code"] == "config"
     assert answers[3]["result"]["isError"] is True
-
-
-def test_garbage_is_answered_in_protocol_or_passed_over_and_the_server_stays(world: World) -> None:
-    world.agent(tools="Bash(git diff:*)")
-    with world.raw_server() as server:
-        server.say(
-            *(b"garbage", b"", b"\xff\xfe\x00", b"[]", b"42", b'{"jsonrpc": "2.0"}'),
-            *(b'{"jsonrpc": "2.0", "id": 1}', b'{"jsonrpc": "2.0", "id": {}, "method": "tools/list"}'),
-            b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": []}',
-            b'{"jsonrpc": "2.0", "method": "notifications/nobody", "params": {}}',
-            b"[" * 50_000,
-            b'{"x": "' + b"y" * 3_000_000 + b'"}',
-        )
-        server.say(HELLO, READY)
-        server.answer_to("hello")
-        server.say(request(8, "tools/call", arguments={}), request(9, "no/such/method"))
-        assert "error" in server.answer_to(8) and "error" in server.answer_to(9)
-        server.say(json_with_nan(10, "run_worker"))
-        refused = server.answer_to(10)["result"]
-        assert refused["isError"] and "waitSeconds" in refused["content"][0]["text"], refused
-        assert server.result_of(tool_call(11, "list_runs"))["structuredContent"] == {"runs": []}
-        server.end_input()
-        assert server.leaves(LEAVES_WITHIN) == 0
-        server.rest()
-
-
-def json_with_nan(number: int, tool: str) -> bytes:
-    """Return a call whose `waitSeconds` is what JSON has no word for."""
-    return (
-        f'{{"jsonrpc": "2.0", "id": {number}, "method": "tools/call", "params": '
-        f'{{"name": "{tool}", "arguments": {{"prompt": "Go.", "waitSeconds": NaN}}}}}}'
-    ).encode()
 
 
 def test_nothing_of_a_connection_works_on_after_its_end_whatever_its_client_still_sends(

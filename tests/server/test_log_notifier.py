@@ -29,8 +29,7 @@ def test_an_older_client_that_sets_a_level_hears_the_events_of_every_live_run(wo
     world.agent("second")
     work = calls(use("bash", command="echo hello"), use("bash", command="exit 3"), thinking="First I look.")
     world.play(work, asks("Go on?"), says("Done."))
-    before = world.start("Go.", agent="second")
-    world.asking(before)
+    before = world.start_asking("Go.", agent="second")
     with Listener(world, "older") as client:
         assert client.ask("logging/setLevel", level="debug") == {}
         run_id = client.call("run_worker", prompt="Go.")["runId"]
@@ -51,11 +50,7 @@ def test_an_older_client_that_sets_a_level_hears_the_events_of_every_live_run(wo
 
 
 def test_events_below_the_level_that_was_set_do_not_come_and_a_failure_is_an_error(world: World) -> None:
-    world.agent()
-    world.play(
-        call("no_such_tool", thinking="Hm."),
-        says("", fault={"status": 400}),
-    )
+    world.agent_saying(call("no_such_tool", thinking="Hm."), says("", fault={"status": 400}))
     with Listener(world, "older") as client:
         client.ask("logging/setLevel", level="warning")
         run_id = client.call("run_worker", prompt="Go.")["runId"]
@@ -71,10 +66,8 @@ def test_events_below_the_level_that_was_set_do_not_come_and_a_failure_is_an_err
 
 
 def test_a_modern_client_hears_the_events_of_the_runs_that_its_request_waits_for(world: World) -> None:
-    world.agent()
-    world.play(shell("echo hello"), asks("Go on?"), says("Done."))
-    other = world.start("Nobody asks for me.")
-    world.asking(other)
+    world.agent_saying(shell("echo hello"), asks("Go on?"), says("Done."))
+    other = world.start_asking("Nobody asks for me.")
     with Listener(world, "modern") as client:
         meta = {LOG_LEVEL: "info"}
         run_id = client.call("run_worker", prompt="Go.", waitSeconds=60, meta=meta)["runId"]
@@ -100,8 +93,7 @@ def test_a_modern_client_hears_the_events_of_the_runs_that_its_request_waits_for
 
 @pytest.mark.parametrize("level", ["nonsense", 7, None])
 def test_a_level_that_is_none_is_refused_or_passed_over(world: World, level: Any) -> None:
-    world.agent()
-    world.play(says("Done."))
+    world.agent_saying(says("Done."))
     with Listener(world, "modern") as client:
         params = {"name": "run_worker", "arguments": {"prompt": "Go.", "waitSeconds": 40}}
         answer = client.answer_to(client.begin("tools/call", meta={LOG_LEVEL: level}, **params))
@@ -112,10 +104,7 @@ def test_a_level_that_is_none_is_refused_or_passed_over(world: World, level: Any
 def test_a_client_that_does_not_read_delays_nothing_and_learns_how_many_events_were_dropped(
     world: World,
 ) -> None:
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Go on?"), says("Done."))
     with Listener(world, "older") as client:
         client.ask("logging/setLevel", level="debug")
         for _ in range(30):
@@ -131,10 +120,7 @@ def test_a_client_that_does_not_read_delays_nothing_and_learns_how_many_events_w
 
 
 def test_an_event_that_is_too_long_is_cut_and_damaged_lines_are_passed_over(world: World) -> None:
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Go on?"), says("Done."))
     path = world.paths(run_id).events
     with Listener(world, "older") as client:
         client.ask("logging/setLevel", level="debug")
@@ -159,8 +145,7 @@ def test_an_event_that_is_too_long_is_cut_and_damaged_lines_are_passed_over(worl
 def test_asking_for_events_before_there_is_any_run_makes_nothing_and_misses_nothing(
     world: World,
 ) -> None:
-    world.agent()
-    world.play(says("Done."))
+    world.agent_saying(says("Done."))
     with Listener(world, "older") as client:
         client.ask("logging/setLevel", level="info")
         client.ask("resources/list")

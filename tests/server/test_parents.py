@@ -17,8 +17,7 @@ from tests.server.listening import Listener
 
 
 def test_a_parent_is_not_woken_by_the_runs_of_another_until_that_one_has_gone(world: World) -> None:
-    world.agent()
-    world.play(asks("Which colour?"), says("Painted."))
+    world.agent_saying(asks("Which colour?"), says("Painted."))
     with world.serve(client="second") as second:
         with world.serve(client="first") as first:
             run_id = first.call("run_worker", prompt="Paint it.")["runId"]
@@ -46,8 +45,7 @@ def test_a_parent_is_not_woken_by_the_runs_of_another_until_that_one_has_gone(wo
 
 
 def test_events_and_the_list_of_resources_leave_out_the_runs_of_another_parent(world: World) -> None:
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
+    world.agent_saying(asks("Go on?"), says("Done."))
     with Listener(world, "older") as client:
         client.ask("logging/setLevel", level="debug")
         client.listen(resources=True)
@@ -71,8 +69,7 @@ def test_events_and_the_list_of_resources_leave_out_the_runs_of_another_parent(w
 
 
 def test_the_end_of_a_run_is_heard_however_soon_after_its_parent_it_came(world: World) -> None:
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
+    world.agent_saying(asks("Go on?"), says("Done."))
     with Listener(world, "older") as client:
         client.ask("logging/setLevel", level="info")
         with Listener(world, "older") as another:
@@ -89,8 +86,7 @@ def test_the_end_of_a_run_is_heard_however_soon_after_its_parent_it_came(world: 
 
 
 def test_the_run_of_a_command_is_heard_by_all_parents_when_nobody_watches_it(world: World) -> None:
-    world.agent()
-    world.play(asks("Which colour?"), says("Painted."))
+    world.agent_saying(asks("Which colour?"), says("Painted."))
     run_id = world.cli("run", "--detach", "worker", "Paint it.").stdout.strip()
     world.asking(run_id)
     with world.serve(client="\x1b[2J" + "x" * 1_000) as parent:

@@ -64,6 +64,9 @@ def test_a_line_that_is_no_message_is_answered_and_the_server_goes_on(world: Wor
                 for odd in (b"null", b"1.5", b"true", b"[]")
             ),
         )
+        server.say(call_with(8, '{"name":"wait_for_runs","arguments":{"waitSeconds":NaN}}'))
+        assert "waitSeconds" in server.answer_to(8)["result"]["content"][0]["text"]
+        assert refusal(server, 9, b'{"jsonrpc":"2.0","id":9,"method":"no/such"}') == "Method not found"
         server.say(*quiet, *nameless, tool_call(7, "list_runs"))
         assert server.answer_to(7)["result"]["structuredContent"] == {"runs": []}
         server.end_input()

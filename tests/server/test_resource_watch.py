@@ -28,10 +28,7 @@ def test_the_capabilities_are_those_of_the_server(world: World, era: Era) -> Non
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_client_gets_the_changes_of_a_run_from_its_subscription_to_its_end(world: World, era: Era) -> None:
-    world.agent()
-    world.play(asks("Which colour?"), asks("How much?"), says("Painted."))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Which colour?"), asks("How much?"), says("Painted."))
     uris = {kind: f"run://{run_id}/{kind}" for kind in ("meta", "log", "result")}
     with Listener(world, era) as client:
         stream = client.listen(*uris.values())
@@ -46,8 +43,7 @@ def test_a_client_gets_the_changes_of_a_run_from_its_subscription_to_its_end(wor
         client.hears_of(UPDATED, uri=uris["result"])
         client.hears(lambda m: json.loads(client.read(uris["meta"]))["status"] == "completed")
 
-        second = world.start("Again.")
-        world.asking(second)
+        second = world.start_asking("Again.")
         if era == "older":
             for uri in uris.values():
                 client.ask("resources/unsubscribe", uri=uri)
@@ -66,10 +62,7 @@ def test_a_client_gets_the_changes_of_a_run_from_its_subscription_to_its_end(wor
 
 
 def test_a_log_that_grows_all_the_time_is_notified_once_a_second(world: World) -> None:
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Go on?"), says("Done."))
     uri = f"run://{run_id}/log"
     with Listener(world, "modern") as client:
         client.listen(uri)
@@ -90,10 +83,7 @@ def test_a_log_that_grows_all_the_time_is_notified_once_a_second(world: World) -
 
 @pytest.mark.race
 def test_the_end_of_a_killed_run_is_notified_without_any_reader(world: World) -> None:
-    world.agent()
-    world.play(asks("Go on?"))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Go on?"))
     with Listener(world, "modern") as client:
         client.listen(f"run://{run_id}/meta")
         kill(world.shim(run_id))
@@ -104,8 +94,7 @@ def test_the_end_of_a_killed_run_is_notified_without_any_reader(world: World) ->
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_new_run_and_a_new_result_change_the_list(world: World, era: Era) -> None:
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
+    world.agent_saying(asks("Go on?"), says("Done."))
     with Listener(world, era) as client:
         client.listen(resources=True)
         run_id = client.call("run_worker", prompt="Go.")["runId"]
@@ -121,8 +110,7 @@ def test_a_new_run_and_a_new_result_change_the_list(world: World, era: Era) -> N
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_client_that_asked_for_nothing_gets_no_notification(world: World, era: Era) -> None:
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
+    world.agent_saying(asks("Go on?"), says("Done."))
     with Listener(world, era) as client:
         if era == "modern":
             client.ask("tools/list")
@@ -157,8 +145,7 @@ def test_a_child_hears_of_its_own_run_and_of_no_other(world: World, era: Era) ->
             name="check_status",
             arguments={"runId": own, "messageId": question, "waitSeconds": 40},
         )
-        third = world.start("Not yours.")
-        world.asking(third)
+        world.start_asking("Not yours.")
         world.reply(other, "yes")
         world.asking(other)
         world.reply(own, "yes")
@@ -176,10 +163,7 @@ def test_a_child_hears_of_its_own_run_and_of_no_other(world: World, era: Era) ->
 def test_it_leaves_at_once_during_many_notifications(
     world: World, era: Era, leave: signal.Signals | None
 ) -> None:
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Go on?"), says("Done."))
     with Listener(world, era) as client:
         client.listen(f"run://{run_id}/log", f"run://{run_id}/meta", tools=True, resources=True)
         if era == "older":

@@ -31,11 +31,9 @@ def made_by_hand(world: World, run_id: str, *, live: bool = False) -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_run_offers_its_state_its_log_and_its_result(world: World, era: Era) -> None:
-    world.agent()
-    world.play(says("All is well.\nReally."))
+    world.agent_saying(says("All is well.\nReally."))
     run_id = world.start("Look.", label="nightly")
-    world.completed(run_id)
-    world.gone(run_id)
+    world.completed_and_gone(run_id)
     with Listener(world, era) as client:
         resources = listed(client)
         assert [uri.rsplit("/", 1)[-1] for uri in resources] == ["meta", "log", "result"]
@@ -57,10 +55,8 @@ def test_a_run_offers_its_state_its_log_and_its_result(world: World, era: Era) -
 
 
 def test_what_never_changes_again_may_be_kept_and_nothing_else(world: World) -> None:
-    world.agent()
-    world.play(says("Done."))
-    run_id = world.start()
-    world.completed(run_id)
+    world.agent_saying(says("Done."))
+    run_id = world.completed_run()
     with Listener(world, "modern") as client:
         kept = {
             kind: client.ask("resources/read", uri=f"run://{run_id}/{kind}")["ttlMs"]
@@ -75,8 +71,7 @@ def test_what_never_changes_again_may_be_kept_and_nothing_else(world: World) -> 
 
 
 def test_a_structured_result_is_json_with_the_whole_of_it(world: World) -> None:
-    world.agent(outputSchema=SCHEMA)
-    world.play(calls(use("final_answer", verdict="good")))
+    world.agent_saying(calls(use("final_answer", verdict="good")), outputSchema=SCHEMA)
     run_id = world.start()
     world.ended(run_id)
     with Listener(world, "modern") as client:
@@ -86,10 +81,7 @@ def test_a_structured_result_is_json_with_the_whole_of_it(world: World) -> None:
 
 
 def test_a_run_without_a_result_says_so_and_does_not_list_one(world: World) -> None:
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Go on?"), says("Done."))
     with Listener(world, "modern") as client:
         assert f"run://{run_id}/result" not in listed(client)
         code, sentence = client.refused("resources/read", uri=f"run://{run_id}/result")
@@ -100,11 +92,9 @@ def test_a_run_without_a_result_says_so_and_does_not_list_one(world: World) -> N
 
 
 def test_a_long_log_gives_its_end_and_the_call_that_gives_the_rest(world: World) -> None:
-    world.agent()
-    world.play(says("Done."))
+    world.agent_saying(says("Done."))
     run_id = world.start()
-    world.completed(run_id)
-    world.gone(run_id)
+    world.completed_and_gone(run_id)
     path = world.paths(run_id).log
     lines = [f"09:30:15 line {number} {'é' * 40}" for number in range(5_000)]
     path.path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -19,8 +19,7 @@ def pages(parent: Parent, run_id: str, stream: str, **first: Any) -> list[dict[s
 
 def test_a_long_text_is_cut_with_a_pointer_and_whole_page_by_page(world: World) -> None:
     text = "".join(f"{n:05d} ünïcode\n" for n in range(4000)) + "the end"
-    world.agent()
-    world.play(says(text))
+    world.agent_saying(says(text))
     with world.serve() as parent:
         view = parent.call("run_worker", prompt="Write.", waitSeconds=60)
         assert view["status"] == "completed"
@@ -55,8 +54,7 @@ def test_a_structured_result_is_whole_in_the_view_or_left_out_with_a_pointer(wor
 
 
 def test_logs_and_events_are_read_from_their_end_and_on_from_a_cursor(world: World) -> None:
-    world.agent()
-    world.play(shell("seq 1 3; echo 'a\x1b[31mb'"), says("Done.\n" + "line\n" * 30 + "x" * 30_000))
+    world.agent_saying(shell("seq 1 3; echo 'a\x1b[31mb'"), says("Done.\n" + "line\n" * 30 + "x" * 30_000))
     with world.serve() as parent:
         run_id = parent.call("run_worker", prompt="Count.", waitSeconds=60)["runId"]
         world.gone(run_id)

@@ -106,20 +106,14 @@ def test_a_model_reads_defaults_in_words_and_bounds_when_it_breaks_them(world: W
     assert not any({"default", "title", "minimum", "maximum", "maxLength"} & set(each) for each in listed)
 
 
-def test_every_argument_says_what_it_is_for(world: World) -> None:
-    world.agent()
-    with world.serve() as parent:
-        described = {
-            f"{tool.name}.{name}": "description" in argument
-            for tool in parent.tools()
-            for name, argument in tool.input_schema["properties"].items()
-        }
-    assert [name for name, has_words in described.items() if not has_words] == []
+def test_every_argument_says_what_it_is_for() -> None:
+    for tool in EVERY_TOOL:
+        shown = tool.shown_arguments["properties"]
+        assert [name for name, argument in shown.items() if "description" not in argument] == [], tool.name
 
 
 def test_what_is_no_text_may_be_given_as_text(world: World) -> None:
-    world.agent()
-    world.play(says("Done."))
+    world.agent_saying(says("Done."))
     with world.serve() as parent:
         run_id = parent.call("run_worker", prompt="Go.", waitSeconds=" 45 ", inputs="[]")["runId"]
         assert parent.call("wait_for_runs", runIds=f'["{run_id}"]', waitSeconds="0.5")["runs"]
@@ -157,8 +151,7 @@ def _anything(schema: Schema) -> Any:
 
 @pytest.mark.parametrize("filled", [None, ""])
 def test_a_host_that_fills_in_every_argument_is_understood(world: World, filled: str | None) -> None:
-    world.agent()
-    world.play(says("Done."))
+    world.agent_saying(says("Done."))
     with world.serve() as parent:
         listed = {tool.name: tool.input_schema["properties"] for tool in parent.tools()}
 

@@ -82,8 +82,7 @@ def test_a_long_wait_says_what_its_runs_do_is_cut_with_a_note_and_ends_no_run(wo
 
 
 def test_a_client_that_gives_up_a_call_ends_the_wait_and_nothing_else(world: World) -> None:
-    world.agent()
-    world.play(asks("Go on?"), says("Done."))
+    world.agent_saying(asks("Go on?"), says("Done."))
     with world.serve() as parent:
         run_id = parent.call("run_worker", prompt="Work.")["runId"]
         world.asking(run_id)
@@ -98,8 +97,7 @@ def test_a_client_that_gives_up_a_call_ends_the_wait_and_nothing_else(world: Wor
     ("client", "seconds"), [("claude-code", 1500), ("codex-mcp-client", 280), ("gemini-cli", 570), ("x", 50)]
 )
 def test_the_next_call_waits_up_to_the_timeout_of_the_client(world: World, client: str, seconds: int) -> None:
-    world.agent()
-    world.play(asks("Go on?"))
+    world.agent_saying(asks("Go on?"))
     with world.serve(client=client, mode="legacy" if seconds == 280 else "auto") as parent:
         view = parent.call("run_worker", prompt="Go.")
         assert f"waitSeconds={seconds})" in view["instructions"], "the next call waits as long as it may"
@@ -107,13 +105,11 @@ def test_the_next_call_waits_up_to_the_timeout_of_the_client(world: World, clien
 
 
 def test_an_end_that_its_parent_has_not_seen_is_in_the_next_wait_and_only_there(world: World) -> None:
-    world.agent()
-    world.play(says("Done."))
+    world.agent_saying(says("Done."))
     with world.serve() as parent:
         run_ids = [parent.call("run_worker", prompt=f"Work {number}.")["runId"] for number in range(2)]
         for run_id in run_ids:
-            world.completed(run_id)
-            world.gone(run_id)
+            world.completed_and_gone(run_id)
             world.look(run_id)
         assert world.store.live_ids() == []
         answer = parent.call("wait_for_runs", waitSeconds=0)
@@ -131,14 +127,12 @@ def test_an_end_that_its_parent_has_not_seen_is_in_the_next_wait_and_only_there(
 def test_an_end_that_its_server_did_not_live_to_show_is_shown_by_the_next_and_only_by_that(
     world: World,
 ) -> None:
-    world.agent()
-    simulator = world.play(says("Done.", latency=1))
+    simulator = world.agent_saying(says("Done.", latency=1))
     with world.serve() as parent:
         run_id = parent.call("run_worker", prompt="Work.")["runId"]
         simulator.wait_for_requests(1, timeout=BOUND)
         kill(parent.server)
-    world.completed(run_id)
-    world.gone(run_id)
+    world.completed_and_gone(run_id)
     assert world.store.live_ids() == []
     with world.serve() as second:
         (view,) = second.call("wait_for_runs", waitSeconds=0)["runs"]

@@ -8,7 +8,7 @@ import pytest
 
 from subagent_server.run.files import Directory
 from subagent_server.toolbox.bash import BashTool
-from tests.toolbox.calls import ENVIRONMENT, a_shell, call, run, run_texts, with_shell
+from tests.toolbox.calls import ENVIRONMENT, a_shell, fault_of, run, run_texts, with_shell
 
 pytestmark = pytest.mark.process
 
@@ -156,17 +156,13 @@ def test_wrong_arguments_are_refused_with_a_sentence(
     tmp_path: Path, arguments: dict[str, Any], word: str
 ) -> None:
     tool = BashTool(cwd=tmp_path, environment=ENVIRONMENT, output_dir=Directory(tmp_path))
-    result = call(tool, **arguments)
-    assert result.is_error
-    assert word in result.text
-    assert result.text.endswith(".")
+    sentence = fault_of(tool, **arguments)
+    assert word in sentence and sentence.endswith(".")
 
 
 def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     tool = BashTool(cwd=tmp_path / "gone", environment=ENVIRONMENT, output_dir=Directory(tmp_path))
-    result = call(tool, command="true")
-    assert result.is_error
-    assert str(tmp_path / "gone") in result.text
+    assert str(tmp_path / "gone") in fault_of(tool, command="true")
 
 
 def test_calls_at_the_same_time_run_one_after_the_other(tmp_path: Path) -> None:

@@ -247,8 +247,7 @@ def test_wrong_arguments_are_refused_with_a_sentence(
     editor: EditorTool, arguments: dict[str, object], word: str
 ) -> None:
     sentence = fault_of(editor, **arguments)
-    assert word in sentence
-    assert sentence.endswith(".")
+    assert word in sentence and sentence.endswith(".")
 
 
 def test_an_agent_that_may_only_read_has_view_and_nothing_else(tmp_path: Path) -> None:

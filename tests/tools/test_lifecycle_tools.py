@@ -145,10 +145,7 @@ def test_a_contract_is_carried_on_by_the_same_agent_whatever_file_has_its_name(w
 
 
 def test_a_program_of_a_run_looks_and_completes_and_starts_nothing_by_contract(world: World) -> None:
-    world.agent(agents=["contract", "worker"])
-    world.play(asks("Well?"), says("Done."))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Well?"), says("Done."), agents=["contract", "worker"])
     with world.serve("--lifecycle", env=world.given_to(run_id)) as child:
         names = {tool.name for tool in child.tools()}
         assert names & set(TOOLS) == {"agent_status", "agent_complete"}

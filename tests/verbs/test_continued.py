@@ -1,8 +1,6 @@
 """What cannot be continued is refused in words, and nothing is made (SPEC section 6)."""
 
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -30,9 +28,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
     environment = {"ANTHROPIC_API_KEY": "k", "SUBAGENT_AGENTS": str(tmp_path / "agents")}
     launcher = HoldingLauncher()
     yield open_service(read_settings(environment=environment, cwd=tmp_path), launcher)
-    for descriptor in launcher.locks:
-        with suppress(OSError):  # given up already
-            os.close(descriptor)
+    launcher.close()
 
 
 def made(service: Service, *happened: transitions.RunEvent, cwd: str | None = None) -> str:

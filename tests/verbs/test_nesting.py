@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from decimal import Decimal
 from pathlib import Path
 
@@ -59,6 +59,12 @@ class HoldingLauncher:
         self.locks.append(descriptor)
         return Kept(descriptor)
 
+    def close(self) -> None:
+        """Let go of every lock that was not given up."""
+        for descriptor in self.locks:
+            with suppress(OSError):
+                os.close(descriptor)
+
     def warm_up(self) -> None:
         """There is nothing to prepare."""
 
@@ -80,11 +86,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
     settings = read_settings(environment=environment, cwd=tmp_path)
     launcher = HoldingLauncher()
     yield open_service(settings, launcher)
-    for descriptor in launcher.locks:
-        try:
-            os.close(descriptor)
-        except OSError:
-            continue  # given up already
+    launcher.close()
 
 
 def begun(service: Service, parent: str | None = None) -> RunMeta:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,9 +44,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
     )
     launcher = HoldingLauncher()
     yield open_service(settings, launcher)
-    for descriptor in launcher.locks:
-        with suppress(OSError):  # given up already
-            os.close(descriptor)
+    launcher.close()
 
 
 LINKS = {

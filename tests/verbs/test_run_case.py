@@ -13,7 +13,7 @@ from subagent_server.run import locks, processes, transitions
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import LaunchInfo, RunResult
 from subagent_server.run.states import SCHEMA_VERSION, Status
-from subagent_server.run.store import RunStore, restore
+from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
 from subagent_server.verbs.list_runs import list_runs
 from subagent_server.verbs.reconcile import is_over, observe
@@ -178,15 +178,6 @@ def test_a_lost_run_keeps_no_file_that_only_a_live_one_needs(tmp_path: Path, hel
     kept = {"request.json", "run.meta.json", "run.meta.lock", "live.lock"}
     assert {*run.files.names()} <= kept | {"events.jsonl", "run.log", "exit.json"}
     assert service.store.live_ids() == []
-
-
-def test_the_mark_of_a_start_that_was_killed_before_its_state_goes_with_the_next_list(
-    tmp_path: Path,
-) -> None:
-    service = open_service(read_settings(environment={}, cwd=tmp_path), LocalLauncher())
-    restore(service.store.create(make_request(RUN_ID)))
-    assert service.store.live_ids() == [RUN_ID]
-    assert list_runs(service.store).rows == [] and service.store.live_ids() == []
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,7 @@ def refusal(world: World, prompt: str = "Do it.", agent: str = "worker", **order
 
 
 def test_inputs_are_copied_at_the_start_and_reach_the_model_in_their_order(world: World) -> None:
-    world.agent()
-    simulator = world.play(says("Read."))
+    simulator = world.agent_saying(says("Read."))
     (world.work / "notes.txt").write_text("as it was: ünïcode", encoding="utf-8")
     (world.work / "dot.png").write_bytes(PNG)
     (world.home / "paper.pdf").write_bytes(b"%PDF-1.4\n%%EOF\n")

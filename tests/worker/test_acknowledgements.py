@@ -90,8 +90,7 @@ def test_an_answer_that_an_api_out_of_reach_never_gets_is_acknowledged(world: Wo
     world.agent()
     with Simulator({"turns": [asks("Which colour?")]}) as simulator:
         world.environment["ANTHROPIC_BASE_URL"] = simulator.base_url
-        run_id = world.start()
-        world.asking(run_id)
+        run_id = world.start_asking()
     world.reply(run_id, "blue")
     meta = world.until(run_id, lambda meta: meta.messages[0].message_status is MessageStatus.ACKNOWLEDGED)
     assert meta.status is Status.RUNNING

@@ -50,11 +50,9 @@ def test_the_journal_tells_a_run_in_its_order_and_the_log_reads_well(world: Worl
     prompt = "  You paint ${HOME} {braces} %s, ünïcode too."
     world.agent(prompt=prompt, model="haiku", maxTokens=777)
     simulator = world.play(asks("Which colour?", "red"), says("Painted.", thinking="Hm."))
-    run_id = world.start("Paint it.", label="paint")
-    world.asking(run_id)
+    run_id = world.start_asking("Paint it.", label="paint")
     world.reply(run_id, "blue")
-    world.completed(run_id)
-    world.gone(run_id)
+    world.completed_and_gone(run_id)
     kinds = [event["type"] for event in world.events(run_id)]
     assert kinds == [
         *("run_started", "turn", "usage", "tool_call", "question", "reply", "tool_result"),
@@ -80,8 +78,7 @@ def test_the_journal_tells_a_run_in_its_order_and_the_log_reads_well(world: Worl
 
 
 def test_an_answer_wakes_the_agent_long_before_it_would_look_by_itself(world: World) -> None:
-    world.agent()
-    world.play(*(asks(f"Question {n}?") for n in range(1, 8)), says("Done."))
+    world.agent_saying(*(asks(f"Question {n}?") for n in range(1, 8)), says("Done."))
     run_id = world.start()
     for number in range(1, 8):
         world.asking(run_id)

@@ -81,11 +81,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture(scope="module")
 def run_id(world: World) -> str:
     """A run that has written the address of its port into a file, and now asks."""
-    world.agent()
-    world.play(shell("printenv SUBAGENT_LOGGING_ADDRESS > address"), asks("Go on?"), says("Done."))
-    run_id = world.start()
-    world.asking(run_id)
-    return run_id
+    return world.asking_run(
+        shell("printenv SUBAGENT_LOGGING_ADDRESS > address"), asks("Go on?"), says("Done.")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -196,8 +194,7 @@ def test_the_run_goes_on_after_all_that_and_its_end_closes_the_port(
 ) -> None:
     waiting = port.open()
     world.reply(run_id, "yes")
-    assert world.completed(run_id) == "Done."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "Done."
     with pytest.raises(ConnectionRefusedError):
         port.open()
     waiting.close()

@@ -29,8 +29,7 @@ def test_a_timeout_names_the_fault_for_which_the_model_did_not_answer(world: Wor
 
 
 def test_time_spent_waiting_for_the_parent_does_not_count_as_working_time(world: World) -> None:
-    world.agent(timeoutSeconds=4)
-    world.play(asks("Go on?"), says("Done."))
+    world.agent_saying(asks("Go on?"), says("Done."), timeoutSeconds=4)
     run_id = world.start()
     (question,) = world.asking(run_id).pending
     waited = lambda: (now() - question.question_timestamp).total_seconds() > 5  # noqa: E731
@@ -106,8 +105,7 @@ def test_a_budget_ends_the_run_and_every_door_shows_its_cost(world: World) -> No
 
 
 def test_a_working_directory_that_has_gone_is_named(world: World) -> None:
-    world.agent(maxConcurrent=1)
-    world.play(says("Done.", latency=0.5))
+    world.agent_saying(says("Done.", latency=0.5), maxConcurrent=1)
     place = world.home / "place"
     place.mkdir()
     first, second = world.start(), world.start(cwd=str(place))

@@ -60,10 +60,8 @@ def test_silence_is_no_and_a_tool_that_nobody_can_be_asked_about_is_refused(worl
 
 
 def test_a_call_that_waited_for_a_yes_when_its_run_ended_has_not_begun(world: World) -> None:
-    world.agent(tools=["Bash"], ask=["Bash"])
-    simulator = world.play(shell("touch made"), says("Seen."))
-    run_id = world.start()
-    world.asking(run_id)
+    simulator = world.agent_saying(shell("touch made"), says("Seen."), tools=["Bash"], ask=["Bash"])
+    run_id = world.start_asking()
     world.stop(run_id)
     new = continue_run(world.service, ContinueOrder(run_id)).run_id
     assert world.completed(new) == "Seen." and not world.events(new, "warning")

@@ -81,20 +81,12 @@ def test_a_server_that_does_not_start_fails_the_run_before_any_model_call_with_i
     mark = world.home / "mark"
     broken = scripted(stderr=["no licence found"], exit=7)
     hanging = scripted("x", mark=str(mark))
-    world.agent("one", mcpServers={"broken": broken, "fine": hanging})
-    world.agent("two", mcpServers={"a": scripted("search"), "b": scripted("search", "find")})
-    world.agent("three", mcpServers={"b": scripted("bash")})
-    simulator = world.play(says("Never said."))
-    one, two, three = (world.start(agent=name) for name in ("one", "two", "three"))
-    code, message = world.failed(one)
+    simulator = world.agent_saying(says("Never said."), mcpServers={"broken": broken, "fine": hanging})
+    run_id = world.start()
+    code, message = world.failed(run_id)
     assert code == "config" and "broken ended with exit code 7; it said: no licence found" in message
-    world.gone(one)
+    world.gone(run_id)
     assert all(processes.identify(pid) is None for pid in pids(mark)), "the others are left, too"
-    code, message = world.failed(two)
-    assert code == "config" and "a and b both offer a tool search" in message
-    assert "prefix: true" in str(world.meta(two).error)
-    code, message = world.failed(three)
-    assert code == "config" and "b offers a tool bash, and so does the agent itself" in message
     assert simulator.requests == []
 
 

@@ -133,8 +133,7 @@ BUSY: Turn = says("Never said.", fault={"status": 429, "retry_after": 100, "time
 
 
 def test_a_run_that_the_api_makes_wait_holds_the_others_back_and_stop_ends_the_wait(world: World) -> None:
-    world.agent()
-    simulator = world.play(BUSY)
+    simulator = world.agent_saying(BUSY)
     first = world.start()
     wait_for(lambda: world.events(first, "warning"), BOUND, "the first run to meet a busy API")
     assert "the API limits the rate (429); trying again in 1" in world.events(first, "warning")[0]["message"]
@@ -150,8 +149,7 @@ def test_a_run_that_the_api_makes_wait_holds_the_others_back_and_stop_ends_the_w
 
 
 def test_the_wait_for_a_busy_api_is_no_working_time_of_any_run(world: World) -> None:
-    world.agent(timeoutSeconds=6)
-    world.play(says("Done.", fault={"status": 429, "retry_after": 7}))
+    world.agent_saying(says("Done.", fault={"status": 429, "retry_after": 7}), timeoutSeconds=6)
     first = world.start()
     wait_for(lambda: world.events(first, "warning"), BOUND, "the first run to meet a busy API")
     second = world.start()

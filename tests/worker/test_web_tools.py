@@ -27,8 +27,7 @@ def offered(body: Any) -> dict[str, Any]:
 def test_the_web_is_searched_if_the_file_names_it_and_result_log_and_view_name_the_pages(
     world: World,
 ) -> None:
-    world.agent(tools="Read, WebSearch, WebFetch")
-    simulator = world.play(ANSWER)
+    simulator = world.agent_saying(ANSWER, tools="Read, WebSearch, WebFetch")
     run_id = world.start()
     assert world.completed(run_id) == "Cats purr."
     tools = offered(simulator.requests[0].body)
@@ -106,8 +105,7 @@ def test_tools_that_are_not_here_are_a_warning_with_the_nearest_name(world: Worl
         "mcp__github__search": None,
         "mcp__*": None,
     }
-    run_id = world.start()
-    world.completed(run_id)
+    run_id = world.completed_run()
     (warning,) = check_status(world.service, run_id).warnings or []
     assert words in warning and words in world.paths(run_id).log.path.read_text(encoding="utf-8")
     assert [event["message"] for event in world.events(run_id, "warning")] == [warning]
@@ -126,8 +124,7 @@ def test_the_todo_list_stands_in_the_journal_and_the_log(world: World) -> None:
     todos = [{"content": "Look", "status": "completed"}, {"content": "Write", "status": "pending"}]
     update = call("task_update", taskId="2", status="in_progress")
     world.play(call("todo_write", todos=todos), update, call("task_list"), says("Done."))
-    run_id = world.start()
-    world.completed(run_id)
+    run_id = world.completed_run()
     _, last = world.events(run_id, "todos")
     assert last["todos"] == [
         {"id": "1", "content": "Look", "status": "completed"},

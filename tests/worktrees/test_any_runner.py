@@ -40,8 +40,7 @@ def test_the_loop_tells_the_model_of_its_worktree_and_of_none_without_one(
     world: World, repository: Repository
 ) -> None:
     simulator = world.play(shell(WORK), says("Done."))
-    run_id = world.start()
-    world.completed(run_id)
+    run_id = world.completed_run()
     world.agent("plain")
     world.completed(world.start(agent="plain"))
     first, last = (simulator.requests[at].body["system"][-1]["text"] for at in (0, -1))

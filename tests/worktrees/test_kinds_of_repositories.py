@@ -187,8 +187,7 @@ def test_a_sparse_working_copy_gives_sparse_worktrees_and_no_file_is_lost(
     place = made_as(world, "sparse")
     world.agent(isolation="worktree", sandbox="bwrap")
     world.play(shell("ls; echo mine >> shared.txt"), asks("Go on?"), says("Done."))
-    run_id = world.start(cwd=str(place))
-    world.asking(run_id)
+    run_id = world.start_asking(cwd=str(place))
     if index == "torn":
         (repository.store(run_id) / "index").write_bytes(b"")
     world.reply(run_id, "Yes.")

@@ -146,7 +146,7 @@ def test_a_continued_run_takes_the_worktree_over_and_only_one_may(
 ) -> None:
     first = repository.ran()
     world.play(shell(WORK), says("Done."), shell("cat new.txt; echo more >> new.txt"), says("Again."))
-    second = world.cli("continue", first, "Go on.", "--detach").stdout.split()[0]
+    second = world.continued(first, "Go on.")
     assert world.completed(second) == "Again."
     repository.gone(second)
     assert repository.place(second) == repository.place(first)
@@ -161,7 +161,7 @@ def test_a_continued_run_takes_the_worktree_over_and_only_one_may(
     assert world.cli("rm", first).returncode == 0 and repository.place(second).is_dir()
     unchanged = repository.ran("true")
     world.play(shell("true"), says("Done."), shell(WORK), says("Now."))
-    later = world.cli("continue", unchanged, "Change it.", "--detach").stdout.split()[0]
+    later = world.continued(unchanged, "Change it.")
     assert world.completed(later) == "Now."
     repository.gone(later)
     assert repository.place(later) == repository.place(unchanged) and repository.shown(later)["commits"] == 1

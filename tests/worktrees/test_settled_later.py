@@ -57,8 +57,7 @@ def test_work_that_could_not_be_brought_home_is_named_and_brought_home_by_any_re
     world: World, repository: Repository
 ) -> None:
     world.play(shell(WORK), asks("Go on?"))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.start_asking()
     objects = repository.top / ".git" / "objects"
     away = objects.rename(objects.with_name("objects.away"))
     killed(world, repository, run_id)
@@ -87,8 +86,7 @@ def test_a_git_that_is_killed_while_a_worker_reads_what_is_left_loses_nothing(
     at_work = wait_for(lambda: _reading_git_below(worker), BOUND, "git, which reads the objects")
     assert at_work is not None
     processes.send_signal(at_work, signal.SIGKILL)
-    world.completed(run_id)
-    world.gone(run_id)
+    world.completed_and_gone(run_id)
     assert phase(world, run_id) == "working"
     assert any("was not settled" in event["message"] for event in world.events(run_id, "warning"))
     world.cli("ls")
@@ -105,12 +103,10 @@ def test_a_full_disk_keeps_the_work_until_there_is_room(world: World, repository
     with memory_disk(place, "16m"):
         world.environment["XDG_STATE_HOME"] = str(place)
         world.play(shell(WORK), asks("Go on?"), says("Done."))
-        run_id = world.start()
-        world.asking(run_id)
+        run_id = world.start_asking()
         filler = fill(place)
         world.reply(run_id, "Yes.")
-        world.completed(run_id)
-        world.gone(run_id)
+        world.completed_and_gone(run_id)
         assert phase(world, run_id) == "working"
         filler.unlink()
         assert repository.shown(run_id)["state"] == "kept"
@@ -132,8 +128,7 @@ def test_what_a_power_cut_has_torn_in_the_store_of_a_run_stops_neither_diff_nor_
     world: World, repository: Repository
 ) -> None:
     world.play(shell(WORK), asks("Go on?"))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.start_asking()
     branch, store = repository.shown(run_id)["branch"], repository.store(run_id)
     record, whole = world.paths(run_id).worktree.path, world.home / "whole"
     torn = ("index", "HEAD", f"refs/heads/{branch}", "index.lock")
@@ -159,10 +154,9 @@ def test_files_that_take_longer_than_any_limit_hold_no_list_up(
     world: World, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_worktree, "_LIST_SECONDS", 1.5)  # for forks of this process: git burns a core
-    world.agent(isolation="worktree", sandbox="none")
-    world.play(shell(f"{WORK}; truncate -s 4T large"), asks("Go on?"))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(
+        shell(f"{WORK}; truncate -s 4T large"), asks("Go on?"), isolation="worktree", sandbox="none"
+    )
     directory = repository.top / ".git"
     away = directory.rename(directory.with_name("away"))
     killed(world, repository, run_id)
@@ -221,8 +215,7 @@ def test_references_that_are_just_packed_are_waited_for_once_by_a_reader_of_many
     monkeypatch.setitem(_ALWAYS, "core.packedRefsTimeout", "1500")  # longer than a reader calls slow
     world.play(says("Done."))
     run_id = world.start()
-    world.completed(run_id)
-    world.gone(run_id)
+    world.completed_and_gone(run_id)
     removed = world.paths(run_id).worktree.path.read_text(encoding="utf-8")
     world.paths(run_id).worktree.path.write_text(removed.replace("removed", "removing"), encoding="utf-8")
     lock, new = (repository.top / ".git" / f"packed-refs.{end}" for end in ("lock", "new"))

@@ -87,8 +87,7 @@ def test_images_come_back_to_the_model_and_each_program_is_kept_with_its_calls(w
     many = "for _ in range(23): shop.photo()"
     codes = ("print(shop.photo())", "shop.photo()", "held = shop.photo()", many, "shop.photo()\n1 / 0")
     simulator = world.play(*map(program, codes), says("Done."))
-    run_id = world.start()
-    world.completed(run_id)
+    run_id = world.completed_run()
     results = [request.body["messages"][-1]["content"][0] for request in simulator.requests[1:]]
     kinds = [[block["type"] for block in result["content"]] for result in results]
     expected = [["text", "image"]] * 3 + [["text"] + ["image"] * 20] + [["text"]]

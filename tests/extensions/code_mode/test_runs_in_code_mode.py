@@ -52,8 +52,7 @@ def test_a_program_asks_the_parent_and_its_clock_stands_still_meanwhile(world: W
     in_code_mode(world, limits={"timeoutSeconds": 20})
     code = "import time\nask_parent(question='Which?', options=['a', 'b']).upper() + str(shop.price(n=2))"
     simulator = world.play(program(code, 2), says("Done."))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.start_asking()
     (message,) = world.meta(run_id).messages
     assert (message.question_content, message.options) == ("Which?", ["a", "b"])
     before = message.question_timestamp.timestamp()
@@ -70,8 +69,7 @@ def test_a_continued_run_knows_the_runs_of_a_killed_program_and_pays_none_again(
     once = {"when": {"prompt": "Help"}, "turns": [says("Helped.")]}
     turns = [program(code, 60), program(code, 60), says("Done.")]
     simulator = world.play(*turns, conversations=[once])
-    first = world.start(agent="worker")
-    world.asking(first)
+    first = world.start_asking(agent="worker")
     (child,) = world.store.children_of(first)
     for process in (world.shim(first), world.worker(first)):
         kill(process)
@@ -143,8 +141,7 @@ def test_excluded_tools_stay_ordinary_tools_and_the_named_interpreter_runs_the_p
     in_code_mode(world, codeMode=mode)
     code = "import sys\nshop.price(n=1) + sys.version"
     simulator = world.play(program(code), program(code, 9), call("bad"), says("Done."))
-    run_id = world.start()
-    world.completed(run_id)
+    run_id = world.completed_run()
     tools = offered(simulator.requests[0].body)
     assert (
         "bad" in tools and "price" not in tools and "bad" not in tools["execute_python_code"]["description"]

@@ -1,13 +1,14 @@
 """Flows on disk, and a model that answers by what it is asked."""
 
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from subagent_server.extensions.simulator import Simulator
+from tests.helpers.repositories import git
 from tests.helpers.turns import says
 from tests.helpers.world import World
 
@@ -44,18 +45,13 @@ def body(lines: str, returns: str = "str", keys: str = "") -> str:
 
 def repository(place: Path) -> Callable[..., str]:
     """Make a repository with one commit of `a.txt`, and return git in it."""
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(place), *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-    git("init", "-q", "-b", "main")
-    for name in ("user.name", "user.email"):
-        git("config", name, "a@example.org")
     (place / "a.txt").write_text("first\n", encoding="utf-8")
-    git("add", ".")
-    git("commit", "-qm", "first")
-    return git
+    git("init", "-q", "-b", "main", place)
+    for name in ("user.name", "user.email"):
+        git("-C", place, "config", name, "a@example.org")
+    git("-C", place, "add", ".")
+    git("-C", place, "commit", "-qm", "first")
+    return partial(git, "-C", place)
 
 
 def asked(simulator: Simulator) -> Counter[str]:

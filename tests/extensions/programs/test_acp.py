@@ -39,8 +39,7 @@ def gemini(world: World, prompt: str = "You paint.", **keys: Any) -> None:
 def test_a_run_over_the_protocol_has_the_events_of_every_run_and_no_guessed_figures(world: World) -> None:
     acp(world)
     run_id = world.start("say:Painted.")
-    assert world.completed(run_id) == "Painted."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "Painted."
     kinds = [event["type"] for event in world.events(run_id)]
     for kind in ("run_started", "thought", "text", "tool_call", "tool_result", "usage", "run_ended"):
         assert kind in kinds
@@ -58,8 +57,7 @@ def test_a_run_over_the_protocol_has_the_events_of_every_run_and_no_guessed_figu
 @pytest.mark.parametrize(("answer", "option"), [("for this run", "once"), ("no", "cancel")])
 def test_a_permission_request_is_a_question(world: World, answer: str, option: str) -> None:
     acp(world)
-    run_id = world.start("approve")
-    world.asking(run_id)
+    run_id = world.start_asking("approve")
     world.reply(run_id, answer)
     assert json.loads(world.completed(run_id)) == {"outcome": "selected", "optionId": option}
 
@@ -155,9 +153,7 @@ def test_a_stop_cancels_and_a_continuation_takes_the_session_up_without_its_old_
     world.stop(run_id)
     world.gone(run_id)
     assert told(world.work, "session/cancel")
-    done = world.cli("continue", run_id, "say:Again.", "--detach")
-    assert done.returncode == 0, done.stderr
-    second = done.stdout.strip()
+    second = world.continued(run_id, "say:Again.")
     assert world.completed(second) == "Again."
     assert world.meta(second).external_session_id == world.meta(run_id).external_session_id
     assert not any("before" in event["text"] for event in world.events(second, "text"))
@@ -170,7 +166,7 @@ def test_a_session_that_the_agent_has_lost_is_carried_on_in_words(world: World, 
     assert world.completed(run_id) == "Blue."
     for session in (world.home / "sessions").iterdir():
         session.unlink()
-    second = world.cli("continue", run_id, "say:Again.", "--detach").stdout.strip()
+    second = world.continued(run_id, "say:Again.")
     assert world.completed(second) == "Again."
     prompt = told(world.work, "session/prompt")[-1]["prompt"][0]["text"]
     assert "You paint." in prompt and "<result>\nBlue." in prompt and prompt.endswith("say:Again.")
@@ -185,7 +181,7 @@ def test_the_cost_of_a_session_is_counted_once_however_often_it_is_carried_on(wo
     for task in ("pay:0.75", "pay:0.1"):
         assert world.completed(run_id) == "Paid."
         costs.append(world.meta(run_id).usage.cost_usd)
-        run_id = world.cli("continue", run_id, task, "--detach").stdout.strip()
+        run_id = world.continued(run_id, task)
     assert costs == [Decimal("0.5"), Decimal("0.25")]
     world.completed(run_id)
     assert world.meta(run_id).usage.cost_usd is None, "less than the session had cost before"
@@ -227,8 +223,7 @@ def test_what_came_with_a_directory_does_not_decide_where_the_key_of_gemini_goes
     (rules / "trustedFolders.json").write_text(
         json.dumps({str(world.work): "TRUST_FOLDER"}), encoding="utf-8"
     )
-    run_id = world.start("say")
-    world.completed(run_id)
+    run_id = world.completed_run("say")
     assert "--skip-trust" not in (world.home / "argv").read_text(encoding="utf-8")
 
 
@@ -236,9 +231,8 @@ def test_in_a_box_its_session_is_not_kept_and_the_conversation_goes_on_in_words(
     acp(world, sandbox="bwrap", sandboxRead=[str(FAKE)])
     run_id = world.start("say:Painted.")
     assert world.completed(run_id) == "Painted."
-    done = world.cli("continue", run_id, "say:Again.", "--detach")
-    assert done.returncode == 0, done.stderr
-    assert world.completed(done.stdout.strip()) == "Again."
+    second = world.continued(run_id, "say:Again.")
+    assert world.completed(second) == "Again."
     assert len(told(world.work, "session/new")) == 2 and not told(world.work, "session/load")
     words = told(world.work, "session/prompt")[1]["prompt"][0]["text"]
     assert "This is what was said before" in words and "Painted." in words

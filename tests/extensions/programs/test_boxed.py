@@ -193,8 +193,7 @@ subprocess.Popen(["sleep", "600"], pass_fds=[kept.up], start_new_session=True)
 
 def test_whatever_it_does_with_its_line_few_are_answered_at_once_and_nothing_is_left(world: World) -> None:
     program(world, HOSTILE)
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.start_asking()
     world.reply(run_id, "blue")
     assert world.completed(run_id).splitlines() == [
         "answered [1, 1, 1, 1]",
@@ -262,16 +261,16 @@ def test_its_state_is_carried_on_in_a_box_without_links_and_within_bounds(world:
     world.agent("worker", runner="claude", command=str(script), sandbox="bwrap")
     first = world.start()
     assert world.completed(first) == "False sk-ant"
-    second = world.cli("continue", first, "Go on.", "--detach").stdout.strip()
+    second = world.continued(first, "Go on.")
     assert world.completed(second) == "kept True sk-ant"
-    third = world.cli("continue", second, "Go on.", "--detach").stdout.strip()
+    third = world.continued(second, "Go on.")
     code, message = world.failed(third)
     assert code == "config" and "more than" in message and "1024 MiB" in message
     assert not (world.home / "executed").exists(), "it was executed outside of a box"
     script.write_text(script.read_text(encoding="utf-8").replace("if not found", "if True"), encoding="utf-8")
     world.agent("worker", runner="claude", command=str(script), env={"HOME": str(world.work)})
     (world.work / ".claude").mkdir()
-    outside = world.cli("continue", first, "Go on.", "--detach").stdout.strip()
+    outside = world.continued(first, "Go on.")
     assert world.completed(outside) == "False sk-ant", "a session in a box is not one outside"
 
 

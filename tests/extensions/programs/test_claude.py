@@ -125,8 +125,7 @@ def test_its_events_become_those_of_every_run_and_its_keys_reach_it(world: World
     ]
     plays(world, *steps, *others, result(), limits={"maxTurns": 7}, **keys)
     run_id = world.start("/clear it, and paint it.")
-    assert world.completed(run_id) == "Done."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "Done."
     kinds = [event["type"] for event in world.events(run_id) if event["type"] != "usage"]
     middle = ["turn", "thought", "tool_call", "tool_result", "turn", "text", "program_event"]
     assert kinds == ["run_started", *middle, "run_ended"]
@@ -274,8 +273,7 @@ def test_what_no_file_of_a_run_can_hold_is_left_out_of_its_events_and_its_output
     half = result(structured_output={"n": 1, "\ud83d": "\ud83d"})
     lines = [deep, not_a_number, json.dumps(half)]
     plays(world, *({"raw": f"{line}\n"} for line in lines), outputSchema={"type": "object"})
-    run_id = world.start()
-    world.completed(run_id)
+    run_id = world.completed_run()
     assert world.result(run_id).output == {"n": 1, "?": "?"}
     assert len(world.events(run_id, "warning")) == 2 and not world.events(run_id, "tool_call")
 
@@ -291,14 +289,13 @@ def test_after_a_kill_the_session_is_carried_on_and_told_what_is_not_known(world
     assert session is not None and error is not None
     assert "too old" not in (error.hint or ""), "its death is no sign of that"
     plays(world, says(text("Done.")), result())
-    done = world.cli("continue", run_id, "And the door?", "--detach")
-    assert done.returncode == 0, done.stderr
-    assert world.completed(done.stdout.strip()) == "Done."
+    second = world.continued(run_id, "And the door?")
+    assert world.completed(second) == "Done."
     began = heard(world)[-2]
     told = json.dumps(began["first"])
     assert began["argv"][began["argv"].index("--resume") + 1] == session and "--fork-session" in began["argv"]
     assert "And the door?" in told and "touch made" in told and "It is not known what they did" in told
-    assert world.meta(done.stdout.strip()).usage.cost_usd is None, "what the killed run has cost is not known"
+    assert world.meta(second).usage.cost_usd is None, "what the killed run has cost is not known"
 
 
 @pytest.mark.parametrize("sandbox", ["none", "bwrap"])
@@ -307,10 +304,9 @@ def test_a_session_that_claude_has_deleted_is_continued_as_text(world: World, sa
     gone = result(subtype="error_during_execution", is_error=True, total_cost_usd=0, usage={})
     gone |= {"errors": ["No conversation found with session ID: 1"], "terminal_reason": None}
     plays(world, says(text("It is blue.")), result(result="It is blue."), **keys)
-    run_id = world.start("Paint it.")
-    world.completed(run_id)
+    run_id = world.completed_run("Paint it.")
     plays(world, {"no_session": gone}, says(text("Done.")), result(total_cost_usd=0.5), **keys)
-    second = world.cli("continue", run_id, "And the door?", "--detach").stdout.strip()
+    second = world.continued(run_id, "And the door?")
     assert world.completed(second) == "Done."
     begun = heard(world)[-2]
     told = json.dumps(begun["first"])

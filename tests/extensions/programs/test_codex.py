@@ -161,17 +161,16 @@ def test_a_stop_interrupts_the_turn_and_a_continuation_resumes_the_thread_with_i
     world.gone(run_id)
     assert told(world.work, "turn/interrupt")
     thread = world.meta(run_id).external_session_id
-    done = world.cli("continue", run_id, "say:Again.", "--detach")
-    assert done.returncode == 0, done.stderr
-    assert world.completed(done.stdout.strip()) == "Again."
+    second = world.continued(run_id, "say:Again.")
+    assert world.completed(second) == "Again."
     (resumed,) = told(world.work, "thread/resume")
-    assert resumed["threadId"] == thread == world.meta(done.stdout.strip()).external_session_id
-    usage = world.meta(done.stdout.strip()).usage
+    assert resumed["threadId"] == thread == world.meta(second).external_session_id
+    usage = world.meta(second).usage
     assert (usage.turns, usage.output_tokens) == (2, 20), "without what the thread had used before"
     codex(world, limits={"maxTurns": 2})
-    done = world.cli("continue", done.stdout.strip(), "turns:9", "--detach")
-    assert world.failed(done.stdout.strip())[0] == "max_turns"
-    usage = world.meta(done.stdout.strip()).usage
+    second = world.continued(second, "turns:9")
+    assert world.failed(second)[0] == "max_turns"
+    usage = world.meta(second).usage
     assert (usage.turns, usage.tool_calls) == (2, 2), "a resumed thread tells of no raw events"
 
 
@@ -181,11 +180,11 @@ def test_a_thread_that_codex_has_lost_is_continued_as_text(world: World) -> None
     assert world.completed(run_id) == "Blue."
     thread = world.meta(run_id).external_session_id
     (world.home / "state" / str(thread)).unlink()
-    done = world.cli("continue", run_id, "say:Again.", "--detach")
-    assert world.completed(done.stdout.strip()) == "Again."
+    second = world.continued(run_id, "say:Again.")
+    assert world.completed(second) == "Again."
     prompt = told(world.work, "turn/start")[-1]["input"][0]["text"]
     assert "<result>\nBlue." in prompt and prompt.endswith("say:Again.")
-    assert world.meta(done.stdout.strip()).external_session_id not in (None, thread)
+    assert world.meta(second).external_session_id not in (None, thread)
 
 
 def test_what_codex_cannot_be_given_is_refused_and_a_missing_codex_is_told_how_to_install(

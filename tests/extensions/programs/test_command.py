@@ -30,8 +30,7 @@ def test_the_task_comes_on_stdin_and_the_output_is_the_result(world: World) -> N
     code = "import sys; print('careful', file=sys.stderr); print('begun', flush=True)"
     program(world, f"{code}; print(sys.stdin.read().upper())")
     run_id = world.start("Shout.")
-    assert world.completed(run_id) == "begun\nSHOUT."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "begun\nSHOUT."
     assert [event["text"] for event in world.events(run_id, "server_log")] == ["careful"]
     kinds = [event["type"] for event in world.events(run_id)]
     assert kinds[0] == "run_started" and kinds[-1] == "run_ended" and "text" in kinds
@@ -52,8 +51,7 @@ def test_arguments_hold_the_task_and_a_result_file_holds_the_output(world: World
 
 def test_figures_that_a_program_does_not_give_are_null_at_every_door(world: World) -> None:
     program(world, "print('Done.')")
-    run_id = world.start()
-    world.completed(run_id)
+    run_id = world.completed_run()
     meta = json.loads(world.paths(run_id).meta.read(1 << 20))
     assert meta["usage"] == meta["withDescendants"] == dict.fromkeys(meta["usage"]), "each of them is null"
     Draft202012Validator(file_schema("meta")).validate(meta)
@@ -205,8 +203,7 @@ def test_a_program_keeps_its_state_in_the_home_directory_and_nowhere_else(world:
     script.write_text(comes, encoding="utf-8")
     world.agent(prompt="", runner="command", command=sys.executable, args=[str(script)])
     for cwd, kept in ((world.home, [".claude"]), (world.work, [])):
-        run_id = world.start(cwd=str(cwd))
-        assert world.completed(run_id) == "Done."
+        assert world.completed(world.start(cwd=str(cwd))) == "Done."
         assert [name for name in (".claude", ".envrc") if (cwd / name).exists()] == kept
 
 
@@ -222,8 +219,7 @@ def test_a_program_starts_runs_of_its_own_by_the_server_of_its_run(world: World)
     """
     program(world, textwrap.dedent(code), agents=["inner"])
     world.agent("inner", "", runner="command", command="echo", args=["Done."])
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.start_asking()
     world.reply(run_id, "blue")
     assert world.completed(run_id) == "completed\nblue"
 
@@ -241,8 +237,7 @@ def test_a_program_that_ends_its_own_run_reads_the_answer_first(world: World) ->
     """
     program(world, textwrap.dedent(code))
     run_id = world.start()
-    assert world.completed(run_id) == "All done."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "All done."
     assert (world.work / "answer").read_text(encoding="utf-8") == "completed"
 
 

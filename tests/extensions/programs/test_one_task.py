@@ -21,8 +21,7 @@ ALLOWED = {"turn", "usage", "thought", "server_log", "warning"}
 
 
 def _loop(world: World) -> None:
-    world.agent()
-    world.play(turns.shell("echo hi"), turns.asks(QUESTION), turns.says("It is blue."))
+    world.agent_saying(turns.shell("echo hi"), turns.asks(QUESTION), turns.says("It is blue."))
 
 
 def _claude(world: World) -> None:
@@ -57,11 +56,9 @@ def test_the_same_task_leaves_the_same_events_and_views_whoever_carries_it_out(
     world: World, runner: str
 ) -> None:
     RUNNERS[runner](world)
-    run_id = world.start(f"ask: {QUESTION}")
-    world.asking(run_id)
+    run_id = world.start_asking(f"ask: {QUESTION}")
     world.reply(run_id, "blue")
-    assert world.completed(run_id) == "It is blue."
-    world.gone(run_id)
+    assert world.completed_and_gone(run_id) == "It is blue."
     kinds = [event["type"] for event in world.events(run_id)]
     expected = KINDS if runner == "command" else KINDS | CALLS  # it does not tell of its calls
     assert expected <= set(kinds) <= expected | ALLOWED

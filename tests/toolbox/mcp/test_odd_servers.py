@@ -326,9 +326,7 @@ def test_a_server_that_dies_between_calls_is_started_again_and_the_model_reads_s
             os.kill(pids(mark)[0], signal.SIGKILL)
             session = field.servers.connections[0].session
             assert session is not None
-            async with asyncio.timeout(30):
-                while not session.is_lost:
-                    await asyncio.sleep(0.01)
+            await wait_until(lambda: session.is_lost)
             remark, answer = (block["text"] for block in (await field.call("count")).content)
             assert answer == "1" and "was ended by SIGKILL" in remark and "started again" in remark
             assert (await field.call("count")).text == "2", "it is told once"
@@ -419,9 +417,7 @@ def test_cancelling_while_servers_connect_leaves_none_of_them(tmp_path: Path) ->
                 raise AssertionError("a silent server was connected")
 
         task = asyncio.create_task(attempt())
-        async with asyncio.timeout(30):
-            while not pids(mark):
-                await asyncio.sleep(0.01)
+        await wait_until(lambda: bool(pids(mark)))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
