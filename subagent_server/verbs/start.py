@@ -64,6 +64,16 @@ from subagent_server.verbs.tree_limits import budgets_of, check_may_start, publi
 from subagent_server.worktrees.git import GitFailed
 from subagent_server.worktrees.store_of_run import NoWorktree
 
+_OF_CALLING_SESSION = frozenset(
+    {
+        *("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PORT", "CLAUDE_CODE_SESSION_ID"),
+        *("CLAUDE_CODE_CHILD_SESSION", "CLAUDE_CODE_CHILD_NOTES_DIR", "CLAUDE_CODE_LAUNCHED_BY_SESSION_IDS"),
+        *("CLAUDE_CODE_MESSAGING_SOCKET", "CLAUDE_CODE_MESSAGING_TOKEN"),
+    }
+)
+"""What Claude Code gives its servers and commands (seen in 2.1.332). A program could write to the session
+that has called with it, and another Claude Code takes itself for a part of that session."""
+
 
 @dataclass(frozen=True)
 class StartOrder:
@@ -389,8 +399,9 @@ def _end_at_once(service: Service, meta: RunMeta, checked: CheckedAgent) -> RunE
 def _environment(
     settings: Settings, agent: AgentDefinition, run_id: str, token: str, cwd: Path, hooks: str
 ) -> dict[str, str]:
+    inherited = {name: text for name, text in settings.environment.items() if name not in _OF_CALLING_SESSION}
     return {
-        **settings.environment,
+        **inherited,
         **agent.env,
         "SUBAGENT_RUN_ID": run_id,
         "SUBAGENT_RUN_TOKEN": token,

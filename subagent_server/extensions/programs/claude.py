@@ -46,7 +46,6 @@ _SETTINGS = {
 }
 _OF_API = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 """What `apiKeyEnv` and `baseUrl` stand for if the agent file leaves them out."""
-_OF_ANOTHER_SESSION = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PORT")
 _NOT_OFFERED = (
     *("Workflow", "Monitor", "ScheduleWakeup", "CronCreate"),
     *("EnterWorktree", "EnterPlanMode", "ExitPlanMode", "AskUserQuestion"),
@@ -115,7 +114,7 @@ class ClaudeDialect:
         words += ["--settings", f"/proc/self/fd/{files[-1]}"]
         words += ["--allowedTools", *self._allowed()]
         words += ["--disallowedTools", *self._disallowed()]
-        return Launch(words, self._variables(), _OF_ANOTHER_SESSION, files)
+        return Launch(words, self._variables(), files)
 
     def _allowed(self) -> Iterator[str]:
         agent = self._task.agent

@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -162,14 +162,13 @@ class ProgramTask:
 
 @dataclass(frozen=True)
 class Launch:
-    """The command line of a program, with the variables to add to its environment and those to remove.
+    """The command line of a program, with the variables to add to its environment.
 
     The program inherits `descriptors`, which are closed here once it has started.
     """
 
     argv: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)
-    lacking: Collection[str] = ()
     descriptors: Sequence[int] = ()
 
 

@@ -159,13 +159,12 @@ async def _start(
     boxed: BoxedStart | None,
 ) -> AgentProcess:
     launch = await asyncio.to_thread(dialect.launch)
-    environment = {**setup.environment, **launch.environment}
     program, *arguments = launch.argv
     try:
         program = program if boxed is not None else host_program(setup, program)
         order = ProcessOrder(
             argv=[program, *arguments],
-            environment={name: value for name, value in environment.items() if name not in launch.lacking},
+            environment={**setup.environment, **launch.environment},
             cwd=Path.cwd(),
             box=None if boxed is None else await boxed.entered(launch.environment),
             descriptors=[*launch.descriptors, *connections.inherited()],

@@ -49,6 +49,18 @@ def test_arguments_hold_the_task_and_a_result_file_holds_the_output(world: World
     assert world.result(run_id).output == {"n": 7}
 
 
+def test_no_program_gets_what_leads_to_the_session_that_has_called(world: World) -> None:
+    session = {
+        "CLAUDECODE": "1",
+        "CLAUDE_CODE_MESSAGING_TOKEN": "8861accecd5afeb1",
+        "CLAUDE_CODE_SESSION_ID": "s",
+    }
+    world.environment.update(session)
+    program(world, "import os; print(*os.environ)", env={"CLAUDE_CODE_SESSION_ID": "its own"})
+    (name,) = (name for name in world.completed(world.start()).split() if name in session)
+    assert name == "CLAUDE_CODE_SESSION_ID"  # the author of the agent knows why
+
+
 def test_figures_that_a_program_does_not_give_are_null_at_every_door(world: World) -> None:
     program(world, "print('Done.')")
     run_id = world.completed_run()
