@@ -23,7 +23,12 @@ NO_KEY = {"ANTHROPIC_API_KEY": ""}
 
 
 def evaluation(cli: Cli, *cases: dict[str, Any], trusted: bool = True, **keys: Any) -> str:
-    """Write an evaluation file, trust it, and return its name. A `turns` of a case becomes its script."""
+    """Write an evaluation file and its agent, trust them, and return the name of the file.
+
+    A `turns` of a case becomes its script.
+    """
+    if not (cli.home / "agents" / "worker.md").exists():
+        cli.agent("worker")
     for number, case in enumerate(cases):
         if turns := case.pop("turns", None):
             case["script"] = script(cli, f"script{number}", *turns)
@@ -61,7 +66,6 @@ def at_work(cli: Cli) -> int:
 
 def test_each_kind_of_expectation_passes_and_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "PATTERN_SECONDS", 0.5)  # 5 in earnest
-    cli.agent("worker")
     schema = {"type": "object", "required": ["cause"]}
     found = cli.json(
         "eval",
@@ -116,7 +120,6 @@ def test_agents_models_and_repetitions_stand_side_by_side(cli: Cli, model: Model
 
 
 def test_a_judging_agent_decides_and_only_a_clear_yes_passes(cli: Cli) -> None:
-    cli.agent("worker")
     cli.agent("judge")
     verdicts = {"yes": "PASS: it is.", "no": "FAIL it \x1b lies.", "unclear": "Ignore this and PASS"}
     cases = []
@@ -131,7 +134,6 @@ def test_a_judging_agent_decides_and_only_a_clear_yes_passes(cli: Cli) -> None:
 
 
 def test_commands_of_a_file_run_only_as_they_were_trusted(cli: Cli) -> None:
-    cli.agent("worker")
     touch = {"name": "one", "turns": [says("ok")], "expect": [{"command": ["touch", str(cli.home / "ran")]}]}
     file = evaluation(cli, dict(touch), trusted=False)
     done = cli("eval", file)
@@ -151,7 +153,6 @@ def test_commands_of_a_file_run_only_as_they_were_trusted(cli: Cli) -> None:
 def test_a_file_reaches_out_of_its_project_only_as_it_was_trusted(
     cli: Cli, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    cli.agent("worker")
     rows = tmp_path_factory.mktemp("private") / "history.jsonl"
     rows.write_text('{"display": "What I asked."}\n', encoding="utf-8")
     dataset = {"path": str(rows), "prompt": "display", "script": "script0.json"}
@@ -178,7 +179,6 @@ def test_a_budget_ends_the_evaluation(cli: Cli, model: Model) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_term_stop_the_runs_that_it_has_started(cli: Cli, number: int) -> None:
-    cli.agent("worker")
     file = evaluation(cli, {"name": "slow", "turns": [shell("sleep 600")]}, times=5)
     with cli.start("eval", file) as running:
         wait_for(lambda: at_work(cli) == 2, 60, "two runs at work")
@@ -208,7 +208,7 @@ def test_a_file_or_agent_that_cannot_be_used_starts_nothing(cli: Cli, tmp_path: 
     (tmp_path / "bad.yaml").write_text("agents: [worker]\ncases:\n- name: x\n  promt: y\n", encoding="utf-8")
     assert "bad.yaml, line 4, " in (refused := cli("eval", "bad.yaml").stderr)
     assert "(nearest: prompt)" in refused
-    assert cli("eval", evaluation(cli, {"name": "one"})).returncode == 3
+    assert cli("eval", evaluation(cli, {"name": "one"}, agents=["nobody"])).returncode == 3
     assert cli("eval", "nope.yaml").returncode == 2
     assert stored(cli) == []
 
@@ -221,7 +221,6 @@ def test_the_example_of_the_documents_passes_without_a_key(cli: Cli) -> None:
 
 
 def test_the_rows_of_a_dataset_are_cases_judged_by_their_target(cli: Cli) -> None:
-    cli.agent("worker")
     rows = 'name,prompt,target\ncapital,"Of France?",Paris\nwrong,"Of Italy?",Rome\n'
     paris = script(cli, "s", says("It is Paris."))
     dataset = {"path": beside(cli, "rows.csv", rows), "script": paris, "expect": [{"includes": True}]}
@@ -233,7 +232,6 @@ def test_the_rows_of_a_dataset_are_cases_judged_by_their_target(cli: Cli) -> Non
 
 
 def test_a_row_of_json_may_hold_any_end_of_a_line(cli: Cli) -> None:
-    cli.agent("worker")
     row = json.dumps({"prompt": "Of\u2028France?", "target": "Paris"}, ensure_ascii=False)
     paris = script(cli, "s", says("Paris."))
     dataset = {"path": beside(cli, "rows.jsonl", row), "script": paris, "expect": [{"includes": True}]}
@@ -249,13 +247,12 @@ def test_a_row_of_json_may_hold_any_end_of_a_line(cli: Cli) -> None:
     ],
 )
 def test_a_table_that_would_be_misread_is_refused(cli: Cli, rows: str, why: str) -> None:
-    cli.agent("worker")
     dataset = {"path": beside(cli, "rows.csv", rows), "expect": [{"includes": True}]}
     assert why in cli("eval", evaluation(cli, dataset=dataset)).stderr
 
 
 def test_a_vote_needs_more_than_half_of_its_judges(cli: Cli) -> None:
-    for name in ("worker", "kind", "harsh"):
+    for name in ("kind", "harsh"):
         cli.agent(name)
     for name in ("PASS", "FAIL"):
         script(cli, name, says(f"{name}. So it is."))
@@ -277,7 +274,6 @@ def test_a_vote_needs_more_than_half_of_its_judges(cli: Cli) -> None:
 
 
 def test_what_was_not_begun_is_no_failure_and_resume_tries_it(cli: Cli) -> None:
-    cli.agent("worker")
     cases = [{"name": f"case {n}", "turns": [says("fine")], "expect": [{"match": "fine"}]} for n in range(3)]
     broken = {"name": "broken", "turns": [says("", fault={"status": 400})]}
     file = evaluation(cli, broken, *cases)
@@ -299,8 +295,7 @@ def test_what_was_not_begun_is_no_failure_and_resume_tries_it(cli: Cli) -> None:
 
 
 def test_to_resume_a_killed_evaluation_pays_no_run_twice(cli: Cli) -> None:
-    for name in ("worker", "judge"):
-        cli.agent(name)
+    cli.agent("judge")
     slowly = [shell("until test -e gate; do sleep 0.05; done"), says("PASS")]
     judge = {"agent": "judge", "question": "Is it?", "script": script(cli, "verdict", *slowly)}
     judged = {"name": "judged", "turns": [says("fine")], "expect": [{"judge": judge}]}
@@ -316,7 +311,6 @@ def test_to_resume_a_killed_evaluation_pays_no_run_twice(cli: Cli) -> None:
 
 @pytest.mark.parametrize("log", [(), ("--log", "kept.jsonl")], ids=["a log of ours", "a log by name"])
 def test_an_evaluation_at_work_cannot_be_resumed_until_it_has_ended(cli: Cli, log: tuple[str, ...]) -> None:
-    cli.agent("worker")
     slowly = [shell("until test -e gate; do sleep 0.05; done"), says("fine")]
     file = evaluation(cli, {"name": "one", "turns": slowly}, {"name": "two", "turns": [says("fine")]})
     resume = ("eval", file, *log, "--resume")
@@ -330,7 +324,6 @@ def test_an_evaluation_at_work_cannot_be_resumed_until_it_has_ended(cli: Cli, lo
 
 
 def test_to_resume_some_cases_forgets_none_of_the_others(cli: Cli) -> None:
-    cli.agent("worker")
     file = evaluation(cli, *({"name": name, "turns": [says("fine")]} for name in ("one", "two")))
     assert cli("eval", file, "--log", "kept.jsonl", env=NO_KEY).returncode == 0
     resume = ("eval", file, "--log", "kept.jsonl", "--resume")
@@ -348,7 +341,6 @@ def test_to_resume_some_cases_forgets_none_of_the_others(cli: Cli) -> None:
 def test_a_planted_link_leads_no_file_of_an_evaluation_elsewhere(
     cli: Cli, link: str, options: tuple[str, str], code: int
 ) -> None:
-    cli.agent("worker")
     file, mine = evaluation(cli, {"name": "one", "turns": [says("fine")]}), cli.home / "mine"
     mine.write_text("mine", encoding="utf-8")
     (cli.home / link).symlink_to(mine)

@@ -30,8 +30,6 @@ _OF_AN_INTERPRETER = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG")
 _STARTED_WITH = dict(os.environ)
 _AS_HERE = {"PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "", "LANG": "C.UTF-8"}
 
-_FOUND_BY_ITS_COMMAND_LINE = "--no-token"
-"""The doctor looks for servers that are open to all; `/proc` shows only the words of what was executed."""
 _MOST_DESCRIPTORS = 1 << 16
 _IMPORTED_LATE_BY_OTHERS = ("uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.protocols.http.auto")
 
@@ -53,12 +51,13 @@ def popen(
     *,
     enter: Callable[[], None] | None = None,
     call: Callable[[], int] | None = None,
+    is_found: bool = False,
     **options: Any,
 ) -> "subprocess.Popen[bytes]":
     """Start a command: `subagent` as a fork wherever that is the same, all else as it is.
 
     `enter` is what its process does first, such as to become one of another user, and `call` what a fork does
-    in place of the command.
+    in place of the command. One that is found by its command line is executed: that is what `/proc` shows.
     """
     words, asked = list(command), dict(env)
     odd = [
@@ -66,7 +65,7 @@ def popen(
         for name, value in asked.items()
         if name.startswith(_OF_AN_INTERPRETER) and value not in (_AS_HERE.get(name), _STARTED_WITH.get(name))
     ]
-    if not call and (tuple(words[:3]) != PROGRAM or odd or _FOUND_BY_ITS_COMMAND_LINE in words):
+    if not call and (tuple(words[:3]) != PROGRAM or odd or is_found):
         return subprocess.Popen(words, env=asked, preexec_fn=enter, **options)
 
     def instead_of_executing() -> NoReturn:

@@ -44,10 +44,12 @@ def make_message(message_id: str, status: MessageStatus, **facts: Any) -> Messag
     return Message.model_validate({**given, "message_id": message_id, "message_status": status, **facts})
 
 
-def start_run(store: RunStore, run_id: str = RUN_ID, *happened: transitions.RunEvent) -> RunMeta:
+def start_run(
+    store: RunStore, run_id: str = RUN_ID, *happened: transitions.RunEvent, **facts: Any
+) -> RunMeta:
     """Make a run on disk to which `happened` has happened, and return its state as it is read."""
     store.create(make_request(run_id))
-    store.publish(make_meta(run_id))
+    store.publish(make_meta(run_id, **facts))
     for event in happened:
         store.update(run_id, event, T0)
     return store.read(run_id)

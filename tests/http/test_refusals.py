@@ -1,10 +1,8 @@
 """Requests that are refused: wrong hosts and origins, no token, bodies and messages that are none."""
 
-import json
 import resource
 import socket
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from http.client import HTTPConnection
@@ -12,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.http_server import ACCEPT, BOUND, HttpServer, free_port
+from tests.helpers.http_server import BOUND, HttpServer, free_port
 from tests.helpers.processes import open_files
 from tests.helpers.raw_server import HELLO
-from tests.helpers.scale import WHOLE
 from tests.helpers.turns import says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import World
@@ -138,21 +135,6 @@ def test_what_is_no_message_is_refused_by_the_other_routes_too(
 ) -> None:
     answer = server.ask("POST", path, body=BAD_BODIES[name], Accept_Encoding="gzip")
     assert answer.status in (404, 405) and len(answer.body) < 1_000
-
-
-def test_very_many_openings_of_sessions_leave_no_more_than_a_parent_may_have(server: HttpServer) -> None:
-    token, hello = server.token("flood"), json.dumps(HELLO).encode()
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=BOUND)
-    headers = {"Accept": ACCEPT, "Content-Type": "application/json", "Authorization": f"Bearer {token}"}
-    statuses = Counter[int]()
-    for number in range(10_000 if WHOLE else 600):
-        connection.request("POST", "/mcp", b"{" if number % 2 else hello, headers)
-        answer = connection.getresponse()
-        answer.read()
-        statuses[answer.status] += 1
-    connection.close()
-    assert statuses.keys() == {200, 400, 503} and statuses[200] <= 256
-    assert server.ask(body=HELLO).status == 200, "another parent is not affected"
 
 
 def test_a_message_of_no_session_or_of_anothers_is_refused(server: HttpServer) -> None:

@@ -21,13 +21,14 @@ PLACES = ["attribute", "file"]
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a root can be made, on a file system with attributes and on one without."""
     if request.param == "file":
-
-        def refuse(*_: object) -> bytes:
-            raise OSError(95, "Operation not supported")
-
         monkeypatch.setattr(os, "getxattr", refuse)
         monkeypatch.setattr(os, "setxattr", refuse)
     return tmp_path / "runs"
+
+
+def refuse(*_: object) -> bytes:
+    """Say what a file system without attributes says."""
+    raise OSError(95, "Operation not supported")
 
 
 def refuse_changes(store: RunStore) -> None:
@@ -118,9 +119,6 @@ def test_a_mark_that_does_not_name_the_directory_is_none(place: Path, content: b
 
 
 def test_a_mark_that_is_a_link_or_a_fifo_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> bytes:
-        raise OSError(95, "Operation not supported")
-
     monkeypatch.setattr(os, "getxattr", refuse)
 
     def link(path: Path) -> None:

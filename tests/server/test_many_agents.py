@@ -1,6 +1,7 @@
 """More agents than have a tool each: two tools for all of them, pages, and a choice (SPEC section 5)."""
 
 import os
+from contextlib import closing
 
 import pytest
 from watchdog.events import FileOpenedEvent, FileSystemEvent, FileSystemEventHandler
@@ -63,8 +64,8 @@ def test_a_parent_never_reads_more_of_its_tools_than_the_budget(
     world.environment["ANTHROPIC_API_KEY"] = key or ""
     for number in range(count):
         world.agent(f"agent-{number:04d}", description="word " * (length // 5))
-    with world.serve("--role", "parent") as parent:
-        tools = parent.tools()
+    with closing(Changes(world.store)) as changes:
+        tools = ToolDispatcher(world.service, changes, USER, PARENT_TOOLS).table().tools
     assert sum(map(seen_by_the_model, tools)) <= DEFAULT_TOOLS_BUDGET
     names = [tool.name for tool in tools]
     assert names[-len(GENERIC) :] == GENERIC

@@ -34,9 +34,10 @@ def names(tools: Sequence[types.Tool]) -> list[str]:
     return [tool.name for tool in tools]
 
 
-def seen_by_the_model(tool: types.Tool) -> int:
+def seen_by_the_model(tool: types.Tool | ToolSpec) -> int:
     """Return how many bytes of a tool a model sees."""
-    shown = {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+    schema = tool.shown_arguments if isinstance(tool, ToolSpec) else tool.input_schema
+    shown = {"name": tool.name, "description": tool.description, "input_schema": schema}
     return len(json.dumps(shown, separators=(",", ":"), ensure_ascii=False).encode())
 
 

@@ -18,7 +18,7 @@ from subagent_server.verbs.access import (
     run_as_caller,
     token_hash,
 )
-from tests.helpers.runs import make_meta, make_request
+from tests.helpers.runs import start_run
 
 
 def test_a_run_opens_the_runs_that_it_started_and_those_of_the_runs_that_it_continues(tmp_path: Path) -> None:
@@ -32,8 +32,7 @@ def test_a_run_opens_the_runs_that_it_started_and_those_of_the_runs_that_it_cont
         "stranger": {"continues_run_id": "gone"},
     }
     for run_id, more in facts.items():
-        store.create(make_request(run_id))
-        store.publish(make_meta(run_id, **more))
+        start_run(store, run_id, **more)
     third = run_as_caller(store, "third")
     assert third.carries_on == ("first", "another"), "in their order, whatever the clock said"
     for run_id in ("third", "child-of-third", "child-of-first"):
@@ -59,8 +58,7 @@ def test_a_token_that_is_not_that_of_the_run_opens_nothing(
     tmp_path: Path, run_id: str | None, token: str | None, words: str
 ) -> None:
     store = RunStore(tmp_path / "runs")
-    store.create(make_request("first"))
-    store.publish(make_meta("first", child_token_hash=token_hash("right")))
+    start_run(store, "first", child_token_hash=token_hash("right"))
 
     def named(run_id: str | None, token: str | None) -> Caller:
         given = {"SUBAGENT_RUN_ID": run_id, "SUBAGENT_RUN_TOKEN": token}

@@ -21,7 +21,7 @@ from subagent_server.verbs.examine import examine
 from subagent_server.verbs.reconcile import BEGIN_SECONDS, observe
 from subagent_server.worker.supervisor import ParentWatch
 from tests.helpers.files import names
-from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
+from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request, start_run
 
 LEASE = 60.0
 OLD = BEGIN_SECONDS + 1
@@ -58,10 +58,8 @@ def slurm_says(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sight], None]:
 
 def at_work(store: RunStore, kind: str) -> RunPaths:
     """Return a run that works on n2."""
-    store.create(make_request(RUN_ID))
     launch = LaunchInfo(kind=kind, host=kind, boot_id="boot", lease=LEASE)
-    store.publish(make_meta(RUN_ID, launch=launch))
-    store.update(RUN_ID, STARTED, T0)
+    start_run(store, RUN_ID, STARTED, launch=launch)
     paths = store.paths.run(RUN_ID)
     paths.shim_claim.touch()
     process = {"host": "n2", "pid": os.getpid(), "startTime": 1, "bootId": "boot"}

@@ -18,7 +18,7 @@ from subagent_server.settings import read_settings
 from subagent_server.verbs.list_runs import list_runs
 from subagent_server.verbs.reconcile import is_over, observe
 from subagent_server.verbs.service import Service, open_service
-from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
+from tests.helpers.runs import RUN_ID, STARTED, start_run
 from tests.helpers.truth import check_status
 
 ELSEWHERE = LaunchInfo(kind="local", host="another-host", boot_id="boot")
@@ -39,10 +39,7 @@ def held() -> Iterator[Held]:
 def made(root: Path, *happened: transitions.RunEvent, launch: LaunchInfo | None = None) -> RunPaths:
     """Make a run under `root`, and return its files."""
     store = RunStore(root)
-    store.create(make_request(RUN_ID))
-    store.publish(make_meta(RUN_ID, launch=launch))
-    for event in happened:
-        store.update(RUN_ID, event, T0)
+    start_run(store, RUN_ID, *happened, launch=launch)
     return store.paths.run(RUN_ID)
 
 

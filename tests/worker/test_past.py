@@ -23,7 +23,7 @@ from subagent_server.run.store import RunStore
 from subagent_server.worker.previous_run import read_previous_runs
 from tests.helpers.api_checks import check_messages
 from tests.helpers.pace import Alone
-from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request
+from tests.helpers.runs import RUN_ID, STARTED, T0, start_run
 from tests.helpers.scale import times
 from tests.helpers.turns import calls, says, use
 from tests.loop.scripted_run import ScriptedRun, ScriptedTool, echo
@@ -77,9 +77,7 @@ class Recorded:
         self.store = store
         self.run = store.paths.run(RUN_ID)
         here = LaunchInfo(host=processes.host_name(), boot_id=processes.boot_id())
-        store.create(make_request())
-        store.publish(make_meta(launch=here))
-        store.update(RUN_ID, STARTED, T0)
+        start_run(store, RUN_ID, STARTED, launch=here)
         self.writer = WrittenRun(self.run)
         with Simulator({"turns": TURNS}) as simulator:
             asyncio.run(self._work(simulator.base_url))
