@@ -27,7 +27,7 @@ from subagent_server.run.errors import SubagentError
 from subagent_server.run.journal import count
 from subagent_server.run.processes import with_words
 from subagent_server.sandbox.verify import outlook
-from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent, why_no_commit
+from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent
 from subagent_server.verbs.check_nodes import check_nodes
 from subagent_server.verbs.examine import NOT_SETTLED, examine
 from subagent_server.verbs.live_runs import written_directories
@@ -232,9 +232,6 @@ def _problems(checked: CheckedAgent) -> Iterator[Problem]:
             yield Problem(path, checked.line_of(refusal.key), "fault", refusal.sentence, agent.name)
     for key, sentence in checked.missing.items():
         yield Problem(path, checked.line_of(key), "warning", sentence, agent.name)
-    prompts, _ = _of_file(path)  # those of a listing are left out of it
-    for warning in filter(None, map(why_no_commit, prompts)):
-        yield Problem(path, None, "warning", warning, agent.name)
     if checked.doubt is not None:
         yield Problem(path, None, "warning", f"not trusted: {checked.doubt.remark}", agent.name)
 

@@ -7,7 +7,6 @@ Tested in `tests/verbs/test_check_agent.py`.
 """
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -59,26 +58,6 @@ from subagent_server.verbs.trust_check import NotTrusted, TrustCheck
 def works_without_box(agent: AgentDefinition) -> bool:
     """Whether the file of an agent leaves its programs without a box."""
     return agent.sandbox == "none" or (not agent.is_built_in and agent.sandbox == "auto")
-
-
-_COMMITS = re.compile(
-    r"\bgit commit\b|\bcommit(?:ting)? (?:your|the|them|it|each|every|all)\b"
-    r"|(?:^|[.:;,*-] |\b(?:and|then|to|must|should|always) )commit\b",
-    re.IGNORECASE | re.MULTILINE,
-)
-"""To make commits. A prompt that names some, as that of a reviewer does, needs no warning."""
-
-
-def why_no_commit(agent: AgentDefinition) -> str | None:
-    """Return a sentence for an agent whose prompt asks for commits that its runs cannot make, or None."""
-    has_shell = agent.runner == "messages" and agent.selection.bash
-    can_commit = agent.sandbox == "none" or agent.isolation == "worktree" or not has_shell
-    if can_commit or _COMMITS.search(agent.system_prompt) is None:
-        return None
-    return (
-        "Its prompt asks for commits, and .git is read-only in the sandbox: `isolation: worktree` gives its "
-        "runs a branch of their own; `sandbox: none` lets them write the repository."
-    )
 
 
 def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path) -> str | None:

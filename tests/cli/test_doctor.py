@@ -21,24 +21,6 @@ def test_agents_without_faults_exit_with_0(cli: Cli) -> None:
     assert done.stderr.endswith("\n1 agent checked: nothing is wrong.\n")
 
 
-@pytest.mark.parametrize(
-    ("key", "prompt", "is_told"),
-    [
-        ("tools: Bash", "Fix the fault, then commit.", True),
-        ("tools: Bash", "1. Fix it.\n2. Commit your work.", True),
-        ("tools: Bash", "Review a commit or a branch; make no commits. Take the last commit else.", False),
-        ("isolation: worktree", "Fix the fault, then commit.", False),
-        ("sandbox: none", "Fix the fault, then commit.", False),
-    ],
-)
-def test_a_prompt_that_asks_for_commits_is_told_where_they_work(
-    cli: Cli, key: str, prompt: str, is_told: bool
-) -> None:
-    text = f"---\nname: fixer\ndescription: x\n{key}\n---\n{prompt}\n"
-    (cli.home / "agents" / "fixer.md").write_text(text, encoding="utf-8")
-    assert ("`isolation: worktree`" in cli("doctor", "fixer").stdout) == is_told
-
-
 def test_a_bubblewrap_that_a_run_may_have_put_here_is_not_started(cli: Cli) -> None:
     program, ran = cli.home / "bwrap", cli.home / "ran"
     program.write_text(f"#!/bin/sh\ntouch {ran}\n", encoding="utf-8")
