@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from subagent_server.extensions.simulator.model_request import (
-    OVERHEAD,
     Context,
-    PromptCache,
     RequestView,
     error_body,
+    input_tokens,
     output_tokens,
     signature_of,
 )
@@ -157,9 +156,7 @@ _CHUNK = 24
 _MOST_CHUNKS = 200  # clients parse the whole tool input again at every fragment
 
 
-def compose(
-    turn: Turn, request: RequestView, message_id: str, cache: PromptCache, context: Context
-) -> dict[str, Any]:
+def compose(turn: Turn, request: RequestView, message_id: str, context: Context) -> dict[str, Any]:
     """Return the whole answer to `request` as one message, with captures filled in and usage estimated.
 
     `context` is what the model sees of the request: that is what is counted.
@@ -178,7 +175,7 @@ def compose(
         "stop_details": {"type": "refusal", "category": None, "explanation": None}
         if stop_reason == "refusal"
         else None,
-        "usage": _usage(turn, context, content, cache),
+        "usage": _usage(turn, context, content),
     }
 
 
@@ -217,19 +214,17 @@ def _stable_id(request: RequestView, number: int) -> str:
     return uuid.uuid5(uuid.NAMESPACE_OID, f"{request.conversation} {request.turn} {number}").hex[:24]
 
 
-def _usage(turn: Turn, context: Context, content: list[dict[str, Any]], cache: PromptCache) -> dict[str, Any]:
-    used = cache.use(context.body, OVERHEAD)
+def _usage(turn: Turn, context: Context, content: list[dict[str, Any]]) -> dict[str, Any]:
     counts = {
-        "input_tokens": used.uncached,
-        "cache_creation_input_tokens": used.written_5m + used.written_1h,
-        "cache_read_input_tokens": used.read,
+        "input_tokens": input_tokens(context.body),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
         "output_tokens": output_tokens(content),
     } | turn.usage.model_dump(exclude_none=True)
-    for_an_hour = min(used.written_1h, counts["cache_creation_input_tokens"])
     return counts | {
         "cache_creation": {
-            "ephemeral_5m_input_tokens": counts["cache_creation_input_tokens"] - for_an_hour,
-            "ephemeral_1h_input_tokens": for_an_hour,
+            "ephemeral_5m_input_tokens": counts["cache_creation_input_tokens"],
+            "ephemeral_1h_input_tokens": 0,
         },
         "service_tier": "standard",
     }

@@ -391,14 +391,10 @@ class Conversation(Dialogue):
 
 
 class Script(Dialogue):
-    """A whole script. `allow_prefill` accepts requests that end with an assistant message.
-
-    `cache_minimum` is the smallest prefix that is cached, in tokens, instead of what the model has.
-    """
+    """A whole script. `allow_prefill` accepts requests that end with an assistant message."""
 
     conversations: list[Conversation] = Field(default_factory=list)
     allow_prefill: bool = False
-    cache_minimum: Count | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> "Script":

@@ -41,7 +41,6 @@ from subagent_server.extensions.simulator.answer import (
 from subagent_server.extensions.simulator.model_request import (
     ApiError,
     Context,
-    PromptCache,
     RequestView,
     input_tokens,
     refuse,
@@ -345,7 +344,6 @@ class MessagesApi:
         self._key = key
         self._recorder = recorder
         self._faults = FaultLedger()
-        self._cache = PromptCache(self._takes.cache_minimum)
 
     def app(self) -> Starlette:
         """Return the application."""
@@ -377,7 +375,7 @@ class MessagesApi:
         error = error_of(fault, streaming)
         if error is not None:
             raise error
-        message = compose(choice.turn, view, _new_id("msg"), self._cache, context)
+        message = compose(choice.turn, view, _new_id("msg"), context)
         return Answer(message, choice.turn, fault, streaming, _new_id("req"))
 
     async def _count_tokens(self, request: Request) -> Response:
