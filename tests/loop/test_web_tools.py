@@ -162,57 +162,32 @@ def raw(**block: Any) -> Json:
     return {"type": "raw", "raw": block}
 
 
-@pytest.mark.parametrize(
-    "blocks",
-    [
-        [raw(type="server_tool_use", id="srvtoolu_1", name="web_search", input={})],
-        [raw(type="server_tool_use", id=None, name=7, input="text")],
-        [raw(type="server_tool_use")],
-        [raw(type="web_search_tool_result")],
-        [raw(type="web_search_tool_result", tool_use_id=["x"], content=[None, 3, {"url": 4, "title": {}}])],
-        [raw(type="web_search_tool_result", tool_use_id="s", content={"error_code": ["x"]})],
-        [raw(type="web_fetch_tool_result", tool_use_id="s", content="page")],
-        [raw(type="web_fetch_tool_result", tool_use_id="s", content={"url": ["x"], "content": 3})],
-        [
-            raw(
-                type="web_search_tool_result",
-                tool_use_id="s",
-                content=[{"url": "u" * 9_000_000, "title": "t"}],
-            )
-        ],
-        [
-            raw(
-                type="web_search_tool_result",
-                tool_use_id="s",
-                content=[{"url": f"u{n}"} for n in range(20_000)],
-            )
-        ],
-        [raw(type="bash_code_execution_tool_result", tool_use_id="s", content={"stdout": "x"})],
-        [raw(type="nobody_knows_this", content=[1, {"deep": None}])],
-        [raw(type="text", text="x", citations=[None, "x", {"url": 3}])],
-    ],
-    ids=[
-        *(
-            "an empty input",
-            "wrong types",
-            "nothing",
-            "a result of nothing",
-            "wrong results",
-            "a wrong error",
-        ),
-        *(
-            "a page as text",
-            "a wrong page",
-            "a huge address",
-            "very many results",
-            "another tool",
-            "a new kind",
-        ),
-        "wrong citations",
-    ],
-)
-def test_whatever_the_api_sends_of_its_tools_the_run_comes_to_its_result(blocks: list[Json]) -> None:
-    played = searched(turn(*blocks, {"text": " Done."}))
+def answer(kind: str, content: Any) -> Json:
+    """Return the answer of a tool of the API to a call that there may not have been."""
+    return raw(type=f"{kind}_tool_result", tool_use_id="s", content=content)
+
+
+ODD = {
+    "an empty input": raw(type="server_tool_use", id="srvtoolu_1", name="web_search", input={}),
+    "wrong types": raw(type="server_tool_use", id=None, name=7, input="text"),
+    "nothing": raw(type="server_tool_use"),
+    "a result of nothing": raw(type="web_search_tool_result"),
+    "a wrong id": raw(type="web_search_tool_result", tool_use_id=["x"], content=[]),
+    "wrong results": answer("web_search", [None, 3, {"url": 4, "title": {}}]),
+    "a wrong error": answer("web_search", {"error_code": ["x"]}),
+    "a page as text": answer("web_fetch", "page"),
+    "a wrong page": answer("web_fetch", {"url": ["x"], "content": 3}),
+    "a huge address": answer("web_search", [{"url": "u" * 9_000_000, "title": "t"}]),
+    "very many results": answer("web_search", [{"url": f"u{n}"} for n in range(20_000)]),
+    "another tool": answer("bash_code_execution", {"stdout": "x"}),
+    "a new kind": raw(type="nobody_knows_this", content=[1, {"deep": None}]),
+    "wrong citations": raw(type="text", text="x", citations=[None, "x", {"url": 3}]),
+}
+
+
+@pytest.mark.parametrize("block", ODD.values(), ids=ODD)
+def test_whatever_the_api_sends_of_its_tools_the_run_comes_to_its_result(block: Json) -> None:
+    played = searched(turn(block, {"text": " Done."}))
     assert played.outcome.failure is None and played.outcome.text.endswith("Done.")
     assert len(str(played.run.journal)) < 200_000
     assert len(played.outcome.sources) <= 100 and all(len(s.url) <= 2_000 for s in played.outcome.sources)

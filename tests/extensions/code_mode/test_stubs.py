@@ -11,6 +11,7 @@ from subagent_server.extensions.code_mode.stubs import ServerTool, Stub, catalog
 from tests.extensions.code_mode.values import check_hints
 from tests.fuzz.dice import FUZZED
 from tests.helpers.processes import REPOSITORY
+from tests.helpers.scale import times
 from tests.toolbox.mcp.test_input_schemas import SCHEMAS
 
 SEARCH = ServerTool(
@@ -178,7 +179,7 @@ def test_whatever_a_server_calls_a_schema_becomes_a_function(taken: Any, returne
         check_hints(function)
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=times(50, 150), deadline=None, database=None)
 @given(HOSTILE, HOSTILE, HOSTILE)
 def test_words_of_a_server_stay_words(description: str, about: str, key: str) -> None:
     inner = {"type": "object", "properties": {key: {"description": about, "enum": [about]}}}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from subagent_server.toolbox.mcp.input_schemas import DEAD_REFERENCE, InputSchema, free_name, input_schema
 from subagent_server.toolbox.mcp.mcp_tools import MOST_CHARACTERS, acceptable
 from tests.helpers.api_checks import check_request
+from tests.helpers.scale import times
 
 SHAPES = Path(__file__).with_name("schema_shapes.jsonl")
 """Schemas of the wild with other names and no words. They have every keyword that 4,080 have, wherever
@@ -215,7 +216,7 @@ SCHEMAS = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=times(50, 150), deadline=None, database=None)
 @given(SCHEMAS)
 def test_whatever_a_server_calls_a_schema_becomes_one_that_the_api_takes(anything: Any) -> None:
     take(input_schema(anything))
