@@ -17,8 +17,10 @@ import pytest
 from anthropic import AsyncAnthropic
 
 from subagent_server.extensions.simulator import Simulator
+from subagent_server.extensions.simulator.__main__ import main
 from subagent_server.run.errors import HostError, StorageFailed
 from tests.extensions.simulator.clients import LOCAL, client_of, post
+from tests.helpers.forked import PROGRAM, run
 
 SCRIPT = {"turns": [{"text": "ok"}]}
 BOUND = 120.0
@@ -175,7 +177,6 @@ def test_the_command_refuses_a_wrong_script_with_2_and_a_taken_port_with_6(tmp_p
             ([str(wrong)], 2, "turns[0] has no key 'txt'"),
             ([str(script_file(tmp_path)), "--port", port], 6, "cannot listen"),
         ]:
-            with command(*arguments) as process:
-                out, errors = process.communicate(timeout=BOUND)
-            assert (process.returncode, out) == (code, "")
-            assert expected in errors and errors.count("\n") == 1
+            done = run([*PROGRAM, *arguments], os.environ, call=main, seconds=BOUND)
+            assert (done.returncode, done.stdout) == (code, b"")
+            assert expected in done.stderr.decode() and done.stderr.count(b"\n") == 1
