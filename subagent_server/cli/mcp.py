@@ -7,7 +7,6 @@ import shlex
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -42,7 +41,7 @@ from subagent_server.cli.console.terminal import (
     out_json,
 )
 from subagent_server.run.agent_definition import AgentDefinition, SandboxLimits, ServerDefinition
-from subagent_server.run.errors import BadArgument, RunRefused, shorten
+from subagent_server.run.errors import BadArgument, RunRefused, choices, shorten
 from subagent_server.run.files import Directory
 from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.box import Box, Rules, build_box, find_program, hold
@@ -176,11 +175,8 @@ class OneServer:
         whole = _definition(session, agent, config, TrustCheck(session.service))
         server = whole.mcp_servers.get(name)
         if server is None:
-            known = ", ".join(whole.mcp_servers)
-            near = get_close_matches(name, whole.mcp_servers, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            here = f"the servers here are {known}" if known else "none is configured"
-            raise BadArgument(f"There is no MCP server {shorten(name)}{hint}: {here}.")
+            known = choices("servers", name, list(whole.mcp_servers))
+            raise BadArgument(f"There is no MCP server {shorten(name)}: {known}.")
         self.name = name
         self.ready = _ready(session, whole, {name: server})
         self.definition = self.ready.starts.agent.mcp_servers[name]
@@ -478,9 +474,8 @@ def call_tool(
     async def ask(connection: ServerConnection) -> Any:
         known = [each.name for each in connection.tools]
         if tool not in known:
-            near = get_close_matches(tool, known, n=3)
-            names = f"did you mean {' or '.join(near)}?" if near else f"its tools are {', '.join(known)}."
-            raise BadArgument(f"Server {chosen.name} has no tool {shorten(tool)}: {names}")
+            names = choices("tools", tool, known)
+            raise BadArgument(f"Server {chosen.name} has no tool {shorten(tool)}: {names}.")
         return (await connection.call(tool, parsed)).result
 
     result = chosen.connected(ask)

@@ -100,14 +100,14 @@ def test_call_tool_prints_the_result_as_text_and_as_json(cli: Cli, config: str) 
     [
         (["call-tool", "files", "fails"], 1, "no such thing"),
         (["call-tool", "files", "hangs"], 124, "did not answer within 1 s"),
-        (["call-tool", "files", "ecko"], 2, "did you mean echo?"),
+        (["call-tool", "files", "ecko"], 2, "the tools here are"),
         (["call-tool", "files", "echo", "[1]"], 2, "give an object"),
         (["call-tool", "files", "echo", "{"], 2, "no JSON"),
         (["call-tool", "files", "echo", '{"a": NaN}'], 2, "no JSON"),
         (["call-tool", "files", "echo", '{"a": "\\ud800"}'], 2, "no JSON"),
         (["call-tool", "files"], 2, "which tool"),
         (["info", "broken"], 6, "broken ended with exit code 4; it said: no licence for L-1"),
-        (["info", "fils"], 2, "did you mean files?"),
+        (["info", "fils"], 2, "the servers here are files"),
         (["info", "unset"], 2, "NO_SUCH_VARIABLE is not set for mcpServers.unset.args"),
     ],
 )
