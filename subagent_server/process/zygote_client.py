@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from pathlib import Path
 
 from subagent_server.process import zygote_protocol
@@ -162,7 +161,7 @@ class WarmStart:
 
         It connects by the name that was right the last time: `go` checks whether it still is.
         """
-        if time.monotonic() < self._silent_until or sys.platform != "linux":
+        if time.monotonic() < self._silent_until:
             return None
         try:
             self._name = self._name or zygote_name()
@@ -216,7 +215,7 @@ class WarmStart:
         The zygote inherits from this process what its forks have to share with it. The returned process only
         starts the zygote, and exits at once.
         """
-        if sys.platform != "linux" or not self._may_spawn:
+        if not self._may_spawn:
             return None
         try:
             name = zygote_name()
@@ -257,8 +256,6 @@ class WarmStart:
 
     def outlook(self) -> str:
         """Say how the next start will be, and why if it is plain."""
-        if sys.platform != "linux":
-            return "starts are plain: warm ones are for Linux"
         try:
             PrivateDirectory(self.directory, make=False).names()
         except FileNotFoundError:
@@ -267,15 +264,7 @@ class WarmStart:
             why = error.strerror or str(error)
             return f"starts are plain: {why}; fix it, or name another directory in SUBAGENT_RUNTIME_DIR"
         zygote = self.zygote()
-        if zygote is None:
-            return _NOT_YET
-        try:
-            with closing(ForkConnection(self.directory, zygote_name())) as connection:
-                connection.wait_until_here()
-        except FAILURES as error:
-            why = str(error).removeprefix("OrderRefused: ")
-            return f"starts are plain: the zygote (pid {zygote.pid}) refuses this process: {why}"
-        return f"starts are warm, from process {zygote.pid}"
+        return _NOT_YET if zygote is None else f"starts are warm, from process {zygote.pid}"
 
     def zygote(self) -> processes.Identity | None:
         """Return the zygote for this process, or None."""
