@@ -107,7 +107,7 @@ def test_call_tool_prints_the_result_as_text_and_as_json(cli: Cli, config: str) 
         (["call-tool", "files", "echo", '{"a": "\\ud800"}'], 2, "no JSON"),
         (["call-tool", "files"], 2, "which tool"),
         (["info", "broken"], 6, "broken ended with exit code 4; it said: no licence for L-1"),
-        (["info", "fils"], 2, "the servers here are files"),
+        (["info", "fils"], 2, "the servers here are broken, files, unset, web"),
         (["info", "unset"], 2, "NO_SUCH_VARIABLE is not set for mcpServers.unset.args"),
     ],
 )
