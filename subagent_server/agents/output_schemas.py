@@ -10,7 +10,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -41,6 +41,8 @@ PATTERN_SECONDS = 0.02
 
 _COSTLY_PATTERN = re.compile(r"[^\x00-\x7f]|\\[uUxN]|\(\?[a-zA-Z]*i")
 _META_SCHEMAS = ("http://json-schema.org/", "https://json-schema.org/")
+_REFERENCE_ALONE = ("Draft4Validator", "Draft6Validator", "Draft7Validator")
+"""In these drafts nothing counts beside a `$ref`."""
 _DRAFTS = "those of the drafts 4, 6, 7, 2019-09 and 2020-12"
 
 
@@ -92,14 +94,15 @@ def _refuse(constant: str) -> None:
 
 
 def _checked(content: Json, where: str) -> JsonSchema:
-    if not isinstance(content, dict) and content is not True:
-        raise BadSchema(f"{where}a schema that some result fits is an object or true")
+    if not isinstance(content, dict | bool):
+        raise BadSchema(f"{where}a schema is an object, true or false")
     try:
         _check_size(content)
         if (draft := validator_name(content)) is None:
             raise _unknown_draft(content)
-        _check_form_and_references(content, draft)
-        _check_required(content, "its root")
+        targets = _check_form_and_references(content, draft)
+        if (reason := _Contradictions(targets, draft).of((content, "its root"))) is not None:
+            raise BadSchema(f"no result fits, because {reason}")
     except BadSchema as error:
         raise BadSchema(f"{where}{error}") from error
     return dict(content) if isinstance(content, dict) else content
@@ -128,8 +131,12 @@ def _check_size(content: Json) -> None:
 # -- the form of a schema, and its references
 
 
-def _check_form_and_references(content: dict[str, Any] | bool, draft: str) -> None:
-    """Raise BadSchema where a schema is not well-formed by its draft, or a reference leads nowhere."""
+def _check_form_and_references(content: dict[str, Any] | bool, draft: str) -> dict[int, Any]:
+    """Return the target of the `$ref` of each schema in `content`, by the identity of that schema.
+
+    Raises:
+        BadSchema: a schema is not well-formed by its draft, or a reference leads nowhere.
+    """
     # Imported here: it takes a twentieth of a second, and most agents have no schema.
     from jsonschema_specifications import REGISTRY
     from referencing.exceptions import Unresolvable
@@ -137,6 +144,7 @@ def _check_form_and_references(content: dict[str, Any] | bool, draft: str) -> No
     judge = _judge(draft)
     judged = judge.kind(judge.meta, format_checker=_Patterns())
     _check_form(judged, judge.draft, content)
+    targets: dict[int, Any] = {}
     walked: set[int] = set()
     reference = "$id"
     try:
@@ -144,8 +152,10 @@ def _check_form_and_references(content: dict[str, Any] | bool, draft: str) -> No
         uri = root.id() or ""
         todo = list(_references(root, REGISTRY.with_resource(uri, root).crawl().resolver(uri), walked))
         while todo:
-            reference, resolver = todo.pop()
+            schema, key, reference, resolver = todo.pop()
             found = resolver.lookup(reference)
+            if key == "$ref":
+                targets[id(schema)] = found.contents
             if not reference.startswith(_META_SCHEMAS) and id(found.contents) not in walked:
                 # It stands where no schema is expected, so it has not been looked at.
                 _check_form(judged, judge.draft, found.contents)
@@ -153,10 +163,11 @@ def _check_form_and_references(content: dict[str, Any] | bool, draft: str) -> No
     except (Unresolvable, ValueError) as error:
         message = f"the reference {shorten(reference)} leads nowhere: put what it means under $defs"
         raise BadSchema(message) from error
+    return targets
 
 
-_Reference = tuple[str, "Resolver[Any]"]
-"""A reference, and the base that it is relative to."""
+_Reference = tuple[dict[str, Any], str, str, "Resolver[Any]"]
+"""The schema that has it, its key, itself, and the base that it is relative to."""
 
 
 def _references(start: "Resource[Any]", resolver: "Resolver[Any]", walked: set[int]) -> Iterator[_Reference]:
@@ -173,7 +184,7 @@ def _references(start: "Resource[Any]", resolver: "Resolver[Any]", walked: set[i
         todo += [(below, resolver.in_subresource(below)) for below in resource.subresources()]
         for key in ("$ref", "$dynamicRef", "$recursiveRef"):
             if isinstance(target := schema.get(key), str):
-                yield target, resolver
+                yield schema, key, target, resolver
 
 
 def _unknown_draft(schema: Any) -> BadSchema:
@@ -263,20 +274,210 @@ class _Patterns:
             raise BadSchema("its patterns take too long to compile, so make them fewer or simpler")
 
 
-def _check_required(schema: Any, at: str) -> None:
-    """Raise BadSchema where an object that a result needs requires a name that it forbids: a misspelt one."""
-    if not isinstance(schema, dict) or schema.get("type") != "object":
-        return
-    properties = schema.get("properties", {})
-    is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
-    for name in schema.get("required", []):
-        if name in properties:
-            step = f"properties/{name}"
-            _check_required(properties[name], step if at == "its root" else f"{at}/{step}")
-        elif is_closed:
-            near = nearest(name, properties)
-            meant = f" (nearest: {shorten(near)})" if near else ""
-            raise BadSchema(
-                f"no result fits, because at {at} required names {shorten(name)}, which properties lacks and "
-                f"additionalProperties forbids{meant}: name it in both"
-            )
+# -- schemas that nothing fits
+
+
+_TYPES = frozenset(("null", "boolean", "string", "array", "object", "integer", "number"))
+"""`number` is one that is no integer, as a schema of the type `number` takes both."""
+_BOUNDS = (
+    ({"string"}, "minLength", "maxLength"),
+    ({"array"}, "minItems", "maxItems"),
+    ({"object"}, "minProperties", "maxProperties"),
+    ({"integer", "number"}, "minimum", "maximum"),
+)
+_EXCLUSIVE = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
+_PLAIN = {
+    "type",
+    "enum",
+    "const",
+    "required",
+    *_EXCLUSIVE.values(),
+    *(key for _, *keys in _BOUNDS for key in keys),
+}
+"""What a value is judged by at once: no patterns, and nothing of what it contains."""
+_MOST_STEPS = 2_000
+_MOST_JUDGEMENTS = 5_000
+_DEEPEST = 100
+
+_Part = tuple[Any, str]
+"""A schema and where it stands."""
+
+
+class _Contradictions:
+    """Finds the reason why no value fits a schema, where that is plain to see.
+
+    What has to fit the same value is judged together: the parts of `allOf`, the target of a `$ref`, and what
+    the `properties` of all of them say of one name. `targets` are those of references. Of what takes too many
+    steps to see it is supposed that something fits.
+    """
+
+    def __init__(self, targets: Mapping[int, Any], draft: str) -> None:
+        self._targets = targets
+        self._reference_alone = draft in _REFERENCE_ALONE
+        self._judge = _judge(draft).kind
+        self._left = _MOST_STEPS
+        self._open: set[frozenset[int]] = set()
+        self._fine: set[frozenset[int]] = set()
+
+    def of(self, *parts: _Part) -> str | None:
+        """Return the reason why no value fits all `parts`, as a part of a sentence, or None."""
+        self._left -= len(parts)
+        if self._left < 0:
+            return None
+        for schema, at in parts:
+            if schema is False:
+                return f"at {at} it is false"
+        parts = tuple(part for part in parts if isinstance(part[0], dict))
+        key = frozenset(id(schema) for schema, _ in parts)
+        if not parts or key in self._fine or len(self._open) > _DEEPEST:
+            return None
+        if key in self._open:
+            return f"at {parts[0][1]} it needs itself, without an end"
+        self._open.add(key)
+        reason = next(filter(None, self._reasons(parts)), None)
+        self._open.discard(key)
+        if reason is None:
+            self._fine.add(key)
+        return reason
+
+    def _reasons(self, parts: Sequence[_Part]) -> Iterator[str | None]:
+        for part in parts:
+            yield from map(self.of, self._of_same_value(part))
+        if not (whole := self._together(parts)):
+            return
+        for schema, at in whole:
+            if "not" in schema and schema["not"] in ({}, True):
+                yield f"at {at} not forbids everything"
+        types = _types(whole)
+        if not types or not self._has_value(whole):
+            yield f"at {whole[0][1]} no value is left by type, enum and const"
+        yield from _of_bounds(types, whole)
+        yield from self._of_content(types, whole)
+        tried = {id(True), *(id(schema) for schema, _ in whole)}
+        for schema, at in whole:
+            for key in ("anyOf", "oneOf"):
+                choices = schema.get(key, [])
+                if choices and not any(id(choice) in tried for choice in choices):
+                    named = ((choice, _step(at, f"{key}/{n}")) for n, choice in enumerate(choices))
+                    yield self._of_choices(named, whole)
+
+    def _of_same_value(self, part: _Part) -> Iterator[_Part]:
+        """Yield what has to fit the same value as `part`."""
+        schema, at = part
+        if id(schema) in self._targets:
+            yield self._targets[id(schema)], _step(at, "$ref")
+            if self._reference_alone:
+                return
+        for number, below in enumerate(schema.get("allOf", [])):
+            yield below, _step(at, f"allOf/{number}")
+
+    def _together(self, parts: Sequence[_Part]) -> list[_Part]:
+        """Return `parts` with all that has to fit the same value, each schema once."""
+        whole: dict[int, _Part] = {}
+        todo = list(reversed(parts))
+        while todo and self._left > 0:
+            self._left -= 1
+            part = todo.pop()
+            if isinstance(part[0], dict) and id(part[0]) not in whole:
+                whole[id(part[0])] = part
+                todo += self._of_same_value(part)
+        if self._reference_alone:
+            return [part for key, part in whole.items() if key not in self._targets]
+        return list(whole.values())
+
+    def _of_choices(self, choices: Iterable[_Part], whole: Sequence[_Part]) -> str | None:
+        reasons = []
+        for choice in choices:
+            if (reason := self.of(choice, *whole)) is None:
+                return None
+            reasons.append(reason)
+        return reasons[0]
+
+    def _has_value(self, whole: Sequence[_Part]) -> bool:
+        """Return whether a value that `enum` and `const` name fits, or they name none."""
+        lists = [schema["enum"] for schema, _ in whole if "enum" in schema]
+        if "const" in self._judge.VALIDATORS:
+            lists += [[schema["const"]] for schema, _ in whole if "const" in schema]
+        if not lists:
+            return True
+        values = min(lists, key=len)
+        if len(values) * (len(whole) + sum(map(len, lists)) - len(values)) > _MOST_JUDGEMENTS:
+            return True
+        judges = self._judges(whole, values)
+        return any(all(judge.is_valid(value) for judge in judges) for value in values)
+
+    def _judges(self, whole: Sequence[_Part], values: Sequence[object]) -> list[Any]:
+        """Return what judges one of `values`: what is plain in `whole`, also where it is denied."""
+        judges = []
+        for schema, _ in whole:
+            plain = {key: schema[key] for key in schema if key in _PLAIN and schema[key] is not values}
+            if isinstance(schema.get("not"), dict) and schema["not"].keys() <= _PLAIN:
+                plain["not"] = schema["not"]
+            if plain:
+                judges.append(self._judge(plain))
+        return judges
+
+    def _of_content(self, types: Set[str], whole: Sequence[_Part]) -> Iterator[str | None]:
+        """Judge what a value has to contain."""
+        if types == {"object"}:
+            for name in dict.fromkeys(name for schema, _ in whole for name in schema.get("required", [])):
+                yield self._of_property(name, whole)
+        needs_item = any(schema.get("minItems", 0) > 0 for schema, _ in whole)
+        if types == {"array"} and needs_item and not any("prefixItems" in schema for schema, _ in whole):
+            yield self.of(*((schema.get("items"), _step(at, "items")) for schema, at in whole))
+
+    def _of_property(self, name: str, whole: Sequence[_Part]) -> str | None:
+        below: list[_Part] = []
+        for schema, at in whole:
+            properties = schema.get("properties", {})
+            if name in properties:
+                below.append((properties[name], _step(at, f"properties/{name}")))
+            elif schema.get("additionalProperties") is False and "patternProperties" not in schema:
+                near = nearest(name, properties)
+                meant = f" (nearest: {shorten(near)})" if near else ""
+                lacks = f"at {at} required names {shorten(name)}, which properties lacks and"
+                return f"{lacks} additionalProperties forbids{meant}: name it in both"
+        return self.of(*below)
+
+
+def _types(whole: Sequence[_Part]) -> Set[str]:
+    """Return the types of what can fit `whole`."""
+    types = _TYPES
+    for schema, _ in whole:
+        if "type" in schema:
+            types &= _named(schema["type"])
+        if isinstance(schema.get("not"), dict) and schema["not"].keys() == {"type"}:
+            types -= _named(schema["not"]["type"])
+    return types
+
+
+def _named(types: str | list[str]) -> Set[str]:
+    named = {types} if isinstance(types, str) else set(types)
+    return named | {"integer"} if "number" in named else named
+
+
+def _of_bounds(types: Set[str], whole: Sequence[_Part]) -> Iterator[str]:
+    for kinds, least, most in _BOUNDS:
+        if not types <= kinds:
+            continue
+        lowest = max(_bounds(whole, least), default=None)
+        highest = min(((bound, not is_beyond) for bound, is_beyond in _bounds(whole, most)), default=None)
+        if lowest is None or highest is None:
+            continue
+        is_beyond = lowest[1] or not highest[1]
+        if lowest[0] > highest[0] or (lowest[0] == highest[0] and is_beyond):
+            yield f"at {whole[0][1]} nothing is left between {least} and {most}"
+
+
+def _bounds(whole: Sequence[_Part], key: str) -> Iterator[tuple[float, bool]]:
+    """Yield each bound of this name, and whether a value has to be beyond it."""
+    for schema, _ in whole:
+        beyond = schema.get(_EXCLUSIVE.get(key), False)
+        if key in schema:
+            yield schema[key], beyond is True  # as draft 4 says it
+        if not isinstance(beyond, bool):
+            yield beyond, True
+
+
+def _step(at: str, step: str) -> str:
+    return step if at == "its root" else f"{at}/{step}"

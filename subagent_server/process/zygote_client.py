@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 from subagent_server.process import zygote_protocol
@@ -161,7 +162,7 @@ class WarmStart:
 
         It connects by the name that was right the last time: `go` checks whether it still is.
         """
-        if time.monotonic() < self._silent_until:
+        if time.monotonic() < self._silent_until or sys.platform != "linux":
             return None
         try:
             self._name = self._name or zygote_name()
@@ -215,7 +216,7 @@ class WarmStart:
         The zygote inherits from this process what its forks have to share with it. The returned process only
         starts the zygote, and exits at once.
         """
-        if not self._may_spawn:
+        if sys.platform != "linux" or not self._may_spawn:
             return None
         try:
             name = zygote_name()
@@ -256,6 +257,8 @@ class WarmStart:
 
     def outlook(self) -> str:
         """Say how the next start will be, and why if it is plain."""
+        if sys.platform != "linux":
+            return "starts are plain: warm ones are for Linux"
         try:
             PrivateDirectory(self.directory, make=False).names()
         except FileNotFoundError:
@@ -264,7 +267,15 @@ class WarmStart:
             why = error.strerror or str(error)
             return f"starts are plain: {why}; fix it, or name another directory in SUBAGENT_RUNTIME_DIR"
         zygote = self.zygote()
-        return _NOT_YET if zygote is None else f"starts are warm, from process {zygote.pid}"
+        if zygote is None:
+            return _NOT_YET
+        try:
+            with closing(ForkConnection(self.directory, zygote_name())) as connection:
+                connection.wait_until_here()
+        except FAILURES as error:
+            why = str(error).removeprefix("OrderRefused: ")
+            return f"starts are plain: the zygote (pid {zygote.pid}) refuses this process: {why}"
+        return f"starts are warm, from process {zygote.pid}"
 
     def zygote(self) -> processes.Identity | None:
         """Return the zygote for this process, or None."""

@@ -344,6 +344,19 @@ def latest_text(run: RunPaths) -> str | None:
     return None
 
 
+def latest_step(run: RunPaths) -> tuple[int | None, str | None]:
+    """Return the number of the agent's turn and its last text or call, on one line; None: not in the tail."""
+    turn: int | None = None
+    words: str | None = None
+    for event in _newest_first(run):
+        kind, number = event.get("type"), event.get("turn")
+        if words is None and kind in _WORDS:
+            words = render(event).split("\n", 1)[0].partition(" ")[2].removeprefix("→ ")
+        if turn is None and kind == "turn" and type(number) is int:
+            turn = number
+    return turn, words
+
+
 def latest_doing(run: RunPaths) -> str | None:
     """Return the last question, text or call of the agent, else its task; None if the journal has none."""
     for event in _newest_first(run):

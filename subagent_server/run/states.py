@@ -216,7 +216,7 @@ def timestamp(moment: datetime) -> str:
 
 
 SCHEMA_VERSION = 2
-"""Files of version 1 were written before 0.1.0 only, and are not read."""
+"""Version 2 added `rootRunId`, `depth`, `withDescendants` and `launch`; version 1 files load."""
 
 
 # -- How much of a run's state a model, a child or a caller may fill: every number stands here alone.

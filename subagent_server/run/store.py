@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -44,6 +44,35 @@ from subagent_server.run.transitions import RunEvent, apply
 
 R = TypeVar("R", bound=Record)
 
+# -- Older meta files, brought to the present schema while reading; a newer one is read as far as known.
+
+
+def upgraded(data: Any) -> Any:
+    """Return the mapping of a meta file in the present schema; any other value is returned unchanged.
+
+    Raises:
+        ValueError: the file claims a version that never was.
+    """
+    if not isinstance(data, dict):
+        return data
+    version = data.get("schemaVersion", 1)
+    if not isinstance(version, int) or version >= SCHEMA_VERSION:
+        return data
+    if version != 1:
+        raise ValueError(f"there never was a schemaVersion {version}")
+    # Version 1 knew no nesting, counted no changes, and called every end `completedAt`.
+    new = {**data, "schemaVersion": SCHEMA_VERSION}
+    new.setdefault("rootRunId", new.get("parentRunId") or new.get("runId"))
+    new.setdefault("revision", len(new.get("transitions", [])))
+    new.setdefault("withDescendants", new.get("usage", {}))
+    if new.get("status") == "stopped" and "stoppedAt" not in new:
+        new["stoppedAt"] = new.pop("completedAt", None)
+    new["messages"] = [{"askedRevision": 0, **message} for message in new.get("messages", [])]
+    pending = [m for m in new["messages"] if m.get("messageStatus") == "pending_parent_reply"]
+    new.setdefault("pendingQuestions", len(pending))
+    return new
+
+
 # -- The JSON files and the payload of a run, read and checked. Nothing here takes a lock.
 
 
@@ -62,9 +91,10 @@ def read_raw_state(run: RunPaths) -> bytes:
 
 
 def decode_state(run: RunPaths, raw: bytes) -> RunMeta:
-    """Return the state that these bytes hold. Raises UnreadableMeta."""
+    """Return the state that these bytes hold, brought up to the present schema. Raises UnreadableMeta."""
     try:
-        meta = RunMeta.model_validate(json.loads(raw))
+        data = json.loads(raw)
+        meta = RunMeta.model_validate(upgraded(data))
     except (ValueError, ValidationError, TypeError, RecursionError) as error:
         why = _reason(error)
         if newer_version(run) is not None:

@@ -213,6 +213,13 @@ class ClientConnection:
             call.http_url = request.scope[BASE_URL]
         return call
 
+    async def list_resources(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        """Return the resources as they are now."""
+        await self.subscriptions.listed_resources(context)
+        return await self.resources.list_resources(context, params)
+
     def close(self) -> None:
         """End the work in the background: the client has gone."""
         self._background.close()
@@ -308,14 +315,14 @@ def build_server(find: Callable[[Context], ClientConnection], sample: ClientConn
         cache_hints={"server/discover": CacheHint(FIXED_TTL_MS, "private")},
         on_list_tools=of(lambda client: client.list_tools),
         on_call_tool=of(lambda client: client.call_tool),
-        on_list_resources=of(lambda client: client.resources.list_resources),
+        on_list_resources=of(lambda client: client.list_resources),
         on_list_resource_templates=of(lambda client: client.resources.list_templates),
         on_read_resource=of(lambda client: client.resources.read),
         on_subscribe_resource=of(lambda client: client.subscriptions.subscribe),
         on_unsubscribe_resource=of(lambda client: client.subscriptions.unsubscribe),
         on_subscriptions_listen=of(lambda client: client.subscriptions.listen),
     )
-    server.changing = NotificationOptions(tools_changed=sample.tools_may_change)
+    server.changing = NotificationOptions(tools_changed=sample.tools_may_change, resources_changed=True)
     server.middleware += [explain_bad_parameters, refuse_second_initialize]
     # Not by the constructor, which warns on stderr of what only newer clients do without.
     server.add_request_handler(

@@ -1,4 +1,4 @@
-"""Notifications of changes to one client: of the list of tools, and of resources.
+"""Notifications of changes to one client: of the list of tools, of resources and of their list.
 
 A client of the older era asks with `resources/subscribe`, or by listing; one of the newer era with
 `subscriptions/listen`. No call waits for what goes on here."""
@@ -9,9 +9,9 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import mcp_types as types
@@ -19,6 +19,7 @@ from mcp.server.session import ServerSession
 from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
     ListenHandler,
+    ResourcesListChanged,
     ResourceUpdated,
     ServerEvent,
     ToolsListChanged,
@@ -31,6 +32,7 @@ from subagent_server.server.resources import (
     Address,
     Context,
     Signature,
+    list_documents,
     open_document,
     parse_address,
     refusal,
@@ -39,7 +41,7 @@ from subagent_server.server.resources import (
 from subagent_server.verbs.access import Caller
 from subagent_server.verbs.reconcile import open_run
 from subagent_server.verbs.service import AgentRegistry, Service
-from subagent_server.verbs.wait_for_runs import Changes, ChangeSource, Wait, wait_until
+from subagent_server.verbs.wait_for_runs import Changes, ChangeSource, Wait, until_root_is_made, wait_until
 
 TOOLS_POLL_SECONDS = 2.0
 MAX_SHARE = 0.02
@@ -50,7 +52,10 @@ LOG_SECONDS = 1.0
 """How often the log of a run is looked at while somebody has asked for it: its lines are not announced."""
 RECONCILE_SECONDS = 2.0
 SETTLE_SECONDS = 0.05
+LIST_SETTLE_SECONDS = 0.5
 """How long further changes are waited for, to be notified of together."""
+LIST_SECONDS = 3.0
+"""How long after a change of the list the next is notified at the earliest: a client lists anew each time."""
 
 
 def is_modern(context: Context) -> bool:
@@ -79,6 +84,12 @@ class SubscriptionHandlers:
         if not is_modern(context):
             self._notices.remember(context)
             await self._tools.want()
+
+    async def listed_resources(self, context: Context) -> None:
+        """Note that the client has listed the resources: an older one hears of changes of the list now."""
+        if not is_modern(context):
+            self._notices.remember(context)
+            await self._resources.want_list()
 
     async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         """Notify an older client of changes of a resource; asking twice is asking once.
@@ -115,8 +126,8 @@ class SubscriptionHandlers:
     ) -> types.SubscriptionsListenResult:
         """Serve one stream of changes until the client ends it.
 
-        The acknowledgement leaves out what will never come: resources that the client may not open, their
-        list, and prompts, which this server does not have.
+        The acknowledgement leaves out what will never come: resources that the client may not open, and
+        prompts, which this server does not have.
         """
         wanted = params.notifications
         self.listening += 1
@@ -124,8 +135,11 @@ class SubscriptionHandlers:
             async with self._watched(wanted.resource_subscriptions or []) as uris:
                 if wanted.tools_list_changed:
                     await self._tools.want()
-                never: dict[str, Any] = {"resources_list_changed": None, "prompts_list_changed": None}
-                served = wanted.model_copy(update={"resource_subscriptions": uris or None, **never})
+                if wanted.resources_list_changed:
+                    await self._resources.want_list()
+                served = wanted.model_copy(
+                    update={"resource_subscriptions": uris or None, "prompts_list_changed": None}
+                )
                 return await self._listen(context, params.model_copy(update={"notifications": served}))
         finally:
             self.listening -= 1
@@ -205,8 +219,16 @@ class _Watched:
     seen: Signature | None
 
 
+@dataclass(frozen=True)
+class _ListMarks:
+    """The facts that the list depends on: the root, and which of the live runs have a result."""
+
+    extent: Signature | None = None
+    results: Mapping[str, bool] = field(default_factory=dict)
+
+
 class ResourceWatch:
-    """Notifies of changed documents, from the first time that a client asks."""
+    """Notifies of changed documents, and of a changed list, from the first time that a client asks."""
 
     def __init__(
         self,
@@ -224,7 +246,12 @@ class ResourceWatch:
         self._watched: dict[str, _Watched] = {}
         self._asked: Counter[str] = Counter()
         self._notifying: asyncio.Task[Any] | None = None
+        self._list_wanted = False
         self._logs_seen = self._reconciled = 0.0
+        self._marks = _ListMarks()
+        self._listed: list[str] = []
+
+    # -- documents
 
     async def add(self, address: Address) -> None:
         """Notify of changes of this document from now on.
@@ -283,6 +310,52 @@ class ResourceWatch:
                 open_run(self._service, run_id, self._caller)
         self._reconciled = time.monotonic()
 
+    # -- the list
+
+    async def want_list(self) -> None:
+        """Notify of changes of the list from now on."""
+        if not self._list_wanted:
+            self._list_wanted = True
+            self._marks = await asyncio.to_thread(self._list_marks)
+            self._listed = await asyncio.to_thread(self._list)
+            self._background.start(self._notify_of_list())
+
+    async def _notify_of_list(self) -> None:
+        await until_root_is_made(self._service.store)
+        while True:
+            if await wait_until(self._changes, self._list_news, Wait(math.inf)):
+                await asyncio.sleep(LIST_SETTLE_SECONDS)
+                self._marks = await asyncio.to_thread(self._list_marks)
+                before, self._listed = self._listed, await asyncio.to_thread(self._list)
+                if self._listed == before:
+                    continue  # it was a run of another parent
+                await self._notices.resources_changed()
+                await asyncio.sleep(LIST_SECONDS)
+
+    def _list_news(self) -> bool | None:
+        """Whether something came or went. A live run that ends stays on the list, with its result."""
+        before, self._marks = self._marks, self._list_marks()
+        if self._marks.extent != before.extent or self._marks.results.keys() - before.results.keys():
+            return True
+        without = (run_id for run_id, had in before.results.items() if not had)
+        return (
+            any(self._has_result(run_id) for run_id in without) or None
+        )  # it may have ended since, and be gone
+
+    def _list(self) -> list[str]:
+        return [listed.uri for listed in list_documents(self._service, self._caller)]
+
+    def _list_marks(self) -> _ListMarks:
+        store, own = self._service.store, self._caller.run_id
+        if own is None:
+            ids, extent = store.live_ids(), signature(store.paths.root)
+        else:
+            ids, extent = [own, *store.children_of(own)], None
+        return _ListMarks(extent, {run_id: self._has_result(run_id) for run_id in ids})
+
+    def _has_result(self, run_id: str) -> bool:
+        return self._service.store.paths.run(run_id).result.exists()
+
 
 class ClientNotices:
     """Notifies of changes: on the streams of a modern client, and outside any request to an older one."""
@@ -300,6 +373,10 @@ class ClientNotices:
     async def tools_changed(self) -> None:
         """Say that `tools/list` would answer otherwise now."""
         await self._notify(ToolsListChanged(), ServerSession.send_tool_list_changed)
+
+    async def resources_changed(self) -> None:
+        """Say that `resources/list` would answer otherwise now."""
+        await self._notify(ResourcesListChanged(), ServerSession.send_resource_list_changed)
 
     async def resource_updated(self, uri: str) -> None:
         """Say that a resource has changed."""

@@ -4,6 +4,7 @@ import asyncio
 import re
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import mcp_types as types
@@ -283,7 +284,7 @@ def open_document(service: Service, address: Address, caller: Caller) -> Entry:
     return {"meta": run.meta, "log": run.log, "result": run.result}[address.kind]
 
 
-def signature(file: Entry) -> Signature | None:
+def signature(file: Entry | Path) -> Signature | None:
     """Return a value that differs after each change of a file, or None if there is no file."""
     try:
         status = file.stat()

@@ -23,6 +23,20 @@ from subagent_server.toolbox.workspace import Arguments, off_loop, parse_argumen
 T = TypeVar("T")
 
 COMMAND_SECONDS = 120.0
+_READ_ONLY = "Read-only file system"
+_RULE_OF_GIT = (
+    "; git can commit only where the agent has `isolation: worktree` (or `sandbox: none`), else leave your "
+    "changes uncommitted"
+)
+_NO_NETWORK = (
+    *(
+        "Network is unreachable",
+        "Could not resolve host",
+        "Temporary failure in name resolution",
+        "EAI_AGAIN",
+    ),
+    "No matching distribution found",
+)
 
 
 class _BashArguments(Arguments):
@@ -64,6 +78,7 @@ class BashTool:
         self._cwd = cwd
         self._watch = watch
         self._new_box = box
+        self._box: Box | None = None
         self._spare = spare
         self._environment = dict(environment)
         self._new_capture = lambda: OutputCapture(
@@ -144,7 +159,7 @@ class BashTool:
             self._drop_shell()
             raise end_of_run("The shell", refusal) from refusal
         text = shell.take_output().finish().rstrip("\n")
-        parts = [*notes, text if text.strip() else "", remark, came.remark]
+        parts = [*notes, text if text.strip() else "", remark, self._rule_of_the_box(text), came.remark]
         answer = "\n".join(part for part in parts if part) or "(no output)"
         failed = ending.reason in (Reason.TIMED_OUT, Reason.INTERRUPTED)
         result = ToolResult.failure(answer) if failed else ToolResult.of_text(answer)
@@ -180,6 +195,17 @@ class BashTool:
             f"had started; {anew}. Start what takes longer in the background, with its output in a file]"
         )
 
+    def _rule_of_the_box(self, text: str) -> str:
+        """Return a note for the model if a command met a wall, which reads like a fault of the machine."""
+        if self._box is None:
+            return ""
+        if _READ_ONLY in text:
+            git = _RULE_OF_GIT if ".git/" in text else ""
+            return f"[read-only in this sandbox, on purpose: it can write {self._cwd} and /tmp{git}]"
+        if not self._box.network and any(sign in text for sign in _NO_NETWORK):
+            return "[there is no network in this sandbox, on purpose]"
+        return ""
+
     def _started(self, cancel: int, *, wait: bool) -> Shell:
         """Return the shell, started if there is none; `wait` until its box is found closed.
 
@@ -188,9 +214,9 @@ class BashTool:
         """
         if self._shell is None:
             # The thread stays as long as the event loop: a box ends with the thread that has started it.
-            box = None if self._new_box is None else self._new_box()
+            self._box = None if self._new_box is None else self._new_box()
             self._shell = Shell.start(
-                cwd=self._cwd, environment=self._environment, new_capture=self._new_capture, box=box
+                cwd=self._cwd, environment=self._environment, new_capture=self._new_capture, box=self._box
             )
         shell = self._shell
         try:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import re
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence, Sized
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from subagent_server.run.records import Record, RunMeta
 from subagent_server.run.schemas import NEWEST, embedded, validator_name
 from subagent_server.run.states import MAX_SUMMARY_CHARACTERS, MessageStatus
 from subagent_server.verbs.access import Caller, ShownRuns
-from subagent_server.verbs.check_agent import AgentChecker
+from subagent_server.verbs.check_agent import AgentChecker, says_refused
 from subagent_server.verbs.reconcile import Observed, observe, open_run
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.tree_limits import agents_of
@@ -194,17 +195,34 @@ def _fault(error: "ValidationError") -> str:
 # -- The agents that a caller is offered, kept until a file of theirs or the user's trust changes.
 
 
+RECHECK_SECONDS = 10.0
+"""Seconds for which a description may still announce a refusal that no longer applies."""
+
+
 class VisibleAgents:
     """The agents that a caller may start, by name."""
 
     def __init__(self, agents: Sequence[AgentDefinition], service: Service) -> None:
         self.agents = tuple(agents)
         self._service = service
+        self._checked_at = 0.0
 
     @cached_property
     def shown(self) -> tuple[AgentDefinition, ...]:
         """The agents as models may see them."""
+        self._checked_at = time.monotonic()
         return tuple(map(AgentChecker(self._service).as_shown, self.agents))
+
+    def is_outdated(self) -> bool:
+        """Whether a call that would have been refused is refused no longer: a program was installed."""
+        if "shown" not in self.__dict__ or time.monotonic() < self._checked_at + RECHECK_SECONDS:
+            return False
+        self._checked_at = time.monotonic()
+        checker = AgentChecker(self._service)
+        refused = (
+            each for each in zip(self.agents, self.shown, strict=True) if says_refused(each[1].description)
+        )
+        return any(checker.as_shown(agent).description != shown.description for agent, shown in refused)
 
     @cached_property
     def by_tool(self) -> dict[str, AgentDefinition]:
@@ -248,7 +266,7 @@ class AgentsOfCaller:
         Looks at the files: call it off the event loop.
         """
         agents, trusted = self._service.registry.agents(), TrustCheck(self._service).trusted
-        if self._offered is None or self._made_from != (agents, trusted):
+        if self._offered is None or self._made_from != (agents, trusted) or self._offered.is_outdated():
             self._offered = VisibleAgents(list(filter(self._is_offered, agents)), self._service)
             self._made_from = agents, trusted
         return self._offered

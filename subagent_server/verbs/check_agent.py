@@ -450,6 +450,11 @@ def _no_model(key: str, why: str, todo: str) -> Refusal:
     return Refusal(f"{why}, so the model cannot be called: {todo}.", key, in_file=False)
 
 
+def says_refused(description: str) -> bool:
+    """Whether the description of an agent as it is shown says first that a call is refused."""
+    return description.startswith(_REFUSED_CALL)
+
+
 def _refused_call(doubt: NotTrusted) -> str:
     return f"{_REFUSED_CALL}, because {doubt.remark}"
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field
 
 from subagent_server.run.errors import SubagentError, UnknownRun, visible
-from subagent_server.run.journal import latest_text
+from subagent_server.run.journal import latest_step
 from subagent_server.run.processes import now
 from subagent_server.run.records import Record, RunMeta, StartedBy
 from subagent_server.run.states import Status, cut
@@ -398,8 +398,9 @@ def _step(store: RunStore, meta: RunMeta) -> str:
     if meta.status is Status.READY:
         waits = waits_for_slot(store.paths, meta.run_id, meta.status)
         return ": waits for a slot" if waits else ": is being started"
-    words = latest_text(store.paths.run(meta.run_id))
-    return f": {_line(words, MAX_STEP_CHARACTERS)}" if words else ""
+    turn, words = latest_step(store.paths.run(meta.run_id))
+    step = "" if turn is None else f", turn {turn}"
+    return f"{step}: {_line(words, MAX_STEP_CHARACTERS)}" if words else step
 
 
 def _line(text: str, most: int) -> str:

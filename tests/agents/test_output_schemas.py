@@ -94,6 +94,21 @@ RANGE = "[\u0100-\uffff]"
         ),
         pytest.param({"pattern": f"(?i){RANGE * 9}"}, "has more than 40 characters", id="a-costly-pattern"),
         pytest.param({"pattern": "a" * 2_000}, "has more than 1000 characters", id="a-long-pattern"),
+        pytest.param(
+            {
+                "type": "object",
+                "required": ["z"],
+                "properties": {"z": {"anyOf": [{"const": 1}]}},
+                "allOf": [{"anyOf": [{"required": [f"p{n}{m}"]} for m in range(4)]} for n in range(200)],
+            },
+            None,
+            id="choices-that-multiply",
+        ),
+        pytest.param(
+            {"allOf": [{"enum": list(range(first, first + 1_900))} for first in (0, 5_000)]},
+            None,
+            id="values-to-compare",
+        ),
         pytest.param({f"{'zy' * 40}{n}": n for n in range(2_500)}, None, id="unknown-keywords"),
     ],
 )

@@ -145,3 +145,19 @@ def test_what_a_run_does_is_its_question_its_last_words_or_its_task(run: RunPath
     ):
         journal.append(kind, T0, facts)
         assert expected in (journal_module.latest_doing(run) or "")
+
+
+def test_the_latest_step_of_a_journal_that_anybody_may_have_written_is_one_line(run: RunPaths) -> None:
+    assert journal_module.latest_step(run) == (None, None)
+    write(run, ("turn", {"turn": 2}), ("tool_call", {"toolName": "bash", "arguments": {"command": "a\nb"}}))
+    assert journal_module.latest_step(run) == (2, "bash a ⏎ b")
+    odd = [
+        {"type": "turn", "turn": "\ud800" * 99},
+        {"type": "turn", "turn": True},
+        {"type": "text", "text": ["\ud83d\nx"]},
+        {"type": "tool_call", "toolName": "\ud83d\n\x1b[2J", "arguments": 5},
+    ]
+    with run.events.path.open("a", encoding="utf-8") as journal:
+        journal.writelines(json.dumps(event) + "\n" for event in odd)
+    turn, words = journal_module.latest_step(run)
+    assert turn == 2 and words == "\\ud83d"

@@ -29,6 +29,12 @@ CORRUPT: dict[str, bytes] = {
     "an unknown status": json.dumps({**GOOD, "status": "sleeping"}).encode(),
     "no time": json.dumps({**GOOD, "createdAt": "yesterday"}).encode(),
     "messages of another kind": json.dumps({**GOOD, "messages": {"q1": "why?"}}).encode(),
+    "version 1 with messages of another kind": json.dumps(
+        {**GOOD, "schemaVersion": 1, "messages": ["why?"]}
+    ).encode(),
+    "version 1 with transitions of another kind": b'{"schemaVersion": 1, "transitions": 7}',
+    "version 0": json.dumps({**GOOD, "schemaVersion": 0}).encode(),
+    "version -3": json.dumps({**GOOD, "schemaVersion": -3}).encode(),
     "a version that is no number": json.dumps({**GOOD, "schemaVersion": "newest"}).encode(),
     "too deep": b"[" * 100_000,
     "a number without end": b'{"revision": ' + b"9" * 5000 + b"}",

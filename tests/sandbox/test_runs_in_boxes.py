@@ -55,6 +55,7 @@ def a_shell_in_a_box(world: World) -> None:
     assert home.count("No such file") == 2, home
     assert API_KEY not in secrets and "SUBAGENT" not in secrets and secrets.endswith("[exit code 1]")
     assert walls.count("Read-only file system") + walls.count("Permission denied") >= 4, walls
+    assert "[read-only in this sandbox, on purpose" in walls
     assert private == "private"
     assert "[the shell was ended by SIGTERM (exit code 143)" in ended
     assert "[the shell ended with exit code 254" in left_with, "which is no signal"
@@ -67,7 +68,7 @@ def test_a_shell_in_a_box_writes_its_directory_and_sees_no_home_no_key_and_no_ru
     a_shell_in_a_box(world)
 
 
-def test_a_model_sees_nothing_of_ours_and_cannot_commit(world: World) -> None:
+def test_a_model_sees_nothing_of_ours_and_reads_refusals_of_git_as_rules(world: World) -> None:
     make_repository(world.home / "project")
     git("-C", world.home / "project", "worktree", "add", "--quiet", world.work / "tree")
     world.agent(sandbox="bwrap", tools="Bash, Read, LS")
@@ -79,6 +80,7 @@ def test_a_model_sees_nothing_of_ours_and_cannot_commit(world: World) -> None:
     (refused,) = tool_results(simulator.requests[1].body)
     viewed, listed = tool_results(simulator.requests[2].body)
     assert refused.startswith("?? mine\n") and "index.lock': Read-only file system" in refused
+    assert "[read-only in this sandbox, on purpose" in refused and "`isolation: worktree`" in refused
     assert viewed.splitlines()[1:] == ["mine"] and listed.splitlines() == [".git", "mine"]
 
 

@@ -77,15 +77,18 @@ class Listener(RawServer):
         assert content["uri"] == uri
         return str(content["text"])
 
-    def listen(self, *uris: str, tools: bool = False) -> int:
+    def listen(self, *uris: str, tools: bool = False, resources: bool = False) -> int:
         """Ask for changes in the way of the era, and return the number of a modern stream."""
         if self.era == "older":
             for uri in uris:
                 self.ask("resources/subscribe", uri=uri)
             if tools:
                 self.ask("tools/list")
+            if resources:
+                self.ask("resources/list")
             return 0
-        wanted = {"resourceSubscriptions": list(uris), **({"toolsListChanged": True} if tools else {})}
+        kinds = {"toolsListChanged": tools, "resourcesListChanged": resources}
+        wanted = {"resourceSubscriptions": list(uris), **{k: True for k, on in kinds.items() if on}}
         number = self.begin("subscriptions/listen", notifications=wanted)
         acknowledged = "notifications/subscriptions/acknowledged"
         self.hears(lambda m: m["method"] == acknowledged and m["params"]["_meta"][SUBSCRIPTION] == number)

@@ -48,15 +48,20 @@ def test_events_and_the_list_of_resources_leave_out_the_runs_of_another_parent(w
     world.agent_saying(asks("Go on?"), says("Done."))
     with Listener(world, "older") as client:
         client.ask("logging/setLevel", level="debug")
+        client.listen(resources=True)
         with Listener(world, "older") as another:
+            another.listen(resources=True)
             run_id = another.call("run_worker", prompt="Go.")["runId"]
             world.asking(run_id)
+            another.hears_of("resources/list_changed")
             assert client.ask("resources/list")["resources"] == []
+            assert client.hears_of("resources/list_changed", 0) == []
             own = client.call("run_worker", prompt="Go.")["runId"]
             client.hears_event("question", own)
             assert {data["runId"] for _, _, data in client.events()} == {own}
             listed = client.ask("resources/list")["resources"]
             assert {resource["uri"].split("/")[2] for resource in listed} == {own}
+            client.hears_of("resources/list_changed")
         world.reply(run_id, "yes")
         client.hears_event("run_ended", run_id)
         types = [data["type"] for _, _, data in client.events() if data["runId"] == run_id]

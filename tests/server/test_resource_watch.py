@@ -1,4 +1,4 @@
-"""Notifications for a client that asks: changes of a run (SPEC section 5)."""
+"""Notifications for a client that asks: changes of a run, and of the list of runs (SPEC section 5)."""
 
 import json
 import signal
@@ -20,7 +20,7 @@ def test_the_capabilities_are_those_of_the_server(world: World, era: Era) -> Non
     with Listener(world, era) as client:
         assert client.capabilities == {
             "logging": {},
-            "resources": {"subscribe": True, "listChanged": era == "modern"},
+            "resources": {"subscribe": True, "listChanged": True},
             "tools": {"listChanged": True},
         }
     assert not world.runs.exists(), "looking on makes no runs root"
@@ -93,6 +93,22 @@ def test_the_end_of_a_killed_run_is_notified_without_any_reader(world: World) ->
 
 
 @pytest.mark.parametrize("era", ERAS)
+def test_a_new_run_and_a_new_result_change_the_list(world: World, era: Era) -> None:
+    world.agent_saying(asks("Go on?"), says("Done."))
+    with Listener(world, era) as client:
+        client.listen(resources=True)
+        run_id = client.call("run_worker", prompt="Go.")["runId"]
+        client.hears_of("resources/list_changed")
+        listed = [r["uri"] for r in client.ask("resources/list")["resources"]]
+        assert f"run://{run_id}/meta" in listed and f"run://{run_id}/result" not in listed
+        count = len(client.hears_of("resources/list_changed"))
+        world.asking(run_id)
+        world.reply(run_id, "yes")
+        client.hears_of("resources/list_changed", count + 1)
+        assert f"run://{run_id}/result" in [r["uri"] for r in client.ask("resources/list")["resources"]]
+
+
+@pytest.mark.parametrize("era", ERAS)
 def test_a_client_that_asked_for_nothing_gets_no_notification(world: World, era: Era) -> None:
     world.agent_saying(asks("Go on?"), says("Done."))
     with Listener(world, era) as client:
@@ -119,7 +135,7 @@ def test_a_child_hears_of_its_own_run_and_of_no_other(world: World, era: Era) ->
         "SUBAGENT_RUN_TOKEN": (world.work / f"token-{own}").read_text(encoding="utf-8"),
     }
     with Listener(world, era, env=env) as client:
-        client.listen(f"run://{own}/meta")
+        client.listen(f"run://{own}/meta", resources=True)
         if era == "older":
             client.ask("logging/setLevel", level="debug")
         question = world.meta(own).pending[0].message_id
@@ -140,6 +156,7 @@ def test_a_child_hears_of_its_own_run_and_of_no_other(world: World, era: Era) ->
             client.hears_event("question", own)
         assert {data["runId"] for _, _, data in client.events()} <= {own}
         assert {m["params"]["uri"] for m in client.hears_of(UPDATED)} == {f"run://{own}/meta"}
+        assert client.hears_of("resources/list_changed", 0) == []
 
 
 @pytest.mark.parametrize(("era", "leave"), [("older", signal.SIGTERM), ("modern", None)])
@@ -148,7 +165,7 @@ def test_it_leaves_at_once_during_many_notifications(
 ) -> None:
     run_id = world.asking_run(asks("Go on?"), says("Done."))
     with Listener(world, era) as client:
-        client.listen(f"run://{run_id}/log", f"run://{run_id}/meta", tools=True)
+        client.listen(f"run://{run_id}/log", f"run://{run_id}/meta", tools=True, resources=True)
         if era == "older":
             client.ask("logging/setLevel", level="debug")
         waits = {"runId": run_id, "waitSeconds": 30}

@@ -72,7 +72,7 @@ def test_a_long_wait_says_what_its_runs_do_is_cut_with_a_note_and_ends_no_run(wo
         assert one.result(BOUND)["live"]
         assert all(7 < elapsed < 60 for elapsed, _ in parent.progress)
         of_one, of_both = sorted((str(message) for _, message in parent.progress), key=len)
-        assert re.fullmatch(r"napper, \d+ s: → bash echo .*; sleep 300 .*z…", of_one), of_one
+        assert re.fullmatch(r"napper, \d+ s, turn 2: bash echo .*; sleep 300 .*z…", of_one), of_one
         assert re.match(
             r"2 at work: asker \(the first\), \d+ s: asks Go on\\x1b\[2J\? x+…; napper, ", of_both
         )
