@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.cli.console.live_screen import TypedKeys
+from subagent_server.cli.console.live_screen import TypedKeys, help_lines
 from subagent_server.cli.console.terminal import width_of
 from subagent_server.run.journal import RunJournal
 from subagent_server.run.processes import now
@@ -133,6 +133,13 @@ def test_frames_fit_every_size_of_terminal(cli: Cli, environment: dict[str, str]
         assert bool(coloured) == (not environment)
 
 
+@pytest.mark.parametrize("columns", [40, 60, 120])
+def test_the_help_is_whole_on_a_narrow_screen_too(columns: int) -> None:
+    lines = help_lines(columns)
+    assert max(map(width_of, lines)) <= columns
+    assert "page up and page down, home and end go further" in " ".join(" ".join(lines).split())
+
+
 def test_keys_look_filter_answer_and_stop_and_nothing_else_changes_a_run(cli: Cli) -> None:
     cli.completed("cccccc", "All good.", agent_name="reviewer")
     with (
@@ -165,10 +172,24 @@ def test_keys_look_filter_answer_and_stop_and_nothing_else_changes_a_run(cli: Cl
         screen.until("Stop 20261122-093015-417-aaaaaa and all that it has started?")
         screen.type("y")
         wait_for(lambda: cli.meta(asking).status is Status.STOPPED, BOUND, "the stop")
-        screen.type("q")
+        screen.type("?")
+        screen.until("put aside; fg comes back")
+        screen.type("qq")
         assert screen.process.wait(BOUND) == 0
     assert cli.meta(asking).messages[0].answer_content == "red"
     assert cli.meta(working).status is Status.RUNNING
+
+
+def test_a_pager_that_cannot_be_read_shows_the_run_all_the_same(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa")
+    with watched(cli, PAGER="less '") as screen:
+        screen.until("aaaaaa")
+        screen.type("o")
+        screen.hear(f"run       {run_id}")
+        screen.hear("Enter goes back.")
+        screen.type("\n")
+        screen.hear(ENTER)
+        screen.until("aaaaaa")
 
 
 @pytest.mark.parametrize(

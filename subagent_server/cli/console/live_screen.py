@@ -5,7 +5,9 @@ import errno
 import os
 import re
 import select
+import shlex
 import signal
+import subprocess
 import sys
 import termios
 import time
@@ -30,6 +32,7 @@ from subagent_server.cli.console.terminal import (
     has_colours,
     one_line,
     padded,
+    width_of,
     wrapped,
 )
 from subagent_server.cli.inbox import ask_person
@@ -37,18 +40,34 @@ from subagent_server.cli.logs import EventText
 from subagent_server.cli.ls import GROUPS, age_cell, branch, group_of, look_of_row, what_cell
 from subagent_server.run.errors import SubagentError
 from subagent_server.run.files import write_all
+from subagent_server.run.host_programs import NoHostProgram
 from subagent_server.run.journal import page
 from subagent_server.run.paths import RootPaths
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.list_runs import Node, TreeRow, trees_of
+from subagent_server.verbs.live_runs import host_program
 from subagent_server.verbs.reconcile import open_run
 from subagent_server.verbs.wait_for_runs import Changes
 
 WIDE = 100
 NARROW = 72
 _REVERSE, _PLAIN = "\x1b[7m", "\x1b[0m"
-_KEYS = "↑↓ move  enter log  a answer  s stop  / filter  q quit"
+_KEYS = "↑↓ move  enter log  a answer  s stop  o open  / filter  ? help  q quit"
+_SHORT_KEYS = "enter log  a answer  s stop  / filter  ? help  q quit"
+_HELP = (
+    ("up, down, j, k", "move; page up and page down, home and end go further"),
+    ("enter, l", "look at the log of the run; q goes back"),
+    ("a", "answer its question"),
+    ("s", "stop it and all that it has started; asks first"),
+    ("o", "open everything about it in your pager"),
+    ("/", "show only runs with these words; escape shows all"),
+    ("q, Ctrl-C", "leave; the runs continue"),
+    ("Ctrl-Z", "put aside; fg comes back"),
+)
+_HELP_END = "Nothing here changes a run unless you answer or stop it."
+_KEY_WIDTH = 16
+_LEAST_HELP = 20
 
 
 @dataclass(frozen=True)
@@ -71,8 +90,18 @@ class View:
     """A question or input in the last line, in place of the keys."""
     remark: str = ""
     page: list[str] | None = field(default=None)
-    """The lines of a log over the list."""
+    """The lines of a page over the list: a log, or help."""
     title: str = ""
+
+
+def help_lines(width: int) -> list[str]:
+    """Return what the keys do, in lines that fit the width."""
+    room = max(_LEAST_HELP, width - _KEY_WIDTH - 2)
+    lines: list[str] = []
+    for keys, does in _HELP:
+        first, *rest = wrapped(does, room)
+        lines += [f"  {keys:<{_KEY_WIDTH}}{first}", *(f"  {'':<{_KEY_WIDTH}}{line}" for line in rest)]
+    return [*lines, "", *(f"  {line}" for line in wrapped(_HELP_END, max(_LEAST_HELP, width - 2)))]
 
 
 def entries_of(trees: Sequence[Node], wanted: str) -> list[ListLine]:
@@ -184,7 +213,7 @@ def _last_line(view: View, width: int) -> str:
         return cut(one_line(view.remark), width)
     if view.page is not None:
         return coloured(cut("↑↓ scroll  end follow  q back", width), "grey")
-    return coloured(cut(_KEYS, width), "grey")
+    return coloured(cut(_KEYS if width >= width_of(_KEYS) else _SHORT_KEYS, width), "grey")
 
 
 # -- Switch the terminal to a full screen, and restore it however the command ends.
@@ -512,6 +541,8 @@ class LiveScreen:
         run_id = self._view.selected
         if key == "q":
             self._is_over = True
+        elif key == "?":
+            self._open_page("keys", help_lines(terminal.size[0]))
         elif key == "/":
             self._begin_filter()
         elif key == "escape":
@@ -520,11 +551,13 @@ class LiveScreen:
             return
         elif key in ("enter", "l"):
             self._log_of, self._follows = run_id, True
-            self._view.page, self._view.title, self._view.top = [], f"log of {run_id}", 0
+            self._open_page(f"log of {run_id}", [])
         elif key == "a":
             self._answer(run_id, terminal)
         elif key == "s":
             self._ask_to_stop(run_id)
+        elif key == "o":
+            self._open(run_id, terminal)
 
     def _press_on_page(self, key: str, terminal: TerminalMode) -> None:
         room = max(1, terminal.size[1] - 4)
@@ -535,6 +568,9 @@ class LiveScreen:
             last = max(0, length - (terminal.size[1] - 3))
             self._view.top = max(0, min(last, self._view.top + _step(key, room, length)))
             self._follows = self._view.top == last
+
+    def _open_page(self, title: str, lines: list[str]) -> None:
+        self._view.page, self._view.title, self._view.top = lines, title, 0
 
     def _move(self, key: str, room: int) -> None:
         ids = self._ids()
@@ -592,6 +628,28 @@ class LiveScreen:
                     err("")  # the question stays open, and the list comes back
 
         self._do(ask)
+
+    def _open(self, run_id: str, terminal: TerminalMode) -> None:
+        """Show everything about a run in the pager of the person."""
+        root = str(self._session.settings.runs_root)
+        command = [sys.executable, "-P", "-m", "subagent_server", "--runs", root]
+        with terminal.left():
+            shown = subprocess.run(
+                [*command, "show", run_id], capture_output=True, check=False, cwd=self._session.settings.cwd
+            )
+            self._page_through(shown.stdout or shown.stderr)
+
+    def _page_through(self, text: bytes) -> None:
+        """Show a text in $PAGER, else in less, else until Enter is pressed."""
+        with suppress(NoHostProgram, IndexError, ValueError):  # none such, none at all, a quote too many
+            pager = shlex.split(os.environ.get("PAGER") or "less -R")
+            program = host_program(self._session.settings, pager[0])
+            subprocess.run([program, *pager[1:]], input=text, check=False)
+            return
+        sys.stdout.buffer.write(text)
+        sys.stdout.flush()
+        err("Enter goes back.")
+        sys.stdin.readline()
 
     def _do(self, act: Callable[[], object]) -> None:
         """Call `act`; what it refuses is said in the last line."""
