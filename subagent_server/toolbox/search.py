@@ -20,7 +20,7 @@ from typing import Any, Literal
 from pydantic import Field
 from pydantic.alias_generators import to_camel
 
-from subagent_server.run.confined_path import PathInside
+from subagent_server.run.confined_path import PathInside, printable
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.run.files import held_open
 from subagent_server.toolbox.ripgrep import (
@@ -197,6 +197,12 @@ class _SearchTool(Tool):
 
 # -- grep
 
+_MOST_EXPRESSION_BYTES = 100_000
+_WRAPPER = len("(?:")
+_SYNTAX = re.compile(r"regex parse error:\n {4}(.*)\n {4}( *)\^.*\nerror: (.*)")
+_LINE_END = "each line is searched by itself, so a pattern cannot hold a line end"
+_BINARY_HEAD = 1 << 16
+"""A file with a NUL byte among so many is binary from its start."""
 _MOST_LINE_BYTES = 1_000_000
 """A longer line is found, but its text is not printed."""
 _SHOWN = 500
@@ -245,15 +251,18 @@ class GrepTool(_SearchTool):
     )
 
     def _search(self, wanted: _GrepArguments, rg: Ripgrep) -> ToolResult:
-        if "\0" in wanted.pattern:
-            raise _unsearchable(wanted, "it holds a NUL character, and files with such are binary")
+        if (why := _fault_of(wanted.pattern)) is not None:
+            raise _unsearchable(wanted, why)
         try:
             files = PathPattern(wanted.glob) if wanted.glob else None
         except ValueError as error:
             raise _unsearchable(wanted, str(error)) from error
         result = _Result(wanted.limit or 200)
         with self._scope.open(wanted.path, files=True) as target:
-            self._report(wanted, target, files, rg, result)
+            if target.file is not None and _is_binary(target.file):
+                result.notes.append(f"{printable(target.file.name)} is a binary file, which is not searched")
+            else:
+                self._report(wanted, target, files, rg, result)
         return result.for_model(f"No match for {shorten(wanted.pattern)}", wanted.path)
 
     def _report(
@@ -278,8 +287,7 @@ class GrepTool(_SearchTool):
         except _Enough as enough:
             result.notes.append(str(enough))
         if (refusal := rg.refusal) is not None:
-            why = refusal.rpartition("\nerror: ")[2].partition("\n")[0]
-            raise _unsearchable(wanted, why.removeprefix("rg: ").rstrip("."))
+            raise _unsearchable(wanted, _reason_of(refusal))
         result.notes += rg.notes("use a simpler pattern or narrow the path")
 
     def _options(self, wanted: _GrepArguments, target: SearchTarget, files: PathPattern | None) -> list[str]:
@@ -355,6 +363,40 @@ def _text(line: _PrintedLine) -> str:
     start = max(0, min(around - _BEFORE_MATCH, len(text) - _SHOWN))
     end = start + _SHOWN
     return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
+
+
+def _is_binary(file: PathInside) -> bool:
+    """Whether ripgrep would pass over a file; one with a mark of UTF-16 is text. Raises OSError."""
+    with os.fdopen(file.open(os.O_RDONLY), "rb") as content:
+        if not stat.S_ISREG(os.fstat(content.fileno()).st_mode):
+            return False
+        head = content.read(_BINARY_HEAD)
+    return b"\0" in head and head[:2] not in (b"\xff\xfe", b"\xfe\xff")
+
+
+def _fault_of(pattern: str) -> str | None:
+    """Return the fault of a pattern that ripgrep cannot be given, or would report at another place."""
+    if "\0" in pattern:
+        return "it holds a NUL character, and files with such are binary"
+    if "\n" in pattern:
+        return _LINE_END
+    if len(pattern.encode()) > _MOST_EXPRESSION_BYTES:
+        return f"it has more than {_MOST_EXPRESSION_BYTES:,} bytes"
+    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
+        return f"nothing follows the backslash at its end (at character {len(pattern)})"
+    return None
+
+
+def _reason_of(refusal: str) -> str:
+    """Return why ripgrep refused a pattern; `refusal` is its output on stderr."""
+    if syntax := _SYNTAX.search(refusal):
+        position = len(syntax[2]) - _WRAPPER  # ripgrep puts the pattern into a group, and may mean that
+        return f"{syntax[3]} (at character {position + 1})" if position >= 0 else syntax[3]
+    if "is not allowed in a regex" in refusal:
+        return _LINE_END
+    if "exceeds size limit" in refusal:
+        return "it is too large"
+    return refusal.strip().partition("\n")[0].removeprefix("rg: ").rstrip(".")
 
 
 def _unsearchable(wanted: _GrepArguments, why: str) -> BadArgument:

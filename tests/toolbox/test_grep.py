@@ -120,11 +120,18 @@ def test_patterns_are_matched_line_by_line(grep: GrepTool, cwd: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
-        ("x(?=1)", "look-around, including look-ahead and look-behind, is not supported."),
+        ("x(?=1)", "look-around, including look-ahead and look-behind, is not supported (at character 2)."),
+        ("(?<!y)x", "look-around, including look-ahead and look-behind, is not supported (at character 1)."),
+        (r"(a)\1", "backreferences are not supported (at character 4)."),
         ("abc(d", "unclosed group."),
-        ("f() {", "repetition quantifier expects a valid decimal."),
-        (r"a\nb", 'the literal "\\n" is not allowed in a regex.'),
+        ("é[a", "unclosed character class (at character 2)."),
+        ("f() {", "repetition quantifier expects a valid decimal (at character 6)."),
+        ("a\\", "nothing follows the backslash at its end (at character 2)."),
+        ("a\nb", "each line is searched by itself, so a pattern cannot hold a line end."),
+        (r"a\nb", "each line is searched by itself, so a pattern cannot hold a line end."),
         ("a\0", "it holds a NUL character, and files with such are binary."),
+        ("(a{999}){999}", "it is too large."),
+        ("a" * 200_000, "it has more than 100,000 bytes."),
     ],
 )
 def test_the_fault_of_a_pattern_is_named_in_one_sentence(grep: GrepTool, pattern: str, expected: str) -> None:
