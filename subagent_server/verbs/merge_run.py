@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from subagent_server.run.errors import visible
+from subagent_server.run.errors import storing, visible
 from subagent_server.run.files import PrivateDirectory, is_directory
 from subagent_server.run.journal import count
 from subagent_server.run.locks import exclusive
@@ -151,7 +151,7 @@ def run_diff(service: Service, run_id: str, caller: Caller = USER, *, seconds: f
 
     Raises:
         NotMerged: it has no worktree, or none any more.
-        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, GitFailed.
+        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, GitFailed, StorageFailed.
     """
     meta = open_run(service, run_id, caller).meta
     worktree = meta.worktree
@@ -164,4 +164,5 @@ def run_diff(service: Service, run_id: str, caller: Caller = USER, *, seconds: f
     if state.phase == "kept" and state.tip is not None:
         words = ("diff", *NO_PROGRAMS, "--stat", "--patch", worktree.base, state.tip, "--")
         return git.run("compare", *words).decode("utf-8", "replace")
-    return Reader(git, worktree, state, os.environ).difference().decode("utf-8", "replace")
+    with storing(Path(worktree.path)):
+        return Reader(git, worktree, state, os.environ).difference().decode("utf-8", "replace")

@@ -304,16 +304,13 @@ def _settled(
     subject = f"Changes of {meta.agent_name} that run {meta.run_id} left uncommitted"
     message = f"{subject}\n\nSubagent-Run: {meta.run_id}\n"
     try:
-        state = settle_worktree(worktree, state, message, os.environ, begin_removal, seconds=seconds)
-    except (OSError, SubagentError) as error:
-        if isinstance(error, SubagentError):
-            failed = error
-        else:
-            failed = GitFailed("settle the worktree", error.strerror or str(error))
+        with storing(Path(worktree.path)):
+            state = settle_worktree(worktree, state, message, os.environ, begin_removal, seconds=seconds)
+    except SubagentError as error:
         with suppress(StorageFailed):  # a full disk may be the trouble
             left = read_worktree(run) or state
-            write_worktree(run, left.model_copy(update={"trouble": failed.sentence}))
-        raise failed from error
+            write_worktree(run, left.model_copy(update={"trouble": error.sentence}))
+        raise
     write_worktree(run, state)
     return state
 

@@ -69,7 +69,7 @@ class GitFailed(HostError):
 
     def __init__(self, doing: str, why: str) -> None:
         self.why = why.strip().rstrip(".") or "it does not say why"
-        super().__init__(f"git could not {doing}: {self.why}")
+        super().__init__(f"git could not {doing}: {self.why}.")
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,9 @@ def test_a_full_disk_keeps_the_work_until_there_is_room(world: World, repository
         world.reply(run_id, "Yes.")
         world.completed_and_gone(run_id)
         assert phase(world, run_id) == "working"
+        for words in (["show", run_id, "--diff"], ["merge", run_id], ["rm", run_id]):
+            refused = world.refused(*words)
+            assert str(place) in refused and "(No space left on device)" in refused, words
         filler.unlink()
         assert repository.shown(run_id)["state"] == "kept"
         assert world.cli("rm", "--drop-unmerged", run_id).returncode == 0
