@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from subagent_server.run import durable, locks, transitions, wake
 from subagent_server.run.errors import (
     ForeignRoot,
+    InvalidRunId,
     NewerSchema,
     StorageFailed,
     SubagentError,
@@ -322,11 +323,19 @@ class RunStore:
         return decode_state(run, read_raw_state(run))
 
     def continuation_of(self, flow: str) -> RunMeta | None:
-        """Return the run that continues a run of a flow; None if there is none any more."""
-        with suppress(OSError, SubagentError):
-            found = self.read(self.paths.run(flow).continued_by.read(64).decode("utf-8", "replace"))
-            return found if found.continues_run_id == flow else None
-        return None
+        """Return the run that continues a run of a flow; None if there is none any more.
+
+        Raises:
+            UnreadableMeta: nobody can say whether there is one.
+        """
+        mark = self.paths.run(flow).continued_by
+        try:
+            found = self.read(mark.read(64).decode("utf-8", "replace"))
+        except (FileNotFoundError, InvalidRunId, UnknownRun):
+            return None
+        except OSError as error:
+            raise UnreadableMeta(flow, mark.path, error.strerror or str(error)) from error
+        return found if found.continues_run_id == flow else None
 
     def mark_continuation(self, request: RunRequest) -> None:
         """Name a run that is about to be published as the one that continues a flow; not if it only looks.

@@ -185,6 +185,7 @@ def _flow_continued(store: RunStore, order: ContinueOrder, start: Callable[[], R
 
     Raises:
         BadArgument: there is one.
+        UnreadableMeta: nobody can say whether there is one.
     """
     with exclusive(store.paths.run(order.run_id).tree_lock):
         if (other := store.continuation_of(order.run_id)) is not None:

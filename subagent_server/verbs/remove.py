@@ -151,7 +151,7 @@ def _check_not_needed(
     """Refuse a run that an unfinished flow would use: one that it started, or that it continues.
 
     Raises:
-        StillNeeded.
+        StillNeeded, UnreadableMeta.
     """
     after = store.continuation_of(run_id)
     needs = {"started": parent, "continues": None if after is None else after.run_id}
@@ -174,7 +174,7 @@ def _is_unfinished(store: RunStore, flow: str) -> bool:
             and store.read(run_id).status is not Status.COMPLETED
             for run_id in turns
         )
-    except SubagentError:
+    except UnknownRun:
         return False  # it was removed
 
 

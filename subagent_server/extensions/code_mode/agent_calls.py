@@ -541,9 +541,12 @@ class AgentCalls:
     def _children_of(self, flow: str) -> list[str]:
         folder = self._store.paths.run(flow).children
         try:
+            self._store.read(flow)  # else nobody knows which run it continues, with calls of its own
             return sorted(filter(is_run_id, folder.names()))
-        except FileNotFoundError:
+        except (FileNotFoundError, UnknownRun):
             return []
+        except UnreadableMeta as error:
+            raise RunRefused("storage", error.sentence) from error
         except OSError as error:
             why = error.strerror or str(error)
             raise RunRefused("storage", f"{folder.path} cannot be read ({why}).") from error

@@ -4,6 +4,8 @@ import json
 import random
 import signal
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from subagent_server.extensions.code_mode.flow_record import RECORD_FILE, FlowRecord
 from subagent_server.extensions.code_mode.module_stub import module_stub
 from subagent_server.run import processes, stderr
-from subagent_server.run.errors import BadArgument
+from subagent_server.run.errors import BadArgument, UnreadableMeta
 from subagent_server.run.files import Directory
 from subagent_server.run.records import FlowOptions
 from subagent_server.run.secrets import Masker
@@ -298,6 +300,40 @@ def test_a_run_that_cannot_be_read_ends_the_flow_and_is_not_paid_once_more(
     path.unlink()
     (world.home / damaged).rename(path)
     assert output(world, again(world, second)) == "done a" and asked(simulator)["a"] == 1
+
+
+@contextmanager
+def unreadable(state: Path) -> Iterator[None]:
+    """Let no disk read the state of a run: a directory is in its place."""
+    kept = state.rename(state.with_name(f"{state.name}.kept"))
+    state.mkdir()
+    try:
+        yield
+    finally:
+        state.rmdir()
+        kept.rename(state)
+
+
+def test_a_flow_that_cannot_be_read_loses_neither_the_runs_before_it_nor_its_own(world: World) -> None:
+    flow(world, body("raise ValueError(gather(*[agents.worker.call(prompt=f'task {n}') for n in 'ab']))"))
+    simulator = world.play(DONE)
+    chain = [started(world)]
+    for _ in range(2):
+        world.failed(chain[-1])
+        chain.append(again(world, chain[-1]))
+    world.failed(chain[-1])
+    children, paid = world.store.children_of(chain[0]), asked(simulator)
+    with unreadable(world.paths(chain[1]).meta.path):
+        last = again(world, chain[-1])
+        code, why = world.failed(last)
+        assert code == "storage" and chain[1] in why, "calls of the first one would be paid again"
+        world.gone(last)
+    with unreadable(world.paths(last).meta.path), pytest.raises(UnreadableMeta):
+        again(world, chain[-1])
+    with unreadable(world.paths(chain[0]).meta.path):
+        list(prune(world.store, Age()))
+        assert {*children} <= {*world.store.run_ids()}, "they are paid"
+    assert asked(simulator) == paid
 
 
 def test_a_failed_call_raises_again_unless_it_shall_be_tried_anew(world: World) -> None:
