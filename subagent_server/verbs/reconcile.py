@@ -204,7 +204,9 @@ def observe(store: RunStore, run_id: str, caller: Caller = USER) -> Observed:
             raise UnknownRun(run_id, store.paths.root) from error
         if isinstance(error, StorageFailed):
             if durable.is_read_only(error):
-                return _unrecorded(store, run)
+                return _unrecorded(store, run, "can only be read")
+            if durable.is_full(error):
+                return _unrecorded(store, run, "has no room")
             raise
         reason = error.strerror or str(error)
         raise UnreadableMeta(run_id, Path(error.filename or run.directory), reason) from error
@@ -238,13 +240,16 @@ def _reconciled(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
     return Observed(_expire_questions(store, meta), True)
 
 
-def _unrecorded(store: RunStore, run: RunPaths) -> Observed:
-    """Return a run as it is in a root that can only be read, where no reader can record that."""
-    moment, reason = now(), "the runs root can only be read, so its end is not recorded"
+def _unrecorded(store: RunStore, run: RunPaths, fault: str) -> Observed:
+    """Return a run as it is where no reader can record that, because the root has this fault."""
+    # Whoever held the lock has written all that it could, where there is room again.
+    moment, held, ended = now(), locks.is_held(run.live_lock), read_exit(run)
     meta = store.with_result(run, store.read_state(run), moment)
+    reason = f"the runs root {fault}, so nothing is recorded"
     if elsewhere(run, meta) is not None:
         return Observed(meta, None, reason)
-    held, ended = locks.is_held(run.live_lock), read_exit(run)
+    if not held:
+        sweep_orphans(run)  # a full root may lose the run next
     if not meta.status.is_terminal and (ended is not None or not held):
         event = transitions.RunFailed(failure=_verdict(run, ended), usage=recorded_usage(run))
         meta = transitions.apply(meta, event, moment, store.usage_below(run.run_id))

@@ -175,6 +175,26 @@ def test_what_ends_a_run_is_written_though_the_disk_is_full_and_the_rest_once_th
         assert not list(examine(world.store, run_id, {}))
 
 
+def test_a_dead_run_whose_end_has_no_room_at_all_is_read_and_removed(small_world: World) -> None:
+    world = small_world
+    world.agent()
+    world.play(asks("Go on?"))
+    run_id = world.start()
+    world.asking(run_id)
+    world.paths(run_id).spare.path.unlink()  # as where a quota refuses what was reserved, too
+    filler = fill(world.runs)
+    kill(world.shim(run_id))
+    kill(world.worker(run_id))
+    observed = world.look(run_id)
+    assert observed.meta.error is not None and (observed.meta.error.code, observed.live) == ("lost", False)
+    for words in (["show", run_id], ["logs", run_id], ["ls"]):
+        done = world.cli(*words)
+        assert done.returncode == 0 and "could not be written" not in done.stdout, done
+    assert not world.meta(run_id).status.is_terminal
+    assert world.cli("rm", run_id).returncode == 0, "that makes room"
+    filler.unlink()
+
+
 def test_room_is_kept_for_the_end_of_a_run_as_long_as_it_has_none(small_store: RunStore) -> None:
     run = small_store.paths.run("run-00")
     start_run(small_store, run.run_id, STARTED, ASKED)
