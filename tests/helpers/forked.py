@@ -31,7 +31,10 @@ _STARTED_WITH = dict(os.environ)
 _AS_HERE = {"PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "", "LANG": "C.UTF-8"}
 
 _MOST_DESCRIPTORS = 1 << 16
-_IMPORTED_LATE_BY_OTHERS = ("uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.protocols.http.auto")
+_IMPORTED_LATE_BY_OTHERS = (
+    *("uvicorn.lifespan.on", "uvicorn.lifespan.off", "uvicorn.loops.auto", "uvicorn.protocols.http.auto"),
+    *("anyio._backends._asyncio", "encodings.ascii", "encodings.idna", "filelock"),
+)
 
 
 def import_everything() -> None:
