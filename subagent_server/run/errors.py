@@ -55,7 +55,7 @@ def joins(text: str, at: int) -> bool:
 MOST_NAMED = 20
 MOST_NEAREST = 5
 MAX_COMPARED = 80
-_CURES = {os.strerror(errno.EMFILE): "raise `ulimit -n`"}
+_CURES = {os.strerror(errno.EMFILE): "raise `ulimit -n`", os.strerror(errno.EFBIG): "raise `ulimit -f`"}
 _KEPT = f"\n\t{OTHER_SPACES}"
 MAX_SENTENCE_CHARACTERS = 4_000
 """Of an error: it may quote names and files of any length."""
