@@ -6,12 +6,13 @@ import signal
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from subagent_server.extensions.code_mode.agent_calls import WARM_SECONDS
 from subagent_server.extensions.code_mode.flow_record import RECORD_FILE, FlowRecord
 from subagent_server.extensions.code_mode.module_stub import module_stub
 from subagent_server.run import processes, stderr
@@ -757,7 +758,8 @@ def test_equal_prefixes_wait_until_the_first_has_had_its_answer(world: World) ->
     first, *others = sorted(world.store.children_of(run_id))
     (usage,) = world.events(first, "usage")
     answered = datetime.fromisoformat(usage["at"])
-    assert all(world.meta(each).created_at >= answered for each in others)
+    patience = world.meta(first).created_at + timedelta(seconds=WARM_SECONDS)  # a busy machine needs it all
+    assert all(world.meta(each).created_at >= min(answered, patience) for each in others)
 
 
 def test_a_budget_ends_starts_and_no_call_waits_for_one_that_never_started(world: World) -> None:
