@@ -87,7 +87,9 @@ def _proven(run: RunPaths, role: str, carries_mark: Callable[[Command], bool]) -
 
 def _is_written_in(run: RunPaths, record: dict[str, Any]) -> bool:
     with suppress(OSError):
-        return bool(record.get("directory") == os.fstat(run.files.descriptor).st_ino)
+        here = os.fstat(run.files.descriptor)
+        # A snapshot has the inodes of its original on a device of its own. Earlier versions wrote no device.
+        return (record.get("directory"), record.get("device", here.st_dev)) == (here.st_ino, here.st_dev)
     return False
 
 

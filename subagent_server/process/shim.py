@@ -125,9 +125,11 @@ class Shim:
         return not (received is not None and received.si_signo in _STOPPING) and not state_has_ended(self.run)
 
     def _record(self, *, waiting: bool = False, waiting_for: str | None = None) -> None:
+        directory = os.fstat(self.run.files.descriptor)  # a copy, or a snapshot, owns no processes
         facts: dict[str, Any] = {
             "shim": processes.this_process().to_json(),
-            "directory": os.fstat(self.run.files.descriptor).st_ino,  # a copy owns no processes
+            "directory": directory.st_ino,
+            "device": directory.st_dev,
             "waitingForSlot": waiting,
         }
         if waiting_for is not None:

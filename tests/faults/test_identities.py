@@ -135,14 +135,16 @@ def test_a_process_without_the_mark_of_the_run_is_not_ended_whatever_the_record_
     assert bystander.wait() == 0, "no signal has reached it"
 
 
-@pytest.mark.parametrize("other", ["another-run", None], ids=["of-another-run", "of-a-copy"])
+@pytest.mark.parametrize(
+    ("of", "record"),
+    [("another-run", {}), (RUN_ID, {"directory": 1}), (RUN_ID, {"device": 1})],
+    ids=["of-another-run", "of-a-copy", "of-a-snapshot"],
+)
 def test_a_process_with_the_mark_of_a_run_is_not_ended_for_another_directory(
-    store: RunStore, other: str | None
+    store: RunStore, of: str, record: dict[str, Any]
 ) -> None:
-    directory = store.paths.run(other or RUN_ID).directory
-    with shown_as_worker(directory) as worker:
+    with shown_as_worker(store.paths.run(of).directory) as worker:
         assert worker.hear() == "asleep"
-        record: dict[str, Any] = {} if other else {"directory": 1}
         begun(store, identity_of(worker), **record)
         assert observe(store, RUN_ID).meta.status is Status.FAILED
         worker.tell()
