@@ -39,9 +39,9 @@ GRACE_SECONDS = 10.0
 """Between TERM and KILL."""
 EXIT_SECOND_SHIM = 75
 HEAD_POLL_SECONDS = 0.03
-ZYGOTE_SECONDS = 10.0
-"""How long a zygote that was begun may take to listen: 0.3 s on two cores that others use, above 1 s on slow
-ones."""
+ZYGOTE_SECONDS = 3.0
+"""How long a zygote that was begun may take to listen: 0.3 s on two cores that others use, 1.2 s on slow
+ones. Where none comes, as on a full disk, each start waits so long."""
 _FORK_LOCK, _FORK_MEMORY = 3, 4
 """The descriptors of a forked shim."""
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
