@@ -197,11 +197,12 @@ class Supervisor:
                 return RunOver()
             remaining = limit - self.run.clock.elapsed
             if remaining <= 0:  # before the signal: the shim sends it to a worker that is late
-                used = f"The agent used all of its {limit:g} s of working time"
-                if (why := self.run.retry_reason) is not None:  # a larger limit would be used up likewise
-                    return RunRefused("timeout", f"{used} while the model did not answer: {why}.")
+                used = f"The agent used all of its {limit:g} s of working time."
                 hint = "Raise `timeoutSeconds` in the agent file, or give it a smaller task."
-                return RunRefused("timeout", f"{used}.", hint)
+                if (why := self.run.retry_reason) is not None:  # the same may use up a larger limit
+                    used += f" Its last request of the model had failed before: {why}."
+                    hint = "See that the API answers. " + hint
+                return RunRefused("timeout", used, hint)
             if self._terminated:
                 return await asyncio.to_thread(_why_terminated)
             if (unanswered := await self._questions.refusal()) is not None:

@@ -24,8 +24,8 @@ def test_a_timeout_names_the_fault_for_which_the_model_did_not_answer(world: Wor
     world.agent(timeoutSeconds=3)
     world.environment["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:9"
     code, message = world.failed(world.start())
-    assert code == "timeout" and "3 s of working time while the model" in message
-    assert "the connection to the API failed" in message
+    assert code == "timeout" and "3 s of working time." in message
+    assert "had failed before: the connection to the API failed" in message
 
 
 def test_time_spent_waiting_for_the_parent_does_not_count_as_working_time(world: World) -> None:
