@@ -13,6 +13,7 @@ from tests.cli.command import Cli, asked
     [
         (["show", "nope"], 3, "unknown_run", "`subagent ls` shows them."),
         (["show"], 2, "usage", "`subagent show --help` says more."),
+        (["ls", "--all=1"], 2, "usage", "`subagent ls --help` says more."),
         (["ls", "--nope"], 2, "usage", "`subagent ls --help` says more."),
         (["run", "worker", "x", "--detach", "--wait", "1"], 2, "usage", "`subagent run --help` says more."),
         (["run", "worker", ""], 2, "bad_argument", None),

@@ -1,5 +1,6 @@
 """`subagent ls`: the list of runs, for people and for programs."""
 
+import os
 import shutil
 
 import pytest
@@ -130,11 +131,23 @@ def test_a_run_of_another_host_is_unknown_and_left_alone(cli: Cli) -> None:
     assert "live" not in cli.json("ls")[0]
 
 
+def test_a_start_that_never_was_is_not_listed(cli: Cli) -> None:
+    cli.store.paths.run(run_name("aaaaaa")).directory.mkdir()
+    (cli.home / "runs" / "not a run").mkdir()
+    assert listed(cli, "-a") == []
+
+
 def test_the_mark_of_a_run_that_was_deleted_by_hand_goes_with_the_next_list(cli: Cli) -> None:
     kept, deleted = cli.made("aaaaaa"), cli.made("bbbbbb")
+    begun = run_name("cccccc")  # a start that has its directory and its mark, and no state yet
+    cli.store.paths.run(begun).files.make_new()
+    lock = cli.hold(begun)
+    cli.store.paths.change_mark(begun).touch()
     shutil.rmtree(cli.store.paths.run(deleted).directory)
     assert listed(cli) == [kept]
-    assert cli.store.paths.marks() == []
+    assert cli.store.paths.marks() == [begun]
+    os.close(lock)
+    assert listed(cli) == [kept] and cli.store.paths.marks() == [], "it was killed before it had one"
 
 
 def test_control_characters_of_data_do_not_reach_the_terminal(cli: Cli) -> None:

@@ -318,6 +318,16 @@ _EPILOG = (
 class VerbGroup(click.Group):
     """A group that says which verb an unknown name means, or is similar to."""
 
+    def invoke(self, ctx: click.Context) -> object:
+        """Name the verb in a fault of its options: click leaves it out if a value is missing or too much."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            name = ctx.invoked_subcommand
+            if error.ctx is None and name and (verb := self.get_command(ctx, name)) is not None:
+                error.ctx = click.Context(verb, parent=ctx, info_name=name)
+            raise
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

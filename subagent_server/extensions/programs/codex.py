@@ -6,8 +6,10 @@ It cannot start in a box, so there it is switched off, and no approval is asked.
 
 import asyncio
 import re
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from acp import RequestError
@@ -134,8 +136,9 @@ class CodexDialect:
     async def _open(self) -> None:
         client = {"name": "subagent", "version": "1"}
         # the raw events tell of the calls that its sandbox refuses
-        await self._call("initialize", clientInfo=client, capabilities={"experimentalApi": True})
+        hello = await self._call("initialize", clientInfo=client, capabilities={"experimentalApi": True})
         await self._connection.send_notification("initialized", {})
+        self._check_home(text_of(hello.get("codexHome")))
         await self._check_login()
         opened = members((await self._opened()).get("thread"))
         self._thread = text_of(opened.get("id"))
@@ -191,6 +194,15 @@ class CodexDialect:
         }
         effort = {"model_reasoning_effort": agent.effort} if agent.effort is not None else {}
         return {"mcp_servers": servers, **effort}
+
+    def _check_home(self, home: str) -> None:
+        """Codex's sandbox does not start from below the temporary directory, and no command tells why."""
+        if home and not self._task.boxed and Path(home).is_relative_to(tempfile.gettempdir()):
+            raise RunRefused(
+                "config",
+                f"Codex keeps its state in {home}: its sandbox cannot start from the temporary directory.",
+                "Set CODEX_HOME to a directory elsewhere, or TMPDIR to another one.",
+            )
 
     async def _check_login(self) -> None:
         """Without a login it would try to reconnect for ever."""

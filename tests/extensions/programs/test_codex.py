@@ -118,6 +118,7 @@ BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "an exit in the middle": ("quit", {}, "agent_error", "exit code 3"),
     "words instead of the output": ("say:done", {"outputSchema": SCHEMA}, "invalid_output", "not JSON"),
     "no login": ("say", {"env": {"FAKE_LOGIN": "no"}}, "config", "not logged in"),
+    "a state below the temporary directory": ("say", {}, "config", "CODEX_HOME"),
     "a server that does not start": (
         "server",
         {"mcpServers": {"paint": {"command": "sh"}}},
@@ -130,15 +131,20 @@ BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_ENDS)
-def test_a_run_of_codex_that_ends_so_has_failed_and_says_why(tmp_path: Path, name: str) -> None:
+def test_a_run_of_codex_that_ends_so_has_failed_and_says_why(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task, keys, code, words = BAD_ENDS[name]
+    if words != "CODEX_HOME":  # the state is below the directory of temporary files of this process
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     found = direct(tmp_path, task, **keys).failure
     assert found.code == code and words in f"{found.message} {found.hint}", found
 
 
 def test_whatever_codex_says_the_run_goes_on_and_a_refused_command_is_in_the_journal(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     assert direct(tmp_path, "babble").outcome.text == "Done."
     assert caplog.messages == [], "the library logs what the dialect does not foresee"
     (result,) = direct(tmp_path, "refused").run.recorded("tool_result")
