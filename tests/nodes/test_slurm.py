@@ -9,6 +9,8 @@ import pytest
 from subagent_server.process import slurm
 from subagent_server.run.states import Status
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
+from tests.extensions.flows.kills import repeated
+from tests.extensions.flows.place import asked, flow
 from tests.helpers.turns import asks, call, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import API_KEY, BOUND, World
@@ -141,6 +143,35 @@ def test_a_killed_node_loses_its_own_runs_alone_and_they_are_continued(
     assert world.completed(again) == "Blue it is."  # it is told that no answer came
     assert world.look(again).node != dead
     cluster.node_up(dead)
+
+
+def test_a_flow_of_a_killed_node_is_continued_on_another_and_repeats_no_call(
+    on_slurm: World, cluster: Cluster
+) -> None:
+    world = on_slurm
+    flow(world)
+    simulator = world.play(says("done ${n}", capture={"n": r"task (\w+)"}, latency=1.0))
+    run_id = world.start("", "fan", arguments={"many": 8, "limit": 2})
+
+    def having(status: Status) -> int:
+        calls = world.store.readable(world.store.children_of(run_id))
+        return [meta.status for meta in calls].count(status)
+
+    wait_for(lambda: having(Status.COMPLETED) >= 3, BOUND, "three calls")
+    dead = world.look(run_id).node
+    assert dead is not None
+    cluster.node_kill(dead)
+    lost(world, run_id)
+    kept = having(Status.COMPLETED)
+    assert having(Status.RUNNING) == having(Status.READY) == 0
+    cluster.command("scontrol", "update", f"nodename={dead}", "state=down", "reason=killed")
+    again = continue_run(world.service, ContinueOrder(run_id)).run_id
+    world.ended(again)
+    assert world.result(again).output == [f"done {n}" for n in range(8)]
+    states = [event["state"] for event in world.events(again, "agent_call")]
+    assert states.count("recorded") == kept and repeated(world) == 0 and len(asked(simulator)) == 8
+    cluster.node_up(dead)
+    over(world, again)
 
 
 def test_with_slurmctld_dead_runs_are_seen_answered_and_stopped(
