@@ -80,11 +80,15 @@ def update_status(
     `structured_result` has made of the payload.
 
     Raises:
-        BadArgument: the summary or the payload is too large.
+        BadArgument: the summary or the payload is too large, or a payload comes with progress.
         IllegalTransition, InvalidRunId, UnknownRun, NotAllowed, StorageFailed.
     """
     check_summary(summary)
     _check_size(payload)
+    if status == "running" and payload is not None:
+        raise BadArgument(
+            "A payload comes with the end of a run (completed, failed): report progress by `summary` alone."
+        )
     masker = masker_at_door(service, run_id)
     summary = masker.data(summary)
     store = service.store

@@ -212,9 +212,10 @@ def test_a_stream_that_a_run_does_not_have_is_an_empty_page_that_says_why(servic
             "at most 67,108,864 bytes",
         ),
         ("stop_run", {"reason": "x" * 4_001}, "4,001 of at most 4,000"),
+        ("update_status", {"status": "running", "payload": "half"}, "A payload comes with the end"),
     ],
 )
-def test_too_much_is_refused_with_its_bound_and_changes_nothing(
+def test_what_does_not_fit_is_refused_with_the_reason_and_changes_nothing(
     service: Service, tool: str, arguments: dict[str, Any], words: str
 ) -> None:
     before = service.store.read(RUN_ID)
