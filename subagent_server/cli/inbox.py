@@ -297,8 +297,6 @@ def reply(session: Session, run: str | None, words: tuple[str, ...]) -> None:
         if any(message.message_id == words[0] for message in pending):
             raise BadArgument(f"{words[0]} is the question: give the answer after it.")
     answer = argument_or_stdin(words[-1], "answer")
-    if not answer.strip():
-        raise BadArgument("The answer is empty. Pass the text in quotes.")
     by = "parent" if caller.is_child else "person"
     observed = answering.reply(session.service, run_id, answer, message_id, answered_by=by, caller=caller)
     if session.as_json:

@@ -265,7 +265,9 @@ def check_question(question: str, options: Sequence[str]) -> None:
 
 
 def check_answer(answer: str) -> None:
-    """Refuse an answer that is too long. Raises BadArgument."""
+    """Refuse an answer that is empty or too long. Raises BadArgument."""
+    if not answer.strip():
+        raise BadArgument("The answer is empty: give the text that the agent is to read.")
     _check("The answer", answer, MAX_ANSWER_CHARACTERS)
 
 

@@ -82,6 +82,7 @@ TENTH = timedelta(milliseconds=100)
         (lambda: check_question("Which?", ["a"] * 21), "has 21 of at most 20 options"),
         (lambda: check_question("Which?", ["a", "b" * 201]), "Option 2 has 201 of at most 200 characters"),
         (lambda: check_answer("x" * 200_001), "The answer has 200,001"),
+        (lambda: check_answer(" \n"), "The answer is empty"),
         (lambda: check_summary("x" * 200_001), "The summary has 200,001"),
         (lambda: check_reason("x" * 4_001), "The reason has 4,001"),
         (lambda: check_payload_size((64 << 20) + 1), "The payload has 67,108,865"),
