@@ -498,8 +498,8 @@ def _calls_run(tree: Any) -> bool:
         return False
     args = found[-1].args
     needed: int = len(args.posonlyargs) + len(args.args) - len(args.defaults) + args.kw_defaults.count(None)
-    others = [node for node in tree.body if not isinstance(node, (*functions, ast.ClassDef))]
-    parts = [part for node in others for part in ast.walk(node)]
+    # what a function calls may be called by the code: a second call would do all of its work again
+    parts = [part for node in tree.body if node not in found for part in ast.walk(node)]
     return needed == 0 and not any(isinstance(part, ast.Name) and part.id == "run" for part in parts)
 
 
