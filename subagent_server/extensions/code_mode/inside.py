@@ -39,6 +39,7 @@ _MOST_THREADS = 32
 _MOST_AT_ONCE = 256
 _FUTURE_ANNOTATIONS = 0x1000000
 _MOST_RESULT = 4_000_000
+_MOST_DEPTH = 190  # the host reads no record that is nested more than 200 deep
 _MOST_WHY = 4_000
 _MOST_LOGGED = 100_000
 
@@ -188,7 +189,17 @@ def _as_json(value: Any, what: str, most: int) -> bytes:
         raise type(error)(f"{what} have to be values of JSON ({error})") from None
     if len(written) > most:
         raise ValueError(f"{what} have more than {most:,} bytes of JSON")
+    if _is_deeper(value, _MOST_DEPTH):
+        raise ValueError(f"{what} are nested more than {_MOST_DEPTH} deep")
     return written
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    """Whether more than so many lists and objects lie in each other. `json` has read the value: it ends."""
+    if not isinstance(value, (dict, list, tuple)):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return most == 0 or any(_is_deeper(each, most - 1) for each in inner)
 
 
 def _path_as_text(value: Any) -> str:

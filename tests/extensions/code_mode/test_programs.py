@@ -52,6 +52,7 @@ def test_code_that_no_interpreter_and_a_call_that_no_tool_takes_make_no_call(wor
         "p = shop.price\np(**{'m': 1})": "TypeError: shop.price() has no argument 'm'; it takes n",
         "p = shop.price\np()": "TypeError: shop.price() needs the argument 'n'",
         "p = shop.price\np(1)": "TypeError: shop.price() takes its arguments by name",
+        "n = []\nfor _ in range(250): n = [n]\nshop.price(n=n)": "arguments are nested more than 190",
     }
     results = outcomes(world, *codes)
     for number, (result, expected) in enumerate(zip(results, codes.values(), strict=True)):

@@ -586,7 +586,7 @@ return found"""
         ("return {}", "list[int]", "invalid_output", "not of type 'array'"),
         ("import os; os._exit(3)", "str", "agent_error", "exit code 3"),
         ("return object()", "Any", "agent_error", "JSON"),
-        ("x = []\nfor _ in range(400): x = [x]\nreturn x", "Any", "agent_error", "more than 200 deep"),
+        ("x = []\nfor _ in range(400): x = [x]\nreturn x", "Any", "agent_error", "more than 190 deep"),
         (
             'import os\nfor n in range(3, 30):\n    try: os.write(n, b\'{"end": 0, "value": 1e400}\\n\')\n'
             "    except OSError: pass\nos._exit(0)",
