@@ -244,8 +244,8 @@ async def _continue(context: ToolContext, call: Call) -> Answer:
         stored_agent=call.get("storedAgent", False),
         client=call.client,
     )
-    meta = await asyncio.to_thread(continue_run, context.service, order, context.caller)
-    return (await context.view_after_start(meta.run_id, call)).to_wire()
+    begin = partial(continue_run, context.service, order, context.caller)
+    return (await context.view_after_start(begin, call)).to_wire()
 
 
 CONTINUE_RUN = ToolSpec(
@@ -351,8 +351,8 @@ async def run_agent(
         label=call.get("label"),
         client=call.client,
     )
-    meta = await asyncio.to_thread(start, context.service, order, context.caller)
-    return (await context.view_after_start(meta.run_id, call)).to_wire()
+    begin = partial(start, context.service, order, context.caller)
+    return (await context.view_after_start(begin, call)).to_wire()
 
 
 # -- The two tools in place of a tool for each agent, where there are many: `run_agent` and `list_agents`.

@@ -328,9 +328,21 @@ class ToolContext:
         finally:
             self.waiting -= 1
 
-    async def view_after_start(self, run_id: str, call: Call) -> RunView:
-        """Return the view of a just started run once the run has ended or asks, or the wait is over."""
-        await self.note_start(run_id)
+    async def started(self, start: Callable[[], RunMeta]) -> RunMeta:
+        """Start a run, and note that its end is news until the caller is shown it."""
+
+        async def noted() -> RunMeta:
+            meta = await asyncio.to_thread(start)
+            self.shown.note(meta.run_id)
+            if not self.caller.is_child:
+                await asyncio.to_thread(store.mark_unseen, self.service.store.paths.run(meta.run_id))
+            return meta
+
+        return await asyncio.shield(noted())  # the thread starts it, though its call is cancelled meanwhile
+
+    async def view_after_start(self, start: Callable[[], RunMeta], call: Call) -> RunView:
+        """Start a run, and return its view once it has ended or asks, or the wait is over."""
+        run_id = (await self.started(start)).run_id
         observed = await asyncio.to_thread(open_run, self.service, run_id, self.caller)
         return await self.view_after_wait(observed, call)
 
@@ -353,12 +365,6 @@ class ToolContext:
     def view(self, observed: Observed, call: Call) -> RunView:
         """Return the view of a run as it is. Reads files: call it off the event loop."""
         return run_view(self.service.store, observed, call.next_calls, self.caller)
-
-    async def note_start(self, run_id: str) -> None:
-        """Note that the caller has started a run: its end is news until the caller is shown it."""
-        self.shown.note(run_id)
-        if not self.caller.is_child:
-            await asyncio.to_thread(store.mark_unseen, self.service.store.paths.run(run_id))
 
     async def note(self, view: RunView | RunMeta) -> None:
         """Note that the caller was shown a run."""

@@ -152,8 +152,7 @@ async def _start(context: ToolContext, call: Call) -> Answer:
         raise BadArgument("The contract is empty: say what the agent should do.")
     agent = contract_agent(service.settings.contract_model)
     order = StartOrder(agent=agent.name, prompt=contract, client=call.client)
-    meta = await asyncio.to_thread(start_agent, service, agent, order, context.caller)
-    await context.note_start(meta.run_id)
+    meta = await context.started(partial(start_agent, service, agent, order, context.caller))
     return _part(meta, _STARTED)
 
 

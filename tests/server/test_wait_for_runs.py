@@ -1,14 +1,23 @@
 """Waits lose nothing, end no run, and are bounded by the client's timeout (SPEC section 5, "Waits")."""
 
+import asyncio
 import re
 import signal
+import threading
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import replace
 
 import pytest
 
+from subagent_server.process.launcher import Start
 from subagent_server.run import processes
+from subagent_server.tools.spec import Call
+from subagent_server.tools.tool_table import PARENT_TOOLS, ToolDispatcher
+from subagent_server.verbs.access import USER
+from subagent_server.verbs.wait_for_runs import Changes
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
-from tests.helpers.world import BOUND, World, kill
+from tests.helpers.world import BOUND, Launcher, World, kill
 
 
 def test_waiting_for_several_runs_shows_each_question_once_and_each_end(world: World) -> None:
@@ -170,3 +179,35 @@ def test_an_end_and_a_question_are_news_once_although_the_processes_still_live(w
         assert (news["runs"], news["working"]) == ([], [asking]), "a cursor says the same to another server"
         (view,) = another.call("wait_for_runs", waitSeconds=0)["runs"]
         assert view["runId"] == asking, "without it, what the client may not have seen is shown"
+
+
+def test_the_end_of_a_run_whose_call_was_cancelled_during_the_start_is_shown(world: World) -> None:
+    world.agent_saying(says("Done."))
+    begun, goes = threading.Event(), threading.Event()
+
+    class Slow(Launcher):
+        def starting(self) -> AbstractContextManager[Start]:
+            begun.set()
+            assert goes.wait(BOUND)
+            return super().starting()
+
+    async def cancelled(dispatcher: ToolDispatcher) -> None:
+        starting = asyncio.create_task(dispatcher.call("run_worker", Call({"prompt": "Go."}, BOUND)))
+        assert await asyncio.to_thread(begun.wait, BOUND)
+        starting.cancel()
+        with suppress(asyncio.CancelledError):
+            await starting
+        goes.set()
+        await asyncio.to_thread(wait_for, has_ended, BOUND, "the end of the run")
+
+    def has_ended() -> bool:
+        return any(meta.status.is_terminal for meta in world.store.readable(world.store.run_ids()))
+
+    launcher = Slow()
+    with closing(Changes(world.store)) as changes:
+        service = replace(world.service, launcher=launcher)
+        asyncio.run(cancelled(ToolDispatcher(service, changes, USER, PARENT_TOOLS)))
+    for process in launcher.started:
+        process.wait(BOUND)
+    with world.serve() as parent:
+        assert [view["result"] for view in parent.call("wait_for_runs", waitSeconds=0)["runs"]] == ["Done."]
