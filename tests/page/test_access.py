@@ -8,10 +8,12 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import subagent_server
 from subagent_server.run import processes
 from subagent_server.verbs.access_tokens import CODE_SECONDS, MAX_SESSIONS, PageAccess, PageServer
 from tests.helpers.forked import PROGRAM, popen
@@ -207,6 +209,18 @@ def test_the_page_itself_forbids_foreign_and_inline_scripts(shared: tuple[World,
     for name in ("main.js", "style.css"):
         assert server.ask("GET", f"/page/static/{name}", token=None).status == 200
     assert server.ask("GET", "/page/static/..%2froutes.py", token=None).status == 404
+
+
+def test_the_page_of_a_server_stays_its_own_while_another_version_is_installed(world: World) -> None:
+    package = world.home / "installed" / "subagent_server"
+    shutil.copytree(Path(subagent_server.__file__).parent, package)
+    world.environment["PYTHONPATH"] = str(package.parent)
+    with world.http_server() as server:
+        before = [server.ask("GET", path, token=None) for path in ("/", "/page/static/main.js")]
+        shutil.rmtree(package / "server" / "page" / "static")
+        for path, reply in zip(("/", "/page/static/main.js"), before, strict=True):
+            answer = server.ask("GET", path, token=None)
+            assert (reply.status, reply.body) == (200, answer.body) and answer.status == 200
 
 
 def test_without_a_server_the_command_serves_the_page_itself_until_ctrl_c(world: World) -> None:

@@ -6,6 +6,7 @@ a cookie: browsers send cookies to every port of a host, and with requests that 
 
 import asyncio
 import json
+import mimetypes
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -13,10 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
-from starlette.staticfiles import StaticFiles
 
 from subagent_server.run.durable import with_texts
 from subagent_server.run.errors import BadArgument, InvalidRunId, SubagentError, shorten
@@ -51,6 +52,8 @@ from subagent_server.verbs.wait_for_runs import Changes, until_root_is_made
 PREFIX = "/page"
 """Where everything of the page is, but the page itself at `/`."""
 STATIC = Path(__file__).with_name("static")
+# Read with the import: an upgrade replaces the files, while this server still answers as the version it is.
+_FILES = {path.name: path.read_bytes() for path in STATIC.iterdir() if path.is_file()}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -258,15 +261,17 @@ async def _fields(request: Request) -> dict[str, str]:
 
 
 async def _index(_: Request) -> Response:
-    return FileResponse(STATIC / "index.html", headers=HEADERS)
+    return _static_file("index.html")
 
 
 async def _static(request: Request) -> Response:
-    response: Response = await StaticFiles(directory=STATIC).get_response(
-        request.path_params["name"], request.scope
-    )
-    response.headers.update(HEADERS)
-    return response
+    return _static_file(request.path_params["name"])
+
+
+def _static_file(name: str) -> Response:
+    if name not in _FILES:
+        raise HTTPException(404)
+    return Response(_FILES[name], headers=HEADERS, media_type=mimetypes.guess_type(name)[0])
 
 
 class RunPage:
