@@ -85,7 +85,7 @@ def update_status(
     """
     check_summary(summary)
     _check_size(payload)
-    if status == "running" and payload is not None:
+    if status == "running" and payload:
         raise BadArgument(
             "A payload comes with the end of a run (completed, failed): report progress by `summary` alone."
         )
