@@ -216,6 +216,8 @@ def _figure_by_figure(rule: Callable[[str], tuple[Any, bool]]) -> Usage:
 
 NEXT_STEP = "Its log shows how far it came; continue it, or start it again."
 """The hint of a failure that knows no better one."""
+_BEFORE_A_BEGIN = ("config", "launch_failed")
+_NOT_BEGUN = "Fix what it names, then start it again: it had not begun."
 
 
 class Failure(Record):
@@ -228,7 +230,9 @@ class Failure(Record):
     @model_validator(mode="before")
     @classmethod
     def _with_hint(cls, data: Any) -> Any:
-        return {**data, "hint": data.get("hint") or NEXT_STEP} if isinstance(data, dict) else data
+        if not isinstance(data, dict) or data.get("hint"):
+            return data
+        return {**data, "hint": _NOT_BEGUN if data.get("code") in _BEFORE_A_BEGIN else NEXT_STEP}
 
 
 class PayloadInfo(Record):

@@ -20,6 +20,8 @@ NOTHING_TO_CARRY_ON = {"config", "launch_failed"}
 @pytest.mark.parametrize("code", FAILURE_CODES)
 def test_after_a_failure_the_next_call_fits_its_code(code: str) -> None:
     failed = make_meta(status=Status.FAILED, completed_at=T0, error=Failure(code=code, message="No."))
+    assert failed.error is not None
+    assert ("continue it" in (failed.error.hint or "")) == (code not in NOTHING_TO_CARRY_ON)
     words = for_parent(failed, TOOLS)
     assert (f'continue_run(runId="{RUN_ID}"' in words) == (code not in NOTHING_TO_CARRY_ON)
     assert ("Fix what the error names" in words) == (
