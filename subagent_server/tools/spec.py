@@ -144,10 +144,11 @@ def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
 def _take_texts(arguments: Arguments, schema: Schema) -> None:
     """Replace what is given as text and is meant as something else, and 50.0 for 50: many models write so."""
     for name, value in arguments.items():
-        wanted = schema["properties"].get(name, {}).get("type")
-        if isinstance(value, str):
-            value = _meant(value, wanted)
-        if isinstance(value, float) and wanted in {"number", "integer"} and value.is_integer():
+        one: Schema = schema["properties"].get(name, {})
+        wanted = {each.get("type") for each in one.get("anyOf", [one])}  # those of a flow may be choices
+        for kind in wanted if wanted.isdisjoint({"string", None}) else ():
+            value = _meant(value, kind) if isinstance(value, str) else value
+        if isinstance(value, float) and wanted & {"number", "integer"} and value.is_integer():
             value = int(value)
         arguments[name] = value
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import mcp_types as types
@@ -9,6 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.errors import BadArgument
 from subagent_server.tools.parent_tools import MANY_AGENTS, run_tool
 from subagent_server.tools.spec import Schema, ToolSpec, check_arguments
 from subagent_server.tools.tool_table import LIFECYCLE_TOOLS, TOOLS
@@ -124,6 +126,25 @@ def test_what_is_no_text_may_be_given_as_text(world: World) -> None:
             assert "limit: " in parent.refused("list_runs", limit=odd)
         assert "50.5 is not of type 'integer'" in parent.refused("list_runs", limit="50.5")
         assert "greater than the maximum" in parent.refused("list_runs", limit="501")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "written", "read"),
+    [
+        (("integer", "null"), "5", 5),
+        (("array", "object", "null"), '["a"]', ["a"]),
+        (("integer", "string"), "5", "5"),
+        (("number", "boolean"), "yes", "yes"),
+    ],
+)
+def test_a_choice_of_types_takes_text_for_what_is_none(
+    kinds: tuple[str, ...], written: str, read: object
+) -> None:
+    schema: Schema = {"properties": {"x": {"anyOf": [{"type": kind} for kind in kinds]}}, "required": []}
+    sent: dict[str, Any] = {"x": written}
+    with suppress(BadArgument):
+        check_arguments("run_flow", sent, schema)
+    assert sent == {"x": read}
 
 
 EVERY_TOOL = (*TOOLS, *LIFECYCLE_TOOLS, *MANY_AGENTS, run_tool(AgentDefinition(name="worker")))
