@@ -59,6 +59,7 @@ Step = Literal[
     "result",
     "rest",
     "go_on",
+    "play_on",
     "merge",
 ]
 _STEPS: dict[Step, tuple[str, tuple[str, ...]]] = {
@@ -74,6 +75,7 @@ _STEPS: dict[Step, tuple[str, tuple[str, ...]]] = {
     "result": ('get_logs(runId="{run}", stream="result")', ("show", "{run}")),
     "rest": ('get_logs(runId="{run}", stream="result", cursor="{shown}")', ("show", "{run}")),
     "go_on": ('continue_run(runId="{run}")', ("continue", "{run}")),
+    "play_on": ('continue_run(runId="{run}")', ("continue", "{run}", "--script", "FILE")),
     "merge": ('merge_run(runId="{run}")', ("merge", "{run}")),
 }
 """Each step as a tool call, and as the words of a command."""
@@ -88,7 +90,7 @@ class NextCalls:
         self._command = command
 
     def __call__(self, step: Step, run_id: str = "", message_id: str = "", prompt: str | None = None) -> str:
-        """Return the call of a step; `prompt` is for `go_on` alone."""
+        """Return the call of a step; `prompt` is for `go_on` and `play_on` alone."""
         call, words = _STEPS[step]
         facts = {"run": run_id, "message": message_id, "wait": self._wait, "shown": MAX_RESULT_CHARACTERS}
         if self._command is not None:
@@ -119,9 +121,10 @@ _AFTER_FAILURE = {
 """What helps after a failure, by its code; `docs/meta-file.md` says what each means."""
 
 
-def for_parent(meta: RunMeta, calls: NextCalls) -> str:
-    """Return the next step of the parent of a run."""
+def for_parent(meta: RunMeta, calls: NextCalls, *, is_scripted: bool = False) -> str:
+    """Return the next step of the parent of a run. A run whose model was a script continues by one alone."""
     run_id = meta.run_id
+    go_on: Step = "play_on" if is_scripted else "go_on"
     if meta.pending:
         return f"The agent needs your answer. Next: {calls('answer', run_id, meta.pending[0].message_id)}."
     if not meta.status.is_terminal:
@@ -131,15 +134,15 @@ def for_parent(meta: RunMeta, calls: NextCalls) -> str:
     if meta.status is Status.STOPPED:
         return (
             f"Stopped: nothing is left to do. {calls('logs', run_id)} shows how far it came, and "
-            f"{calls('go_on', run_id)} would take it up again."
+            f"{calls(go_on, run_id)} would take it up again."
         )
     code = meta.error.code if meta.error is not None else "lost"
     return "Failed. " + _AFTER_FAILURE.get(code, _AFTER_FAILURE["lost"]).format(
         logs=calls("logs", run_id),
-        on=calls("go_on", run_id),
-        on_with_answer=calls("go_on", run_id, prompt="YOUR ANSWER"),
+        on=calls(go_on, run_id),
+        on_with_answer=calls(go_on, run_id, prompt="YOUR ANSWER"),
         # not every runner has the tool final_answer
-        on_with_result=calls("go_on", run_id, prompt="Give the result in the form that its schema asks for."),
+        on_with_result=calls(go_on, run_id, prompt="Give the result in the form that its schema asks for."),
     )
 
 
@@ -376,7 +379,7 @@ def run_view(
     elif own:
         instructions = for_itself(meta, next(iter(wanted), None), calls)
     else:
-        instructions = for_parent(meta, calls)
+        instructions = for_parent(meta, calls, is_scripted=_is_scripted(store, meta))
     result = store.read_result(meta.run_id) if ended else None
     has_output = result is not None and result.has_output
     text = "" if result is None or has_output else result.text
@@ -547,6 +550,13 @@ def _sources(result: RunResult | None) -> list[dict[str, str]] | None:
     sources = (result.sources if result is not None else None) or []
     shown = [source.model_dump(exclude_none=True) for source in sources[:MAX_SOURCES]]
     return [{key: cut(text, MAX_SOURCE_CHARACTERS) for key, text in each.items()} for each in shown] or None
+
+
+def _is_scripted(store: RunStore, meta: RunMeta) -> bool:
+    if meta.status in (Status.FAILED, Status.STOPPED):  # the others name no continuation
+        with suppress(UnreadableMeta):
+            return bool(store.read_request(meta.run_id).scripted)
+    return False
 
 
 def _awaited(run: RunPaths, meta: RunMeta) -> str | None:

@@ -56,6 +56,15 @@ def test_a_scripted_run_is_not_repeated_or_carried_on_by_a_real_model(cli: Cli) 
     assert cli("rerun", "@last", "--script", "script.json", env=NO_KEY).stdout == "Played.\n"
 
 
+def test_the_next_step_after_the_failure_of_a_scripted_run_names_a_script(cli: Cli) -> None:
+    cli.agent("worker", limits={"maxTurns": 1})
+    script = scripted(cli, shell("true"))
+    assert cli("run", "worker", "Do it.", "--script", script, env=NO_KEY).returncode == 1
+    (run_id,) = stored(cli)
+    words = cli.json("show", run_id)["instructions"]
+    assert f"`subagent continue {run_id} --script FILE` continues it" in words
+
+
 def test_a_script_that_cannot_be_played_starts_nothing(cli: Cli) -> None:
     cli.agent("worker")
     (cli.home / "script.yaml").write_text("turns: [{txt: Hello}]", encoding="utf-8")
