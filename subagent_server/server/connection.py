@@ -211,6 +211,7 @@ class ClientConnection:
         )
         if isinstance(request := context.request, Request):
             call.http_url = request.scope[BASE_URL]
+            call.has_gone = request.is_disconnected
         return call
 
     async def list_resources(

@@ -90,7 +90,7 @@ async def _wait_for_runs(context: ToolContext, call: Call) -> Answer:
     for run_id in [*result.working, *(result.later or [])]:
         context.shown.note(run_id)
     for view in result.runs:
-        await context.note(view)
+        await context.note(view, call)
     note = call.wait_note(45) if found is None else None
     return result.model_copy(update={"wait_note": note}).to_wire()
 
@@ -221,7 +221,7 @@ async def _stop(context: ToolContext, call: Call) -> Answer:
         return context.view(observed, call)
 
     view = await asyncio.to_thread(stopped)
-    await context.note(view)
+    await context.note(view, call)
     return view.to_wire()
 
 

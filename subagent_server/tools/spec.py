@@ -90,6 +90,8 @@ class Call:
     client: str | None = None
     http_url: str | None = None
     """The address under which the client reaches this server by HTTP, with a slash at its end."""
+    has_gone: Callable[[], Awaitable[bool]] | None = None
+    """Whether the client has gone, where a call survives that."""
 
     @property
     def next_calls(self) -> NextCalls:
@@ -360,17 +362,19 @@ class ToolContext:
         view = await asyncio.to_thread(
             view_for, self.service, observed, call.next_calls, message_id, self.caller
         )
-        await self.note(view)
+        await self.note(view, call)
         return view if has_ended_or_asks(observed.meta) else with_note(view, call.wait_note())
 
     def view(self, observed: Observed, call: Call) -> RunView:
         """Return the view of a run as it is. Reads files: call it off the event loop."""
         return run_view(self.service.store, observed, call.next_calls, self.caller)
 
-    async def note(self, view: RunView | RunMeta) -> None:
-        """Note that the caller was shown a run."""
+    async def note(self, view: RunView | RunMeta, call: Call) -> None:
+        """Note that the caller was shown a run. An end that it cannot read any more stays news."""
         self.shown.note(view.run_id, view.revision, ended=view.status.is_terminal)
-        if view.status.is_terminal and not self.caller.is_child:
+        if not view.status.is_terminal or self.caller.is_child:
+            return
+        if call.has_gone is None or not await call.has_gone():
             await asyncio.to_thread(store.mark_seen, self.service.store.paths.run(view.run_id))
 
     async def view_after_answer(

@@ -162,7 +162,7 @@ async def _status(context: ToolContext, call: Call) -> Answer:
     )
     for _, meta in found:
         if meta is not None and context.shown.revision(meta.run_id) < ENDED:
-            await context.note(meta)
+            await context.note(meta, call)
     return {LIST: [status.to_wire() for status, _ in found]}
 
 
@@ -172,14 +172,14 @@ async def _complete(context: ToolContext, call: Call) -> Answer:
     observed = await asyncio.to_thread(
         update_status, context.service, agent_id, "completed", summary, payload, context.caller, output
     )
-    await context.note(observed.meta)
+    await context.note(observed.meta, call)
     return _part(observed.meta, _ENDED)
 
 
 async def _stop(context: ToolContext, call: Call) -> Answer:
     agent_id = call.arguments["agent_id"]
     observed = await asyncio.to_thread(stop, context.service, agent_id, None, context.caller)
-    await context.note(observed.meta)
+    await context.note(observed.meta, call)
     return _part(observed.meta, _ENDED)
 
 

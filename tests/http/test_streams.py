@@ -128,6 +128,26 @@ def test_a_client_that_comes_back_before_the_answer_gets_it_when_it_comes(painte
         assert run["result"] == "Painted."
 
 
+def test_an_end_whose_reader_had_gone_is_shown_to_the_next_session(painter: Painter) -> None:
+    world, server = painter.world, painter.server
+    session = Session(server)
+    started = session.ask(tool_call(1, "run_worker", prompt="Paint it."))
+    run_id = started.json["result"]["structuredContent"]["runId"]
+    world.asking(run_id)
+    waits = tool_call(2, "wait_for_runs", runIds=[run_id], waitSeconds=60, cursor=run_id + ".9")
+    with session.stream(waits) as stream:
+        first = stream.next()
+    assert first is not None
+    world.reply(run_id, "Red.")
+    world.completed_and_gone(run_id)
+    with session.stream(last=first["id"]) as stream:
+        assert stream.answer()["runs"], "the call has continued, and has its answer"
+    found = (
+        Session(server).ask(tool_call(1, "wait_for_runs", waitSeconds=0)).json["result"]["structuredContent"]
+    )
+    assert [run["result"] for run in found["runs"] if run["runId"] == run_id] == ["Painted."]
+
+
 def sent(server: HttpServer, message: Any) -> socket.socket:
     """Send a request of the newer era, and return the connection without reading the answer."""
     headers = {
