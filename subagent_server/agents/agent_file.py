@@ -133,7 +133,8 @@ class Reading:
         """Remember an unknown key; `report_unknown` reports all of them at once. A limit is refused."""
         part, _, name = key.rpartition(".")
         near = nearest_key(key)
-        if part in _ALL_LIMITS or near in _LIMITS or (not part and _LIMIT.fullmatch(canonical(name))):
+        ours = part.rpartition(".")[2] in ("", "codeMode")  # a server may have keys of its own
+        if part in _ALL_LIMITS or near in _LIMITS or (ours and _LIMIT.fullmatch(canonical(name))):
             self.guards.refuse(key, line, f"nearest: {near}" if near else "")
             return
         self.unknown[key] = as_json(value)
