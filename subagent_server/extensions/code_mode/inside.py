@@ -504,14 +504,20 @@ def names_of(line: Line, table: list[Any], types: list[str]) -> dict[str, Any]:
 def _calls_run(tree: Any) -> bool:
     """Whether the code defines `run()`, without arguments, and leaves it to us to call it."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    found = [node for node in tree.body if isinstance(node, functions) and node.name == "run"]
-    if not found:
+    defined = {node.name: node for node in tree.body if isinstance(node, (*functions, ast.ClassDef))}
+    run = defined.get("run")
+    if not isinstance(run, functions):
         return False
-    args = found[-1].args
+    args = run.args
     needed: int = len(args.posonlyargs) + len(args.args) - len(args.defaults) + args.kw_defaults.count(None)
-    # what a function calls may be called by the code: a second call would do all of its work again
-    parts = [part for node in tree.body if node not in found for part in ast.walk(node)]
-    return needed == 0 and not any(isinstance(part, ast.Name) and part.id == "run" for part in parts)
+    # the code calls it if a function that the code calls does: a second call would do all of its work again
+    named: set[str] = set()
+    reached = [node for node in tree.body if not isinstance(node, (*functions, ast.ClassDef))]
+    for node in reached:
+        new = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} - named
+        named |= new
+        reached += [defined[name] for name in new if name in defined]
+    return needed == 0 and "run" not in named
 
 
 def _check_calls(tree: Any, names: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ def test_a_program_calls_the_tools_of_a_server_and_its_output_is_the_result(
         "import asyncio\nawait asyncio.sleep(0)\n'top'": "top",
         "def run():\n    print('once')\nif __name__ == '__main__':\n    run()": "once",
         "def run():\n    print('once')\ndef main():\n    run()\nmain()": "once",
+        "def run():\n    print('once')\ndef unused():\n    run()\n": "once",
         "gather(*[lambda n=n: shop.price(n=n).json()['n'] for n in range(40)]) == list(range(40))": "True",
         "shop.mail(self='me', box=MailBox(name='in')).json()": "{'self': 'me', 'box': {'name': 'in'}}",
         "price(n=None) and shop.mail(from_=str(5), box=dict(name='x')).json()['from']": "5",
