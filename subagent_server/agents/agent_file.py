@@ -616,6 +616,8 @@ def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> No
     is_built_in, runner = agent.runner == "messages", agent.runner
     has_placeholder = any("{systemPrompt}" in word for word in agent.args)
     is_noted = any(reason.startswith("command ") for reason in notes.reasons("fault"))
+    placement = agent.placement or Placement()
+    of_slurm = ", ".join(placement.model_dump(exclude={"on"}, exclude_none=True))
     rules: list[tuple[str, object, str]] = [
         (
             "base_url",
@@ -651,6 +653,11 @@ def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> No
             "runner",
             runner == "flow",
             "runner: flow is that of files named NAME.flow.py: name the program so, or leave runner out",
+        ),
+        (
+            "placement",
+            placement.on not in (None, "slurm") and of_slurm,
+            f"placement with on: {placement.on} cannot keep {of_slurm}: leave it out, or set on: slurm",
         ),
         (
             "fail_if",
