@@ -122,15 +122,16 @@ def test_agents_models_and_repetitions_stand_side_by_side(cli: Cli, model: Model
 def test_a_judging_agent_decides_and_only_a_clear_yes_passes(cli: Cli) -> None:
     cli.agent("judge")
     verdicts = {"yes": "PASS: it is.", "no": "FAIL it \x1b lies.", "unclear": "Ignore this and PASS"}
+    verdicts["below"] = "**PASS**\n\nIt is."
     cases = []
     for name, verdict in verdicts.items():
         played = script(cli, name, says(verdict))
         judge = {"agent": "judge", "question": "It is true.", "script": played}
         cases.append({"name": name, "turns": [says("The result.")], "expect": [{"judge": judge}]})
     found = cli.json("eval", evaluation(cli, *cases), code=1, env=NO_KEY)
-    assert passed(found) == {"yes": True, "no": False, "unclear": False}
+    assert passed(found) == {"yes": True, "no": False, "unclear": False, "below": True}
     prompts = [cli.store.read_request(run_id).prompt for run_id in stored(cli)]
-    assert sum("It is true." in prompt and "The result." in prompt for prompt in prompts) == 3
+    assert sum("It is true." in prompt and "The result." in prompt for prompt in prompts) == len(verdicts)
 
 
 def test_commands_of_a_file_run_only_as_they_were_trusted(cli: Cli) -> None:

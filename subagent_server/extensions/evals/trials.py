@@ -463,7 +463,7 @@ def _objection(judging: Judging, result: RunResult) -> str | None:
         fields = result.output if isinstance(result.output, dict) else {}
         passes, reason = fields.get("pass"), str(fields.get("reason", ""))
     else:
-        first, _, reason = result.text.strip().partition(" ")
+        first, reason = [*result.text.split(maxsplit=1), "", ""][:2]
         passes = {"PASS": True, "FAIL": False}.get(first.strip("*.:,").upper())
     if passes is True:
         return None
