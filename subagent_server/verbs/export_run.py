@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
@@ -308,6 +309,8 @@ def send(address: str, data: bytes, environment: Mapping[str, str], seconds: flo
         raise
     except urllib.error.URLError as error:  # its own text is one of Python
         raise OSError(getattr(error.reason, "strerror", None) or str(error.reason)) from error
+    except HTTPException as error:  # no address, or no answer of HTTP
+        raise OSError(str(error)) from error
 
 
 def export_end(store: RunStore, meta: RunMeta, environment: Mapping[str, str]) -> str | None:

@@ -95,9 +95,9 @@ def test_a_run_becomes_a_log_of_inspect_and_spans_without_secrets(cli: Cli) -> N
     assert sample["messages"][1]["tool_calls"][0]["arguments"] == {"command": "ls"}
     assert sample["messages"][2]["error"]["message"] == "no ***"
     assert len(json.loads((cli.home / "run.otlp.json").read_text(encoding="utf-8"))["resourceSpans"]) == 1
-    cli.leaves_with(
-        6, "(Connection refused): see that a collector", "export", "aaaaaa", "--otlp", "http://127.0.0.1:9"
-    )
+    for port, why in ((9, "(Connection refused)"), ("none", "(nonnumeric port: 'none')")):
+        export = ("export", "aaaaaa", "--otlp", f"http://127.0.0.1:{port}")
+        cli.leaves_with(6, f"{why}: see that a collector", *export)
     assert cli("export", "aaaaaa", "--otlp", "a", "--inspect", "b").returncode == 2
 
 
