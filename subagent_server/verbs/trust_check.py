@@ -75,7 +75,8 @@ class Pin(Record):
 Pins = dict[str, Pin]
 """The values of one agent or server, by their keys."""
 
-_PLAIN = ("runner", "command", "args", "baseUrl", "apiKeyEnv", "programHash")
+# Of `sandbox` every value: without `bwrap`, an external program has no box, and a shell may have none.
+_PLAIN = ("runner", "command", "args", "baseUrl", "apiKeyEnv", "programHash", "sandbox")
 _PINNED = (
     *("name", "runner", "command", "args", "env", "base_url", "api_key_env", "code_mode", "mcp_servers"),
     *("sandbox", "sandbox_read", "sandbox_write", "hooks", "placement", "program_hash"),
@@ -138,8 +139,6 @@ def differences(what: str, before: Mapping[str, Pin], after: Mapping[str, Pin]) 
 def _values(data: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     yield from ((key, data[key]) for key in _PLAIN if data[key] != _USUAL[key])
     yield from ((f"env.{name}", value) for name, value in data["env"].items())
-    if data["sandbox"] == "none":
-        yield "sandbox", "none"
     yield from ((key, data[key]) for key in ("sandboxRead", "sandboxWrite") if data[key])
     placement = data["placement"] or {}
     yield from ((f"placement.{key}", value) for key, value in placement.items() if value is not None)

@@ -101,6 +101,8 @@ PINNED = {
     "baseUrl": ("baseUrl: https://a.example", "baseUrl: https://b.example"),
     "apiKeyEnv": ("apiKeyEnv: A_KEY", "apiKeyEnv: B_KEY"),
     "sandbox": ("sandbox: auto", "sandbox: none"),
+    "sandbox of a program": ("runner: claude\nsandbox: bwrap", "runner: claude"),
+    "sandbox of a shell": ("sandbox: bwrap", "sandbox: auto"),
     "sandboxWrite": ("sandboxWrite: [notes]", "sandboxWrite: [notes, .git]"),
     "codeMode.python": ("codeMode: {enabled: true}", "codeMode: {enabled: true, python: ./p}"),
     "placement.on": ("placement: {cpus: 2}", "placement: {cpus: 2, on: 'ssh:elsewhere'}"),
@@ -127,7 +129,7 @@ def test_what_starts_a_program_sends_a_key_elsewhere_or_leads_outside_is_pinned(
         pins_of_agent(load_agent_file(write("p/agents/a.md", PLAIN.format(text))), tmp_path / "p")
         for text in PINNED[key]
     )
-    assert {line.split(": ")[1] for line in differences("agent a", old, new)} == {key}
+    assert {line.split(": ")[1] for line in differences("agent a", old, new)} == {key.split(" of ")[0]}
 
 
 def test_prompt_tools_and_limits_are_not_pinned(write: WriteFile, tmp_path: Path) -> None:
