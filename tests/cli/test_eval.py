@@ -178,10 +178,20 @@ def test_a_budget_ends_the_evaluation(cli: Cli, model: Model) -> None:
     assert ElementTree.parse(cli.home / "out.xml").getroot().get("skipped") == "2"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_term_stop_the_runs_that_it_has_started(cli: Cli, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "ctrl_c"),
+    [
+        (signal.SIGINT, signal.SIG_DFL),
+        (signal.SIGTERM, signal.SIG_DFL),
+        (signal.SIGTERM, signal.SIG_IGN),  # as scripts start what ends with `&`
+    ],
+)
+def test_ctrl_c_and_term_stop_the_runs_that_it_has_started(
+    cli: Cli, number: int, ctrl_c: signal.Handlers
+) -> None:
     file = evaluation(cli, {"name": "slow", "turns": [shell("sleep 600")]}, times=5)
-    with cli.start("eval", file) as running:
+    first = {"enter": lambda: signal.signal(signal.SIGINT, ctrl_c), "is_found": True}
+    with cli.start("eval", file, **first) as running:
         wait_for(lambda: at_work(cli) == 2, 60, "two runs at work")
         running.process.send_signal(number)
         code, _, err = running.end()

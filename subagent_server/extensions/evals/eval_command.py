@@ -175,9 +175,14 @@ def _carried_out(
             log.add(result)
         err(progress_line(result))
 
+    def terminated(*_: object) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has started it by `&`
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
     interrupted, stopped = False, list[str]()
     # the runs of a CI job that is cancelled would go on, and cost
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, terminated)
     try:
         asyncio.run(evaluation.work(jobs, ended))
     except KeyboardInterrupt:
