@@ -303,6 +303,8 @@ def test_what_was_not_begun_is_no_failure_and_resume_tries_it(cli: Cli) -> None:
     shown = cli("eval", "again.json", "--against", "first.json").stdout
     assert "4/4" in shown and "0/1" in shown and "+100%" in shown
     assert "fits no case" in cli("eval", file, "--case", "nothing*").stderr
+    named = evaluation(cli, {"name": "f(x[0])", "turns": [says("ok")]})
+    assert cli("eval", named, "--case", "f(x[0])", env=NO_KEY).returncode == 0
 
 
 def test_to_resume_a_killed_evaluation_pays_no_run_twice(cli: Cli) -> None:

@@ -199,7 +199,11 @@ def _chosen(file: EvalFile, patterns: Sequence[str], limit: int | None) -> EvalF
     """Return the file with the chosen cases alone. Raises UsageError: there are none."""
     cases = file.cases
     if patterns:
-        cases = [case for case in cases if any(fnmatchcase(case.name, pattern) for pattern in patterns)]
+        cases = [
+            case
+            for case in cases
+            if case.name in patterns or any(fnmatchcase(case.name, pattern) for pattern in patterns)
+        ]
     if not cases:
         known = choices("cases", patterns[0], [case.name for case in file.cases])
         raise click.UsageError(f"--case {one_line(patterns[0])} fits no case: {known}.")
