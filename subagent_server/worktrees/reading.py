@@ -86,10 +86,19 @@ fi
 # The last commit of a run is made here, so the repository may be further on than the store.
 if follows "$head" "$start"; then head=$start; fi
 
+# The run may have set marks in its index that hide changes, as for settings that are never to be committed.
+seen() {
+    git ls-files -z -v | sed -zn 's/^[[:lower:]] //p' | git update-index -z --no-assume-unchanged --stdin
+    [ ! -f "$GIT_DIR/info/sparse-checkout" ] || return 0
+    git ls-files -z -v | sed -zn 's/^S //p' | while IFS= read -r -d '' name; do
+        if [ -L "$work/$name" ] || [ -e "$work/$name" ]; then printf '%s\0' "$name"; fi
+    done | git update-index -z --no-skip-worktree --stdin
+}
+
 # A lock, a torn index or none at all stops nothing: the index here is a copy, or made anew.
 index() {
     if [ -n "$store" ] && [ -f "$store/index" ] && cp "$store/index" "$GIT_DIR/index" &&
-        git ls-files >/dev/null 2>&1; then return; fi
+        git ls-files >/dev/null 2>&1; then seen; return; fi
     rm -f "$GIT_DIR/index"
     git read-tree "$head"
     # Of a sparse worktree nobody knows then which files the run has deleted, and which were never there.

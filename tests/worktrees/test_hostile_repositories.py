@@ -243,6 +243,14 @@ def test_files_that_other_programs_execute_are_not_merged_even_from_a_made_up_co
     assert not (repository.top / ".envrc").exists()
 
 
+@pytest.mark.parametrize("mark", ["--assume-unchanged", "--skip-worktree"])
+def test_a_mark_in_the_index_hides_no_change(repository: Repository, mark: str) -> None:
+    run_id = repository.ran(f"git update-index {mark} shared.txt; echo mine >> shared.txt")
+    assert repository.shown(run_id)["files"] == 1
+    repository.merge(run_id)
+    assert (repository.top / "shared.txt").read_text(encoding="utf-8") == "first\nmine\n"
+
+
 def test_what_a_file_of_patterns_names_is_copied_and_never_committed_nor_out_of_the_repository(
     world: World, repository: Repository
 ) -> None:
