@@ -58,7 +58,8 @@ def _word(value: object) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-_Word = Annotated[str, BeforeValidator(_word), Field(min_length=1)]
+_Scalar = str | float | bool
+_Word = Annotated[str, BeforeValidator(_word, json_schema_input_type=_Scalar), Field(min_length=1)]
 _Name = Annotated[str, Field(min_length=1, max_length=100)]
 _Text = Annotated[str, Field(min_length=1)]
 _Seconds = Annotated[float, Field(gt=0)]
@@ -73,8 +74,13 @@ def _texts_or_true(value: object) -> object:
     return value if value is True else _texts(value)
 
 
-_Targets = Annotated[list[_Text], BeforeValidator(_texts), Field(min_length=1)]
-_Target = Annotated[list[_Text] | Literal[True], BeforeValidator(_texts_or_true)]
+_Written = _Scalar | list[_Scalar]
+_Targets = Annotated[
+    list[_Text], BeforeValidator(_texts, json_schema_input_type=_Written), Field(min_length=1)
+]
+_Target = Annotated[
+    list[_Text] | Literal[True], BeforeValidator(_texts_or_true, json_schema_input_type=_Written)
+]
 
 
 class BadEvalFile(CallerError):

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+import yaml
+from jsonschema import Draft202012Validator
 
-from subagent_server.extensions.evals.eval_file import BadEvalFile, EvalCase, read_eval_file
+from subagent_server.extensions.evals.eval_file import BadEvalFile, EvalCase, eval_schema, read_eval_file
 from subagent_server.extensions.evals.trials import Trial
 
 CASE = "agents: [a]\ncases:\n- name: x\n  prompt: y\n  expect:\n"
@@ -45,11 +47,15 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, text: str, line: in
     assert (f", line {line}," in str(refused.value)) == (line is not None)
 
 
-def test_words_of_a_command_may_look_like_numbers(tmp_path: Path) -> None:
+def test_words_and_targets_may_look_like_numbers_and_editors_take_them(tmp_path: Path) -> None:
     path = tmp_path / "evals.yaml"
-    path.write_text(f"{CASE}  - command: [seq, 3, true]\n", encoding="utf-8")
+    text = (
+        f"{CASE}  - command: [seq, 3, true]\n  - number: 51\n  - match: a\n  - number: true\n  target: 51\n"
+    )
+    path.write_text(text, encoding="utf-8")
     (case,) = read_eval_file(path).cases
-    assert case.expect[0].command == ["seq", "3", "true"]
+    assert case.expect[0].command == ["seq", "3", "true"] and case.target == ["51"]
+    Draft202012Validator(eval_schema()).validate(yaml.safe_load(text))
 
 
 def test_a_case_has_the_same_digest_in_every_version() -> None:
