@@ -65,7 +65,8 @@ DEFAULT_JOBS = 2
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with the last evaluation of FILE: only what did not end, was an error, or has changed.",
+    help="Go on with the last evaluation of FILE: only trials that did not end, were errors, or whose case "
+    "has changed (not its agent or script).",
 )
 @click.option(
     "--log",
