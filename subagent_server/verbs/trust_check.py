@@ -481,10 +481,9 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
     changes = [
         line for what, each in pins.items() if each for line in differences(what, before.get(what, {}), each)
     ]
-    files = {f"agent {name}": agent.source for name, agent in agents.items() if agent.source is not None}
     too_much = None
     if sum(map(len, [*agents, *changes])) > _MOST_SHOWN:
-        too_much = _too_much(project, pins, files)
+        too_much = _too_much(project, pins, agents)
     return Coverage(project, list(agents), pins, changes, known is not None, too_much)
 
 
@@ -494,10 +493,13 @@ def _subject_of_served(agent: AgentDefinition, project: Path) -> str:
     return f"agent {agent.name} of {source.relative_to(project) if source and inside else source}"
 
 
-def _too_much(project: Path, pins: dict[str, Pins], files: dict[str, Path]) -> str:
-    """Return the sentence that names the largest value of all."""
+def _too_much(project: Path, pins: dict[str, Pins], agents: Mapping[str, AgentDefinition]) -> str:
+    """Return the sentence that names the largest value of all; the names of the agents are one."""
+    everybody = f"its {len(agents):,} agents"
+    files = {f"agent {name}": agent.source for name, agent in agents.items() if agent.source is not None}
+    files[everybody] = project
     sizes = [(len(pin.shown), key, what) for what, each in pins.items() for key, pin in each.items()]
-    size, key, what = max(sizes, default=(0, "description", "its agents"))
+    size, key, what = max([*sizes, (sum(map(len, agents)), "name", everybody)])
     where = shown(files.get(what, project / PROJECT_FILE)) if not what.startswith("evaluation") else what
     return (
         f"There is more to trust in {shown(project)} than a question can show whole; the largest is "

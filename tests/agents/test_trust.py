@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from subagent_server.agents.formats import load_agent_file
+from subagent_server.settings import read_settings
 from subagent_server.verbs.trust_check import (
     TrustNotKept,
+    coverage,
     differences,
     forget_project,
     pins_of_agent,
@@ -164,3 +166,12 @@ def test_a_secret_is_masked_in_what_is_kept_and_a_change_of_it_is_a_difference(
     assert "the-first-one" not in json.dumps([pin.to_json().decode() for pin in old.values()])
     (line,) = differences("agent a", old, new)
     assert line == "~ agent a: env.MY_TOKEN: *** (what is hidden here has changed)"
+
+
+def test_names_that_are_too_much_to_show_are_counted(write: WriteFile, tmp_path: Path) -> None:
+    for number in range(200):
+        write(f"agents/{number:0220}.md", "---\ndescription: d\n---\n")
+    settings = read_settings(environment={"HOME": str(tmp_path / "home")}, cwd=tmp_path)
+    too_much = coverage(settings, tmp_path).too_much
+    assert too_much is not None
+    assert f"'its 200 agents', with 44,000 characters: look at {tmp_path}, then" in too_much
