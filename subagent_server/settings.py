@@ -135,7 +135,7 @@ def read_settings(
         environment=environment,
         project=None if named else cwd,
         trusts_all=trust,
-        trust_file=_trust_file(environment, home),
+        trust_file=(own := configuration_directory_of(environment)) and own / "trust.json",
         token_file=(state := state_directory_of(environment)) and state / "http-tokens",
         state_directory=state,
         home=home,
@@ -182,13 +182,9 @@ def _runs_root(flag: Path | None, environment: Mapping[str, str], cwd: Path) -> 
     return FoundRoot(cwd / named) if named else find_root(cwd)
 
 
-def _trust_file(environment: Mapping[str, str], home: Path | None) -> Path | None:
-    own = configuration_directory_of(environment, home)
-    return own and own / "trust.json"
-
-
-def configuration_directory_of(environment: Mapping[str, str], home: Path | None) -> Path | None:
+def configuration_directory_of(environment: Mapping[str, str]) -> Path | None:
     """Return our directory in the user's configuration; a variable that is not absolute is not set (XDG)."""
+    home = _absolute(environment.get("HOME"))
     configuration = _absolute(environment.get("XDG_CONFIG_HOME")) or (home and home / ".config")
     return configuration and configuration / "subagent"
 

@@ -199,11 +199,7 @@ def _entries(directory: Path) -> list[Path]:
 
 def _own_directories(environment: Mapping[str, str], cwd: Path) -> tuple[list[Path], list[Path]]:
     """Return where this package keeps what it uses again: trust; and live runs, worktrees, zygotes."""
-    home = environment.get("HOME")
-    named = (
-        configuration_directory_of(environment, Path(home) if home else None),
-        state_directory_of(environment),
-    )
+    named = (configuration_directory_of(environment), state_directory_of(environment))
     configuration, state = ([_real(str(each))] if each is not None else [] for each in named)
     zygotes = cwd / (environment.get("SUBAGENT_RUNTIME_DIR") or default_directory())
     with suppress(OSError):

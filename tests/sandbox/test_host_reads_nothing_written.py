@@ -202,6 +202,12 @@ def test_a_link_that_leads_to_several_agents_is_named_once(tmp_path: Path) -> No
     assert protected_paths(agent, environment, tmp_path / "runs", tmp_path).links == [agents]
 
 
+def test_a_home_that_is_no_absolute_path_is_none(tmp_path: Path) -> None:
+    agent, root = AgentDefinition(name="worker"), tmp_path / "runs"
+    without = protected_paths(agent, {}, root, tmp_path)
+    assert protected_paths(agent, {"HOME": "~"}, root, tmp_path) == without
+
+
 def test_an_agent_in_a_named_directory_that_a_run_makes_is_moved_away(world: World) -> None:
     agents, evidence = world.work / "conf/agents", world.home / "executed"
     world.environment["SUBAGENT_AGENTS"] = os.pathsep.join([str(world.agents), str(agents)])
