@@ -92,7 +92,10 @@ def _probability(listed: str, name: str) -> float:
 
 
 _MEMORY = "There is no memory left: free some, or raise `ulimit -v`, then try again."
-_PROCESSES = "No process or thread can be started: end others, or raise `ulimit -u`, then try again."
+_PROCESSES = (
+    "No process or thread can be started: end others, or raise `ulimit -u` or the container's limit of pids, "
+    "then try again."
+)
 _BY_NUMBER = {
     errno.ENOMEM: _MEMORY,
     errno.EAGAIN: _PROCESSES,  # of fork(2); other calls that would block are waited for
