@@ -37,7 +37,7 @@ NODE = {
     "small.test.js": (
         "const test = require('node:test'), assert = require('node:assert'), fs = require('node:fs');\n"
         "test('adds', () => assert.equal(1 + 1, 2));\n"
-        "test('writes', () => fs.writeFileSync(require('node:os').tmpdir() + '/x', 'x'));\n"
+        "test('writes', () => fs.mkdtempSync(require('node:os').tmpdir() + '/'));\n"
     ),
 }
 C = {
