@@ -24,6 +24,7 @@ from subagent_server.run.records import (
     Moment,
     Record,
     RunMeta,
+    RunRequest,
     RunResult,
     Usage,
     worktree_view,
@@ -370,7 +371,9 @@ def run_view(
     """
     meta, run = observed.meta, store.paths.run(observed.meta.run_id)
     own = caller.run_id == meta.run_id and named is None
-    ended = meta.status.is_terminal
+    ended, request = meta.status.is_terminal, None
+    with suppress(UnreadableMeta):  # the state is all that is needed for a view
+        request = store.read_request(meta.run_id)
     wanted = _wanted(meta, named, own)
     messages, omitted = _shown(wanted, named)
     asked = meta.message(named) if named and to_asker else None
@@ -379,7 +382,8 @@ def run_view(
     elif own:
         instructions = for_itself(meta, next(iter(wanted), None), calls)
     else:
-        instructions = for_parent(meta, calls, is_scripted=_is_scripted(store, meta))
+        is_scripted = request is not None and bool(request.scripted)
+        instructions = for_parent(meta, calls, is_scripted=is_scripted)
     result = store.read_result(meta.run_id) if ended else None
     has_output = result is not None and result.has_output
     text = "" if result is None or has_output else result.text
@@ -419,8 +423,8 @@ def run_view(
         sources=_sources(result),
         output_omitted=is_large or None,
         error=_error(meta.error),
-        quarantined=_quarantined(store, meta),
-        warnings=_warnings(store, meta, result),
+        quarantined=_quarantined(run, request),
+        warnings=_warnings(run, meta, request, result),
     )
     if result is None or not has_output or is_large:
         return view
@@ -501,29 +505,26 @@ def _shown(wanted: list[Message], named: str | None) -> tuple[list[MessageView],
     return [message_view(m) for m in wanted if m.message_id in fitting], len(wanted) - len(fitting)
 
 
-def _warnings(store: RunStore, meta: RunMeta, result: RunResult | None) -> list[str] | None:
+def _warnings(
+    run: RunPaths, meta: RunMeta, request: RunRequest | None, result: RunResult | None
+) -> list[str] | None:
     """Return the warnings of the end (files that can run code, ...) and of the start (missing tools)."""
     warnings: list[str] = []
     if result is not None:
         left = result.can_run_code
     else:
-        left = recorded_can_run_code(store.paths.run(meta.run_id)) if meta.status.is_terminal else None
+        left = recorded_can_run_code(run) if meta.status.is_terminal else None
     if left:
         warnings.append(can_run_code(left))
     warnings += (result.warnings if result is not None else None) or []
-    with suppress(UnreadableMeta):  # the state is all that is needed for a view
-        warnings += store.read_request(meta.run_id).warnings
+    warnings += request.warnings if request is not None else []
     return [cut(warning, MAX_WARNING_CHARACTERS) for warning in warnings[:MAX_WARNINGS]] or None
 
 
-def _quarantined(store: RunStore, meta: RunMeta) -> list[str] | None:
-    run = store.paths.run(meta.run_id)
+def _quarantined(run: RunPaths, request: RunRequest | None) -> list[str] | None:
     if not run.quarantine.exists():
         return None
-    try:
-        cwd = Path(os.path.realpath(store.read_request(meta.run_id).cwd))
-    except UnreadableMeta:
-        cwd = Path("/")
+    cwd = Path("/") if request is None else Path(os.path.realpath(request.cwd))
     found = [cut(kept, MAX_LABEL_CHARACTERS * 4) for kept in quarantined(run, cwd)]
     return found[-MAX_QUARANTINED:] or None
 
@@ -550,13 +551,6 @@ def _sources(result: RunResult | None) -> list[dict[str, str]] | None:
     sources = (result.sources if result is not None else None) or []
     shown = [source.model_dump(exclude_none=True) for source in sources[:MAX_SOURCES]]
     return [{key: cut(text, MAX_SOURCE_CHARACTERS) for key, text in each.items()} for each in shown] or None
-
-
-def _is_scripted(store: RunStore, meta: RunMeta) -> bool:
-    if meta.status in (Status.FAILED, Status.STOPPED):  # the others name no continuation
-        with suppress(UnreadableMeta):
-            return bool(store.read_request(meta.run_id).scripted)
-    return False
 
 
 def _awaited(run: RunPaths, meta: RunMeta) -> str | None:
