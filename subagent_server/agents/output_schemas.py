@@ -343,7 +343,10 @@ class _Contradictions:
     def _reasons(self, parts: Sequence[_Part]) -> Iterator[str | None]:
         for part in parts:
             yield from map(self.of, self._of_same_value(part))
-        if not (whole := self._together(parts)):
+        walked = self._together(parts)
+        # In some drafts nothing counts beside a reference; what has been tried counts as tried all the same.
+        whole = [(s, at) for s, at in walked if not (self._reference_alone and id(s) in self._targets)]
+        if not whole:
             return
         for schema, at in whole:
             if "not" in schema and schema["not"] in ({}, True):
@@ -353,13 +356,13 @@ class _Contradictions:
             yield f"at {whole[0][1]} no value is left by type, enum and const"
         yield from _of_bounds(types, whole)
         yield from self._of_content(types, whole)
-        tried = {id(True), *(id(schema) for schema, _ in whole)}
+        tried = {id(True), *(id(schema) for schema, _ in walked)}
         for schema, at in whole:
             for key in ("anyOf", "oneOf"):
                 choices = schema.get(key, [])
                 if choices and not any(id(choice) in tried for choice in choices):
                     named = ((choice, _step(at, f"{key}/{n}")) for n, choice in enumerate(choices))
-                    yield self._of_choices(named, whole)
+                    yield self._of_choices(named, walked)
 
     def _of_same_value(self, part: _Part) -> Iterator[_Part]:
         """Yield what has to fit the same value as `part`."""
@@ -381,8 +384,6 @@ class _Contradictions:
             if isinstance(part[0], dict) and id(part[0]) not in whole:
                 whole[id(part[0])] = part
                 todo += self._of_same_value(part)
-        if self._reference_alone:
-            return [part for key, part in whole.items() if key not in self._targets]
         return list(whole.values())
 
     def _of_choices(self, choices: Iterable[_Part], whole: Sequence[_Part]) -> str | None:
