@@ -73,7 +73,7 @@ def _says(texts: list[str], structured: Any) -> bool:
     for text in texts:
         try:
             content = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             content = text
         if content in known or text in known:
             return True

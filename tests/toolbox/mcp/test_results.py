@@ -106,7 +106,9 @@ def test_content_that_the_model_cannot_see_is_kept_in_a_file_that_it_reads_of(tm
         ([text('{"a":  1}')], {"a": 1}, ['{"a":  1}']),
         ([text("5")], {"result": 5}, ["5"]),
         ([text("five")], {"result": "five"}, ["five"]),
+        ([text("[" * 100_000)], {"a": 1}, ["[" * 100_000, '{"a": 1}']),
     ],
+    ids=["alone", "beside a text", "as a text", "its value", "its text", "beside a deep text"],
 )
 def test_structured_content_reaches_the_model_once(
     tmp_path: Path, content: list[Any], structured: Any, wanted: list[str]
