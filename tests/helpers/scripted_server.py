@@ -9,6 +9,7 @@
   had; `{"forks": 9}`: whether it may have so many processes;
   `{"progress": 3}`: three reports, with a `total`, then the text `done`; `{"pings": 9}`: so many, and nothing
   is read or answered after them; `{"cancels": 9}`: so many requests, each taken back at once;
+  `{"latin": "..."}`: this text in Latin-1, which is no UTF-8;
   `{"stderr": "..."}`: a line, and the arguments; `{"networks": true}`: the interfaces;
   `{"keep": "PATH"}`: how many lines a file has after one more; else the arguments.
   A schema of `"missing"` is left out.
@@ -110,6 +111,10 @@ class ScriptedServer:
             self.send({"method": "notifications/cancelled", "params": {"requestId": f"{request:01000}"}})
         if "error" in does:
             self.refuse(number, does["error"])
+            return
+        if "latin" in does:
+            answer = {"jsonrpc": "2.0", "id": number, "result": self.text(does["latin"])}
+            os.write(1, json.dumps(answer, ensure_ascii=False).encode("latin-1") + b"\n")
             return
         self.send({"id": number, "result": self.result(does, params)})
 

@@ -126,8 +126,9 @@ class StdioTransport:
         try:
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-            except ValueError:  # programs of JavaScript cut texts in the middle of a character
-                whole = json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace")
+            except ValueError:  # programs cut texts in the middle of a character, in UTF-16 or UTF-8
+                found = json.loads(line.decode("utf-8", "replace"))
+                whole = json.dumps(found, ensure_ascii=False).encode("utf-8", "replace")
                 message = jsonrpc_message_adapter.validate_json(whole, by_name=False)
             return SessionMessage(message)
         except (ValueError, RecursionError):
@@ -155,7 +156,7 @@ class StdioTransport:
 def _refused(line: bytes) -> SessionMessage | None:
     """Return an error for an answer that is no message, which would be waited for in vain."""
     with suppress(ValueError, RecursionError):
-        found = json.loads(line)
+        found = json.loads(line.decode("utf-8", "replace"))
         if isinstance(found, dict) and {"result", "error"} & found.keys() and "method" not in found:
             error = ErrorData(code=INTERNAL_ERROR, message="its answer is no message of the protocol")
             return SessionMessage(JSONRPCError(jsonrpc="2.0", id=found.get("id"), error=error))

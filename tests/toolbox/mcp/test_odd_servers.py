@@ -264,6 +264,7 @@ def test_failures_of_calls_are_results_for_the_model_and_the_server_stays(tmp_pa
             {"name": "odd", "does": {"content": [{"type": "smell"}]}},
             {"name": "breaks_promise", "outputSchema": {"type": "object"}, "does": {"content": []}},
             {"name": "cuts", "does": {"content": [{"type": "text", "text": "half \ud83d"}]}},
+            {"name": "cuts_bytes", "does": {"latin": "caf\xe9"}},
             {"name": "crumbles", "does": {"content": [{"type": "text", "text": "x"}] * 1_003}},
             {"name": "works", "does": {"progress": 3}},
         )
@@ -279,6 +280,7 @@ def test_failures_of_calls_are_results_for_the_model_and_the_server_stays(tmp_pa
                 assert result.is_error and said in result.text, name
             assert not (await field.call("breaks_promise")).is_error
             assert (await field.call("cuts")).text == "half ?"
+            assert (await field.call("cuts_bytes")).text == "caf\ufffd"
             assert (await field.call("crumbles")).text.endswith("x\n\n[3 more blocks are left out]")
             assert (await field.call("works", half="\ud83d")).text == "done"
             (progress,) = field.said("tool_progress")
