@@ -405,10 +405,12 @@ def _arguments(
         name, equals, text = each.partition("=")
         if not equals:
             raise click.UsageError(f"--arg {each}: give NAME=VALUE.")
+        if name in found:
+            raise click.UsageError(f"--arg {each}: {name} has a value already; give it once.")
         found[name] = text
         with suppress(ValueError, RecursionError):
-            value = json.loads(text)
-            if first_fault(value, schema.get("properties", {}).get(name, True)) is None:
+            value, kind = json.loads(text), schema.get("properties", {}).get(name, True)
+            if first_fault(value, kind) is None or first_fault(text, kind) is not None:
                 found[name] = value  # else a text that looks like a number
     return found
 

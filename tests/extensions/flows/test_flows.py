@@ -119,6 +119,9 @@ def test_an_argument_of_a_command_is_json_of_its_type_else_a_text(world: World) 
     for word, why in wrong.items():
         told = json.loads(world.cli("run", "fan", "--arg", "text=1", "--arg", word, "--json").stderr)
         assert why in told["message"] and told["nextStep"] == "it takes text, count."
+    wrong = {"count=true": "count: True is not of type 'number'", "text=2": "text has a value already"}
+    for word, why in wrong.items():
+        assert why in world.cli("run", "fan", "--arg", "text=1", "--arg", word).stderr
 
 
 def pruned(world: World, keep: int = 0) -> dict[str, bool]:
