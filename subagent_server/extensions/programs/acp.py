@@ -408,10 +408,10 @@ class _Updates:
             self._events.say(text)
 
     def asked(self, call: schema.ToolCallUpdate) -> str:
-        """Take a tool call for which permission is asked; return its tool."""
+        """Take a tool call for which permission is asked; return its tool, named as at its beginning."""
         self.flush()
         self._begun(call)
-        return self._tool_of(call)
+        return self._open.get(name_of(call.tool_call_id)) or self._tool_of(call)
 
     def denied(self, call: schema.ToolCallUpdate, reason: str) -> None:
         """Close a call that was not allowed: not every agent tells of its end."""

@@ -97,6 +97,8 @@ class Session:
         return {"stopReason": "end_turn"}
 
     def do_approve(self, _: str) -> dict[str, Any]:
+        named = {"claudeCode": {"toolName": "Bash"}}  # Claude Code's adapter names it in this update alone
+        self.update("tool_call", **self.call(0), status="pending", _meta=named)
         params = {"sessionId": self.session, "options": OPTIONS, "toolCall": self.call(0)}
         send(id=0, method="session/request_permission", params=params)
         while "outcome" not in (message := hear()).get("result", {}):

@@ -58,6 +58,9 @@ def test_a_run_over_the_protocol_has_the_events_of_every_run_and_no_guessed_figu
 def test_a_permission_request_is_a_question(world: World, answer: str, option: str) -> None:
     acp(world)
     run_id = world.start_asking("approve")
+    (call,) = world.events(run_id, "tool_call")
+    asked = world.meta(run_id).messages[0].question_content.splitlines()[0]
+    assert (call["toolName"], asked) == ("Bash", "May it use Bash?"), "one name, also for `for this run`"
     world.reply(run_id, answer)
     assert json.loads(world.completed(run_id)) == {"outcome": "selected", "optionId": option}
 
