@@ -150,7 +150,7 @@ def for_parent(meta: RunMeta, calls: NextCalls, *, is_scripted: bool = False) ->
 def for_itself(meta: RunMeta, waiting: Message | None, calls: NextCalls) -> str:
     """Return the next step of the run itself; `waiting` is its first question that it has not closed."""
     if meta.status.is_terminal:
-        return f"Your run is {meta.status.value}: nothing more can be done in it."
+        return _over(meta)
     if waiting is None:
         return "Your run continues. update_status says how far it is, or ends it."
     is_there = waiting.message_status is not MessageStatus.PENDING
@@ -158,8 +158,14 @@ def for_itself(meta: RunMeta, waiting: Message | None, calls: NextCalls) -> str:
     return f"Your question {waiting.message_id} {'has' if is_there else 'waits for'} an answer. Next: {call}."
 
 
+def _over(meta: RunMeta) -> str:
+    return f"Your run is {meta.status.value}: nothing more can be done in it."
+
+
 def for_asker(meta: RunMeta, message: Message, calls: NextCalls) -> str:
     """Return the next step of the asker of a question that it has named."""
+    if meta.status.is_terminal:  # a stop has closed the question: the asker still lives for a moment
+        return _over(meta)
     if message.answer_content is not None:
         return "Your question is answered: go on with the answer."
     if message.message_status is MessageStatus.PENDING:

@@ -4,9 +4,9 @@ import pytest
 
 from subagent_server.run.records import Failure
 from subagent_server.run.schemas import FAILURE_CODES
-from subagent_server.run.states import Status
-from subagent_server.verbs.views import NextCalls, for_parent
-from tests.helpers.runs import RUN_ID, T0, make_meta
+from subagent_server.run.states import MessageStatus, Status
+from subagent_server.verbs.views import NextCalls, for_asker, for_parent
+from tests.helpers.runs import RUN_ID, T0, make_message, make_meta
 
 TOOLS = NextCalls(1500)
 COMMANDS = NextCalls(command=lambda *words: " ".join(["subagent", *words]))
@@ -36,6 +36,16 @@ def test_after_a_failure_the_next_call_fits_its_code(code: str) -> None:
 def test_a_parent_that_stopped_a_run_is_not_asked_to_carry_it_on() -> None:
     words = for_parent(make_meta(status=Status.STOPPED, stopped_at=T0), TOOLS)
     assert words.startswith("Stopped: nothing is left to do.")
+
+
+@pytest.mark.parametrize(
+    "closed", [MessageStatus.CANCELLED, MessageStatus.EXPIRED, MessageStatus.ACKNOWLEDGED]
+)
+def test_who_asked_a_question_does_not_work_on_when_its_run_has_ended(closed: MessageStatus) -> None:
+    asked = make_message("q1", closed)
+    words = for_asker(make_meta(status=Status.STOPPED, stopped_at=T0), asked, TOOLS)
+    assert words == "Your run is stopped: nothing more can be done in it."
+    assert "go on" in for_asker(make_meta(status=Status.RUNNING), asked, TOOLS)
 
 
 def test_a_failure_with_a_code_of_a_later_version_has_a_next_call_too() -> None:
