@@ -124,7 +124,7 @@ class ReplyBuilder:
         match event.type:
             case "message_start":
                 self._reply.model = event.message.model
-                self._count(event.message.usage.to_dict(warnings=False))
+                self._count(event.message.to_dict(warnings=False).get("usage"))
             case "content_block_start":
                 if len(self._reply.content) == MOST_BLOCKS:
                     raise _too_long(f"{MOST_BLOCKS:,} blocks")
@@ -135,8 +135,9 @@ class ReplyBuilder:
                 self._reply.stop_reason = event.delta.stop_reason
                 if not isinstance(self._reply.stop_reason, str | None):
                     raise TypeError("a reason to stop is not a text")
-                self._count(event.usage.to_dict(warnings=False))
-                managed = event.to_dict(warnings=False).get("context_management")
+                facts = event.to_dict(warnings=False)
+                self._count(facts.get("usage"))
+                managed = facts.get("context_management")
                 applied = managed.get("applied_edits") if isinstance(managed, dict) else None
                 self._reply.edits = [edit for edit in applied or () if isinstance(edit, dict)]
             case "message_stop":
@@ -176,9 +177,10 @@ class ReplyBuilder:
                     block["name"] = "unknown"
                 self._reply.calls.append(ToolCall(block["id"], name, arguments, problem))
 
-    def _count(self, usage: dict[str, Any]) -> None:
-        counts = {**usage}
-        for more in (usage.get("cache_creation"), usage.get("server_tool_use")):
+    def _count(self, usage: object) -> None:
+        """Take the counts of an event; gateways send some without any."""
+        counts: dict[str, Any] = {**usage} if isinstance(usage, dict) else {}
+        for more in (counts.get("cache_creation"), counts.get("server_tool_use")):
             counts |= more if isinstance(more, dict) else {}
         counts = {
             key: value for key, value in counts.items() if isinstance(value, int | float) and value >= 0

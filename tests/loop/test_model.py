@@ -278,6 +278,16 @@ def test_counts_of_tokens_never_fall_and_parts_of_one_count_as_one() -> None:
     assert (usage.input_tokens, usage.output_tokens) == (1000, 70)
 
 
+@pytest.mark.parametrize("usage", [{}, {"usage": None}], ids=["none", "null"])
+def test_a_reply_without_counts_of_tokens_is_a_reply(usage: dict[str, None]) -> None:
+    start, block, end, stop = whole_reply("Done.")
+    start["message"] = {key: value for key, value in start["message"].items() if key != "usage"} | usage
+    end = {key: value for key, value in end.items() if key != "usage"} | usage
+    with streaming(start, block, end, stop) as base_url:
+        played = Played(says("Never said."), base_url=base_url)
+    assert played.outcome.text == "Done." and played.run.pauses == []
+
+
 @pytest.mark.parametrize("pings", [None, 0.05], ids=["in silence", "with pings"])
 def test_a_stream_that_stands_still_is_given_up_and_tried_again(pings: float | None) -> None:
     stall: Turn = {"stall_after": 4} | ({"pings": pings} if pings else {})
