@@ -41,6 +41,9 @@ def repaired(schema: Any) -> Any:
         kept = value if rule is None else rule(value)
         if kept is not _DROP:
             good[key] = kept
+    patterns = schema.get("patternProperties")
+    if isinstance(patterns, dict) and len(good["patternProperties"]) < len(patterns):
+        good.pop("additionalProperties", None)  # it would forbid what the lost pattern allows
     return good
 
 

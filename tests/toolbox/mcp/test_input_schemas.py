@@ -131,6 +131,7 @@ OBJECT = {"type": "object"}
             {
                 "properties": {"a": {"pattern": "^\\p{L}+$", "title": "A"}, "b": {"pattern": "^x"}},
                 "patternProperties": {"^(?<year>)": {}, "^y": {}},
+                "additionalProperties": False,
             },
             {
                 **OBJECT,
