@@ -51,6 +51,11 @@ def size_of(data: bytes) -> tuple[int, int] | None:
         return int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
     if data[12:16] == b"VP8X" and len(data) >= 30:
         return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+    if data[12:16] in (b"VP8 ", b"VP8L") and len(data) >= 30:  # 14 bits each; those of VP8L less 1
+        lossy = data[12:16] == b"VP8 "
+        bits = int.from_bytes(data[26:30] if lossy else data[21:25], "little")
+        width, height = bits & 0x3FFF, bits >> (16 if lossy else 14) & 0x3FFF
+        return (width, height) if lossy else (width + 1, height + 1)
     return _jpeg_size(data) if data.startswith(b"\xff\xd8") else None
 
 

@@ -40,6 +40,16 @@ def webp(width: int, height: int) -> bytes:
     return b"RIFF\x20\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + sizes
 
 
+def lossy_webp(width: int, height: int) -> bytes:
+    head = b"RIFF\x3c\0\0\0WEBPVP8 \x30\0\0\0\xd0\x01\0\x9d\x01\x2a"
+    return head + struct.pack("<HH", width | 1 << 14, height)
+
+
+def lossless_webp(width: int, height: int) -> bytes:
+    bits = (width - 1) | (height - 1) << 14 | 1 << 28
+    return b"RIFF\x1a\0\0\0WEBPVP8L\x0d\0\0\0\x2f" + struct.pack("<I", bits) + bytes(8)
+
+
 @pytest.fixture
 def editor(tmp_path: Path) -> EditorTool:
     return EditorTool(cwd=tmp_path)
@@ -142,6 +152,8 @@ def test_a_binary_file_is_refused_by_name(editor: EditorTool, tmp_path: Path) ->
         (jpeg(3, 2), "image/jpeg"),
         (gif(2, 2), "image/gif"),
         (webp(5, 5), "image/webp"),
+        (lossy_webp(8000, 5), "image/webp"),
+        (lossless_webp(8000, 5), "image/webp"),
         (b"\x89PNG\r\n\x1a\n" + b"junk", "image/png"),
     ],
 )
@@ -156,7 +168,13 @@ def test_an_image_is_shown_as_one_by_its_content(
     assert base64.b64decode(block["source"]["data"]) == data
 
 
-@pytest.mark.parametrize("data", [png(8001, 1), jpeg(1, 9000), gif(65535, 1), webp(10_000, 1)])
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(png(8001, 1), jpeg(1, 9000), gif(65535, 1), webp(10_000, 1)),
+        *(lossy_webp(1, 8001), lossy_webp(8001, 1), lossless_webp(8001, 1), lossless_webp(1, 8001)),
+    ],
+)
 def test_an_image_that_the_model_could_not_take_is_refused(
     editor: EditorTool, tmp_path: Path, data: bytes
 ) -> None:
