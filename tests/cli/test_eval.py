@@ -232,7 +232,7 @@ def test_the_example_of_the_documents_passes_without_a_key(cli: Cli) -> None:
 
 
 def test_the_rows_of_a_dataset_are_cases_judged_by_their_target(cli: Cli) -> None:
-    rows = 'name,prompt,target\ncapital,"Of France?",Paris\nwrong,"Of Italy?",Rome\n'
+    rows = f'name,prompt,target\ncapital,"Of France?",Paris\nwrong,"Of Italy?{" " * 200_000}",Rome\n'
     paris = script(cli, "s", says("It is Paris."))
     dataset = {"path": beside(cli, "rows.csv", rows), "script": paris, "expect": [{"includes": True}]}
     found = cli.json("eval", evaluation(cli, dataset=dataset), code=1, env=NO_KEY)

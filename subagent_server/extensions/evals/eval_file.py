@@ -38,6 +38,7 @@ from subagent_server.run.durable import as_object
 from subagent_server.run.errors import CallerError, shorten
 from subagent_server.run.records import Record
 from subagent_server.run.schemas import DIALECT
+from subagent_server.run.states import MAX_PROMPT_CHARACTERS
 
 EVALS = "evals"
 """The directory of a project for its evaluation files; they may lie beside it too."""
@@ -340,6 +341,7 @@ def _rows_of(source: Path) -> Iterator[dict[str, Any]]:
     except Unreadable as error:
         raise BadEvalFile(source, error.reason, error.line) from error
     if source.suffix.lower() == ".csv":
+        csv.field_size_limit(MAX_PROMPT_CHARACTERS)
         try:
             yield from _table(source, csv.DictReader(io.StringIO(text), strict=True))
         except csv.Error as error:
