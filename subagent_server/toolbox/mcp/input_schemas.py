@@ -243,6 +243,9 @@ def input_schema(schema: Any) -> InputSchema:
     whole = without_dead_references(whole, whole)
     flat = _flat(whole, whole, _DEEPEST, count())
     flat["type"] = "object"
+    if flat.get("properties") and flat.get("additionalProperties") is not False:
+        for name in flat.get("required", []):  # a function of code mode takes what is named here
+            flat["properties"].setdefault(name, {})
     names = _rename(flat)
     # the shape has changed, so a reference into the root may lead elsewhere now
     return InputSchema(without_dead_references(flat, flat), names, _rule(whole))

@@ -97,6 +97,11 @@ OBJECT = {"type": "object"}
             id="a schema among the properties",
         ),
         pytest.param(
+            {"properties": {"a": {}}, "required": ["a", "b"]},
+            {**OBJECT, "properties": {"a": {}, "b": {}}, "required": ["a", "b"]},
+            id="what is required and has no schema",
+        ),
+        pytest.param(
             {"$ref": "#/$defs/In", "$defs": {"In": {"properties": {"a": {"$ref": "#/$defs/T"}}}, "T": {}}},
             {
                 "properties": {"a": {"$ref": "#/$defs/T"}},
