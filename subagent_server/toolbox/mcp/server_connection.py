@@ -16,6 +16,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
+    INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     CallToolRequest,
@@ -77,9 +78,12 @@ class ServerLost(ServerTrouble):
 
 
 def means_loss(error: MCPError, status: str | None) -> bool:
-    """Whether no later call can succeed either; a server that was started anew knows no old session."""
-    if error.message.startswith(_BY_STATUS):
-        return "session" in (status or "").lower()
+    """Whether no later call can succeed either; a server that was started anew knows no old session.
+
+    It says so in the body of an HTTP error, in words of its own or as an error of the protocol.
+    """
+    if status and "session" in status.lower() and error.code != INVALID_PARAMS:
+        return True
     return _says_lost(error) and error.code in (CONNECTION_CLOSED, INVALID_REQUEST)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from mcp import ClientSession
+from mcp import ClientSession, MCPError
 from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
 
 from subagent_server.run import processes
@@ -20,7 +20,7 @@ from subagent_server.run.errors import RunRefused
 from subagent_server.sandbox.box import Rules, build_box
 from subagent_server.toolbox.agent_process import AgentProcess, ProcessOrder
 from subagent_server.toolbox.mcp import transport
-from subagent_server.toolbox.mcp.server_connection import ServerTrouble, all_tools
+from subagent_server.toolbox.mcp.server_connection import ServerTrouble, all_tools, means_loss
 from tests.helpers.bubblewrap import settings as bubblewrap_settings
 from tests.helpers.mcp_servers import scripted
 from tests.helpers.wait import wait_for
@@ -160,6 +160,33 @@ def test_an_answer_over_http_takes_a_bounded_memory_and_is_a_message(
     with pytest.raises(RunRefused) as caught:
         asyncio.run(attempt())
     assert f"The MCP server odd {said}." in caught.value.sentence
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "status", "is_lost"),
+    [
+        (-32603, "Server returned an error response", "404 Not Found (no such session)", True),
+        (-32603, "Server returned an error response", "503 Service Unavailable (busy)", False),
+        (-32001, "Session not found", '404 Not Found ({"error": {"message": "Session not found"}})', True),
+        (
+            -32000,
+            "No valid session ID",
+            '400 Bad Request ({"error": {"message": "No valid session ID"}})',
+            True,
+        ),
+        (
+            -32602,
+            "session is required",
+            '400 Bad Request ({"error": {"message": "session is required"}})',
+            False,
+        ),
+        (-32001, "Session not found", None, False),
+    ],
+)
+def test_a_lost_session_is_known_by_an_error_of_http(
+    code: int, message: str, status: str | None, is_lost: bool
+) -> None:
+    assert means_loss(MCPError(code, message), status and f"answered HTTP {status}") is is_lost
 
 
 def test_several_that_fail_at_once_are_all_named(tmp_path: Path) -> None:
