@@ -262,10 +262,17 @@ def longest_wait_seconds(client_name: str | None, maximum: float | None) -> floa
 
 def _presented(answer: Answer) -> types.CallToolResult:
     shown = answer[LIST] if answer.keys() == {LIST} else answer
+    # As JavaScript writes it, 2 for 2.0: Qwen Code shows a text beside the structure unless both are equal.
+    shown = json.loads(json.dumps(shown), parse_float=_plain_number)
     text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=text)], structured_content=answer
     )
+
+
+def _plain_number(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) < 1e15 else number
 
 
 def _refused(sentence: str) -> types.CallToolResult:

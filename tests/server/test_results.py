@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from tests.helpers.mcp_client import Parent
+from tests.helpers.raw_server import HELLO, READY, tool_call
 from tests.helpers.turns import call, says, shell
 from tests.helpers.world import World
 
@@ -51,6 +52,19 @@ def test_a_structured_result_is_whole_in_the_view_or_left_out_with_a_pointer(wor
         assert "output" not in view and view["outputOmitted"] and "get_logs" in view["instructions"]
         text = "".join(page["text"] for page in pages(parent, view["runId"], "result"))
         assert json.loads(text)["output"] == large
+
+
+def test_the_text_is_what_javascript_writes_of_the_structure(world: World) -> None:
+    world.agent_saying(
+        call("final_answer", score=1.0, more=[2.0, 0.5, "3.0"]), outputSchema={"type": "object"}
+    )
+    run_id = world.completed_run()
+    with world.raw_server() as server:
+        server.say(HELLO, READY)
+        result = server.result_of(tool_call(1, "check_status", runId=run_id))
+    text = result["content"][0]["text"]
+    assert '"output":{"score":1,"more":[2,0.5,"3.0"]}' in text
+    assert json.loads(text) == result["structuredContent"]
 
 
 def test_logs_and_events_are_read_from_their_end_and_on_from_a_cursor(world: World) -> None:
