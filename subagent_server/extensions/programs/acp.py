@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from acp import PROTOCOL_VERSION, RequestError, connect_to_agent, schema
@@ -49,6 +50,11 @@ _ENDS = {
     "refusal": ("Its model refused to go on.", "agent_error"),
     "cancelled": ("It gave its turn up.", "agent_error"),
 }
+_NO_REPLY = {"copilot": "Error: ", "codex-acp": ""}
+"""By its command, how the last text of an agent begins whose model has not answered (bad key, busy, down).
+
+It ends its turn as if all were well, without tokens, and the text has no id (seen in 1.0.102 and 2.6.0).
+"""
 _SILENT = (
     schema.UserMessageChunk,
     schema.AvailableCommandsUpdate,
@@ -175,7 +181,7 @@ class AcpDialect:
         ended = await agent.prompt(session_id=self._session, prompt=[block])
         self._updates.flush()
         self._spend(ended)
-        return self._outcome(ended.stop_reason)
+        return self._outcome(ended)
 
     async def _open(self, agent: ClientSideConnection, capabilities: schema.AgentCapabilities | None) -> None:
         """Open the session to carry on, or a new one."""
@@ -261,16 +267,20 @@ class AcpDialect:
 
     # -- how it ended
 
-    def _outcome(self, reason: str) -> Outcome:
+    def _outcome(self, ended: schema.PromptResponse) -> Outcome:
         if self._is_cut:
             limit = self._task.agent.limits.max_turns
             return self._events.failed(
                 f"It reached the limit of {limit} turns.", "max_turns", "Raise `maxTurns`."
             )
-        if reason in _ENDS:
-            return self._events.failed(*_ENDS[reason])
+        if ended.stop_reason in _ENDS:
+            return self._events.failed(*_ENDS[ended.stop_reason])
         if not self._events.text.strip():
             return self._events.failed(f"{self.title} ended its turn without an answer.")
+        beginning = _NO_REPLY.get(Path(self._task.agent.command or "").name)
+        text, message = self._updates.last_part
+        if beginning is not None and ended.usage is None and message is None and text.startswith(beginning):
+            return self._events.failed(f"Its model did not answer: {text.strip()}", "model_error")
         return Outcome(self._events.text)
 
     def _failed_request(self, error: RequestError) -> Outcome:
@@ -357,6 +367,8 @@ class _Updates:
         self._size = 0
         self._is_thought = False
         self._message: str | None = None
+        self.last_part: tuple[str, str | None] = "", None
+        """The last piece of text, and the id of its message."""
         self._early: dict[str, Call] = {}
         """Calls that have not begun, as first reported: the model may still write their arguments."""
         self._open: dict[str, str] = {}
@@ -418,6 +430,7 @@ class _Updates:
         self._end(name_of(call.tool_call_id), reason, is_error=True)
 
     def _add(self, text: str, message: str | None, *, is_thought: bool) -> None:
+        self.last_part = text, message
         if (is_thought, message) != (self._is_thought, self._message):
             self.flush()
             self._is_thought, self._message = is_thought, message

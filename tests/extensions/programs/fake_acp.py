@@ -130,6 +130,12 @@ class Session:
             self.update("agent_message_chunk", content=content, messageId=f"m{number}")
         return {"stopReason": "end_turn"}
 
+    def do_texts(self, facts: str) -> dict[str, Any]:
+        texts, tokens = json.loads(facts)
+        self.say(*texts)
+        usage = {"inputTokens": tokens, "outputTokens": tokens, "totalTokens": 2 * tokens}
+        return {"stopReason": "end_turn", **({"usage": usage} if tokens else {})}
+
     def do_pay(self, amount: str) -> dict[str, Any]:
         self.say("Paid.")
         self.update("usage_update", used=1, size=2, cost={"currency": "USD", "amount": float(amount)})

@@ -114,6 +114,30 @@ def test_a_run_over_the_protocol_that_ends_so_has_failed_and_says_why(tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("command", "texts", "tokens", "why"),
+    [
+        ("copilot", ["Info: Retrying...", "Error: HTTP 401."], 0, "did not answer: Error: HTTP 401."),
+        ("copilot", ["Error: ", "line 3."], 0, None),
+        ("copilot", ["Error: line 3."], 1, None),
+        ("codex-acp", ["Warning: old.\n\n", "High demand.\n\n"], 0, "did not answer: High demand."),
+        ("other", ["Error: HTTP 401."], 0, None),
+    ],
+)
+def test_a_text_about_a_model_that_did_not_answer_is_no_result(
+    tmp_path: Path, command: str, texts: list[str], tokens: int, why: str | None
+) -> None:
+    program = tmp_path / command
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} {FAKE}\n", encoding="utf-8")
+    program.chmod(0o755)
+    task = f"texts:{json.dumps([texts, tokens])}"
+    found = Worked(tmp_path, task, {}, runner="acp", command=str(program)).outcome.failure
+    if why is None:
+        assert found is None
+    else:
+        assert found is not None and found.code == "model_error" and why in found.message
+
+
+@pytest.mark.parametrize(
     ("facts", "tool"),
     [
         ({"kind": "execute", "title": "echo hi"}, "execute"),
