@@ -605,6 +605,8 @@ class ServerConnection:
             ) from loss
         except ServerTrouble as trouble:
             raise type(trouble)(f"The MCP server {self.name} {trouble.what}.") from trouble
+        if self.definition.type != "stdio" and session is self.session:
+            self._may_restart = True  # a session or a stream ends often, and says nothing of the server
         remarks, self._news = self._news, []
         return CallAnswer(result, remarks)
 
@@ -622,7 +624,7 @@ class ServerConnection:
         return self.session
 
     async def _restarted(self, lost: ServerSession, how: str) -> str:
-        """Restart the server, once in a run, and return a sentence on it for the model."""
+        """Restart the server, if it may be once more, and return a sentence on it for the model."""
         if self.session is lost and self._gone is None and self._restarting is None:
             self._restarting = asyncio.create_task(self._restart(lost, how))
         await self._restart_over()

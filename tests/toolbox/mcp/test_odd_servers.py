@@ -2,14 +2,17 @@
 
 import asyncio
 import gzip
+import json
 import os
 import signal
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from mcp import ClientSession, MCPError
@@ -160,6 +163,58 @@ def test_an_answer_over_http_takes_a_bounded_memory_and_is_a_message(
     with pytest.raises(RunRefused) as caught:
         asyncio.run(attempt())
     assert f"The MCP server odd {said}." in caught.value.sentence
+
+
+class OneCallASession(BaseHTTPRequestHandler):
+    """A server of MCP that knows each of its sessions for one call."""
+
+    begun = 0
+    used: ClassVar[list[str | None]] = []
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        status, session = 200, self.headers["mcp-session-id"]
+        answer: dict[str, Any] = {"error": {"code": -32601, "message": "unknown"}}
+        match message["method"]:
+            case "initialize":
+                type(self).begun += 1
+                agreed = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+                answer = {"result": {**agreed, "serverInfo": {"name": "s", "version": "1"}}}
+            case "tools/list":
+                answer = {"result": {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}}
+            case "tools/call" if session in self.used:
+                status, answer = 404, {"error": {"code": -32001, "message": "Session not found"}}
+            case "tools/call":
+                self.used.append(session)
+                answer = {"result": {"content": [{"type": "text", "text": "done"}]}}
+        number = message.get("id")
+        body = b"" if number is None else json.dumps({"jsonrpc": "2.0", "id": number, **answer}).encode()
+        self.send_response(status if body else 202)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.send_header("mcp-session-id", f"s{self.begun}")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_DELETE(self) -> None:
+        self.send_error(405)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+def test_a_lost_session_is_begun_anew_as_often_as_calls_succeed_between(tmp_path: Path) -> None:
+    async def work(port: int) -> None:
+        async with connected(tmp_path, s={"type": "http", "url": f"http://127.0.0.1:{port}/"}) as field:
+            texts = [(await field.call("t")).text for _ in range(5)]
+        assert texts[::2] == ["done"] * 3 and all("connected again" in text for text in texts[1::2]), texts
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), OneCallASession) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        try:
+            run(work(server.server_port))
+        finally:
+            server.shutdown()
 
 
 @pytest.mark.parametrize(
