@@ -314,6 +314,9 @@ class Reader:
             words = [what, str(store or ""), str(files), worktree.base, worktree.branch, start, message]
             command = ["bash", "--noprofile", "--norc", "-c", _SCRIPT, "bash", *words]
             shown = [each for each in (files, *([] if store is None else [store])) if each.is_dir()]
+            for each in shown:  # a run can close them to its own user, who then could not even drop its work
+                if each.stat().st_mode & 0o700 != 0o700 and not each.is_symlink():
+                    each.chmod(0o700)
             # never the PATH of the caller, in which a run can have put a `find`
             path = os.pathsep.join([str(Path(self.git.program).parent), *SYSTEM_DIRECTORIES])
             variables = {**self.git.variables, **identity_of(self.git), "PATH": path}
