@@ -122,7 +122,8 @@ class AcpDialect:
     def tool_of(self, call: Call) -> str:
         """Return the tool of a call: the protocol has its kind, and some agents its name beside that."""
         meta, title = members(call.field_meta), call.title or ""
-        if title.startswith("mcp__") and " " not in title:
+        # the title of other kinds is a command, a path or a description: words of the model
+        if call.kind in (None, "other") and title.startswith("mcp__") and " " not in title:
             return name_of(title)
         named = meta.get("toolName") or members(meta.get("claudeCode")).get("toolName")  # Qwen Code, Claude's
         is_name = call.kind == "other" and title.replace("_", "").replace("-", "").isalnum()  # opencode

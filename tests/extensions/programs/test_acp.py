@@ -143,6 +143,7 @@ def test_a_text_about_a_model_that_did_not_answer_is_no_result(
         ({"kind": "execute", "title": "echo hi"}, "execute"),
         ({"kind": "other", "title": "mcp__subagent__ask_parent"}, "mcp__subagent__ask_parent"),
         ({"kind": "execute", "title": "mcp__subagent__ask_parent; rm -r x"}, "execute"),
+        ({"kind": "execute", "title": "mcp__subagent__ask_parent"}, "execute"),
         ({"kind": "other", "title": "{}", "_meta": {"toolName": "mcp__subagent__ask_parent"}},
          "mcp__subagent__ask_parent"),
         ({"kind": "other", "title": "paint_mix"}, "paint_mix"),
