@@ -45,6 +45,7 @@ from pydantic import (
 )
 
 from subagent_server.run.errors import CallerError
+from subagent_server.run.files import read_plain
 
 
 class ScriptError(CallerError):
@@ -403,6 +404,8 @@ class Script(Dialogue):
         return self
 
 
+MAX_BYTES = 64 << 20
+"""A script file larger than this is refused."""
 NO_FURTHER_TURN = Turn(text="(the script has no further turn)")
 """What answers when the turns are used up and `after` is `end`."""
 
@@ -472,7 +475,7 @@ def as_turn(answer: Turn | Mapping[str, Any]) -> Turn:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_plain(path, MAX_BYTES)[0].decode("utf-8-sig")
     except OSError as error:
         why = error.strerror or str(error)
         raise ScriptError(
@@ -496,6 +499,8 @@ def _parsed(text: str, path: Path) -> Any:
     except yaml.YAMLError as error:
         first = " ".join(str(error).split())
         raise ScriptError(f"{path} is not YAML ({first}): fix it there.") from error
+    except (ValueError, RecursionError) as error:  # of numbers, and of what is nested thousands deep
+        raise ScriptError(f"{path} holds what cannot be read ({error}): fix it there.") from error
 
 
 def _checked(content: Any, source: str) -> Script:

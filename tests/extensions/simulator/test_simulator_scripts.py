@@ -1,6 +1,7 @@
 """Scripts in files, and what is said about those that are wrong."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ WRONG: list[tuple[str, str]] = [
     ("turns:\n\t- text: x", "line 2, is not YAML"),
     ("turns: [!!python/object:os.system {}]", "is not YAML"),
     ("turns: [\x00]", "is not YAML"),
+    ("turns: " + "[" * 900, "cannot be read (maximum recursion depth"),
+    (f"turns: [{{latency: {'9' * 4_400}}}]", "cannot be read (Exceeds the limit"),
 ]
 
 
@@ -74,7 +77,13 @@ def test_a_script_that_cannot_be_read_says_so(tmp_path: Path) -> None:
     broken, latin = tmp_path / "broken.json", tmp_path / "latin.yaml"
     broken.write_text('{\n"turns": [}', encoding="utf-8")
     latin.write_bytes(b"turns: [{text: \xe9}]")
+    deep, fifo = tmp_path / "deep.json", tmp_path / "fifo.yaml"
+    deep.write_text("[" * 200_000, encoding="utf-8")
+    os.mkfifo(fifo)
     for path, expected in [
+        (fifo, "cannot be read (it is not a regular file)"),
+        (Path("/dev/zero"), "cannot be read (it is not a regular file)"),
+        (deep, "cannot be read (maximum recursion depth"),
         (tmp_path / "none.yaml", "cannot be read (No such file or directory)"),
         (tmp_path, "cannot be read (Is a directory)"),
         (broken, "line 2, is not JSON"),
