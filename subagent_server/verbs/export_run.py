@@ -29,7 +29,7 @@ from subagent_server.run.files import Entry
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import RunMeta, RunRequest, Usage
 from subagent_server.run.secrets import Masker
-from subagent_server.run.states import Status, known_sum, timestamp
+from subagent_server.run.states import Status, cut, known_sum, timestamp
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.access import USER, Caller
 from subagent_server.verbs.inputs import masker_at_door
@@ -303,7 +303,7 @@ def send(address: str, data: bytes, environment: Mapping[str, str], seconds: flo
     request = urllib.request.Request(address, data, headers)
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=seconds) as answer:
-            answer.read(1)
+            reply = durable.as_object(answer.read1(MAX_TEXT)) or {}
     except urllib.error.HTTPError as error:
         error.close()
         raise
@@ -311,6 +311,10 @@ def send(address: str, data: bytes, environment: Mapping[str, str], seconds: flo
         raise OSError(getattr(error.reason, "strerror", None) or str(error.reason)) from error
     except HTTPException as error:  # no address, or no answer of HTTP
         raise OSError(str(error)) from error
+    partial = reply.get("partialSuccess")
+    if isinstance(partial, dict) and str(partial.get("rejectedSpans") or 0) != "0":
+        why = partial.get("errorMessage") or "without a reason"
+        raise OSError(cut(f"the collector refused {partial['rejectedSpans']} of them: {why}", 300))
 
 
 def export_end(store: RunStore, meta: RunMeta, environment: Mapping[str, str]) -> str | None:

@@ -17,7 +17,7 @@ Span = dict[str, Any]
 
 
 @contextmanager
-def collector(leads_to: str = "") -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def collector(leads_to: str = "", answer: bytes = b"{}") -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Listen on loopback; yield the address and the requests that come. All may be led elsewhere."""
     taken: list[dict[str, Any]] = []
 
@@ -28,9 +28,9 @@ def collector(leads_to: str = "") -> Iterator[tuple[str, list[dict[str, Any]]]]:
             self.send_response(302 if leads_to else 200)
             if leads_to:
                 self.send_header("location", leads_to)
-            self.send_header("content-length", "2")
+            self.send_header("content-length", str(len(answer)))
             self.end_headers()
-            self.wfile.write(b"{}")
+            self.wfile.write(answer)
 
         def do_GET(self) -> None:
             taken.append({"key": self.headers["x-key"]})
@@ -101,14 +101,25 @@ def test_each_run_of_a_tree_sends_its_spans_when_it_ends(world: World) -> None:
     assert "All done." not in json.dumps(taken), "contents are not sent unasked"
 
 
+NO_SPANS = b'{"resourceSpans": [{"scopeSpans": [{"spans": []}]}]}'
+
+
+def test_spans_that_a_collector_refuses_in_its_answer_were_not_taken() -> None:
+    some = b'{"partialSuccess": {"rejectedSpans": "2", "errorMessage": "too old"}}'
+    with collector(answer=some) as (address, _), pytest.raises(OSError, match="refused 2 of them: too old"):
+        send(address, NO_SPANS, {}, 10)
+    with collector(answer=b'{"partialSuccess": {"errorMessage": "send fewer"}}') as (address, taken):
+        send(address, NO_SPANS, {}, 10)
+    assert len(taken) == 1
+
+
 def test_the_key_of_a_collector_follows_no_redirect() -> None:
-    body = b'{"resourceSpans": [{"scopeSpans": [{"spans": []}]}]}'
     with (
         collector() as (elsewhere, taken),
         collector(f"{elsewhere}/v1/traces") as (address, sent),
         pytest.raises(OSError, match="302"),
     ):
-        send(address, body, {"OTEL_EXPORTER_OTLP_HEADERS": "x-key=a-key-012345"}, 10)
+        send(address, NO_SPANS, {"OTEL_EXPORTER_OTLP_HEADERS": "x-key=a-key-012345"}, 10)
     assert len(sent) == 1 and taken == []
 
 
