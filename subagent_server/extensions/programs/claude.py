@@ -120,7 +120,7 @@ class ClaudeDialect:
         agent = self._task.agent
         yield f"mcp__{self._task.child.name}"
         if agent.permission_mode not in (None, "bypassPermissions"):
-            yield from (tool for tool in agent.tools or [] if "(" in tool and tool not in agent.ask)
+            yield from (_name(tool) for tool in agent.tools or [] if "(" in tool and tool not in agent.ask)
             return  # the mode says what happens without a question
         if agent.tools is None:
             yield from (f"mcp__{name}" for name in agent.mcp_servers)

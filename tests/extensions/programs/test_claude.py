@@ -151,6 +151,16 @@ def test_its_events_become_those_of_every_run_and_its_keys_reach_it(world: World
     assert world.meta(run_id).external_session_id in began["argv"]
 
 
+@pytest.mark.parametrize("mode", [None, "acceptEdits"])
+def test_no_name_of_a_tool_is_an_option_of_the_program(tmp_path: Path, mode: str | None) -> None:
+    """Names of tools may change in a trusted directory; what starts a program asks."""
+    names = ['--mcp-config={"mcpServers":{"(":{"command":"./x"}}}']
+    keys = {"tools": names, "disallowedTools": names, "permissionMode": mode}
+    direct(tmp_path, says(text("Done.")), result(), **keys)
+    began = json.loads((tmp_path / "heard").read_text(encoding="utf-8").splitlines()[0])
+    assert [word for word in began["argv"] if word.startswith("--mcp-config")] == ["--mcp-config"]
+
+
 def test_tokens_of_its_own_agents_count(tmp_path: Path) -> None:
     used = {
         "large": {"inputTokens": 10, "outputTokens": 4},
