@@ -686,7 +686,8 @@ def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> No
         notes.warn(f"the description has {length:,} characters, and every client reads it: shorten it")
     if not agent.system_prompt and is_built_in:
         notes.warn("there is no system prompt")
-    # a caller's words are data: in `sh -c "echo {prompt}"` a shell would execute them
-    if any(re.fullmatch("-[a-z]*c", flag) and "{prompt}" in code for flag, code in pairwise(agent.args)):
-        reason = "{prompt} in the text after -c is executed as a part of it: make it an argument of its own"
-        notes.warn(reason, lines.get("args"))
+    # A caller's words are data, and so are keys that are not pinned: `sh -c "echo {prompt}"` executes them.
+    codes = (code for flag, code in pairwise(agent.args) if re.fullmatch("-[a-z]*c", flag))
+    if place := re.search(r"\{(prompt|systemPrompt|model)\}", "\n".join(codes)):
+        reason = "in the text after -c is executed as a part of it: make it an argument of its own"
+        notes.warn(f"{place[0]} {reason}", lines.get("args"))
