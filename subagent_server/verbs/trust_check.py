@@ -252,7 +252,7 @@ def trust_project(path: Path | None, project: Path, pins: Mapping[str, Pins], mo
     with _changing(path) as projects:
         before = projects.get(str(project))
         known = before.pins if before else {}
-        stored = {**known, **{what: kept(each) for what, each in pins.items() if each}}
+        stored = {**known, **{what: kept(each) for what, each in pins.items() if each or what in known}}
         projects[str(project)] = Project(trusted_at=moment, pins=stored)
 
 
@@ -439,7 +439,7 @@ class TrustCheck:
         changed = sorted(
             key for key, pin in pins.items() if (b := before.get(key)) is None or b.hash != pin.hash
         )
-        changed += sorted(before.keys() - pins.keys()) if pins else []
+        changed += sorted(before.keys() - pins.keys())
         return NotTrusted(what, project, changed, None) if changed else None
 
 
@@ -478,9 +478,7 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
     }
     known = trusted.projects.get(str(project))
     before = known.pins if known else {}
-    changes = [
-        line for what, each in pins.items() if each for line in differences(what, before.get(what, {}), each)
-    ]
+    changes = [line for what, each in pins.items() for line in differences(what, before.get(what, {}), each)]
     too_much = None
     if sum(map(len, [*agents, *changes])) > _MOST_SHOWN:
         too_much = _too_much(project, pins, agents)

@@ -91,6 +91,10 @@ def test_a_person_is_asked_once_and_again_when_a_pinned_command_has_changed(clon
         f"- agent worker: baseUrl: {address}" in shown
         and "+ agent worker: baseUrl: http://127.0.0.1:9" in shown
     )
+    clone.agent("worker")
+    clone.leaves_with(2, "'baseUrl', 'mcpServers.x.args', 'mcpServers.x.command'", *RUN)
+    assert "- agent worker: baseUrl: http://127.0.0.1:9" in clone("trust", ".").stdout
+    assert clone(*RUN).stdout == "Done.\n", "what is pinned no more may have been a wall"
 
 
 def test_the_question_shows_all_of_a_long_value(clone: Cli) -> None:
