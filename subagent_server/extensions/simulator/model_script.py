@@ -45,7 +45,6 @@ from pydantic import (
 )
 
 from subagent_server.run.errors import CallerError
-from subagent_server.run.files import read_plain
 
 
 class ScriptError(CallerError):
@@ -475,7 +474,11 @@ def as_turn(answer: Turn | Mapping[str, Any]) -> Turn:
 
 def _read(path: Path) -> str:
     try:
-        return read_plain(path, MAX_BYTES)[0].decode("utf-8-sig")
+        with path.open("rb") as file:  # a person may name a pipe, an evaluation file a device
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ScriptError(f"The script {path} is larger than {MAX_BYTES >> 20} MiB: make it smaller.")
+        return data.decode("utf-8-sig")
     except OSError as error:
         why = error.strerror or str(error)
         raise ScriptError(

@@ -77,12 +77,10 @@ def test_a_script_that_cannot_be_read_says_so(tmp_path: Path) -> None:
     broken, latin = tmp_path / "broken.json", tmp_path / "latin.yaml"
     broken.write_text('{\n"turns": [}', encoding="utf-8")
     latin.write_bytes(b"turns: [{text: \xe9}]")
-    deep, fifo = tmp_path / "deep.json", tmp_path / "fifo.yaml"
+    deep = tmp_path / "deep.json"
     deep.write_text("[" * 200_000, encoding="utf-8")
-    os.mkfifo(fifo)
     for path, expected in [
-        (fifo, "cannot be read (it is not a regular file)"),
-        (Path("/dev/zero"), "cannot be read (it is not a regular file)"),
+        (Path("/dev/zero"), "is larger than 64 MiB"),
         (deep, "cannot be read (maximum recursion depth"),
         (tmp_path / "none.yaml", "cannot be read (No such file or directory)"),
         (tmp_path, "cannot be read (Is a directory)"),
@@ -105,6 +103,14 @@ def test_a_file_is_yaml_or_json(name: str, tmp_path: Path) -> None:
     file.write_text(json.dumps({"turns": [{"text": "from a file"}]}), encoding="utf-8-sig")
     with Simulator(str(file)) as simulator:
         assert post(simulator).json()["content"][0]["text"] == "from a file"
+
+
+def test_a_script_may_come_by_a_pipe() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w", encoding="utf-8") as pipe:
+        pipe.write("turns: [{text: x}]")
+    with os.fdopen(reader):
+        assert load_script(f"/dev/fd/{reader}").turns
 
 
 def test_a_date_in_yaml_is_the_text_that_was_written(tmp_path: Path) -> None:
