@@ -8,6 +8,7 @@ definition: it is what the agent thinks by, and part of the identity of each cal
 import ast
 import hashlib
 import json
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
@@ -62,6 +63,10 @@ _TYPES: dict[str, JsonSchema] = {
     "Any": {},
 }
 _CLOSED = "str, int, float, bool, None, Any, list[...], dict[str, ...], Literal[...], X | Y, a TypedDict here"
+
+
+_GIVEN_BY_MODELS = re.compile(r"\w{1,64}", re.ASCII)
+_NAMES = "names of at most 64 characters of a-z, A-Z, 0-9 and _"
 
 
 class _Wrong(Exception):
@@ -172,6 +177,8 @@ def _signature(tree: ast.Module) -> dict[str, Any]:
         name = parameter.arg
         if name in RESERVED:
             raise _Wrong(f"run() may not have an argument {name}: every call has one", parameter)
+        if not _GIVEN_BY_MODELS.fullmatch(name):  # their API refuses the tool, and with it the whole request
+            raise _Wrong(f"run() may not have an argument {shorten(name)}: models give {_NAMES}", parameter)
         if parameter.annotation is None:
             raise _Wrong(f"the argument {name} of run() has no type", parameter)
         properties[name] = schema = types.schema(parameter.annotation)
