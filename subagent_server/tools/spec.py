@@ -487,12 +487,21 @@ def answer(required: list[str], **properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": required}
 
 
+_READ_OTHERWISE = re.compile(
+    r'"(?:pattern|id)": "|"patternProperties": |"multipleOf": [\d-]|"nullable": [tf]|"enum": \[]'
+    r'|"\$ref": "https?://json-schema.org/'
+)
+"""A client of JavaScript that cannot compile one schema loses the whole list; some clients divide floats."""
+
+
 def output_answer(schema: JsonSchema) -> Schema:
     """Return the schema of a view whose `output` has a schema. `check_status` has that of the whole view.
 
-    Clients read it as one of 2020-12, so an output with a schema of an older draft has none there.
+    Clients read it as one of 2020-12, so an output with a schema of an older draft has none there; nor has
+    one with a rule that they may judge in another way.
     """
-    output = embedded(schema, "#/properties/output") if validator_name(schema) == NEWEST else {}
+    is_common = validator_name(schema) == NEWEST and not _READ_OTHERWISE.search(json.dumps(schema))
+    output = embedded(schema, "#/properties/output") if is_common else {}
     return {"type": "object", "properties": {"runId": {"type": "string"}, "output": output}}
 
 

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument
 from subagent_server.tools.parent_tools import MANY_AGENTS, run_tool
-from subagent_server.tools.spec import Schema, ToolSpec, check_arguments
+from subagent_server.tools.spec import Schema, ToolSpec, check_arguments, output_answer
 from subagent_server.tools.tool_table import LIFECYCLE_TOOLS, TOOLS
 from tests.helpers.mcp_client import Mode
 from tests.helpers.turns import says
@@ -81,6 +81,20 @@ def test_the_output_schema_of_an_agent_holds_the_schema_of_its_result_with_its_r
 
     assert fits({"verdict": "good"}) and fits({"verdict": "good", "next": {"verdict": "bad"}})
     assert not fits({"verdict": "ugly"}) and not fits({"verdict": "good", "next": {}}) and not fits([])
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *({"pattern": "(?i)^a"}, {"patternProperties": {"(?P<n>a)": {}}}, {"multipleOf": 0.01}),
+        *({"nullable": True}, {"id": "a"}, {"enum": []}, {"$ref": "http://json-schema.org/draft-07/schema#"}),
+    ],
+)
+def test_an_output_has_no_schema_with_rules_that_clients_read_otherwise(rule: dict[str, Any]) -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": rule}}
+    assert output_answer(schema)["properties"]["output"] == {}
+    names: dict[str, Any] = {"properties": {"pattern": {}, "id": {}, "multipleOf": {}, "nullable": {}}}
+    assert output_answer(names)["properties"]["output"] == names, "names of properties are no rules"
 
 
 def test_a_parent_sees_no_tool_of_a_child_and_pays_little_for_the_others(world: World) -> None:
