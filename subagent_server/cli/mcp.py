@@ -286,6 +286,8 @@ def _definition(
     """Return the definition with the servers; a `trust_check` is for servers that will be connected."""
     if (agent is None) == (config is None):
         raise click.UsageError("say whose servers: --agent NAME or --config FILE.")
+    if trust_check is not None:
+        session.check_is_user()  # they have the keys of their entries
     if agent is not None:
         definition = session.service.registry.get(agent)
         if trust_check is not None:

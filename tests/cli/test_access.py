@@ -55,6 +55,17 @@ def test_a_child_registers_no_server_with_a_client(cli: Cli) -> None:
         assert not (cli.home / ".mcp.json").exists()
 
 
+@pytest.mark.parametrize(
+    "words", [("mcp", "info", "x", "--agent", "reviewer"), ("tools", "reviewer")], ids=["mcp", "tools"]
+)
+def test_a_child_starts_no_server_of_an_agent(cli: Cli, words: tuple[str, ...]) -> None:
+    started = cli.home / "started"
+    cli.agent("reviewer", codeMode=True, mcpServers={"x": {"command": "touch", "args": [str(started)]}})
+    with cli.living(OWN, child_token_hash=token_hash(TOKEN)) as own:
+        cli.leaves_with(2, "only the owner of the runs may do this", *words, env=child(own))
+        assert not started.exists()
+
+
 def test_a_child_that_may_delegate_answers_its_children_and_not_itself(cli: Cli) -> None:
     with cli.living(OWN, asked(), child_token_hash=token_hash(TOKEN)) as own:
         request = cli.store.read_request(own)
