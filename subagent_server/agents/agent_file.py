@@ -369,9 +369,11 @@ def _tools(value: Value, key: _Key) -> list[str] | None:
 
 
 def _model(value: Value, key: _Key) -> object:
-    if not isinstance(value, list):
-        return as_text_tree(value)
-    first, *key.reading.other_models = [as_text(item) for item in value] or [""]
+    written = value if isinstance(value, list) else ["" if is_null(value) else value]
+    names = [as_text(item) for item in written] or [""]
+    if any(name.startswith("-") for name in names):
+        raise WrongValue("must not begin with -: a program would take it for an option")
+    first, *key.reading.other_models = names
     return first
 
 
