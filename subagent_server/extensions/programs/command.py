@@ -185,4 +185,6 @@ async def _found(pattern: str, text: str) -> str | None:
 
 def _filled(word: str, words: Mapping[str, str]) -> str:
     """Return an argument with its places filled; what fills them is not looked through again."""
-    return _PLACEHOLDER.sub(lambda placeholder: words[placeholder[1]].replace("\0", ""), word)
+    filled = _PLACEHOLDER.sub(lambda placeholder: words[placeholder[1]].replace("\0", ""), word)
+    # the words of a caller, such as a list with dashes, are no option of the program
+    return f" {filled}" if filled.startswith("-") and not word.startswith("-") else filled

@@ -49,6 +49,11 @@ def test_arguments_hold_the_task_and_a_result_file_holds_the_output(world: World
     assert world.result(run_id).output == {"n": 7}
 
 
+def test_the_words_of_a_caller_are_no_option_of_the_program(world: World) -> None:
+    program(world, "import sys; print(sys.argv[1:])", "{prompt}", "--task={prompt}", "-x")
+    assert world.completed(world.start("--yolo")) == "[' --yolo', '--task=--yolo', '-x']"
+
+
 def test_no_program_gets_what_leads_to_the_session_that_has_called(world: World) -> None:
     session = {
         "CLAUDECODE": "1",
