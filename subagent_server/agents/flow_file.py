@@ -43,6 +43,8 @@ RESERVED = frozenset(
     {"inputs", "label", "cwd", "waitSeconds", "wait_seconds", "key", "fresh", "on_question", "self"}
 )
 """Names that mean something in every call of an agent."""
+_ARGUMENT = re.compile(r"\w{1,64}", re.ASCII)
+"""The names that models can give: their API refuses another one's tool, and with it the whole request."""
 KEYS = frozenset(
     {
         *("agents", "limits", "mcpservers", "sandbox", "network", "sandboxlimits", "sandboxread", "env"),
@@ -63,10 +65,6 @@ _TYPES: dict[str, JsonSchema] = {
     "Any": {},
 }
 _CLOSED = "str, int, float, bool, None, Any, list[...], dict[str, ...], Literal[...], X | Y, a TypedDict here"
-
-
-_GIVEN_BY_MODELS = re.compile(r"\w{1,64}", re.ASCII)
-_NAMES = "names of at most 64 characters of a-z, A-Z, 0-9 and _"
 
 
 class _Wrong(Exception):
@@ -177,8 +175,9 @@ def _signature(tree: ast.Module) -> dict[str, Any]:
         name = parameter.arg
         if name in RESERVED:
             raise _Wrong(f"run() may not have an argument {name}: every call has one", parameter)
-        if not _GIVEN_BY_MODELS.fullmatch(name):  # their API refuses the tool, and with it the whole request
-            raise _Wrong(f"run() may not have an argument {shorten(name)}: models give {_NAMES}", parameter)
+        if not _ARGUMENT.fullmatch(name):
+            names = "names of at most 64 characters of a-z, A-Z, 0-9 and _"
+            raise _Wrong(f"run() may not have an argument {shorten(name)}: models give {names}", parameter)
         if parameter.annotation is None:
             raise _Wrong(f"the argument {name} of run() has no type", parameter)
         properties[name] = schema = types.schema(parameter.annotation)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from subagent_server.run.confined_path import printable
-from subagent_server.run.files import Directory, remove_tree
+from subagent_server.run.files import Directory, held_open, opened_writable, remove_tree
 from subagent_server.run.host_programs import SYSTEM_DIRECTORIES
 from subagent_server.run.records import Worktree, WorktreeState
 from subagent_server.sandbox.box import Rules, build_box
@@ -315,8 +315,9 @@ class Reader:
             command = ["bash", "--noprofile", "--norc", "-c", _SCRIPT, "bash", *words]
             shown = [each for each in (files, *([] if store is None else [store])) if each.is_dir()]
             for each in shown:  # a run can close them to its own user, who then could not even drop its work
-                if each.stat().st_mode & 0o700 != 0o700 and not each.is_symlink():
-                    each.chmod(0o700)
+                if each.lstat().st_mode & 0o700 != 0o700:
+                    with held_open(os.open(each.parent, os.O_PATH | os.O_CLOEXEC)) as above:
+                        os.close(opened_writable(above, each.name))  # through no link
             # never the PATH of the caller, in which a run can have put a `find`
             path = os.pathsep.join([str(Path(self.git.program).parent), *SYSTEM_DIRECTORIES])
             variables = {**self.git.variables, **identity_of(self.git), "PATH": path}

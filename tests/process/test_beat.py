@@ -88,7 +88,8 @@ def test_what_cannot_be_heard_for_a_lease_is_ended(directory: Path, fault: str) 
             os.kill(writer if fault == "the writer dies" else watcher, signal.SIGKILL)
         if fault == "the watcher dies":  # the shim ends its worker itself then
             wait_for(lambda: watcher not in below(shim.pid), BOUND, "its death")
-            os.kill(worker, signal.SIGKILL)
+            for pid in (worker, *wait_for(lambda: below(worker), BOUND, "its program")):
+                os.kill(pid, signal.SIGKILL)
         assert (shim.hear(), shim.hear()) == ("fenced", "0")
 
 
