@@ -20,6 +20,7 @@ LEASE = 2.0
 BOUND = 120.0
 SHIM = """
     import os, subprocess, sys
+    os.environ["SUBAGENT_NODE"] = "n1"  # not of the test's process, which keeps the name of its host for ever
     from pathlib import Path
     from subagent_server.process.beat import Heart
     from subagent_server.run import processes
@@ -51,8 +52,7 @@ def beating(child: Child, directory: Path) -> tuple[int, int, int]:
 
 
 @pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(processes.NODE, "n1")
+def directory(tmp_path: Path) -> Path:
     store = RunStore(tmp_path / "runs")
     run_id = make_run_id(processes.now(), os.urandom(6))  # tests beside this one end what has the usual id
     store.create(make_request(run_id))
