@@ -13,8 +13,8 @@ import select
 import signal
 import stat
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from typing import NoReturn
 
 import anyio
@@ -217,39 +217,42 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
             raise anyio.EndOfStream from None
 
     async def aclose(self) -> None:
-        """Leave the descriptor open: other processes may share it."""
+        """Read no more. The descriptor is left open: other processes may share it."""
+        await self._messages.aclose()
 
-    async def _read_messages(self) -> AsyncIterator[SessionMessage]:
+    async def _read_messages(self) -> AsyncGenerator[SessionMessage]:
         """Yield the messages, without a first discovery that a handshake follows.
 
         A client may give its discovery up while the server starts (the AI SDK after 1 s). Both lie in the
         pipe then, and the SDK would serve the era of the first alone.
         """
         is_first, discovery = True, None
-        async for message in self._every_message():
-            if is_first and self._more_is_read and _method(message) == "server/discover":
-                is_first, discovery = False, message
-                continue
-            if discovery is not None and _method(message) != "initialize":
-                yield SessionMessage(discovery)
-            elif isinstance(discovery, types.JSONRPCRequest):
-                self._outgoing.is_answered(discovery.id)
-            is_first, discovery = False, None
-            if message is not None:
-                yield SessionMessage(message)
+        async with aclosing(self._every_message()) as messages:
+            async for message in messages:
+                if is_first and self._more_is_read and _method(message) == "server/discover":
+                    is_first, discovery = False, message
+                    continue
+                if discovery is not None and _method(message) != "initialize":
+                    yield SessionMessage(discovery)
+                elif isinstance(discovery, types.JSONRPCRequest):
+                    self._outgoing.is_answered(discovery.id)
+                is_first, discovery = False, None
+                if message is not None:
+                    yield SessionMessage(message)
         await self._at_end()
 
-    async def _every_message(self) -> AsyncIterator[types.JSONRPCMessage | None]:
+    async def _every_message(self) -> AsyncGenerator[types.JSONRPCMessage | None]:
         """Yield the message of each line, None for a line that is none."""
-        async for line, size in self._lines():
-            if not await self._has_room():
-                break
-            batch = batch_of(line) if self._takes_batches and size <= MAX_LINE_BYTES else None
-            if batch is not None and batch_fault(batch) is None:
-                for each in batch:  # each is answered alone, as the protocol allows
-                    yield self._taken(json.dumps(each).encode(), size)
-            else:
-                yield self._taken(line, size)
+        async with aclosing(self._lines()) as lines:
+            async for line, size in lines:
+                if not await self._has_room():
+                    break
+                batch = batch_of(line) if self._takes_batches and size <= MAX_LINE_BYTES else None
+                if batch is not None and batch_fault(batch) is None:
+                    for each in batch:  # each is answered alone, as the protocol allows
+                        yield self._taken(json.dumps(each).encode(), size)
+                else:
+                    yield self._taken(line, size)
 
     def _taken(self, line: bytes, size: int) -> types.JSONRPCMessage | None:
         """Return the message of a line; None if it is none, which is answered here, or empty."""
@@ -263,7 +266,7 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
             self._note(message)
         return message
 
-    async def _lines(self) -> AsyncIterator[tuple[bytes, int]]:
+    async def _lines(self) -> AsyncGenerator[tuple[bytes, int]]:
         """Yield each line with its size; of one that is too long the size alone is kept."""
         parts: list[bytes] = []
         size = 0
