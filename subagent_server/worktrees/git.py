@@ -25,6 +25,8 @@ from subagent_server.run.host_programs import NoHostProgram, system_program, use
 from subagent_server.sandbox.readable import working_copies
 
 GIT_SECONDS = 600.0
+USAGE = 129
+"""The exit code of git for words that it does not know."""
 MOST_OUTPUT_BYTES = 64 << 20
 _MOST_COMPLAINT = 600
 _LAST_SECONDS = 2.0
@@ -168,7 +170,7 @@ def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: fl
     `seconds` bounds each command, also the one that reads the configuration.
 
     Raises:
-        GitFailed: there is no git, or it cannot read its configuration.
+        GitFailed: there is no git, it cannot read its configuration, or is too old for the overrides.
     """
     try:
         program = system_program("git", environment.get("PATH"), working_copies(directory, environment))
@@ -178,13 +180,18 @@ def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: fl
     variables |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
     variables |= {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_MERGE_AUTOEDIT": "no"}
     plain = Git(str(program), directory, variables | _overrides(_ALWAYS), seconds=seconds)
-    listed = iter(plain.names("read its configuration", "config", "--list", "-z", "--show-scope"))
+    code, output, complaint = plain.tried("read its configuration", "config", "--list", "-z", "--show-scope")
+    if code and code != USAGE:
+        raise GitFailed("read its configuration", complaint)
+    listed = iter(os.fsdecode(output).split("\0")[:-1])
     settings, of_user = dict[str, str](), dict[str, str]()
     for scope, entry in zip(listed, listed, strict=False):
         key, _, value = entry.partition("\n")
         settings[key] = value
         if scope in ("system", "global"):
             of_user[key] = value
+    if code or settings.get("core.hookspath") != _ALWAYS["core.hooksPath"]:  # it knows no GIT_CONFIG_COUNT
+        raise GitFailed("be kept from the programs of a repository", "it takes git 2.31 or later")
     found = _ALWAYS | _of_drivers(settings)
     return replace(plain, variables=variables | _overrides(found), settings=settings, of_user=of_user)
 

@@ -15,15 +15,13 @@ from subagent_server.run.confined_path import printable
 from subagent_server.run.errors import CallerError
 from subagent_server.run.executed_files import executed_by
 from subagent_server.sandbox.standstill import standing_still
-from subagent_server.worktrees.git import NO_PROGRAMS, Git, GitFailed, harmless_git, joined, signing
+from subagent_server.worktrees.git import NO_PROGRAMS, USAGE, Git, GitFailed, harmless_git, joined, signing
 from subagent_server.worktrees.reading import Reader
 from subagent_server.worktrees.settling import commit_tree
 
 MergeWay = Literal["merge", "squash", "rebase"]
 MERGE_WAYS: tuple[MergeWay, ...] = ("merge", "squash", "rebase")
 MOST_NAMED = 10
-_USAGE = 129
-"""The exit code of git for words that it does not know."""
 _BY_GIT = frozenset(("unspecified", "unset", "set", ""))
 """What git says of an attribute that names no filter."""
 
@@ -157,7 +155,7 @@ def _tree_of(git: Git, order: MergeOrder, ours: str, theirs: str, where: str) ->
             f"merged. Merge it by hand there (`git merge {order.branch}`), or let the run go on and resolve "
             "it."
         )
-    if code == _USAGE:
+    if code == USAGE:
         raise GitFailed("merge", "it takes git 2.38 or later")
     if code and git.tried("compare commits", "merge-base", ours, theirs)[0] == 1:
         raise NotMerged(

@@ -241,3 +241,17 @@ def test_a_partial_clone_without_all_files_and_a_format_that_git_does_not_know_a
     repository.git("branch", "subagent")
     code, message = world.failed(world.start())
     assert code == "config" and "a branch is called subagent" in message
+
+
+@pytest.mark.parametrize("lack", ["unset GIT_CONFIG_COUNT", 'case "$*" in *--show-scope*) exit 129; esac'])
+def test_a_git_that_knows_no_overrides_of_programs_is_refused_by_its_version(
+    world: World, repository: Repository, monkeypatch: pytest.MonkeyPatch, lack: str
+) -> None:
+    (world.home / "bin").mkdir()
+    old = world.home / "bin" / "git"
+    old.write_text(f'#!/bin/sh\n{lack}\nexec /usr/bin/git "$@"\n', encoding="utf-8")
+    old.chmod(0o755)
+    monkeypatch.setattr("subagent_server.run.host_programs.SYSTEM_DIRECTORIES", ())
+    monkeypatch.setitem(world.environment, "PATH", f"{old.parent}:{world.environment['PATH']}")
+    code, message = world.failed(world.start())
+    assert code == "config" and "git 2.31 or later" in message
