@@ -157,6 +157,19 @@ def test_long_lines_and_very_many_events_stay_quick(world: World, open_page: Ope
         expect(page.locator("a.run")).to_be_visible()
 
 
+def test_a_double_click_starts_one_run(world: World, open_page: OpenPage) -> None:
+    world.agent()
+    world.play(says("done"))
+    run_id = world.completed_run()
+    with world.http_server(), open_page(link(world)) as page:
+        page.locator("a.run").click()
+        sent: list[str] = []
+        page.on("request", lambda each: sent.append(each.url) if each.method == "POST" else None)
+        page.get_by_role("button", name="Run again").dblclick()
+        expect(page).not_to_have_url(re.compile(run_id))
+        assert len(sent) == 1
+
+
 SEEN = """state => {
     Object.defineProperty(document, "visibilityState", { value: state, configurable: true });
     document.dispatchEvent(new Event("visibilitychange"));

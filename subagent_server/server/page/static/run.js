@@ -22,6 +22,7 @@ export class RunView {
   #facts = null;
   #revision;
   #waiting = null;
+  #isSending = false;
   #log = new LogView();
   #head = el("h1");
   #figures = el("p", { class: "figures" });
@@ -90,6 +91,8 @@ export class RunView {
   }
 
   async #do(what, done, body = {}) {
+    if (this.#isSending) return null; // a double click is meant as one: a run costs
+    this.#isSending = true;
     try {
       const answer = await send(runPath(this.runId, what), body);
       this.#say(done);
@@ -97,6 +100,8 @@ export class RunView {
     } catch (error) {
       this.#say(error.message);
       return null;
+    } finally {
+      this.#isSending = false;
     }
   }
 
