@@ -153,6 +153,13 @@ def test_long_lines_and_very_many_events_stay_quick(world: World, open_page: Ope
         page.locator("a.run").click()
         expect(page.locator(".log")).to_contain_text("the last line")
         assert page.locator(".lines div").count() <= 2_000
+        page.keyboard.press("2")
+        expect(page.locator(".part")).to_contain_text("no result yet")
+        page.keyboard.press("1")
+        expect(page.locator(".log")).to_contain_text("the last line")
+        assert page.locator(".log").evaluate(
+            "log => log.scrollHeight - log.scrollTop - log.clientHeight < 40"
+        )
         page.keyboard.press("Escape")
         expect(page.locator("a.run")).to_be_visible()
 

@@ -4,6 +4,7 @@ import { el, visible } from "./dom.js";
 
 const MOST_LINES = 2000;
 const MOST_CHARACTERS = 4000;
+const END = Number.MAX_SAFE_INTEGER;
 const KINDS = [
   [/^\d\d:\d\d:\d\d ── /, "turn"],
   [/^\d\d:\d\d:\d\d → /, "call"],
@@ -26,12 +27,23 @@ export class LogView {
   #lines = el("div", { class: "lines" });
   #dropped = el("p", { class: "quiet", hidden: true });
   #kind = "said";
-  element = el("section", { class: "log", "aria-label": "Log", tabindex: "0" }, this.#dropped, this.#lines);
+  #top = END;
+  element = el("section", { class: "log", "aria-label": "Log", tabindex: "0", on: { scroll: () => this.#note() } }, this.#dropped, this.#lines);
+
+  #note() {
+    const { scrollHeight, scrollTop, clientHeight } = this.element;
+    this.#top = scrollHeight - scrollTop - clientHeight < 40 ? END : scrollTop;
+  }
+
+  /** Show the lines that were shown before: an element loses how far it was scrolled when it leaves the page. */
+  scrollBack() {
+    this.element.scrollTop = this.#top;
+  }
 
   /** Take a part of the log; with `first` it is the beginning of what is shown. */
   take({ first, text, error }) {
-    const atEnd = this.element.scrollHeight - this.element.scrollTop - this.element.clientHeight < 40;
     if (first) {
+      this.#top = END;
       this.#lines.replaceChildren();
       this.#dropped.hidden = true;
     }
@@ -40,7 +52,7 @@ export class LogView {
     for (const line of text ? text.split("\n").slice(-MOST_LINES) : []) made.append(this.#line(line));
     this.#lines.append(made);
     this.#drop();
-    if (atEnd || first) this.element.scrollTop = this.element.scrollHeight;
+    if (this.#top === END) this.scrollBack();
   }
 
   /** A line with its time, which the file has in UTC, in that of the reader. */

@@ -219,6 +219,7 @@ export class RunView {
     const parts = { log: () => this.#log.element, calls: () => code(this.#facts.calls), result: () => this.#result(), task: () => this.#task(), files: () => this.#files() };
     if (this.tabName in parts) fill(this.#part, parts[this.tabName]());
     else this.#fetched(key);
+    if (key === "log") this.#log.scrollBack();
   }
 
   async #fetched(key) {
