@@ -370,11 +370,11 @@ class ToolContext:
         return run_view(self.service.store, observed, call.next_calls, self.caller)
 
     async def note(self, view: RunView | RunMeta, call: Call) -> None:
-        """Note that the caller was shown a run. An end that it cannot read any more stays news."""
-        self.shown.note(view.run_id, view.revision, ended=view.status.is_terminal)
-        if not view.status.is_terminal or self.caller.is_child:
+        """Note that the caller was shown a run. What it cannot read any more stays news."""
+        if call.has_gone is not None and await call.has_gone():
             return
-        if call.has_gone is None or not await call.has_gone():
+        self.shown.note(view.run_id, view.revision, ended=view.status.is_terminal)
+        if view.status.is_terminal and not self.caller.is_child:
             await asyncio.to_thread(store.mark_seen, self.service.store.paths.run(view.run_id))
 
     async def view_after_answer(

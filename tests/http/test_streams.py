@@ -128,7 +128,7 @@ def test_a_client_that_comes_back_before_the_answer_gets_it_when_it_comes(painte
         assert run["result"] == "Painted."
 
 
-def test_an_end_whose_reader_had_gone_is_shown_to_the_next_session(painter: Painter) -> None:
+def test_an_end_whose_reader_had_gone_is_shown_by_the_next_wait_of_any_session(painter: Painter) -> None:
     world, server = painter.world, painter.server
     session = Session(server)
     started = session.ask(tool_call(1, "run_worker", prompt="Paint it."))
@@ -142,10 +142,10 @@ def test_an_end_whose_reader_had_gone_is_shown_to_the_next_session(painter: Pain
     world.completed_and_gone(run_id)
     with session.stream(last=first["id"]) as stream:
         assert stream.answer()["runs"], "the call has continued, and has its answer"
-    found = (
-        Session(server).ask(tool_call(1, "wait_for_runs", waitSeconds=0)).json["result"]["structuredContent"]
-    )
-    assert [run["result"] for run in found["runs"] if run["runId"] == run_id] == ["Painted."]
+    for number, asking in enumerate((Session(server), session)):
+        found = asking.ask(tool_call(3 + number, "wait_for_runs", waitSeconds=0)).json["result"]
+        runs = found["structuredContent"]["runs"]
+        assert [run["result"] for run in runs if run["runId"] == run_id] == ["Painted."]
 
 
 def sent(server: HttpServer, message: Any) -> socket.socket:
