@@ -9,7 +9,7 @@
   had; `{"forks": 9}`: whether it may have so many processes;
   `{"progress": 3}`: three reports, with a `total`, then the text `done`; `{"pings": 9}`: so many, and nothing
   is read or answered after them; `{"cancels": 9}`: so many requests, each taken back at once;
-  `{"latin": "..."}`: this text in Latin-1, which is no UTF-8;
+  `{"raw": "..."}`: this result as it is, in Latin-1, which is no UTF-8;
   `{"stderr": "..."}`: a line, and the arguments; `{"networks": true}`: the interfaces;
   `{"keep": "PATH"}`: how many lines a file has after one more; else the arguments.
   A schema of `"missing"` is left out.
@@ -112,9 +112,9 @@ class ScriptedServer:
         if "error" in does:
             self.refuse(number, does["error"])
             return
-        if "latin" in does:
-            answer = {"jsonrpc": "2.0", "id": number, "result": self.text(does["latin"])}
-            os.write(1, json.dumps(answer, ensure_ascii=False).encode("latin-1") + b"\n")
+        if "raw" in does:
+            answer = f'{{"jsonrpc": "2.0", "id": {json.dumps(number)}, "result": {does["raw"]}}}\n'
+            os.write(1, answer.encode("latin-1"))
             return
         self.send({"id": number, "result": self.result(does, params)})
 

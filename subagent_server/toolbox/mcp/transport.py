@@ -156,7 +156,8 @@ class StdioTransport:
 def _refused(line: bytes) -> SessionMessage | None:
     """Return an error for an answer that is no message, which would be waited for in vain."""
     with suppress(ValueError, RecursionError):
-        found = json.loads(line.decode("utf-8", "replace"))
+        # The interpreter reads no number of more than 4,300 digits; one may be why this is no message.
+        found = json.loads(line.decode("utf-8", "replace"), parse_int=lambda digits: int(digits[:20]))
         if isinstance(found, dict) and {"result", "error"} & found.keys() and "method" not in found:
             error = ErrorData(code=INTERNAL_ERROR, message="its answer is no message of the protocol")
             return SessionMessage(JSONRPCError(jsonrpc="2.0", id=found.get("id"), error=error))

@@ -346,7 +346,11 @@ def test_failures_of_calls_are_results_for_the_model_and_the_server_stays(tmp_pa
             {"name": "odd", "does": {"content": [{"type": "smell"}]}},
             {"name": "breaks_promise", "outputSchema": {"type": "object"}, "does": {"content": []}},
             {"name": "cuts", "does": {"content": [{"type": "text", "text": "half \ud83d"}]}},
-            {"name": "cuts_bytes", "does": {"latin": "caf\xe9"}},
+            {"name": "cuts_bytes", "does": {"raw": '{"content": [{"type": "text", "text": "caf\xe9"}]}'}},
+            {
+                "name": "counts_on",
+                "does": {"raw": '{"content": [], "structuredContent": ' + "9" * 5_000 + "}"},
+            },
             {"name": "crumbles", "does": {"content": [{"type": "text", "text": "x"}] * 1_003}},
             {"name": "works", "does": {"progress": 3}},
         )
@@ -355,6 +359,7 @@ def test_failures_of_calls_are_results_for_the_model_and_the_server_stays(tmp_pa
             for name, said in (
                 ("refuses", "The MCP server s refused the call: not today."),
                 ("fails", "The MCP server s refused the call: its answer is no message of the protocol."),
+                ("counts_on", "its answer is no message of the protocol"),
                 ("hangs", "did not answer within 0.5 s"),
                 ("odd", "a result that the protocol does not know"),
             ):
