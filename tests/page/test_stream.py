@@ -28,7 +28,7 @@ def stream(server: HttpServer, secret: str, run_id: str | None = None) -> Iterat
         query = "" if run_id is None else f"?run={run_id}"
         connection.request("GET", f"/page/events{query}", headers={"Authorization": f"Bearer {secret}"})
         answer = connection.getresponse()
-        assert answer.status == 200
+        assert answer.status == 200 and answer.headers["x-accel-buffering"] == "no"
 
         def events() -> Iterator[Event]:
             kind, end = "", time.monotonic() + BOUND

@@ -163,7 +163,8 @@ class PageApp:
 
     async def _events(self, request: Request) -> Response:
         stream = TabStream(self._service, self._caller, self._feed, request.query_params.get("run"))
-        return StreamingResponse(stream.lines(), media_type="text/event-stream", headers=PRIVATE)
+        headers = {**PRIVATE, "x-accel-buffering": "no"}  # nginx keeps even the head of an answer back
+        return StreamingResponse(stream.lines(), media_type="text/event-stream", headers=headers)
 
     async def _costs(self, _: Request) -> Response:
         sums = await asyncio.to_thread(stats, self._service.store)
