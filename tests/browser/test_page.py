@@ -326,6 +326,9 @@ def test_a_tree_is_one_group_and_its_runs_lead_to_each_other(world: World, open_
         picture(page, "page-tree")
         lines.nth(1).click()
         expect(page.locator(".family a")).to_contain_text("boss")
+        page.locator(".family a").evaluate("link => link.textContent += '_boss'.repeat(19)")
+        page.set_viewport_size({"width": 420, "height": 720})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 420
         page.get_by_role("button", name="here").click()
         page.locator(".family a").click()
         expect(page.locator(".figures")).to_contain_text("completed")
