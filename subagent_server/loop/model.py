@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -384,13 +385,19 @@ _SHAPERS = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _SENT = "send_request_body.complete"
 """How the trace extension of httpcore calls this, behind the name of the HTTP version."""
 
+_FIX_PROXIES = "Look at HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR."
+
 _made: dict[tuple[str | None, ...], ssl.SSLContext] = {}
 
 
-def http_client(on_sent: Callable[[], None]) -> httpx2.AsyncClient:
+def http_client(on_sent: Callable[[], None], *, direct: bool) -> httpx2.AsyncClient:
     """Return a client with the defaults of the SDK and the TLS context of this process.
 
-    `on_sent` is called whenever a request has been sent whole, before its reply is waited for.
+    `on_sent` is called whenever a request has been sent whole, before its reply is waited for. A `direct` one
+    uses no proxy.
+
+    Raises:
+        RunRefused: `config`, if what the environment says of proxies or certificates cannot be used.
     """
 
     async def trace(name: str, info: Mapping[str, Any]) -> None:
@@ -403,12 +410,18 @@ def http_client(on_sent: Callable[[], None]) -> httpx2.AsyncClient:
     async def bound(response: httpx2.Response) -> None:
         response.stream = BoundedBody(response, MOST_BYTES, lambda: _too_long(f"{MOST_BYTES >> 20} MiB"))
 
-    return anthropic.DefaultAsyncHttpxClient(
-        verify=tls_context(),
-        headers=UNPACKED,
-        event_hooks={"request": [watch], "response": [bound]},
-        follow_redirects=False,  # key and conversation would go to another host
-    )
+    # the SDK's own asks for proxies whatever `trust_env` is
+    client = partial(httpx2.AsyncClient, trust_env=False) if direct else anthropic.DefaultAsyncHttpxClient
+    try:
+        return client(
+            verify=tls_context(),
+            headers=UNPACKED,
+            event_hooks={"request": [watch], "response": [bound]},
+            follow_redirects=False,  # key and conversation would go to another host
+        )
+    except (OSError, ValueError, ImportError, httpx2.InvalidURL) as error:
+        message = f"The environment names a proxy or certificates that cannot be used: {error}."
+        raise RunRefused("config", message, _FIX_PROXIES) from error
 
 
 def tls_context() -> ssl.SSLContext:
@@ -456,6 +469,8 @@ class ModelSettings:
     effort: str | None = None
     idle_seconds: float = IDLE_SECONDS
     context_window: int | None = None
+    direct: bool = False
+    """Whether a script in this process plays the API: a proxy does not reach it."""
 
 
 @dataclass(frozen=True)
@@ -481,7 +496,7 @@ class Model:
     def __init__(
         self, settings: ModelSettings, pace: Pace, on_sent: Callable[[], None] = lambda: None
     ) -> None:
-        """`on_sent` is called whenever a request has been sent, before its reply is waited for."""
+        """`on_sent` is called whenever a request has been sent. Raises RunRefused as `http_client` does."""
         self.use(settings)
         self._pace = pace
         self._broken_off = ""
@@ -491,7 +506,7 @@ class Model:
             base_url=settings.base_url,
             max_retries=0,  # retried here, where the run's log has each attempt
             timeout=httpx2.Timeout(settings.idle_seconds + 1, connect=CONNECT_SECONDS),
-            http_client=http_client(on_sent),
+            http_client=http_client(on_sent, direct=settings.direct),
             open_telemetry=False,  # spans are made of the journal
         )
 

@@ -141,6 +141,8 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
     prices, scripted = find_prices(verdict.model), is_scripted(setup.environment)
     meter = UsageMeter(None if scripted else prices)
     settings = _model_settings(agent, verdict.model, setup.environment, prices)
+    pace = SharedPace(run.store.paths.backoff, settings.base_url or "", settings.api_key)
+    model = Model(settings, pace, run.request_sent)
     request = run.request()
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
     workspace, sandbox = await _entered_workspace(setup, verdict.selection)
@@ -179,10 +181,9 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
         check_asked(agent.ask, [tool.name for tool in tools])
         # 5. Nothing may be refused from here on.
         may_ask = any(tool.name == AskParent.name for tool in tools)
-        pace = SharedPace(run.store.paths.backoff, settings.base_url or "", settings.api_key)
         loop = Loop(
             run=run,
-            model=Model(settings, pace, run.request_sent),
+            model=model,
             system=system_blocks(task, may_ask=may_ask, structured=final is not None),
             tools=tools,
             max_turns=agent.limits.max_turns,
@@ -220,6 +221,7 @@ def _model_settings(
         max_tokens=agent.max_tokens or DEFAULT_MAX_TOKENS,
         effort=agent.effort,
         context_window=prices.context_window if prices else None,
+        direct=is_scripted(environment),
     )
 
 

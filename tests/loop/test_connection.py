@@ -2,7 +2,10 @@
 
 import asyncio
 
+import pytest
+
 from subagent_server.loop.model import Model, ModelSettings, Retry
+from subagent_server.run.errors import RunRefused
 from tests.helpers.pace import Alone
 from tests.helpers.turns import says
 from tests.loop.scripted_run import BOUND, Played
@@ -45,6 +48,24 @@ def test_every_attempt_that_reaches_the_api_is_sent_once() -> None:
 def test_no_request_is_sent_to_an_api_out_of_reach() -> None:
     played = Played(says("Never said."), base_url="http://127.0.0.1:1")
     assert played.failure.code == "model_error" and played.run.sent == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("HTTPS_PROXY", "ftp://proxy:1", "Unknown scheme"),
+        ("NO_PROXY", "::1/128", "Invalid port"),
+        ("ALL_PROXY", "socks5://127.0.0.1:1", "socksio"),
+        ("SSL_CERT_FILE", "/missing.pem", "No such file"),
+    ],
+)
+def test_a_proxy_or_certificates_that_cannot_be_used_refuse_the_run(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(RunRefused, match=words) as refused:
+        Model(ModelSettings("claude-test", "key"), Alone())
+    assert refused.value.failure_code == "config" and name in (refused.value.hint or "")
 
 
 async def _no_retry(retry: Retry) -> None:
