@@ -430,7 +430,11 @@ class Removal:
 
 
 def _directories(settings: Settings) -> ClientDirectories:
-    home = Path(settings.environment.get("HOME") or Path.home())
+    try:
+        home = Path(settings.environment.get("HOME") or Path.home())
+    except RuntimeError as error:  # as of a container for any user
+        sentence = "The files of clients cannot be found, because HOME names no directory: set it."
+        raise EarlyExit(ExitCode.ENVIRONMENT, sentence) from error
     return ClientDirectories(settings.cwd, home, settings.environment, sys.platform)
 
 

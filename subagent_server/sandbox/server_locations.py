@@ -19,7 +19,7 @@ from subagent_server.run.agent_definition import AgentDefinition, ServerDefiniti
 from subagent_server.run.history import EVENT_VARIABLES
 from subagent_server.run.host_programs import NoHostProgram, lies_in, path_out_of_reach, user_program
 from subagent_server.sandbox.box import Box, Rules
-from subagent_server.sandbox.readable import named_paths, showing, shows_too_much
+from subagent_server.sandbox.readable import homes, named_paths, showing, shows_too_much
 
 Builder = Callable[[Callable[[Rules], Rules]], Box]
 """Builds a box by the rules of the run, changed. Raises BoxRefused, PathRefused, OSError; blocking."""
@@ -181,7 +181,7 @@ def _rules_for(server: ServerDefinition, rules: Rules, cache: Path | None, writt
     Raises:
         PathRefused.
     """
-    home = Path(os.path.realpath(rules.environment.get("HOME") or Path.home()))
+    home = homes(rules.environment)[0]
     lasting = {} if cache is None else {home / f".{part}": cache / part for part in _LASTING}
     network = rules.network if server.network is None else server.network
     # No key: what is posted there stands in the journal as that of a foreign program, and is bounded.

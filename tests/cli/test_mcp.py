@@ -137,6 +137,16 @@ def test_the_servers_of_an_agent_are_meant_by_its_name_and_those_of_any_file_by_
     assert Path(cli.home / "runs").is_dir()
 
 
+def test_a_user_without_a_name_and_a_home_has_boxes_of_servers_and_no_files_of_clients(
+    cli: Cli, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # as in a container for any user
+    monkeypatch.delitem(cli.environment, "HOME")
+    assert cli("mcp", "info", "files", "--config", config).returncode == 0
+    refused = cli("init", "claude", "--print")
+    assert refused.returncode == 6 and refused.stderr.endswith("HOME names no directory: set it.\n")
+
+
 def test_a_server_that_is_tried_by_hand_works_where_a_run_would_start_it(cli: Cli) -> None:
     cli.have_boxes()
     (cli.home / ".mcp.json").write_text("{}", encoding="utf-8")

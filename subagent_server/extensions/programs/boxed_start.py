@@ -21,7 +21,7 @@ from subagent_server.run.errors import RunRefused
 from subagent_server.run.files import Directory
 from subagent_server.run.host_programs import lies_in, user_program
 from subagent_server.sandbox.box import Box, Rules
-from subagent_server.sandbox.readable import BoxRefused, PathRefused, showing
+from subagent_server.sandbox.readable import BoxRefused, PathRefused, homes, showing
 from subagent_server.worker.runners import RunnerSetup
 from subagent_server.worker.sandbox_setup import RunBox, path_refused, refused, unprotected
 
@@ -140,8 +140,7 @@ def _with_program(setup: RunnerSetup, rules: Rules) -> Rules:
     if known is not None:
         paths.program.make()
         paths.program_home.make()
-        home = Path(os.path.realpath(setup.environment.get("HOME") or Path.home()))
-        placed = {home / known.state: state / paths.program_home.path.name}
+        placed = {homes(setup.environment)[0] / known.state: state / paths.program_home.path.name}
     program = _found(setup)
     programs = [Path(sys.executable), *([program] if program is not None else [])]
     return replace(
