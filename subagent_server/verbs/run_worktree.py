@@ -18,6 +18,7 @@ from subagent_server.run.errors import (
     StorageFailed,
     SubagentError,
     UnreadableMeta,
+    shorten,
     storing,
 )
 from subagent_server.run.files import is_directory
@@ -83,6 +84,13 @@ def new_worktree(service: Service, agent: AgentDefinition, cwd: Path, run_id: st
         raise NoWorktree("isolation: worktree cannot be kept, because it needs a home directory: set HOME.")
     real = Path(os.path.realpath(cwd))
     root = Path(os.path.realpath(settings.state_directory)) / "worktrees"
+    try:
+        str(root).encode()  # records hold text
+    except UnicodeEncodeError as error:
+        raise NoWorktree(
+            f"isolation: worktree cannot be kept, because worktrees are made in {shorten(str(root), 200)}, "
+            "which is not UTF-8: set XDG_STATE_HOME to another place."
+        ) from error
     names = {
         "path": str(root / run_id),
         "branch": f"{BRANCHES}/{agent.tool_name.removeprefix('run_')}-{run_id.rpartition('-')[2]}",

@@ -1,5 +1,6 @@
 """Submodules, filters, a detached head, bare and linked repositories, and files that are brought along."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -255,3 +256,12 @@ def test_a_git_that_knows_no_overrides_of_programs_is_refused_by_its_version(
     monkeypatch.setitem(world.environment, "PATH", f"{old.parent}:{world.environment['PATH']}")
     code, message = world.failed(world.start())
     assert code == "config" and "git 2.31 or later" in message
+
+
+def test_a_state_directory_that_no_record_can_hold_has_no_worktrees(
+    world: World, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(world.environment, "XDG_STATE_HOME", os.fsdecode(os.fsencode(world.home) + b"/\xff"))
+    code, message = world.failed(world.start())
+    assert code == "config" and "is not UTF-8: set XDG_STATE_HOME" in message
+    assert not list(world.home.glob("[?]*")), "the record would have named this place"
