@@ -247,12 +247,14 @@ class AgentCalls:
         if not 0 <= call < len(self._calls):
             raise BadArgument("There is no such call.")
         planned = self._calls[call]
+        is_first = planned.identity not in self._starting
         async with self._starting.setdefault(planned.identity, asyncio.Lock()):  # of equal keys, one starts
             fate, previous = await self._fate(planned)
             if previous is not None and fate in (Fate.RECORDED, Fate.RUNNING):
                 run_id = previous.run_id
             elif self._options.dry_run:
-                self._journal(planned, fate, None if previous is None else previous.run_id)
+                if is_first:  # equal keys would share its run
+                    self._journal(planned, fate, None if previous is None else previous.run_id)
                 raise _Failed(_WOULD_BE_NEW)
             else:
                 run_id = await self._begun(planned, previous if fate is Fate.RESUMED else None)

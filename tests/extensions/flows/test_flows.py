@@ -372,6 +372,8 @@ def test_what_is_asked_anew_is_asked_once_and_its_result_kept(world: World) -> N
         run_id = again(world, run_id, fresh=fresh)
         assert output(world, run_id) == "done adone adone b"
         assert asked(simulator) == dict(zip("ab", counts, strict=True))
+    dry = again(world, run_id, fresh=["worker"], dry_run=True)
+    assert "nothing: 1 new." in output(world, dry), "equal keys would cost once"
 
 
 def test_an_edited_flow_within_a_flow_pays_for_nothing_twice(world: World) -> None:
