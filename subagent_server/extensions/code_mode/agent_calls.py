@@ -280,7 +280,7 @@ class AgentCalls:
         if meta.status.is_terminal and not has_begun and meta.continues_run_id is not None:
             return Fate.RESUMED, meta  # the turns of the run that it was to continue are paid
         code = meta.error.code if meta.error is not None else None
-        retry = self._options.retry_failed
+        retry = self._options.retry_failed and not is_ours  # of equal keys, one starts anew
         if planned.agent.runner == "flow" and has_begun and meta.status.is_terminal:
             # it has a record of its own: it pays for nothing twice, and what was cut below it continues
             program = (await asyncio.to_thread(self._store.read_request, known)).agent.get("programHash")
