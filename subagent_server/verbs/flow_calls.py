@@ -78,7 +78,7 @@ def phases(calls: Sequence[FlowCall]) -> Iterator[tuple[str, list[FlowCall]]]:
     for call in calls:
         found[call.phase].append(call)
     for name, each in found.items():
-        yield f"{name or 'calls'}: {_summary(each)}", each
+        yield f"{' '.join((name or 'calls').split())}: {_summary(each)}", each
 
 
 def call_lines(calls: Sequence[FlowCall], most: int) -> Iterator[str]:
@@ -99,7 +99,7 @@ def _summary(calls: Sequence[FlowCall]) -> str:
 
 
 def _line(call: FlowCall) -> str:
-    name = call.agent if call.label is None else f"{call.agent} ({call.label})"
+    name = call.agent if call.label is None else f"{call.agent} ({' '.join(call.label.split())})"
     seconds = None if call.seconds is None else f"{call.seconds:.1f} s"
     cost = None if call.cost_usd is None else dollars(call.cost_usd)
     status = None if call.status is None else call.status.value

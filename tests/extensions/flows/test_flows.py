@@ -24,7 +24,7 @@ from subagent_server.run.states import dollars
 from subagent_server.run.store import read_worktree
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
-from subagent_server.verbs.flow_calls import flow_calls, phases
+from subagent_server.verbs.flow_calls import call_lines, flow_calls, phases
 from subagent_server.verbs.remove import Age, prune
 from tests.extensions.flows.kills import campaign, repeated
 from tests.extensions.flows.place import DONE, FAN, asked, body, flow, repository
@@ -809,10 +809,16 @@ def test_a_dry_run_starts_nothing_and_lists_what_would_be(world: World) -> None:
     assert "2 recorded" in said and "2 new" in said and "The rest is likely to cost" in said
     assert sorted(states(world, dry)) == ["new", "new", "recorded", "recorded"]
     assert asked(simulator).total() == 2 and not world.store.children_of(dry)
-    then = "many)]\n    try: agents.worker(prompt='task x')\n    except RunFailed: [].pop()"
-    flow(world, FAN.replace("many)]", then).replace("gather\n", "gather, RunFailed\n"))
-    said = output(world, again(world, dry, dry_run=True))
+    then = (
+        "many)]\n    phase('a\\nb')\n    try: agents.worker(prompt='task x', label='c\\nd')\n"
+        "    except RunFailed: [].pop()"
+    )
+    flow(world, FAN.replace("many)]", then).replace("gather\n", "gather, phase, RunFailed\n"))
+    dry = again(world, dry, dry_run=True)
+    said = output(world, dry)
     assert "1 new" in said and said.endswith("\nThen it ended with IndexError: pop from empty list")
+    shown = [*call_lines(flow_calls(world.store, dry), 9)]
+    assert shown == ["a b: 1 new", "  new  worker (c d)"], "a name makes no line of its own"
 
 
 def test_kills_at_random_moments_repeat_and_lose_nothing(world: World) -> None:
