@@ -27,13 +27,12 @@ from mcp.server.subscriptions import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from subagent_server.run.errors import SubagentError
-from subagent_server.run.files import Entry
 from subagent_server.server.resources import (
     Address,
     Context,
     Signature,
+    file_of,
     list_documents,
-    open_document,
     parse_address,
     refusal,
     signature,
@@ -215,7 +214,6 @@ class _Watched:
     """A document that a client has asked for, and its signature when its change was notified last."""
 
     address: Address
-    file: Entry
     seen: Signature | None
 
 
@@ -260,8 +258,8 @@ class ResourceWatch:
             InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
         """
         uri = str(address)
-        file = await asyncio.to_thread(open_document, self._service, address, self._caller)
-        self._watched.setdefault(uri, _Watched(address, file, signature(file)))
+        await asyncio.to_thread(open_run, self._service, address.run_id, self._caller)
+        self._watched.setdefault(uri, _Watched(address, await asyncio.to_thread(self._signature, address)))
         self._asked[uri] += 1
         if self._notifying is None:
             self._notifying = self._background.start(self._notify())
@@ -294,11 +292,15 @@ class ResourceWatch:
         for uri, watched in list(self._watched.items()):
             if watched.address.kind == "log" and not with_logs:
                 continue
-            now = signature(watched.file)
+            now = self._signature(watched.address)
             if now != watched.seen:
                 watched.seen = now
                 updated.append(uri)
         return updated or None
+
+    def _signature(self, address: Address) -> Signature | None:
+        """Open the document anew each time: 1,000 that stay open take all descriptors of a server."""
+        return signature(file_of(self._service, address))
 
     def _reconcile(self) -> None:
         """Look at the runs themselves, so that one whose processes were killed does not seem to live."""

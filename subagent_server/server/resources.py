@@ -273,13 +273,12 @@ def _result(service: Service, meta: RunMeta) -> Document:
     return Document(text, JSON if result.has_output else PLAIN, is_final=True)
 
 
-def open_document(service: Service, address: Address, caller: Caller) -> Entry:
+def file_of(service: Service, address: Address) -> Entry:
     """Return the file behind an address, whose changes are those of the document; it may not be there yet.
 
     Raises:
-        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
+        InvalidRunId.
     """
-    open_run(service, address.run_id, caller)
     run = service.store.paths.run(address.run_id)
     return {"meta": run.meta, "log": run.log, "result": run.result}[address.kind]
 

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from subagent_server.run import durable, store
+from tests.helpers.processes import open_files
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
@@ -37,6 +38,7 @@ def test_a_client_gets_the_changes_of_a_run_from_its_subscription_to_its_end(wor
         if era == "modern":
             assert updated["params"]["_meta"][SUBSCRIPTION] == stream
         client.hears_of(UPDATED, uri=uris["log"])
+        wait_for(lambda: not any(run_id in name for name in open_files(client.pid)), BOUND, "no open files")
         assert client.hears_of(UPDATED, 0, uri=uris["result"]) == []
         world.asking(run_id)
         world.reply(run_id, "a lot")
