@@ -439,7 +439,7 @@ class SessionEvents(EventStore):
 
     def _drop(self) -> None:
         oldest = time.monotonic() - MAX_EVENT_SECONDS
-        while self._kept:
+        while len(self._kept) > 1:  # who resumes its stream at this moment still awaits the newest
             first = next(iter(self._kept.values()))
             if len(self._kept) <= MAX_EVENTS and self._bytes <= MAX_EVENT_BYTES and first.at >= oldest:
                 return

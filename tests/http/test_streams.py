@@ -1,5 +1,6 @@
 """Streams over HTTP: what breaks is resumed by its own session alone; a client that goes ends no run."""
 
+import asyncio
 import json
 import socket
 from collections import Counter
@@ -8,6 +9,10 @@ from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
+import mcp_types as types
+from mcp.server.streamable_http import EventMessage
+
+from subagent_server.server.http import MAX_EVENT_BYTES, SessionEvents
 from tests.helpers.http_server import ACCEPT, BOUND, MODERN_VERSION, HttpServer
 from tests.helpers.raw_server import HELLO, MODERN, READY, tool_call
 from tests.helpers.scale import times
@@ -126,6 +131,26 @@ def test_a_client_that_comes_back_before_the_answer_gets_it_when_it_comes(painte
         world.reply(run_id, "Red.")
         (run,) = stream.answer()["runs"]
         assert run["result"] == "Painted."
+
+
+def test_an_answer_beyond_the_bound_reaches_who_has_resumed_its_stream() -> None:
+    answer = types.JSONRPCResponse(jsonrpc="2.0", id=1, result={"text": "x" * MAX_EVENT_BYTES})
+    came: list[Any] = []
+
+    async def take(event: EventMessage) -> None:
+        came.append(event.message)
+
+    async def resumed() -> None:
+        events = SessionEvents()
+        first = await events.store_event("1", None)
+        async with asyncio.timeout(BOUND):
+            reader = asyncio.create_task(events.replay_events_after(first, take))
+            await asyncio.sleep(0)
+            await events.store_event("1", answer)
+            await reader
+
+    asyncio.run(resumed())
+    assert came == [answer]
 
 
 def test_an_end_whose_reader_had_gone_is_shown_by_the_next_wait_of_any_session(painter: Painter) -> None:
