@@ -243,6 +243,8 @@ def refusal_of(words: str, exit_code: int | None) -> BoxRefused:
     line = words.strip().partition("\n")[0].rstrip(".")  # it ends within a sentence
     is_killed = not line and exit_code is not None and not 0 <= exit_code <= _LAST_EXIT_CODE
     passes = is_killed or any(sign in line for sign in _PASSING)
+    if "Unknown option" in line:
+        line += ", because it is too old: version 0.8 or later is needed"
     return BoxRefused(line or "bubblewrap ended at once, without a message", passes=passes)
 
 

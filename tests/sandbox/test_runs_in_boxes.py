@@ -180,6 +180,7 @@ def test_nothing_of_a_box_stays_when_its_run_ends(world: World) -> None:
 FAKES = {
     "runs the command without a box": '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n',
     "refuses": "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n",
+    "is of 0.6": "#!/bin/sh\necho 'bwrap: Unknown option --disable-userns' >&2\nexit 1\n",
     "ends at once": "#!/bin/sh\n",
 }
 
@@ -194,6 +195,7 @@ def test_a_bubblewrap_that_makes_no_box_is_found_out(tmp_path: Path, fake: str) 
     with pytest.raises(BoxRefused) as refused:
         try_box(build_box(Rules(cwd=tmp_path / "work", environment=environment)))
     assert ("No permissions" in refused.value.reason) == (fake == "refuses")
+    assert ("0.8 or later" in refused.value.reason) == (fake == "is of 0.6")
 
 
 def test_a_program_that_is_killed_before_its_box_is_looked_at_may_start_again(tmp_path: Path) -> None:
