@@ -1,7 +1,11 @@
 """A run is started although the zygote is in trouble, and a start that is refused leaves nothing."""
 
+import os
 import signal
+import subprocess
+import sys
 
+import click
 import pytest
 
 from subagent_server.process import zygote_client
@@ -11,6 +15,7 @@ from subagent_server.run.processes import now
 from subagent_server.verbs.reconcile import read_exit, read_shim
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers import warm
+from tests.helpers.processes import REPOSITORY
 from tests.helpers.runs import RUN_ID, make_meta, make_request
 from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
@@ -101,3 +106,14 @@ def test_a_run_that_was_stopped_before_its_shim_begins_never_gets_a_worker(world
     world.gone(RUN_ID)
     assert "shim" in read_shim(run) and "worker" not in read_shim(run)
     assert read_exit(run) is not None and not (read_exit(run) or {})["workerStarted"]
+
+
+def test_where_pythonpath_alone_leads_here_no_run_is_made_and_the_sentence_says_so(world: World) -> None:
+    world.agent()
+    packages = os.path.dirname(os.path.dirname(click.__file__))  # noqa: PTH120
+    environment = {**world.environment, "PYTHONPATH": f"{REPOSITORY}:{packages}"}
+    outside = [os.path.realpath(sys.executable), "-P", "-m", "subagent_server"]  # of no environment
+    words = ["run", "worker", "Go."]
+    done = subprocess.run([*outside, *words], env=environment, cwd=world.work, capture_output=True, text=True)
+    assert done.returncode == 6 and "PYTHONPATH alone leads to this program" in done.stderr, done
+    assert world.store.run_ids() == []
