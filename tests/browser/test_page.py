@@ -152,6 +152,7 @@ def test_long_lines_and_very_many_events_stay_quick(world: World, open_page: Ope
     with world.http_server(), open_page(link(world)) as page:
         page.locator("a.run").click()
         expect(page.locator(".log")).to_contain_text("the last line")
+        expect(page.get_by_text("Earlier lines are in the file")).to_be_visible()
         assert page.locator(".lines div").count() <= 2_000
         page.keyboard.press("2")
         expect(page.locator(".part")).to_contain_text("no result yet")

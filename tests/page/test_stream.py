@@ -76,12 +76,16 @@ def test_the_log_of_the_shown_run_comes_with_the_rows(world: World) -> None:
     run_id = world.asking_run(asks("Which?"), says("\x1b[31mIt is\u202e done.\x1b[0m"))
     with world.http_server() as server, stream(server, entered(world, server), run_id) as events:
         first = next(data for kind, data in events if kind == "log")
-        assert first["first"] and "? q1: Which?" in first["text"]
+        assert first["first"] and "? q1: Which?" in first["text"] and not first["earlier"]
         world.reply(run_id, "a")
         text = ""
         while "✔ completed" not in text:
             text += next(data["text"] for kind, data in events if kind == "log")
         assert "Which?" not in text, "nothing comes twice"
+        with Path(world.paths(run_id).log.path).open("a", encoding="utf-8") as log:
+            log.write("12:00:00 a line\n" * 500)
+        with stream(server, entered(world, server), run_id) as again:
+            assert next(data for kind, data in again if kind == "log")["earlier"]
 
 
 def test_among_500_runs_alive_the_rows_come_and_each_line_of_a_log_is_heard(world: World) -> None:

@@ -432,7 +432,8 @@ class TabStream:
                 return
             self._cursor = page.cursor
             if page.text or is_first:
-                yield {"run": self._run_id, "first": is_first, "text": page.text}
+                has_earlier = is_first and int(page.cursor) > len(page.text.encode()) + 1
+                yield {"run": self._run_id, "first": is_first, "text": page.text, "earlier": has_earlier}
             if page.at_end:
                 return
             is_first = False

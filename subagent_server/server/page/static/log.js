@@ -25,7 +25,7 @@ const behindUtc = (day) => (day ? new Date(`${day}T12:00:00Z`) : new Date()).get
 export class LogView {
   #behind = behindUtc();
   #lines = el("div", { class: "lines" });
-  #dropped = el("p", { class: "quiet", hidden: true });
+  #dropped = el("p", { class: "quiet", hidden: true }, "Earlier lines are in the file; `subagent logs -n 10000 RUN` prints 10,000 events.");
   #kind = "said";
   #top = END;
   element = el("section", { class: "log", "aria-label": "Log", tabindex: "0", on: { scroll: () => this.#note() } }, this.#dropped, this.#lines);
@@ -40,12 +40,12 @@ export class LogView {
     this.element.scrollTop = this.#top;
   }
 
-  /** Take a part of the log; with `first` it is the beginning of what is shown. */
-  take({ first, text, error }) {
+  /** Take a part of the log; with `first` it is the beginning of what is shown, and `earlier` lines may be left out. */
+  take({ first, text, earlier, error }) {
     if (first) {
       this.#top = END;
       this.#lines.replaceChildren();
-      this.#dropped.hidden = true;
+      this.#dropped.hidden = !earlier;
     }
     if (error) this.#lines.append(el("p", { class: "bad" }, error));
     const made = document.createDocumentFragment();
@@ -83,6 +83,5 @@ export class LogView {
     if (over <= 0) return;
     for (let i = 0; i < over; i++) this.#lines.firstElementChild.remove();
     this.#dropped.hidden = false;
-    this.#dropped.textContent = `Earlier lines are in the file; \`subagent logs --full\` prints them.`;
   }
 }
