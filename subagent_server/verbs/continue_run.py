@@ -150,7 +150,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         return _flow_continued(service.store, order, start)
     meta = start_agent(service, agent, wanted, caller, observed.meta, stored)
     if meta.worktree is not None and meta.worktree.taken_from is not None and not meta.status.is_terminal:
-        hand_over(service.store, order.run_id, meta.run_id)
+        hand_over(service.store, meta.worktree.taken_from, meta.run_id)
     return meta
 
 

@@ -136,10 +136,15 @@ def base_of_worktree(service: Service, agent: AgentDefinition, cwd: Path) -> str
 
 
 def worktree_of_previous(store: RunStore, previous: RunMeta) -> Worktree | None:
-    """Return the worktree of a run that continues `previous`; it is taken over if it is still there."""
+    """Return the worktree of a run that continues `previous`; it is taken over if it is still there.
+
+    A run that ended before it took a worktree over has left it where it was.
+    """
     if previous.worktree is None:
         return None
-    state = read_worktree(store.paths.run(previous.run_id))
+    state = read_worktree(store.paths.run(previous.run_id)) or _handed(store, previous)
+    if state is None and previous.worktree.taken_from is not None:
+        return worktree_of_previous(store, store.read(previous.worktree.taken_from))
     is_there = state is None or state.phase not in ("removing", "removed")
     return previous.worktree.model_copy(update={"taken_from": previous.run_id if is_there else None})
 
@@ -225,6 +230,15 @@ def _inherited_state(store: RunStore, before: str) -> WorktreeState:
     return state.model_copy(update={"phase": "working" if state.phase == "kept" else state.phase})
 
 
+def _handed(store: RunStore, meta: RunMeta) -> WorktreeState | None:
+    """Return how the worktree was handed to a run that has no record of it yet; None if there is none."""
+    before = None if meta.worktree is None else meta.worktree.taken_from
+    state = None if before is None else read_worktree(store.paths.run(before))
+    if state is None or state.handed_to != meta.run_id or state.phase in ("removing", "removed"):
+        return None
+    return state.model_copy(update={"handed_to": None})
+
+
 # -- The end, and what comes after it.
 
 
@@ -260,12 +274,9 @@ def settle(
         if state is not None and state.is_settled:
             return state
         if state is None:
-            if worktree.taken_from is None:
+            if worktree.taken_from is None or _handed(store, meta) is None:
                 return None  # nothing was made
-            state = _inherited_state(store, worktree.taken_from)
-            if state.handed_to != meta.run_id or state.phase in ("removing", "removed"):
-                return None
-            state = state.model_copy(update={"handed_to": None})
+            state = _inherited_state(store, worktree.taken_from).model_copy(update={"handed_to": None})
         return _settled(run, meta, worktree, state, seconds)
 
 
@@ -386,7 +397,7 @@ def hand_over(store: RunStore, before: str, run_id: str) -> None:
     """
     run = store.paths.run(before)
     with exclusive(run.worktree_lock, GIT_SECONDS):
-        state = read_worktree(run) or WorktreeState(phase="kept")
+        state = read_worktree(run) or _handed(store, store.read(before)) or WorktreeState(phase="removed")
         check_not_handed_over(before, state, run_id)
         write_worktree(run, state.model_copy(update={"handed_to": run_id}))
 

@@ -1,9 +1,14 @@
 """A worktree from its start to its removal (SPEC sections 3, 6 and 13)."""
 
 import json
+from collections.abc import Mapping
 
+import pytest
+
+from subagent_server.run.stderr import VARIABLE
 from tests.helpers.turns import says, shell
-from tests.helpers.world import World
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
 from tests.worktrees.repository import WORK, Repository
 
 
@@ -165,3 +170,40 @@ def test_a_continued_run_takes_the_worktree_over_and_only_one_may(
     assert world.completed(later) == "Now."
     repository.gone(later)
     assert repository.place(later) == repository.place(unchanged) and repository.shown(later)["commits"] == 1
+
+
+@pytest.mark.parametrize("command", ["true", WORK])
+def test_a_run_that_never_began_is_continued_in_the_worktree_of_the_one_before(
+    world: World, repository: Repository, command: str
+) -> None:
+    first = repository.ran(command)
+    world.environment["SUBAGENT_MAX_RUNS"] = "1"
+    world.agent("holder")
+    holding = {"when": {"prompt": "Hold"}, "turns": [shell("sleep 600")]}
+    world.play(shell(WORK), says("Done."), shell(WORK), says("Now."), conversations=[holding])
+    holder = world.start("Hold the slot.", "holder")
+    wait_for(lambda: world.events(holder, "tool_call"), BOUND, "the slot to be taken")
+    cut = never_begun(world, repository, "continue", first, "Go on.", env={VARIABLE: "starter.launched"})
+    last = never_begun(world, repository, "continue", cut, "Go on.")
+    alone = never_begun(world, repository, "run", "worker", "Do it.")
+    world.stop(holder)
+    for run_id, text, commits in ((last, "Now.", 2 if command == WORK else 1), (alone, "Done.", 1)):
+        continued = world.continued(run_id, "Go on.")
+        assert world.completed_and_gone(continued) == text
+        repository.gone(continued)
+        assert repository.shown(continued)["commits"] == commits
+    if command == WORK:
+        assert repository.shown(first)["takenOverBy"] == last
+
+
+def never_begun(
+    world: World, repository: Repository, *words: str, env: Mapping[str, str] | None = None
+) -> str:
+    """Return a run that a command has started, and that was stopped while it waited for a slot."""
+    before = set(world.store.run_ids())
+    world.cli(*words, "--detach", env=env)
+    (run_id,) = set(world.store.run_ids()) - before
+    world.stop(run_id)
+    repository.gone(run_id)
+    assert world.meta(run_id).started_at is None
+    return run_id
