@@ -40,6 +40,7 @@ _ALWAYS = {
     "core.editor": "false",
     "core.askPass": "",
     "diff.ignoreSubmodules": "dirty",
+    "diff.orderFile": "/dev/null",  # a relative one is looked for where git is called
     "submodule.recurse": "false",
     "log.showSignature": "false",
     "merge.verifySignatures": "false",

@@ -265,3 +265,11 @@ def test_a_state_directory_that_no_record_can_hold_has_no_worktrees(
     code, message = world.failed(world.start())
     assert code == "config" and "is not UTF-8: set XDG_STATE_HOME" in message
     assert not list(world.home.glob("[?]*")), "the record would have named this place"
+
+
+def test_an_order_of_files_that_the_repository_names_is_not_looked_for(repository: Repository) -> None:
+    (repository.top / "order").write_text("*.txt\n", encoding="utf-8")
+    repository.commit("order")
+    repository.git("config", "diff.orderFile", "order")
+    run_id = repository.ran()
+    assert repository.shown(run_id)["files"] == 2 and "merged" in repository.merge(run_id)
