@@ -494,6 +494,19 @@ def test_500_runs_alive_are_all_reached_and_the_older_ones_by_the_keys_alone(
         shutil.rmtree(world.runs / name)
 
 
+def test_older_runs_are_reached_when_all_that_were_shown_are_removed(
+    world: World, open_page: OpenPage
+) -> None:
+    oldest, *shown = make_stored(world.runs, 501)
+    with world.http_server(), open_page(link(world)) as page:
+        expect(page.locator("#group-done")).to_have_text("Done 500")
+        assert world.cli("rm", *shown).returncode == 0
+        expect(page.locator("a.run")).to_have_count(0)
+        page.get_by_role("button", name="Older runs").click()
+        expect(page.locator("a.run")).to_have_count(1)
+    shutil.rmtree(world.runs / oldest)  # it has no more than lists show
+
+
 def test_a_question_is_answered_by_the_keys_alone(world: World, open_page: OpenPage) -> None:
     world.agent("releaser", sandbox="none")
     world.play(asks("Merge?", "yes", "no"), says("done"))

@@ -63,7 +63,7 @@ export class Runs {
   async older(filter) {
     if (this.#searched?.filter !== filter) this.#forgetOlder();
     const ended = [...this.#rows.values()].filter((row) => row.over).map((row) => row.runId);
-    const before = this.#searched?.before ?? ended.reduce((one, other) => (one < other ? one : other));
+    const before = this.#searched?.before ?? ended.reduce((one, other) => (one < other ? one : other), "z"); // behind every id
     const found = await read(`/page/older?${new URLSearchParams({ before, q: filter })}`);
     for (const row of found.rows) this.#older.set(row.runId, row);
     this.#searched = { filter, before: found.before };
