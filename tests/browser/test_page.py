@@ -507,6 +507,30 @@ def test_older_runs_are_reached_when_all_that_were_shown_are_removed(
     shutil.rmtree(world.runs / oldest)  # it has no more than lists show
 
 
+def test_what_is_open_and_has_the_focus_stays_while_a_run_works(world: World, open_page: OpenPage) -> None:
+    world.agent(sandbox="none")
+    world.play(shell("seq -f 'invoice %g' 20000"), asks("Which?"), asks("How many?"), says("done"))
+    run_id = world.start()
+    world.asking(run_id)
+    with world.http_server(), open_page(link(world)) as page:
+        page.locator("a.run").click()
+        page.get_by_role("link", name="Conversation").press("Enter")
+        tab = page.locator(".tabs a[aria-current]")
+        expect(tab).to_have_text("Conversation")
+        expect(tab).to_be_focused()
+        page.locator(".message summary").first.click()
+        tab.focus()
+        world.reply(run_id, "a")
+        expect(page.locator(".message summary")).to_have_count(5)
+        expect(page.locator("details[open]")).to_have_count(1)
+        expect(tab).to_be_focused()
+        page.get_by_role("link", name="Files").click()
+        page.locator(".files button").first.click()
+        world.reply(run_id, "b")
+        expect(page.locator(".figures")).to_contain_text("completed")
+        expect(page.locator(".files pre")).to_contain_text("invoice 2")
+
+
 def test_a_question_is_answered_by_the_keys_alone(world: World, open_page: OpenPage) -> None:
     world.agent("releaser", sandbox="none")
     world.play(asks("Merge?", "yes", "no"), says("done"))

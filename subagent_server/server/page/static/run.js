@@ -206,20 +206,35 @@ export class RunView {
   #showTabs() {
     const has = { calls: this.#facts?.calls, changes: this.#facts?.view.worktree, programs: this.#facts?.programs, files: this.#facts?.files?.length };
     const shown = TABS.filter((name) => has[name] !== undefined ? has[name] || name === this.tabName : !(name in has));
+    const key = [this.tabName, ...shown].join();
+    if (this.#tabs.dataset.key === key) return;
+    this.#tabs.dataset.key = key;
+    const focused = this.#tabs.contains(document.activeElement) && document.activeElement.hash;
     fill(
       this.#tabs,
       shown.map((name) => el("a", { href: `#/run/${encodeURIComponent(this.runId)}/${name}`, "aria-current": name === this.tabName ? "page" : null }, name[0].toUpperCase() + name.slice(1))),
     );
+    if (focused) [...this.#tabs.children].find((each) => each.hash === focused)?.focus();
   }
 
   #showPart() {
-    const key = this.tabName === "log" ? "log" : this.tabName === "calls" ? `calls:${this.#facts?.calls}` : `${this.tabName}:${this.#facts?.view.revision}:${this.#facts?.view.status}`;
+    const kept = { log: "", calls: this.#facts?.calls, files: this.#facts?.files };
+    const key = `${this.tabName}:${this.tabName in kept ? kept[this.tabName] : [this.#facts?.view.revision, this.#facts?.view.status]}`;
     if (this.#shown === key || (!this.#facts && this.tabName !== "log")) return;
     this.#shown = key;
     const parts = { log: () => this.#log.element, calls: () => code(this.#facts.calls), result: () => this.#result(), task: () => this.#task(), files: () => this.#files() };
-    if (this.tabName in parts) fill(this.#part, parts[this.tabName]());
+    if (this.tabName in parts) this.#fillPart(parts[this.tabName]());
     else this.#fetched(key);
-    if (key === "log") this.#log.scrollBack();
+    if (this.tabName === "log") this.#log.scrollBack();
+  }
+
+  /** Put the nodes of a part in place; what a person has opened or closed in it stays so. */
+  #fillPart(nodes) {
+    const folds = () => [...this.#part.querySelectorAll("details")];
+    const were = this.#part.dataset.tab === this.tabName ? folds().map((each) => each.open) : [];
+    this.#part.dataset.tab = this.tabName;
+    fill(this.#part, nodes);
+    for (const [at, each] of folds().slice(0, were.length).entries()) each.open = were[at];
   }
 
   async #fetched(key) {
@@ -232,9 +247,9 @@ export class RunView {
         conversation: () => conversation(found.messages),
       };
       const nodes = shown[this.tabName]();
-      fill(this.#part, nodes.length ? nodes : el("p", { class: "quiet" }, "Nothing yet."));
+      this.#fillPart(nodes.length ? nodes : el("p", { class: "quiet" }, "Nothing yet."));
     } catch (error) {
-      fill(this.#part, el("p", { class: "bad" }, error.message));
+      if (this.#shown === key) fill(this.#part, el("p", { class: "bad" }, error.message));
     }
   }
 
