@@ -117,7 +117,7 @@ def _says_lost(error: MCPError) -> bool:
 def _reason(error: BaseException, definition: ServerDefinition) -> str:
     match error:
         case FileNotFoundError() | PermissionError() | NotADirectoryError():
-            return f"could not be started: {_why_not_started(error, definition.command or '')}"
+            return f"could not be started: {_why_not_started(error, definition.command)}"
         case NotOutside():
             return f"could not be started outside of every box (sandbox: false): {error.why}"
         case BoxRefused():
@@ -138,7 +138,9 @@ def _reason(error: BaseException, definition: ServerDefinition) -> str:
     return f"could not be reached at {url}: {str(error) or type(error).__name__}"
 
 
-def _why_not_started(error: OSError, command: str) -> str:
+def _why_not_started(error: OSError, command: str | None) -> str:
+    if command is None:  # what a connection meets is of another class
+        return f"the certificates that SSL_CERT_FILE names cannot be read ({error.strerror})"
     if isinstance(error, FileNotFoundError) and error.filename in (None, command):
         return f"there is no program {command!r} here or in PATH"
     return f"{error.filename or command}: {error.strerror}"

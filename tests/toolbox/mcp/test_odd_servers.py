@@ -126,6 +126,14 @@ def test_a_server_that_cannot_be_used_is_named_with_its_failure_and_its_output(
     assert sentence.startswith("The MCP server odd ") and said in sentence and "fine" not in sentence
 
 
+def test_certificates_that_are_missing_are_not_taken_for_a_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/missing.pem")
+    sentence = refusal(tmp_path, odd={"type": "http", "url": "http://127.0.0.1:1/mcp"})
+    assert "certificates that SSL_CERT_FILE names cannot be read (No such file" in sentence
+
+
 @pytest.mark.parametrize(
     ("head", "said"),
     [
