@@ -68,7 +68,9 @@ def conclude(
     # 12. Make the state true for readers that only read the file. The sweep can take long, so it comes later.
     is_true = (status == 0 and state_has_ended(run)) or _reconcile(run, facts, program)
     failpoint("shim.reconciled")
-    # 13. Sweep the processes that the run left behind; then end the runs whose starter was among them.
+    # 13. Sweep the processes that the run left behind, but no git amid a merge; then end the runs whose
+    #     starter was among them.
+    locks.wait_for(run.merge_lock)
     _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS, heart)
     GROUPS.remove(run.run_id)
     _settle_orphans(run, program)

@@ -8,8 +8,10 @@ collected, so it cannot be handed over. The shim imports this module: at its top
 import errno
 import fcntl
 import os
+import signal
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from subagent_server.run.errors import LockTimeout, StorageFailed
 from subagent_server.run.files import Entry, held_open
@@ -106,6 +108,14 @@ def wait_until_free(file: Entry) -> None:
         return
     with held_open(descriptor):
         fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+
+def wait_for(file: Entry, seconds: float = TIMEOUT_SECONDS) -> None:
+    """Block until nobody holds the lock of `file` exclusively, `seconds` at most; not for what is no lock."""
+    deadline = time.monotonic() + seconds
+    with suppress(OSError):
+        while is_held(file) and time.monotonic() < deadline:
+            signal.sigtimedwait((), 2 * _POLL_SECONDS)
 
 
 def give_back(descriptor: int) -> None:

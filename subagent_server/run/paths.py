@@ -296,6 +296,8 @@ class RunPaths:
     """How the worktree of the run stands."""
     worktree_lock = _File("worktree.lock")
     """Held while the worktree is settled, merged, handed over or removed."""
+    merge_lock = _File("merge.lock")
+    """Held, also by git, while this run merges another one: its last processes are ended after that."""
     children = _Folder("children")
     """A mark for each run started by this run."""
     continued_by = _File("continued-by")

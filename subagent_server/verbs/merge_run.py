@@ -4,14 +4,15 @@ Tested in `tests/worktrees/`.
 """
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from subagent_server.run import locks
 from subagent_server.run.errors import storing, visible
-from subagent_server.run.files import PrivateDirectory, is_directory
+from subagent_server.run.files import PrivateDirectory, held_open, is_directory
 from subagent_server.run.journal import count
-from subagent_server.run.locks import exclusive
 from subagent_server.run.processes import host_name
 from subagent_server.run.records import RunMeta, Worktree, WorktreeState
 from subagent_server.run.store import read_worktree, write_worktree
@@ -69,17 +70,39 @@ def merge_run(service: Service, run_id: str, way: MergeWay = "merge", caller: Ca
     check_not_handed_over(run_id, state)
     if state is None or state.phase != "kept":
         raise NotMerged(f"Run {run_id} has left no changes: there is nothing to merge.")
-    with exclusive(service.store.paths.run(run_id).worktree_lock, GIT_SECONDS), _alone(service):
-        return _merged(service, meta, meta.worktree, way, caller)
+    with (
+        locks.exclusive(service.store.paths.run(run_id).worktree_lock, GIT_SECONDS),
+        _alone(service),
+        _sweeps_waiting(service, caller) as holds,
+    ):
+        return _merged(service, meta, meta.worktree, way, caller, holds)
 
 
 def _alone(service: Service) -> AbstractContextManager[None]:
     """Hold off other merges of this user: of two that git makes at once, one may stay half in the index."""
     state = service.settings.state_directory
-    return nullcontext() if state is None else exclusive(PrivateDirectory(state).entry(_LOCK), GIT_SECONDS)
+    return (
+        nullcontext() if state is None else locks.exclusive(PrivateDirectory(state).entry(_LOCK), GIT_SECONDS)
+    )
 
 
-def _merged(service: Service, meta: RunMeta, worktree: Worktree, way: MergeWay, caller: Caller) -> Merged:
+@contextmanager
+def _sweeps_waiting(service: Service, caller: Caller) -> Iterator[list[int]]:
+    """Yield the lock for git by which the end of a run that merges waits for it; none if a person does."""
+    if caller.run_id is None:
+        yield []
+        return
+    file = service.store.paths.run(caller.run_id).merge_lock
+    with storing(file.path):
+        descriptor = locks.open_lock(file)
+    with held_open(descriptor):
+        locks.lock(descriptor)
+        yield [descriptor]
+
+
+def _merged(
+    service: Service, meta: RunMeta, worktree: Worktree, way: MergeWay, caller: Caller, holds: list[int]
+) -> Merged:
     run = service.store.paths.run(meta.run_id)
     state = read_worktree(run) or WorktreeState(phase="removed")
     git = repository_of(worktree, os.environ)
@@ -101,7 +124,9 @@ def _merged(service: Service, meta: RunMeta, worktree: Worktree, way: MergeWay, 
     message = _message(meta, worktree)
     live = live_runs(service.settings.state_directory)
     workers = [run.worker.pid for run in live if run.worker.host == host_name() and run.writes_in(target)]
-    order = MergeOrder(target, worktree.branch, worktree.base, state.tip, way, message, into, before, workers)
+    order = MergeOrder(
+        target, worktree.branch, worktree.base, state.tip, way, message, into, before, workers, holds
+    )
     commit, had_it = merge_branch(order, os.environ)
     if before is None or not had_it:
         write_worktree(run, state.model_copy(update={"merged_tip": state.tip, "merged_into": commit}))

@@ -490,11 +490,13 @@ def _record_gone(run: RunPaths) -> bool:
 def sweep_orphans(run: RunPaths) -> None:
     """Kill the processes of a run whose shim is gone: worker, processes with its mark, all descendants.
 
-    Other runs' shims and their trees are spared. Two looks that find nothing end the sweep. The processes of
-    a copied run directory belong to the original, and recorded processes are checked too (`marks.py`).
+    Other runs' shims and their trees are spared, and a git amid a merge is waited for. Two looks that find
+    nothing end the sweep. The processes of a copied run directory belong to the original, and recorded
+    processes are checked too (`marks.py`).
     """
     if not marks.is_original(run):
         return
+    locks.wait_for(run.merge_lock)
     is_spared = marks.shims_on_record(run.root)
     quiet = 0
     while quiet < 2:

@@ -123,12 +123,18 @@ class Git:
         return not self.tried("compare commits", "merge-base", "--is-ancestor", commit, of)[0]
 
     def tried(
-        self, doing: str, *words: str, stdin: bytes | int = b"", finishes: bool = False
+        self,
+        doing: str,
+        *words: str,
+        stdin: bytes | int = b"",
+        finishes: bool = False,
+        holds: Sequence[int] = (),
     ) -> tuple[int, bytes, str]:
         """Return exit code, output and complaint of a command, which dies with this thread.
 
         `stdin` is its input, or the descriptor that it reads. One that `finishes` is done whatever becomes of
-        this process: half a merge in the working copy of a person is worse than all of it.
+        this process: half a merge in the working copy of a person is worse than all of it. It `holds`
+        descriptors of locks open as long as it works.
 
         Raises:
             GitFailed: it could not be started, took too long, said too much, or was killed: an exit code that
@@ -144,6 +150,7 @@ class Git:
                         stdin=stdin if isinstance(stdin, int) else subprocess.PIPE,
                         stdout=output,
                         stderr=complaint,
+                        pass_fds=holds,
                         start_new_session=finishes,  # else Ctrl-C ends it, too
                         preexec_fn=None if finishes else end_with_parent,
                     ) as done,

@@ -39,7 +39,7 @@ class MergeOrder:
     `into` reads the target if that is the worktree of a run, which has to be on its branch: what the run has
     written there must not decide which branch is moved, and git outside of a box is not called there.
     `before` is the commit that an earlier merge of all this has made. `workers` are those of the live runs
-    that can write in the target.
+    that can write in the target. `holds` are descriptors of locks that git keeps until it has written.
     """
 
     target: Path
@@ -51,6 +51,7 @@ class MergeOrder:
     into: Reader | None = None
     before: str | None = None
     workers: Sequence[int] = ()
+    holds: Sequence[int] = ()
 
 
 def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str, bool]:
@@ -238,7 +239,7 @@ def _bring_in(git: Git, order: MergeOrder, head: str, made: str) -> None:
             raise NotMerged(
                 f"{order.branch} was not merged: {why}. Try again when that run has ended."
             ) from error
-        code, _, complaint = git.tried("merge", "merge", *words, made, finishes=True)
+        code, _, complaint = git.tried("merge", "merge", *words, made, finishes=True, holds=order.holds)
     if not code:
         return
     if git.commit("HEAD") != head:

@@ -276,6 +276,7 @@ FILES: dict[str, tuple[str, ...]] = {
     FIFO: ("waiting",),
     "tree.lock": ("running",),
     "calls.lock": ("running",),
+    "merge.lock": ("running",),
     "call.lock": ("waiting",),
 }
 """Every name in a run directory, with the runs in which it is planted: those in which it is used."""

@@ -742,6 +742,25 @@ def test_calls_in_calls_are_made_though_there_is_no_room_for_a_thread_each(world
     assert output(world, started(world)) == 6**3
 
 
+@pytest.mark.parametrize("killed", ["shim", "worker", "both"])
+def test_whatever_is_killed_amid_a_merge_git_writes_all_of_it(world: World, killed: str) -> None:
+    git = repository(world.work)
+    world.agent(isolation="worktree")
+    flow(world, body("call = agents.worker.start(prompt='task a')\ncall.result()\nreturn merge(call)"))
+    many = "mkdir d && seq -f d/%g 5000 | xargs touch && git add . && git commit -qm many"
+    world.play(call("bash", command=many), says("done"))
+    run_id = started(world)
+    those = [part(run_id) for part in (world.shim, world.worker) if killed in (part.__name__, "both")]
+    wait_for((world.work / "d").exists, BOUND, "the first files")
+    for each in those:
+        processes.send_signal(each, signal.SIGKILL)
+    world.cli("show", run_id)  # who reads it ends what is left of it
+    world.gone(run_id)
+    assert git("status", "--porcelain") == "" and len(git("ls-files", "d").split()) == 5000
+    assert list((world.work / ".git").glob("*.lock")) == []
+    assert "merged" in output(world, again(world, run_id))
+
+
 def test_merges_side_by_side_are_made_one_after_the_other(world: World) -> None:
     git = repository(world.work)
     world.agent(isolation="worktree")
