@@ -379,14 +379,7 @@ class ContextEdits:
 
 # -- the connection
 
-_SHAPERS = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-"""The variables that the trust in servers depends on."""
-
-_SENT = "send_request_body.complete"
-"""How the trace extension of httpcore calls this, behind the name of the HTTP version."""
-
 _FIX_PROXIES = "Look at HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR."
-
 _made: dict[tuple[str | None, ...], ssl.SSLContext] = {}
 
 
@@ -401,7 +394,7 @@ def http_client(on_sent: Callable[[], None], *, direct: bool) -> httpx2.AsyncCli
     """
 
     async def trace(name: str, info: Mapping[str, Any]) -> None:
-        if name.endswith(_SENT):
+        if name.endswith("send_request_body.complete"):  # httpcore puts the name of the HTTP version before
             on_sent()
 
     async def watch(request: httpx2.Request) -> None:
@@ -426,10 +419,10 @@ def http_client(on_sent: Callable[[], None], *, direct: bool) -> httpx2.AsyncCli
 
 def tls_context() -> ssl.SSLContext:
     """Return the context for these certificates; a fork has the context of its parent process."""
-    shape = tuple(os.environ.get(name) for name in _SHAPERS)
-    if shape not in _made:
-        _made[shape] = httpx2.create_ssl_context()
-    return _made[shape]
+    named = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    if named not in _made:
+        _made[named] = httpx2.create_ssl_context()
+    return _made[named]
 
 
 # -- the call
