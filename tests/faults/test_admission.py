@@ -17,10 +17,8 @@ from tests.helpers.world import World
 SERVERS, RUNS_EACH, AT_ONCE = 5, times(2, 4), 2
 BOUND = 240.0
 """How long all starts of a worker may take, two at a time and niced, on a busy machine."""
-FOR_ANOTHER = (
-    'until [ "$(grep -l run_started "$SUBAGENT_RUNS"/*/events.jsonl | wc -l)" -ge 2 ]; do sleep 0.1; done'
-)
-"""What the first run works on until another works too: so two do at once, however slowly workers start."""
+UNTIL_ALL_ARE_STARTED = "until [ -e all-are-started ]; do sleep 0.1; done"
+"""What the first two runs work on: so all others wait, however slowly runs are started."""
 
 
 def most_at_work(world: World, run_ids: list[str]) -> int:
@@ -47,18 +45,21 @@ def waits_for_a_slot(server: Parent, run_id: str) -> bool:
 @pytest.mark.timeout(BOUND + 60)
 def test_of_the_runs_of_five_servers_two_work_at_once_each_begins_once_and_all_end(world: World) -> None:
     world.agent(maxConcurrent=AT_ONCE)
-    first = {"when": {"prompt": "first"}, "turns": [shell(FOR_ANOTHER), says("Done.")]}
+    first = {"when": {"prompt": "first"}, "turns": [shell(UNTIL_ALL_ARE_STARTED), says("Done.")]}
     simulator = world.play(says("Done.", latency=0.2), conversations=[first])
     run_ids: list[str] = []
     with ExitStack() as stack:
         servers = [stack.enter_context(world.serve()) for _ in range(SERVERS)]
         for number, server in enumerate(servers):
             for _ in range(RUNS_EACH):
-                view = server.call("run_worker", prompt="Do it." if run_ids else "Be the first.")
+                view = server.call(
+                    "run_worker", prompt="Be the first." if len(run_ids) < AT_ONCE else "Do it."
+                )
                 run_ids.append(view["runId"])
             if number in (1, 3):
                 os.kill(server.server.pid, signal.SIGKILL)
         wait_for(lambda: waits_for_a_slot(servers[0], run_ids[-1]), 60, "the last run in the queue")
+        (world.work / "all-are-started").touch()
     wait_for(lambda: all(world.meta(r).status.is_terminal for r in run_ids), BOUND, "the end of all runs")
     assert len(set(run_ids)) == SERVERS * RUNS_EACH
     assert [world.meta(run_id).status.value for run_id in run_ids] == ["completed"] * len(run_ids)
@@ -66,5 +67,5 @@ def test_of_the_runs_of_five_servers_two_work_at_once_each_begins_once_and_all_e
         world.gone(run_id)
         starts = [step for step in world.meta(run_id).transitions if step.event is Event.WORKER_STARTED]
         assert len(starts) == 1
-    assert len(simulator.requests) == len(run_ids) + 1, "each makes its requests once: one, the first run two"
+    assert len(simulator.requests) == len(run_ids) + AT_ONCE, "each asks once, the first ones twice"
     assert most_at_work(world, run_ids) == AT_ONCE
