@@ -70,7 +70,7 @@ def conclude(
     failpoint("shim.reconciled")
     # 13. Sweep the processes that the run left behind, but no git amid a merge; then end the runs whose
     #     starter was among them.
-    locks.wait_for(run.merge_lock)
+    locks.wait_while_held(run.merge_lock)
     _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS, heart)
     GROUPS.remove(run.run_id)
     _settle_orphans(run, program)

@@ -110,8 +110,8 @@ def wait_until_free(file: Entry) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
-def wait_for(file: Entry, seconds: float = TIMEOUT_SECONDS) -> None:
-    """Block until nobody holds the lock of `file` exclusively, `seconds` at most; not for what is no lock."""
+def wait_while_held(file: Entry, seconds: float = TIMEOUT_SECONDS) -> None:
+    """Block while a process holds the lock of `file`, `seconds` at most; not at all for what is no lock."""
     deadline = time.monotonic() + seconds
     with suppress(OSError):
         while is_held(file) and time.monotonic() < deadline:

@@ -496,7 +496,7 @@ def sweep_orphans(run: RunPaths) -> None:
     """
     if not marks.is_original(run):
         return
-    locks.wait_for(run.merge_lock)
+    locks.wait_while_held(run.merge_lock)
     is_spared = marks.shims_on_record(run.root)
     quiet = 0
     while quiet < 2:

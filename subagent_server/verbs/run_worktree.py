@@ -220,14 +220,7 @@ def _taken_over(store: RunStore, worktree: Worktree, before: str, *, boxed: bool
             "Start a new run instead.",
         )
     take_over(worktree, old, os.environ)
-    taken = _inherited_state(store, before)
-    return taken.model_copy(update={"handed_to": None, "trouble": None, "boxed": boxed})
-
-
-def _inherited_state(store: RunStore, before: str) -> WorktreeState:
-    """Return how the worktree of an ended run stands for the run that took it. Raises UnreadableMeta."""
-    state = read_worktree(store.paths.run(before)) or WorktreeState(phase="working")
-    return state.model_copy(update={"phase": "working" if state.phase == "kept" else state.phase})
+    return old.model_copy(update={"phase": "working", "handed_to": None, "trouble": None, "boxed": boxed})
 
 
 def _handed(store: RunStore, meta: RunMeta) -> WorktreeState | None:
@@ -274,9 +267,9 @@ def settle(
         if state is not None and state.is_settled:
             return state
         if state is None:
-            if worktree.taken_from is None or _handed(store, meta) is None:
+            if (handed := _handed(store, meta)) is None:
                 return None  # nothing was made
-            state = _inherited_state(store, worktree.taken_from).model_copy(update={"handed_to": None})
+            state = handed.model_copy(update={"phase": "working"})
         return _settled(run, meta, worktree, state, seconds)
 
 

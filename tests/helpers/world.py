@@ -255,6 +255,10 @@ class World:
         """Return the state on disk as soon as the run has ended by itself."""
         return self.until(run_id, lambda meta: meta.status.is_terminal, seconds)
 
+    def judged(self, run_id: str) -> None:
+        """Return as soon as a reader says that the run has ended, by itself or by what became of it."""
+        wait_for(lambda: self.look(run_id).meta.status.is_terminal, BOUND, f"the verdict on run {run_id}")
+
     def asking(self, run_id: str, count: int = 1) -> RunMeta:
         """Return the state on disk as soon as `count` questions are open."""
         return self.until(run_id, lambda meta: meta.pending_questions >= count)

@@ -1,9 +1,9 @@
 """A run is started although the zygote is in trouble, and a start that is refused leaves nothing."""
 
-import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -110,9 +110,9 @@ def test_a_run_that_was_stopped_before_its_shim_begins_never_gets_a_worker(world
 
 def test_where_pythonpath_alone_leads_here_no_run_is_made_and_the_sentence_says_so(world: World) -> None:
     world.agent()
-    packages = os.path.dirname(os.path.dirname(click.__file__))  # noqa: PTH120
+    packages = Path(click.__file__).parents[1]
     environment = {**world.environment, "PYTHONPATH": f"{REPOSITORY}:{packages}"}
-    outside = [os.path.realpath(sys.executable), "-P", "-m", "subagent_server"]  # of no environment
+    outside = [str(Path(sys.executable).resolve()), "-P", "-m", "subagent_server"]  # of no environment
     words = ["run", "worker", "Go."]
     done = subprocess.run([*outside, *words], env=environment, cwd=world.work, capture_output=True, text=True)
     assert done.returncode == 6 and "PYTHONPATH alone leads to this program" in done.stderr, done

@@ -179,4 +179,16 @@ def test_who_waits_for_a_lock_goes_on_when_it_falls(lock: Path) -> None:
 
 def test_waiting_for_a_lock_that_is_not_there_is_over_at_once(lock: Path) -> None:
     locks.wait_until_free(Entry.at(lock))
+    locks.wait_while_held(Entry.at(lock))
     assert not lock.exists()
+
+
+@pytest.mark.process
+def test_a_bounded_wait_ends_whoever_holds_the_lock_and_whatever_is_planted(lock: Path) -> None:
+    with Child(HOLD, lock) as holder:
+        assert holder.hear() == "held"
+        locks.wait_while_held(Entry.at(lock), 0.05)
+        assert locks.is_held(Entry.at(lock))
+    lock.unlink()
+    lock.mkdir()
+    locks.wait_while_held(Entry.at(lock))

@@ -23,8 +23,7 @@ from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from tests.extensions.flows.place import asked, flow
 from tests.helpers.raw_server import HELLO, READY, tool_call
 from tests.helpers.turns import says
-from tests.helpers.wait import wait_for
-from tests.helpers.world import BOUND, World, kill
+from tests.helpers.world import World, kill
 
 
 def campaign(world: World, kills: int, calls: int, dice: random.Random) -> Counter[str]:
@@ -58,7 +57,7 @@ def campaign(world: World, kills: int, calls: int, dice: random.Random) -> Count
                     kill(victim[1])
                 if victim is None or victim[0].startswith("child"):
                     continue  # the flow ends by itself, with the error of that child, or has not noticed yet
-            _await_end(world, run_id)
+            world.judged(run_id)  # whose shim may have died before its worker began: nobody else ends it
             run_id = continue_run(world.service, ContinueOrder(run_id), USER).run_id
             counted["continued"] += 1
         assert world.result(run_id).output == [f"done {number}" for number in range(calls)]
@@ -77,11 +76,6 @@ def _after_a_while(world: World, run_id: str, dice: random.Random) -> RunMeta:
         if meta.status.is_terminal or time.monotonic() > until:
             return meta
         time.sleep(0.05)  # noqa: TID251 - the moment of the kill is by chance
-
-
-def _await_end(world: World, run_id: str) -> None:
-    """Look at a flow until it has ended: whoever looks ends one whose shim died before its worker began."""
-    wait_for(lambda: world.look(run_id).meta.status.is_terminal, BOUND, "the end of the flow")
 
 
 def _victim(world: World, run_id: str, dice: random.Random) -> tuple[str, Identity] | None:

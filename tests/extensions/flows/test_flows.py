@@ -241,7 +241,7 @@ def test_a_killed_flow_repeats_nothing_that_has_ended(world: World) -> None:
     wait_for(lambda: len(asked(simulator)) == 2, BOUND, "the second call")
     for identity in (world.shim(first), world.worker(first)):
         processes.send_signal(identity, signal.SIGKILL)
-    wait_for(lambda: world.look(first).meta.status.is_terminal, BOUND, "the end of a killed flow")
+    world.judged(first)
     second = again(world, first)
     assert output(world, second) == "done adone b"
     assert asked(simulator)["a"] == 1 and states(world, second)[0] == "recorded"
@@ -418,7 +418,7 @@ def test_what_was_cut_within_a_flow_within_a_flow_goes_on(world: World) -> None:
     cut = max(world.store.children_of(inner))
     for identity in (world.shim(cut), world.worker(cut)):
         processes.send_signal(identity, signal.SIGKILL)
-    wait_for(lambda: world.look(cut).meta.status.is_terminal, BOUND, "the end of a killed run")
+    world.judged(cut)
     assert world.failed(first)[0] == "agent_error", "of the inner flow"
     second = again(world, first)
     assert output(world, second) == "done adone b" and states(world, second) == ["resumed"]

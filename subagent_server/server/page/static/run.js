@@ -228,7 +228,7 @@ export class RunView {
     if (this.tabName === "log") this.#log.scrollBack();
   }
 
-  /** Put the nodes of a part in place; what a person has opened or closed in it stays so. */
+  /** Show the nodes of a part; what a person has opened or closed in it stays so. */
   #fillPart(nodes) {
     const folds = () => [...this.#part.querySelectorAll("details")];
     const were = this.#part.dataset.tab === this.tabName ? folds().map((each) => each.open) : [];
