@@ -7,6 +7,7 @@ next, the same for a tool caller, a terminal and the log. Standard library only:
 
 import errno
 import os
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -55,7 +56,16 @@ def joins(text: str, at: int) -> bool:
 MOST_NAMED = 20
 MOST_NEAREST = 5
 MAX_COMPARED = 80
-_CURES = {os.strerror(errno.EMFILE): "raise `ulimit -n`", os.strerror(errno.EFBIG): "raise `ulimit -f`"}
+_CURES = {
+    os.strerror(code): cure
+    for code, cure in (
+        (errno.EMFILE, "raise `ulimit -n`"),
+        (errno.EFBIG, "raise `ulimit -f`"),
+        (errno.EACCES, "let yourself write there"),
+        (errno.EPERM, "let yourself write there"),
+        (errno.EROFS, "let it be written again"),
+    )
+}
 _KEPT = f"\n\t{OTHER_SPACES}"
 MAX_SENTENCE_CHARACTERS = 4_000
 """Of an error: it may quote names and files of any length."""
@@ -64,6 +74,29 @@ MAX_SENTENCE_CHARACTERS = 4_000
 def shorten(text: str, limit: int = 80) -> str:
     """Return `text` as a quoted literal of at most about `limit` characters, safe to show anywhere."""
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")
+
+
+_COMMANDS = {
+    "run_<agent>": "`subagent run`",
+    "check_status": "`subagent show`",
+    "wait_for_runs": "`subagent wait`",
+    "list_runs": "`subagent ls`",
+    "get_logs": "`subagent logs`",
+    "reply_subagent": "`subagent reply`",
+    "stop_run": "`subagent stop`",
+    "continue_run": "`subagent continue`",
+    "merge_run": "`subagent merge`",
+    "storedAgent: true": "`--stored-agent`",
+    "messageId": "MESSAGE",
+    "`prompt`": "PROMPT",
+    "`inputs`": "`--input`",
+}
+_TOOLS = re.compile("|".join(rf"(?<!\w){re.escape(tool)}(?!\w)" for tool in _COMMANDS))
+
+
+def with_commands(sentence: str) -> str:
+    """Return a sentence for people, with commands and their arguments in place of tools and theirs."""
+    return _TOOLS.sub(lambda found: _COMMANDS[found[0]], sentence)
 
 
 def choices(what: str, wanted: str, known: Sequence[str]) -> str:

@@ -39,7 +39,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from subagent_server.run.errors import CallerError, SubagentError, UnknownRun
+from subagent_server.run.errors import CallerError, SubagentError, UnknownRun, with_commands
 from subagent_server.server.batches import Messages
 from subagent_server.server.connection import (
     LEFT,
@@ -172,10 +172,10 @@ def assemble(
 
 
 async def _refused(_: Request, error: Exception) -> JSONResponse:
-    """Answer with the sentence of what a verb refuses."""
+    """Answer a page with the sentence of what a verb refuses."""
     status = 404 if isinstance(error, UnknownRun) else 400 if isinstance(error, CallerError) else 500
     sentence = error.sentence if isinstance(error, SubagentError) else str(error)
-    return JSONResponse({"error": sentence}, status, headers={"cache-control": "no-store"})
+    return JSONResponse({"error": with_commands(sentence)}, status, headers={"cache-control": "no-store"})
 
 
 async def _health(_: Request) -> JSONResponse:

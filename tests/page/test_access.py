@@ -194,6 +194,7 @@ def test_what_a_verb_refuses_is_its_sentence(shared: tuple[World, HttpServer]) -
     secret = entered(world, server)
     unknown = server.ask("GET", "/page/runs/nobody", token=None, Authorization=f"Bearer {secret}")
     assert unknown.status == 404 and "There is no run 'nobody'" in unknown.json["error"]
+    assert "`subagent ls`" in unknown.json["error"]  # a person has commands, not tools
     wrong = post(server, "/page/runs/..%2f..%2fetc/stop", {}, secret)
     assert wrong.status in (400, 404)
     half = post(server, "/page/runs/nobody/continue", {"prompt": "\ud83d"}, secret)

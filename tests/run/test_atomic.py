@@ -1,12 +1,13 @@
 """A file is the old or the new one for every reader, and a refused write leaves nothing behind."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from subagent_server.run import durable
-from subagent_server.run.errors import StorageFailed
+from subagent_server.run.errors import StorageFailed, storing
 from subagent_server.run.files import Entry
 from tests.helpers.files import longest_file, names
 from tests.helpers.processes import Child
@@ -77,6 +78,15 @@ def test_a_directory_in_the_place_of_the_file_is_a_storage_failure(tmp_path: Pat
     with pytest.raises(StorageFailed):
         durable.write_durably(Entry.at(tmp_path / "file"), b"x")
     assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("why", "cure"),
+    [(errno.EACCES, "let yourself write there"), (errno.ENOSPC, "free space or fix the disk")],
+)
+def test_a_write_that_fails_says_what_helps(tmp_path: Path, why: int, cure: str) -> None:
+    with pytest.raises(StorageFailed, match=cure), storing(tmp_path):
+        raise OSError(why, os.strerror(why))
 
 
 def test_a_disk_that_refuses_leaves_the_old_content_and_no_other_file(tmp_path: Path) -> None:

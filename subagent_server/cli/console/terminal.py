@@ -28,6 +28,7 @@ from subagent_server.run.errors import (
     UnknownAgent,
     UnknownRun,
     visible,
+    with_commands,
 )
 from subagent_server.run.records import Usage
 from subagent_server.run.states import TOKENS, Status, dollars, least_mark
@@ -463,27 +464,9 @@ def _columns(c: str) -> int:
 # -- The sentence of an error for people: it names commands in place of the tools that a model would call.
 
 
-_COMMANDS = {
-    "run_<agent>": "`subagent run`",
-    "check_status": "`subagent show`",
-    "wait_for_runs": "`subagent wait`",
-    "list_runs": "`subagent ls`",
-    "get_logs": "`subagent logs`",
-    "reply_subagent": "`subagent reply`",
-    "stop_run": "`subagent stop`",
-    "continue_run": "`subagent continue`",
-    "merge_run": "`subagent merge`",
-    "storedAgent: true": "`--stored-agent`",
-    "messageId": "MESSAGE",
-    "`prompt`": "PROMPT",
-    "`inputs`": "`--input`",
-}
-_TOOLS = re.compile("|".join(rf"(?<!\w){re.escape(tool)}(?!\w)" for tool in _COMMANDS))
-
-
 def for_people(sentence: str) -> str:
     """Return a sentence on one line, with commands and their arguments in place of tools and theirs."""
-    return one_line(_TOOLS.sub(lambda found: _COMMANDS[found[0]], sentence))
+    return one_line(with_commands(sentence))
 
 
 def run_cell(run_id: str) -> str:

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from subagent_server.run.durable import with_texts
-from subagent_server.run.errors import BadArgument, InvalidRunId, SubagentError, shorten
+from subagent_server.run.errors import BadArgument, InvalidRunId, SubagentError, shorten, with_commands
 from subagent_server.run.records import RunMeta
 from subagent_server.run.stderr import of_the_system
 from subagent_server.server.messages import HALF_CHARACTER, is_broken
@@ -321,7 +321,7 @@ class RunPage:
         try:
             request = self._service.store.read_request(meta.run_id)
         except SubagentError as error:
-            return {"error": error.sentence}
+            return {"error": with_commands(error.sentence)}
         return {
             "prompt": request.prompt[:MAX_PROMPT_CHARACTERS],
             "cwd": request.cwd,
@@ -393,7 +393,7 @@ class TabStream:
             async for line in self._lines():
                 yield line
         except SubagentError as error:
-            yield _sent("fault", error.sentence)
+            yield _sent("fault", with_commands(error.sentence))
         except OSError as error:
             yield _sent("fault", of_the_system(error))
 
@@ -427,7 +427,7 @@ class TabStream:
                     get_logs, self._service, self._run_id, "log", self._cursor, LINES_AT_ONCE, self._caller
                 )
             except SubagentError as error:
-                yield {"run": self._run_id, "error": error.sentence}
+                yield {"run": self._run_id, "error": with_commands(error.sentence)}
                 self._run_id = None
                 return
             self._cursor = page.cursor

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any
 
-from subagent_server.run.errors import SubagentError, joins
+from subagent_server.run.errors import SubagentError, joins, with_commands
 from subagent_server.server.page.markdown import Node
 from subagent_server.server.page.page_app import STATIC, RunPage
 from subagent_server.verbs.access import Caller
@@ -138,7 +138,7 @@ class StandalonePage:
         try:
             found = self._runs.changes(self._run_id)
         except SubagentError as error:
-            yield f'<p class="bad">{self._text(error.sentence)}</p>'
+            yield f'<p class="bad">{self._text(with_commands(error.sentence))}</p>'
             return
         if found["diff"]:
             yield self._patch(found["diff"])
