@@ -14,6 +14,7 @@ from typing import Literal
 from subagent_server.run.confined_path import printable
 from subagent_server.run.errors import CallerError
 from subagent_server.run.executed_files import executed_by
+from subagent_server.sandbox.git_files import git_settings
 from subagent_server.sandbox.standstill import standing_still
 from subagent_server.worktrees.git import NO_PROGRAMS, USAGE, Git, GitFailed, harmless_git, joined, signing
 from subagent_server.worktrees.reading import Reader
@@ -77,7 +78,7 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str
         "list the changes", "diff", "--name-only", "-z", "--no-renames", *NO_PROGRAMS, head, made
     )
     # Before anything moves: a merge would bring files that other programs execute into the person's copy.
-    _check_executed(order, touched)
+    _check_executed(order, [name for name in touched if executed_by(name.split("/")) is not None])
     if order.into is not None:
         try:
             order.into.bring_in(made)
@@ -87,6 +88,10 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str
     if _is_bare(git):
         git.run("move HEAD", "update-ref", "-m", f"merge {order.branch}", "HEAD", made, head)
         return made, False
+    named = git_settings(environment, order.target).executed
+    _check_executed(
+        order, [name for name in touched if any(map((order.target / name).is_relative_to, named))]
+    )
     _check_filters(git, order, touched)
     _check_submodules(git, order, head, made)
     _bring_in(git, order, head, made)
@@ -172,9 +177,8 @@ def _tree(git: Git, commit: str) -> str:
     return git.line("read a commit", "rev-parse", "--verify", f"{commit}^{{tree}}")
 
 
-def _check_executed(order: MergeOrder, touched: list[str]) -> None:
+def _check_executed(order: MergeOrder, executed: list[str]) -> None:
     """Refuse a merge that brings files which other programs execute: no run may write these."""
-    executed = [name for name in touched if executed_by(name.split("/")) is not None]
     if executed:
         raise NotMerged(
             f"{order.branch} changes files that other programs execute by themselves ({_named(executed)}): "

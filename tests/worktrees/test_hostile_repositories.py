@@ -243,6 +243,23 @@ def test_files_that_other_programs_execute_are_not_merged_even_from_a_made_up_co
     assert not (repository.top / ".envrc").exists()
 
 
+@pytest.mark.parametrize(
+    "key, value, file",
+    [
+        ("core.hooksPath", "tools/hooks", "tools/hooks/pre-commit"),
+        ("include.path", "../settings", "settings"),
+        ("core.fsmonitor", "sh deep/kept.txt", "deep/kept.txt"),
+    ],
+)
+def test_files_that_settings_of_git_name_are_not_merged(
+    repository: Repository, key: str, value: str, file: str
+) -> None:
+    repository.git("-c", "core.hooksPath=/dev/null", "config", key, value)
+    run_id = repository.ran(f"mkdir -p tools/hooks; echo evil >> {file}; {WORK}")
+    assert file in repository.merge(run_id, code=2)
+    assert (repository.top / "shared.txt").read_text(encoding="utf-8") == "first\n"
+
+
 @pytest.mark.parametrize("mark", ["--assume-unchanged", "--skip-worktree"])
 def test_a_mark_in_the_index_hides_no_change(repository: Repository, mark: str) -> None:
     run_id = repository.ran(f"git update-index {mark} shared.txt; echo mine >> shared.txt")
