@@ -174,6 +174,7 @@ class Supervisor:
         work = asyncio.create_task(doing)
         try:
             reason = await self._reason_to_end(work)
+            self.run.is_ending = reason is not None
             if reason is not None and self.run.model_busy:
                 await asyncio.wait([work], timeout=MODEL_GRACE_SECONDS)
         finally:
@@ -204,6 +205,7 @@ class Supervisor:
                     hint = "See that the API answers. " + hint
                 return RunRefused("timeout", used, hint)
             if self._terminated:
+                self.run.is_ending = True  # an engine sends TERM to the tools too, and its answer takes time
                 return await asyncio.to_thread(_why_terminated)
             if (unanswered := await self._questions.refusal()) is not None:
                 return unanswered

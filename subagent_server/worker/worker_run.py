@@ -59,6 +59,8 @@ class WorkerRun:
         self._deadline = DeadlineWriter(deadline)
         self.model_busy = False
         """Whether the API works on a request: a stop waits a little for the reply."""
+        self.is_ending = False
+        """Whether something has ended the work that is not in the state yet: a limit, or a signal."""
         self.retry_reason: str | None = None
         self.first_request = asyncio.Event()
         """Set when the first request of the model is on its way."""
@@ -138,8 +140,8 @@ class WorkerRun:
         return self.store.read_state(self.paths)
 
     def checkpoint(self) -> None:
-        """Raise RunOver if the run has ended."""
-        if self.meta().status.is_terminal:
+        """Raise RunOver if the run has ended, or is about to."""
+        if self.is_ending or self.meta().status.is_terminal:
             raise RunOver
 
     # -- journal and transcript
