@@ -168,7 +168,8 @@ class ReplyBuilder:
             is_call = block.get("type") == "tool_use"
             if not (is_call or raw):
                 continue
-            arguments, problem = _parsed(raw) if raw else (block.get("input") or {}, None)
+            # gateways give the input whole, with the block: it is judged as the pieces of a stream are
+            arguments, problem = _parsed(raw or json.dumps(block.get("input") or {}))
             block["input"] = whole_characters(arguments)
             if is_call:
                 name = block["name"]

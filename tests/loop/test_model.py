@@ -288,6 +288,22 @@ def test_a_reply_without_counts_of_tokens_is_a_reply(usage: dict[str, None]) -> 
     assert played.outcome.text == "Done." and played.run.pauses == []
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [([1], "no JSON object"), ("x", "no JSON object"), ({"x": float("nan")}, "NaN is no number")],
+    ids=["a list", "a text", "nan"],
+)
+def test_an_input_that_comes_whole_with_its_block_is_judged_too(given: object, words: str) -> None:
+    start, _, end, stop = whole_reply("")
+    call = {"type": "tool_use", "id": "toolu_1", "name": "echo", "input": given}
+    block = {"type": "content_block_start", "index": 0, "content_block": call}
+    with streaming(start, block, end, stop) as base_url:
+        played = Played(says("Never said."), base_url=base_url, tools=[ECHO], max_turns=1)
+    made, answer = played.run.transcript
+    assert made["content"][0]["input"] == {} and answer["content"][0]["is_error"]
+    assert words in answer["content"][0]["content"][0]["text"]
+
+
 @pytest.mark.parametrize("pings", [None, 0.05], ids=["in silence", "with pings"])
 def test_a_stream_that_stands_still_is_given_up_and_tried_again(pings: float | None) -> None:
     stall: Turn = {"stall_after": 4} | ({"pings": pings} if pings else {})
