@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 import anthropic
 import genai_prices
 import httpx2
-from anthropic.types import RawMessageStreamEvent
+from anthropic.types import RawMessageStopEvent, RawMessageStreamEvent
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelInfo, Provider
 
@@ -593,8 +593,6 @@ class Model:
             self._streaming = None
             self._broken_off = builder.reply.text or self._broken_off
             on_spent(builder.reply.usage)
-        if not builder.complete:
-            raise _CutStream("the stream ended before the reply did")
         return builder.reply
 
     async def _events(
@@ -606,17 +604,26 @@ class Model:
         client's own timeout of a read notices.
         """
         events = aiter(stream)
+        fault: Exception
         while not builder.complete:
             try:
                 async with asyncio.timeout(None if builder.searches else self._settings.idle_seconds):
                     event = await anext(events)
             except StopAsyncIteration:
-                return
-            except (ValueError, RecursionError) as error:  # of JSON, of UTF-8, or of too many digits
-                raise _CutStream("the stream held data that is not JSON in UTF-8") from error
-            except TimeoutError as error:
-                raise _CutStream(f"the stream stood still for {self._settings.idle_seconds:g} s") from error
-            yield event
+                fault = _CutStream("the stream ended before the reply did")
+            except (ValueError, RecursionError):  # of JSON, of UTF-8, or of too many digits
+                fault = _CutStream("the stream held data that is not JSON in UTF-8")
+            except TimeoutError:
+                fault = _CutStream(f"the stream stood still for {self._settings.idle_seconds:g} s")
+            except (anthropic.APIError, httpx2.RequestError) as error:
+                fault = error
+            else:
+                yield event
+                continue
+            if builder.reply.stop_reason is None:
+                raise fault
+            # It is whole and paid for: only the sign of its end is missing, which some gateways never send.
+            yield RawMessageStopEvent(type="message_stop")
         # The reply is whole, whatever comes now; and a connection that is read to its end is used again.
         with suppress(Exception):
             async with asyncio.timeout(END_SECONDS):

@@ -251,6 +251,23 @@ def test_a_reply_ends_with_its_end_whatever_follows(more: Turn) -> None:
 
 
 @pytest.mark.parametrize(
+    "fault",
+    [
+        {"cut_after": 99},
+        {"stall_after": 99},
+        {"garbage_after": 99},
+        {"stream_error": "api_error", "after": 99},
+    ],
+    ids=["cut", "standing still", "garbage", "a fault of the API"],
+)
+def test_a_reply_that_lacks_only_the_sign_of_its_end_is_not_asked_for_again(fault: Turn) -> None:
+    played = Played(faulty(fault), settings={"idle_seconds": 1.0})
+    assert played.outcome.text == "Done." and len(played.bodies) == 1
+    with streaming(*whole_reply("Done.")[:3]) as base_url:  # as some gateways end each stream
+        assert Played(says("Never said."), base_url=base_url).outcome.text == "Done."
+
+
+@pytest.mark.parametrize(
     "applied", [[{"cleared_tool_uses": "a"}, 5, {"cleared_input_tokens": None}], {"a": 5}]
 )
 def test_odd_words_about_cleared_results_are_passed_over(applied: Any) -> None:
