@@ -32,7 +32,10 @@ _MOST_BYTES = 64 << 20
 _MOST_WORDS = 300
 _NONCE = bytes(12)
 """A key seals one package and no other, so its nonce need not differ."""
-_PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "SSH_AUTH_SOCK", "SLURM_CONF")
+_PASSED_ON = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF", "SSH_AUTH_SOCK"),
+    *("XDG_RUNTIME_DIR", "KRB5CCNAME"),  # sockets in the configuration of ssh, and a login by Kerberos
+)
 _OPTIONS = (
     *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"),
     *("-o", "ForwardAgent=no", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none"),

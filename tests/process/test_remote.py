@@ -19,6 +19,8 @@ from tests.helpers.runs import RUN_ID, make_request
 from tests.helpers.world import API_KEY
 
 OTHER = "20261122-093015-418-k3f9qz"
+NAMED = ("XDG_RUNTIME_DIR", "KRB5CCNAME", "SSH_AUTH_SOCK")
+"""What a configuration of `ssh` may name as `${NAME}`, or use for its login."""
 PACKAGE = LaunchPackage(
     {"name": "worker"},
     {"ANTHROPIC_API_KEY": API_KEY, "SUBAGENT_RUN_TOKEN": "token-5678"},
@@ -44,6 +46,8 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (home / "says").write_text("exit 0", encoding="utf-8")
     monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
     monkeypatch.setenv("ANTHROPIC_API_KEY", API_KEY)
+    for name in NAMED:
+        monkeypatch.setenv(name, "/run/user/7/it")
     return home
 
 
@@ -55,6 +59,7 @@ def test_ssh_is_given_the_key_alone_and_no_word_of_the_run(run: RunPaths, ssh: P
     assert shlex.split(command)[0] == "/opt/my python"
     for text in (argv, (ssh / "env").read_text("utf-8"), run.sealed.path.read_bytes().decode("latin-1")):
         assert not [each for each in (API_KEY, "4b1f-7731", "token-5678", key) if each in text]
+    assert {f"{name}=/run/user/7/it" for name in NAMED} <= set((ssh / "env").read_text("utf-8").splitlines())
     assert unseal(run, key)["environment"] == PACKAGE.environment
     assert not run.sealed.exists() and not locks.is_held(run.live_lock)
 
