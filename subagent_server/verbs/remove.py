@@ -1,8 +1,8 @@
 """Removing runs that are over. A run is there with all its files, or is gone: the directory is renamed first.
 
-Only runs without any further use are removed: not a live run, not the parent or child of a live run, and not
-a directory that may be a start in the making. Children of a removed run stay: each is removed by its own
-name, or by its own age.
+Only runs without any further use are removed: not a live run, not the parent or child of a live run, not what
+a continuation has still to read, and not a directory that may be a start in the making. Children of a removed
+run stay: each is removed by its own name, or by its own age.
 
 Tested in `tests/cli/test_rm.py` and `tests/cli/test_prune.py`.
 """
@@ -92,7 +92,7 @@ def remove(store: RunStore, run_id: str, *, drop_unmerged: bool = False) -> None
             are left.
     """
     store.paths.check_ours()
-    parent = _check_removable(store, run_id)
+    parent = _check_removable(store, run_id, _waited_for(store))
     _drop_worktree(store, run_id, drop_unmerged=drop_unmerged)
     _take_away(store, run_id, parent)
 
@@ -109,13 +109,13 @@ def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Prune
     if not dry_run:
         sweep(store)
     is_unfinished = cache(partial(_is_unfinished, store))
-    gone: set[str] = set()
+    gone, waited_for = set[str](), _waited_for(store)
     wanted: Iterable[str] = _old(store, age)
     while True:
         stayed, before = list[Pruned](), len(gone)
         for run_id in wanted:
             try:
-                parent = _check_removable(store, run_id)
+                parent = _check_removable(store, run_id, waited_for)
                 _check_not_needed(
                     store, run_id, parent, lambda flow: flow not in gone and is_unfinished(flow)
                 )
@@ -214,7 +214,17 @@ def _never_was(run: RunPaths, moment: datetime) -> bool:
 # -- Whether a run may be removed.
 
 
-def _check_removable(store: RunStore, run_id: str) -> str | None:
+def _waited_for(store: RunStore) -> dict[str, str]:
+    """Return runs that continuations have still to read, as one in a queue has, and by which."""
+    waiting = (
+        meta
+        for meta in store.readable(store.live_ids())
+        if not meta.status.is_terminal and not store.paths.run(meta.run_id).transcript.exists()
+    )
+    return {meta.continues_run_id: meta.run_id for meta in waiting if meta.continues_run_id is not None}
+
+
+def _check_removable(store: RunStore, run_id: str, waited_for: dict[str, str]) -> str | None:
     """Check that a run may be removed, and return its parent, if any.
 
     Raises:
@@ -235,7 +245,11 @@ def _check_removable(store: RunStore, run_id: str) -> str | None:
                 f"The state of run {run_id} cannot be read, but its processes live: end them."
             ) from None
         return None
-    # 3. Those who read it: a live child reads its parent, a live parent its children.
+    # 3. Those who read it: a continuation as it begins, a live child its parent, a live parent its children.
+    if (after := waited_for.get(run_id)) is not None:
+        raise StillNeeded(
+            f"Run {run_id} stays until run {after}, which continues it, has read it: try again then."
+        )
     for relative in (*([] if parent is None else [parent]), *store.children_of(run_id)):
         if relative in marked and _lives(store, relative):
             raise StillNeeded(f"Run {run_id} stays while run {relative} of its tree lives: stop that first.")

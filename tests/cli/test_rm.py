@@ -41,6 +41,17 @@ def test_living_runs_are_refused_and_the_others_are_removed(cli: Cli) -> None:
     assert cli("rm", "nobody").returncode == 3
 
 
+def test_a_run_stays_until_the_run_that_continues_it_has_read_it(cli: Cli) -> None:
+    old = cli.completed("aaaaaa")
+    with cli.living("222222", continues_run_id=old) as waits:
+        done = cli("rm", old)
+        assert done.returncode == 2 and old in done.stderr and waits in done.stderr
+        assert cli.json("prune", "--keep", "0")["removed"] == []
+        cli.store.paths.run(waits).transcript.path.touch()
+        assert cli("rm", old).returncode == 0
+    assert stored(cli) == [waits]
+
+
 def test_a_run_that_has_just_ended_is_removed_as_soon_as_its_processes_are_gone(cli: Cli) -> None:
     ending = cli.completed("aaaaaa")
     lock = cli.hold(ending)
