@@ -330,12 +330,16 @@ def _settled(
 def unmerged(meta: RunMeta, state: WorktreeState | None) -> str | None:
     """Return why removing the worktree of a settled run would lose something, or None."""
     worktree = meta.worktree
-    if worktree is None or state is None or state.handed_to is not None or state.phase != "kept":
+    if worktree is None or state is None or state.handed_to is not None:
+        return None
+    if state.phase in ("removing", "removed"):
         return None
     if not is_directory(Path(worktree.path)) and not is_directory(Path(worktree.repository)):
         return None
     if any(note.startswith(HOLDS_MORE) for note in state.notes):
         return "it holds work that its branch has not"
+    if not state.is_settled:
+        return f"nobody could read what it has left ({state.trouble})"
     try:
         git = repository_of(worktree, os.environ)
         tip = git.commit(f"refs/heads/{worktree.branch}")
@@ -362,7 +366,7 @@ def drop(store: RunStore, meta: RunMeta, *, drop_unmerged: bool, only_look: bool
     try:
         state = settle(store, meta)
     except GitFailed:
-        if is_directory(Path(worktree.repository)):
+        if is_directory(Path(worktree.repository)) and not drop_unmerged:
             raise
         state = read_worktree(run)
     if state is None or state.handed_to is not None or state.phase == "removed":

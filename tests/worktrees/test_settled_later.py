@@ -153,6 +153,25 @@ def test_what_a_power_cut_has_torn_in_the_store_of_a_run_stops_neither_diff_nor_
     assert "merged" in repository.merge(run_id)
 
 
+@pytest.mark.parametrize("is_away", [True, False])
+def test_work_that_could_not_be_brought_home_is_dropped_only_if_asked(
+    world: World, repository: Repository, is_away: bool
+) -> None:
+    refused = '[submodule "a"]\n\tpath = a\n\turl = a\n\tupdate = !a\n'
+    (repository.top / ".gitmodules").write_text(refused, encoding="utf-8")
+    repository.commit("what no git takes from another")
+    world.play(shell(WORK), asks("Go on?"))
+    run_id = world.start_asking()
+    if is_away:
+        (repository.top / ".git").rename(world.home / "away")
+    killed(world, repository, run_id)
+    for words in (("prune", "--keep", "0"), ("rm", run_id)):
+        world.cli(*words)
+        assert (repository.place(run_id) / "new.txt").exists(), words
+    assert world.cli("rm", "--drop-unmerged", run_id).stdout == f"{run_id}\n"
+    assert list(repository.places.iterdir()) == []
+
+
 def test_files_that_take_longer_than_any_limit_hold_no_list_up(
     world: World, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
