@@ -583,6 +583,7 @@ class Model:
         self._streaming = builder
         try:
             async with await self._client.messages.create(**request, stream=True) as stream:
+                await _check_is_stream(stream.response)
                 async for event in self._events(stream, builder):
                     try:
                         builder.take(event)
@@ -628,6 +629,19 @@ class Model:
         with suppress(Exception):
             async with asyncio.timeout(END_SECONDS):
                 await anext(events)
+
+
+async def _check_is_stream(response: httpx2.Response) -> None:
+    """Refuse an answer that is whole, or a page: asked again it would come again, and be paid again.
+
+    Raises:
+        RunRefused: `model_error`, with its begin.
+    """
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in ("application/json", "text/html"):
+        begin = (await response.aread())[:1000].decode("utf-8", "replace")
+        message = f"The API answered with {kind} where a stream was asked for: {begin}"
+        raise RunRefused("model_error", message, "Check `baseUrl` or ANTHROPIC_BASE_URL: it has to stream.")
 
 
 class _CutStream(Exception):

@@ -225,6 +225,17 @@ def test_a_damaged_stream_is_tried_again_as_a_fault_of_the_api(body: bytes, word
     assert words in played.failure.message
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [("application/json", b'{"type": "message", "content": []}'), ("Text/HTML; charset=utf-8", b"<p>Log in")],
+)
+def test_an_answer_that_is_no_stream_is_refused_with_its_words_and_paid_once(kind: str, body: bytes) -> None:
+    with answering(body, headers={"content-type": kind}) as base_url:
+        played = Played(says("Never said."), base_url=base_url)
+    assert played.failure.code == "model_error" and played.run.pauses == []
+    assert body.decode() in played.failure.message and "it has to stream" in (played.failure.hint or "")
+
+
 def test_what_is_packed_wrongly_is_a_damaged_stream_that_is_tried_again() -> None:
     with answering(b"not gzip", headers={"content-encoding": "gzip"}) as base_url:
         played = Played(says("Never said."), base_url=base_url)
