@@ -172,7 +172,8 @@ name) tip=$head ;;
 take) tip=$(ask "$start") ;;
 end)
     tip=$head
-    if [ -d "$work" ]; then commit_all; fi
+    # in the work: of a sparse one, git looks in the directory where it is called for files that were left out
+    if [ -d "$work" ]; then cd "$work"; commit_all; fi
     if [ -n "$store" ]; then name_branches; fi ;;
 diff)
     index
@@ -185,6 +186,8 @@ renew)
     git update-ref --no-deref "refs/heads/$branch" "$start"
     git symbolic-ref HEAD "refs/heads/$branch"
     git reset --quiet --mixed "$start" 2>/dev/null || { rm -f "$store/index"; git read-tree "$start"; }
+    cd "$work"
+    git update-index -q --refresh >/dev/null || :
     exit ;;
 merge)
     export GIT_DIR=$store

@@ -203,6 +203,22 @@ def test_a_sparse_working_copy_gives_sparse_worktrees_and_no_file_is_lost(
     assert [path.name for path in place.iterdir() if path.name != ".git"] == ["shared.txt"]
 
 
+def test_a_continued_run_keeps_what_was_added_outside_of_a_sparse_checkout(
+    world: World, repository: Repository
+) -> None:
+    place = made_as(world, "sparse")
+    add, drop = "mkdir out; cd out; echo 1 > kept; echo 1 > gone", "rm out/gone; echo 2 >> new"
+    world.play(shell(add), says("Done."), shell(drop), says("Done."))
+    run_id = world.start(cwd=str(place))
+    for continued in (False, True):
+        run_id = world.continued(run_id, "Go on.") if continued else run_id
+        assert world.completed(run_id) == "Done."
+        repository.gone(run_id)
+    repository.merge(run_id)
+    changed = git("-C", place, "diff", "--name-only", "origin/main", "HEAD")
+    assert changed.split() == ["new", "out/kept"]
+
+
 @pytest.mark.parametrize("sandbox", ["none", "bwrap"])
 def test_commits_are_signed_as_the_user_signs_them_where_the_key_is(
     world: World, repository: Repository, sandbox: str
