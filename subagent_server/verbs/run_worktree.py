@@ -48,6 +48,7 @@ from subagent_server.worktrees.store_of_run import (
     find_repository,
     is_of_run,
     repository_of,
+    store_of,
 )
 
 
@@ -317,6 +318,8 @@ def _settled(
     message = f"{subject}\n\nSubagent-Run: {meta.run_id}\n"
     try:
         with storing(Path(worktree.path)):
+            if state.phase != "removing" and _is_away(meta, worktree):
+                raise GitFailed("read what the run has left", f"{worktree.path} is not on this host")
             state = settle_worktree(worktree, state, message, os.environ, begin_removal, seconds=seconds)
     except SubagentError as error:
         with suppress(StorageFailed):  # a full disk may be the trouble
@@ -325,6 +328,12 @@ def _settled(
         raise
     write_worktree(run, state)
     return state
+
+
+def _is_away(meta: RunMeta, worktree: Worktree) -> bool:
+    """Whether a worktree that is not here may be on the node of its run, which shares the runs root alone."""
+    is_here = is_directory(Path(worktree.path)) or is_directory(store_of(worktree))
+    return not is_here and meta.launch is not None and meta.launch.lease is not None
 
 
 def unmerged(meta: RunMeta, state: WorktreeState | None) -> str | None:

@@ -76,6 +76,23 @@ def test_work_that_could_not_be_brought_home_is_named_and_brought_home_by_any_re
     assert repository.git("fsck", "--no-dangling") == ""
 
 
+def test_a_worktree_that_the_node_of_its_run_alone_has_is_not_taken_for_none(
+    world: World, repository: Repository
+) -> None:
+    world.play(shell(WORK), asks("Go on?"))
+    world.environment |= {"SUBAGENT_LEASE": "6", processes.NODE: "n7"}
+    run_id = world.cli("run", "worker", "Work.", "--detach").stdout.strip()
+    del world.environment[processes.NODE]
+    world.asking(run_id)
+    os.kill(world.shim(run_id).pid, signal.SIGKILL)
+    away = repository.places.rename(repository.places.with_name("away"))
+    repository.gone(run_id)
+    assert phase(world, run_id) == "working" and "is not on this host" in world.cli("doctor").stdout
+    assert world.cli("rm", run_id).returncode == 6 and "subagent/base" in repository.git("for-each-ref")
+    away.rename(repository.places)
+    assert repository.shown(run_id)["commits"] == 1
+
+
 def test_a_git_that_is_killed_while_a_worker_reads_what_is_left_loses_nothing(
     world: World, repository: Repository
 ) -> None:
