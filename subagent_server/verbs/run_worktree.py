@@ -5,7 +5,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from subagent_server.sandbox.verify import can_box
 from subagent_server.settings import state_directory_of
 from subagent_server.verbs.live_runs import written_by_live_runs
 from subagent_server.verbs.service import Service
-from subagent_server.worktrees.git import GIT_SECONDS, GitFailed
+from subagent_server.worktrees.git import GIT_SECONDS, LEADS_ELSEWHERE, GitFailed
 from subagent_server.worktrees.making import make_worktree
 from subagent_server.worktrees.reading import Reader
 from subagent_server.worktrees.settling import (
@@ -159,10 +159,13 @@ def directory_before_worktree(meta: RunMeta, request: RunRequest) -> str:
 # -- Made by the worker, before anything of the agent works.
 
 
-def prepare_worktree(store: RunStore, meta: RunMeta, definition: Mapping[str, Any]) -> None:
+def prepare_worktree(
+    store: RunStore, meta: RunMeta, definition: Mapping[str, Any], environment: MutableMapping[str, str]
+) -> None:
     """Make the worktree of a run, if it gets one, or take over the worktree of the run that it continues.
 
-    `definition` is that of its agent.
+    `definition` is that of its agent. `environment`, which its programs get, loses what would lead git from
+    the worktree to the repository of the starter, as of a hook.
 
     Raises:
         RunRefused: no worktree can be made here.
@@ -171,6 +174,8 @@ def prepare_worktree(store: RunStore, meta: RunMeta, definition: Mapping[str, An
     worktree, run = meta.worktree, store.paths.run(meta.run_id)
     if worktree is None:
         return
+    for name in LEADS_ELSEWHERE:
+        environment.pop(name, None)
     boxed = _works_in_box(definition, Path(worktree.origin))
     try:
         state = None

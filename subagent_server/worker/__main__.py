@@ -94,7 +94,7 @@ def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -
         end_unbegun(run)
         return
     try:
-        prepare_worktree(run.store, run.meta(), package["definition"])
+        prepare_worktree(run.store, run.meta(), package["definition"], environment)
     except SubagentError as error:
         code, hint = (
             (error.failure_code, error.hint) if isinstance(error, RunRefused) else ("launch_failed", None)

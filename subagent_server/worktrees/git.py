@@ -33,6 +33,11 @@ _LAST_SECONDS = 2.0
 """For git to remove its locks after SIGTERM."""
 SEEN_BY_GIT = ("PATH", "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "TMPDIR")
 """The variables of the user that git outside of a box gets, and git in a box does not."""
+LEADS_ELSEWHERE = (
+    *("GIT_DIR", "GIT_COMMON_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"),
+    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
+)
+"""The variables by which git works in another repository than that of its directory: its hooks have them."""
 _ALWAYS = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
