@@ -27,7 +27,9 @@ _OF_STARTER = (
     *("SUBAGENT_LOGGING_ADDRESS", "CPE_SUBAGENT_LOGGING_ADDRESS"),
 )
 """Variables that name what only the host of the starter has."""
-_OF_NODE = ("SLURM_CONF", "SLURM_JOB_ID", "SLURMD_NODENAME", processes.NODE)
+_DEVICES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
+"""What Slurm sets for a job with GPUs: any other may be that of another job."""
+_OF_NODE = ("SLURM_CONF", "SLURM_JOB_ID", "SLURMD_NODENAME", processes.NODE, "TMPDIR", *_DEVICES)
 _OF_SHIM = ("PATH", "HOME", "TZ", *_OF_NODE)
 
 
@@ -49,8 +51,9 @@ def become_shim(directory: str) -> int:
         log(f"The run could not begin on {node}: {error}")
         return EXIT_SECOND_SHIM
     own = {name: os.environ[name] for name in _OF_NODE if name in os.environ}
+    left_out = (*_OF_STARTER, *(_DEVICES if "SLURM_JOB_ID" in own else ()))
     inherited = {
-        n: v for n, v in package["environment"].items() if n not in _OF_STARTER and not n.startswith("SLURM")
+        n: v for n, v in package["environment"].items() if n not in left_out and not n.startswith("SLURM")
     }
     package["environment"] = {**inherited, **own, "SUBAGENT_WARM": "0"}
     memory = os.memfd_create("subagent-launch")

@@ -39,6 +39,7 @@ _PROGRAM = """
         if mode != "queue":
             pairs = dict(pair.split("=", 1) for pair in given.decode().split("\\0") if pair)
             node = {"SLURMD_NODENAME": "n7", "SLURM_JOB_ID": "7"}
+            node |= {"CUDA_VISIBLE_DEVICES": "3", "TMPDIR": str(job)}
             streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
             process = subprocess.Popen(
                 ["sh", str(job / "script")], env=pairs | node, cwd="/", start_new_session=True, **streams

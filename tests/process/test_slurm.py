@@ -67,6 +67,14 @@ def test_a_job_works_asks_and_ends_and_no_secret_is_in_it(world: World, engine: 
     assert key["SUBAGENT_PACKAGE_KEY"].encode() not in journal and API_KEY.encode() not in journal
 
 
+def test_a_run_has_the_devices_and_the_scratch_of_its_job(world: World, engine: FakeSlurm) -> None:
+    shown = "echo $CUDA_VISIBLE_DEVICES $ROCR_VISIBLE_DEVICES $TMPDIR"
+    world.agent(prompt="", runner="command", command="sh", args=["-c", shown], sandbox="none")
+    world.environment |= {"CUDA_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": "0", "TMPDIR": "/tmp"}
+    run_id = world.start("Look.")
+    assert world.completed(run_id) == f"3 {engine.home / 'jobs' / run_id}"
+
+
 def test_a_starter_killed_between_sbatch_and_its_reply_loses_nothing(world: World, engine: FakeSlurm) -> None:
     world.play(says("Done."))
     world.agent()
