@@ -236,6 +236,7 @@ class Loop:
             except RunRefused as refusal:
                 if refusal.failure_code != "model_error" or not self.other_models:
                     raise
+                self._record_usage()  # what the model that failed has cost
                 settings, self.meter.prices = self.other_models.pop(0)
                 warning = f"The next model, {settings.model}, is tried: {refusal.sentence}"
                 self.run.record("warning", message=warning, model=settings.model)

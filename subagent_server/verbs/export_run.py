@@ -362,12 +362,16 @@ def _spans(store: RunStore, meta: RunMeta, *, with_content: bool) -> Iterator[Sp
     spoken: list[Event] = []
     for event in events:
         kind, moment = event.get("type"), _time_of(event)
-        if kind == "turn":
+        another = event.get("model") if kind == "warning" else None  # the next model, after one that failed
+        if kind == "turn" or (another is not None and chat is not None):
             if chat is not None:
-                yield _with_usage(chat, before, total, spoken)
+                chat = _with_usage(chat, before, total, spoken)
+                yield chat if another is None else _failed(chat, "model_error")
+            model = model if another is None else str(another)
             facts = {"operation.name": "chat", "conversation.id": meta.run_id, "request.model": model}
             name, before, spoken = f"chat {model}" if model else "chat", total, []
-            chat = _span(meta, f"turn {event.get('turn')}", name, moment, last, _gen_ai(facts), kind=_CLIENT)
+            part = f"{kind} {event.get('turn', event.get('seq'))}"
+            chat = _span(meta, part, name, moment, last, _gen_ai(facts), kind=_CLIENT)
         elif kind == "usage" and chat is not None:
             with suppress(ValidationError):  # a journal is data
                 total = Usage.model_validate(event)

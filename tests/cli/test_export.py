@@ -142,6 +142,24 @@ def test_a_call_of_a_model_that_is_told_in_parts_is_one_span(cli: Cli) -> None:
     assert _told(call, "gen_ai.tool.call.arguments") == "true" and call["parentSpanId"] == whole["spanId"]
 
 
+def test_a_call_that_the_next_model_answers_is_a_span_of_its_own(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa")
+    journal = RunJournal(cli.store.paths.run(run_id))
+    for kind, facts in (
+        ("run_started", {"model": "first"}),
+        ("turn", {"turn": 1}),
+        ("usage", {"inputTokens": 3}),
+        ("warning", {"message": "The next model, second, is tried.", "model": "second"}),
+        ("usage", {"inputTokens": 10}),
+    ):
+        journal.append(kind, now(), facts)
+    (scope,) = json.loads(cli("export", "aaaaaa", "--otlp", "-").stdout)["resourceSpans"][0]["scopeSpans"]
+    _, failed, answered = scope["spans"]
+    assert (failed["name"], _told(failed, "error.type")) == ("chat first", "model_error")
+    assert _told(answered, "gen_ai.request.model") == "second" and "status" not in answered
+    assert [_told(span, "gen_ai.usage.input_tokens") for span in (failed, answered)] == ["3", "7"]
+
+
 def test_the_log_of_a_tree_sums_up_the_tokens_of_all_its_runs(cli: Cli) -> None:
     parent = cli.completed("aaaaaa", usage=Usage(input_tokens=5, output_tokens=1))
     below: dict[str, Any] = {"parent_run_id": parent, "root_run_id": parent, "depth": 1}
