@@ -703,7 +703,8 @@ def _refusal(error: Exception, tools: Sequence[Mapping[str, Any]]) -> RunRefused
     fault = f"{status} {kind}".strip() if status >= 300 else kind
     if refuses_web_tools(status, words, tools):
         return RunRefused("config", f"The API refused the web tools ({fault}): {words}", _NO_WEB_TOOLS)
-    known = 300 if 300 <= status < 400 else status
+    is_unpaid = "credit balance" in words or _field_of(error, "type") == "billing_error"
+    known = 300 if 300 <= status < 400 else 402 if is_unpaid else status
     hint = CONTEXT_HINT if _TOO_LONG in words else _HINTS.get(known)
     return RunRefused("model_error", f"The API refused the call ({fault}): {words}", hint)
 
@@ -716,6 +717,7 @@ _HINTS = {
     300: "The address of the API leads elsewhere: name the place by `baseUrl` or ANTHROPIC_BASE_URL.",
     400: "The request does not suit this model: check `model`, `maxTokens` and the output schema.",
     401: "Check the API key in ANTHROPIC_API_KEY (or the variable that `apiKeyEnv` names).",
+    402: "The account of the API key has no credit: add some, then continue the run.",
     403: "The API key may not use this model.",
     404: "Check the name of the model in the agent file.",
     413: "The conversation is too large: give the agent less material.",

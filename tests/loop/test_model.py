@@ -71,14 +71,19 @@ def test_the_waits_between_attempts_grow_and_an_api_that_names_one_is_obeyed() -
         ({"status": 400, "message": "max_tokens: too large"}, ["400", "max_tokens: too large"]),
         ({"status": 401}, ["401", "authentication_error"]),
         ({"status": 403}, ["403", "permission_error"]),
-        ({"stream_error": "billing_error", "message": "It broke."}, ["billing_error", "It broke."]),
+        (
+            {"stream_error": "billing_error", "message": "It broke."},
+            ["billing_error", "It broke.", "credit: add"],
+        ),
+        ({"status": 400, "message": "Your credit balance is too low"}, ["400", "continue the run"]),
     ],
-    ids=["400", "401", "403", "an error in the stream"],
+    ids=["400", "401", "403", "an error in the stream", "no credit"],
 )
 def test_any_other_failure_ends_the_run_with_the_words_of_the_api(fault: Turn, words: list[str]) -> None:
     played = Played(faulty(fault))
     assert played.failure.code == "model_error"
-    assert all(word in played.failure.message for word in words), played.failure.message
+    shown = f"{played.failure.message} {played.failure.hint}"
+    assert all(word in shown for word in words), shown
     assert len(played.bodies) == 1 and not played.run.pauses
 
 
