@@ -187,10 +187,11 @@ def announce(run: RunPaths) -> None:
 
 
 def restore(run: RunPaths) -> None:
-    """Restore the mark of a live run, if missing."""
+    """Restore the mark of a live run, if missing: each touch has all who wait for changes look again."""
     with suppress(OSError):
-        run.root.changes.make()
-        run.root.change_mark(run.run_id).touch()
+        if not run.root.change_mark(run.run_id).exists():
+            run.root.changes.make()
+            run.root.change_mark(run.run_id).touch()
 
 
 def retire(run: RunPaths) -> None:

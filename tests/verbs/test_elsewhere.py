@@ -251,6 +251,14 @@ def test_the_name_of_a_node_is_data(
     assert "\x1b" not in seen.reason and "\n" not in seen.reason
 
 
+def test_a_look_wakes_nobody_who_waits_for_changes(run: RunPaths, store: RunStore) -> None:
+    observe(store, RUN_ID)
+    mark = run.root.change_mark(RUN_ID)
+    set_back(mark, 100)
+    before = mark.stat().st_mtime
+    assert observe(store, RUN_ID).live is True and mark.stat().st_mtime == before
+
+
 @pytest.mark.parametrize("kind", ["fifo", "link", "directory"])
 def test_a_beat_that_is_no_file_is_no_beat(
     store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None], kind: str
