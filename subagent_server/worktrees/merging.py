@@ -94,7 +94,7 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str
     )
     _check_filters(git, order, touched)
     _check_submodules(git, order, head, made)
-    _bring_in(git, order, head, made)
+    _bring_in(git, order, head, made, touched)
     return made, False
 
 
@@ -232,7 +232,7 @@ def _holds_files(directory: Path) -> bool:
         return False
 
 
-def _bring_in(git: Git, order: MergeOrder, head: str, made: str) -> None:
+def _bring_in(git: Git, order: MergeOrder, head: str, made: str, touched: list[str]) -> None:
     """Move the working copy on from `head` to `made`; git refuses as a whole what it would overwrite."""
     words = ("--ff-only", "--quiet", "--no-stat", "--no-verify", "--no-autostash", "--no-overwrite-ignore")
     with ExitStack() as stopped:
@@ -244,10 +244,15 @@ def _bring_in(git: Git, order: MergeOrder, head: str, made: str) -> None:
                 f"{order.branch} was not merged: {why}. Try again when that run has ended."
             ) from error
         code, _, complaint = git.tried("merge", "merge", *words, made, finishes=True, holds=order.holds)
-    if not code:
-        return
-    if git.commit("HEAD") != head:
-        raise NotMerged(f"{_shown(order.target)} has moved on meanwhile: nothing was merged. Try again.")
+        if not code:
+            return
+        if git.commit("HEAD") != head:
+            raise NotMerged(f"{_shown(order.target)} has moved on meanwhile: nothing was merged. Try again.")
+        # Git writes the files before it moves the branch, which another git or a killed one may have locked.
+        listing = ("diff-index", "--cached", "--name-only", "-z", "--no-renames", *NO_PROGRAMS, head)
+        if set(touched) <= set(git.names("look at the index", *listing)):
+            back = ("read-tree", "-m", "-u", made, head)
+            git.tried("take the merge back", *back, finishes=True, holds=order.holds)
     raise _in_the_way(order, complaint.rstrip("."))
 
 

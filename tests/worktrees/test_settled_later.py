@@ -271,6 +271,24 @@ def test_references_that_are_just_packed_are_waited_for_once_by_a_reader_of_many
     assert phase(world, run_id) == "removed"
 
 
+@pytest.mark.parametrize("lock", ["HEAD.lock", "refs/heads/main.lock", "index.lock"])
+def test_a_merge_that_a_lock_stops_leaves_the_working_copy_as_it_was(
+    world: World, repository: Repository, lock: str
+) -> None:
+    run_id = repository.ran(f"{WORK}; rm -r deep")
+    (repository.top / "shared.txt").chmod(0o755)
+    repository.git("update-index", "--chmod=+x", "shared.txt")
+    (repository.top / "loose.txt").write_text("loose\n", encoding="utf-8")
+    repository.commit("of the person")
+    (repository.top / "loose.txt").write_text("changed\n", encoding="utf-8")
+    (repository.top / ".git" / lock).touch()
+    assert "as it was" in repository.merge(run_id, code=2)
+    (repository.top / ".git" / lock).unlink()
+    assert repository.git("status", "--short") == " M loose.txt"
+    repository.merge(run_id)
+    assert repository.git("status", "--short") == " M loose.txt" and not (repository.top / "deep").exists()
+
+
 def test_a_merge_that_is_killed_leaves_a_working_copy_that_git_can_use(
     world: World, repository: Repository
 ) -> None:
