@@ -357,12 +357,12 @@ def unmerged(meta: RunMeta, state: WorktreeState | None) -> str | None:
     try:
         git = repository_of(worktree, os.environ)
         tip = git.commit(f"refs/heads/{worktree.branch}")
+        if tip is None or tip == state.merged_tip:
+            return None
+        others = ("--not", f"--exclude={worktree.branch}", "--branches", "--remotes", "--tags")
+        left = int(git.line("compare branches", "rev-list", "--count", tip, *others))
     except GitFailed as error:
         return f"nobody can say whether its work is merged ({error.sentence})"
-    if tip is None or tip == state.merged_tip:
-        return None
-    others = ("--not", f"--exclude={worktree.branch}", "--branches", "--remotes", "--tags")
-    left = int(git.line("compare branches", "rev-list", "--count", tip, *others))
     return f"{count(left, 'commit')} of it {'is' if left == 1 else 'are'} not merged" if left else None
 
 

@@ -170,18 +170,21 @@ def test_what_a_power_cut_has_torn_in_the_store_of_a_run_stops_neither_diff_nor_
     assert "merged" in repository.merge(run_id)
 
 
-@pytest.mark.parametrize("is_away", [True, False])
-def test_work_that_could_not_be_brought_home_is_dropped_only_if_asked(
-    world: World, repository: Repository, is_away: bool
+@pytest.mark.parametrize("fault", ["is away", "is refused", "has a bad branch"])
+def test_work_of_which_nobody_can_say_where_it_is_is_dropped_only_if_asked(
+    world: World, repository: Repository, fault: str
 ) -> None:
     refused = '[submodule "a"]\n\tpath = a\n\turl = a\n\tupdate = !a\n'
-    (repository.top / ".gitmodules").write_text(refused, encoding="utf-8")
-    repository.commit("what no git takes from another")
+    if fault == "is refused":
+        (repository.top / ".gitmodules").write_text(refused, encoding="utf-8")
+        repository.commit("what no git takes from another")
     world.play(shell(WORK), asks("Go on?"))
     run_id = world.start_asking()
-    if is_away:
+    if fault == "is away":
         (repository.top / ".git").rename(world.home / "away")
     killed(world, repository, run_id)
+    if fault == "has a bad branch":
+        (repository.top / ".git" / "refs" / "heads" / "bad").write_text(f"{1:040}\n", encoding="utf-8")
     for words in (("prune", "--keep", "0"), ("rm", run_id)):
         world.cli(*words)
         assert (repository.place(run_id) / "new.txt").exists(), words
