@@ -274,6 +274,9 @@ def _parent_of_settled(store: RunStore, run: RunPaths, *, is_marked: bool) -> st
             f"`subagent stop {run.run_id}` ends it, then it can be removed."
         )
     if observed.live is None and not tree_is_gone(run):
+        if meta.launch is not None and meta.launch.lease is not None:
+            why = f"{observed.reason}. Within {2 * meta.launch.lease:g} s of silence it is known: try again."
+            raise StillNeeded(f"Run {run.run_id} may have processes: {why}")
         host = "another host" if meta.launch is None else meta.launch.host
         raise StillNeeded(
             f"Run {run.run_id} may have processes on {host}: remove it there. If {host} is gone for good, "

@@ -19,6 +19,7 @@ from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import StopRequested
 from subagent_server.verbs.examine import examine
 from subagent_server.verbs.reconcile import BEGIN_SECONDS, observe
+from subagent_server.verbs.remove import StillNeeded, remove
 from subagent_server.worker.supervisor import ParentWatch
 from tests.helpers.files import names
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request, start_run
@@ -249,6 +250,17 @@ def test_the_name_of_a_node_is_data(
     seen = observe(store, RUN_ID)
     assert seen.live is None and seen.reason is not None and len(seen.reason) < 600
     assert "\x1b" not in seen.reason and "\n" not in seen.reason
+
+
+def test_a_stopped_run_of_a_silent_node_stays_and_it_is_said_how_long(
+    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
+) -> None:
+    slurm_says(NO_NODE)
+    beat(run, 41)
+    store.update(RUN_ID, StopRequested(reason="enough"), T0)
+    with pytest.raises(StillNeeded, match=r"last heard 41 s ago; Slurm says NODE_FAIL. Within 120 s") as kept:
+        remove(store, RUN_ID)
+    assert "--host-gone" not in kept.value.sentence, "which is refused: it has a heartbeat"
 
 
 def test_a_look_wakes_nobody_who_waits_for_changes(run: RunPaths, store: RunStore) -> None:
