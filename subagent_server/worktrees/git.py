@@ -281,7 +281,7 @@ def sentence_of(complaint: bytes) -> str:
     """Return what git has complained of as a part of one sentence, without its advice."""
     lines = complaint.decode("utf-8", "replace").strip().splitlines()
     printed = (line.strip().removeprefix("fatal: ").removeprefix("error: ") for line in lines)
-    return " ".join(line for line in printed if not line.startswith(("Please ", "Aborting")))
+    return " ".join(line for line in printed if not line.startswith(("Please ", "Aborting", "hint: ")))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -272,6 +273,19 @@ def test_a_git_that_knows_no_overrides_of_programs_is_refused_by_its_version(
     monkeypatch.setitem(world.environment, "PATH", f"{old.parent}:{world.environment['PATH']}")
     code, message = world.failed(world.start())
     assert code == "config" and "git 2.31 or later" in message
+
+
+def test_a_refusal_of_a_merge_has_no_advice_of_git(repository: Repository) -> None:
+    run_id = repository.ran()
+    repository.git("checkout", "--quiet", "-b", "side")
+    for branch in ("side", "main"):
+        repository.git("checkout", "--quiet", branch)
+        (repository.top / "deep" / "kept.txt").write_text(branch, encoding="utf-8")
+        repository.commit(branch)
+    with suppress(subprocess.CalledProcessError):
+        repository.git("merge", "--quiet", "side")
+    refusal = repository.merge(run_id, code=2)
+    assert "you have unmerged files. Exiting because" in refusal and "hint:" not in refusal
 
 
 def test_a_state_directory_that_no_record_can_hold_has_no_worktrees(
