@@ -1,6 +1,7 @@
 """Fixtures that tests of several rooms share, and the processes that a session shares."""
 
 import gc
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,6 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set the process up, and name the directory of the zygote: workers get it with their environment."""
     forget_starter()
     check_strictly()
+    # else the signing, hooks and filters of whoever runs the tests would be at work in their repositories
+    os.environ.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
     settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("suite")  # a busy machine is slow: that is not a fault of an example
     is_fast, has_workers = "not process" in config.option.markexpr, config.getoption("numprocesses", None)

@@ -7,6 +7,7 @@ from tests.worktrees.repository import Repository
 
 
 @pytest.fixture
-def repository(world: World) -> Repository:
+def repository(world: World, monkeypatch: pytest.MonkeyPatch) -> Repository:
     """Make the working directory of the world a repository with one commit."""
+    monkeypatch.setenv("HOME", str(world.home))  # for verbs that a test calls in this process
     return Repository(world)
