@@ -4,9 +4,6 @@
   takes cut-off JSON for whole; here they are parsed once, at the end, and a text that does not parse becomes
   an error that the model can fix.
 - The cost of a call comes from the list prices that the library `genai-prices` keeps (no network).
-- In a long conversation the API itself hides old tool results from the model, if it can (`ContextEdits`;
-  `clear_tool_uses_20250919`, a beta). The conversation here stays whole; each request asks anew. A model
-  without this feature gets plain requests, and its run fails with a clear error when the window is full.
 """
 
 import asyncio
@@ -33,7 +30,7 @@ from anthropic.types import RawMessageStopEvent, RawMessageStreamEvent
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelInfo, Provider
 
-from subagent_server.loop.request import fitting, marked
+from subagent_server.loop.request import ContextEdits, fitting, marked
 from subagent_server.loop.web import Block, Message, joined_text, refuses_web_tools, text_of, whole_characters
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.processes import now
@@ -314,68 +311,6 @@ class UsageMeter:
         """Add a whole reply with its calls."""
         free = None if self.usage.cost_usd is None else Decimal(0)  # the tokens are what costs
         self.usage = self.usage.plus(Usage(turns=1, tool_calls=tool_calls, cost_usd=free))
-
-
-# -- the request
-
-BETA = "context-management-2025-06-27"
-DEFAULT_WINDOW = 200_000
-"""In tokens, for a model that the price list does not know."""
-FULL = 0.6
-"""At which part of the window old results go: below the rest, a reply and the results of a turn find room."""
-WORTH_IT = 0.1
-"""The part of the window that has to become free: each clearing costs the prompt cache all behind it."""
-KEPT_USES = 5
-NEVER_CLEARED = ("ask_parent", "final_answer", "agent_complete")
-
-_NAME = re.compile(r"claude-[a-z]+-(\d+)(?:-(\d{1,2})(?!\d))?")
-_FIRST = (4, 5)
-
-
-def can_edit(model: str) -> bool:
-    """Whether the API clears tool uses for this model: those from Claude 4.5 on."""
-    name = _NAME.match(model)
-    return name is not None and (int(name[1]), int(name[2] or 0)) >= _FIRST
-
-
-class ContextEdits:
-    """Asks for the edits with each request, and records each further clearing."""
-
-    def __init__(self, model: str, window: int | None = None) -> None:
-        self._window = window or DEFAULT_WINDOW
-        self._wanted = can_edit(model)
-        self._cleared = 0
-
-    def options(self) -> dict[str, Any]:
-        """Return the further parts of a request, as options of the SDK; empty if it needs none."""
-        if not self._wanted:
-            return {}
-        edit = {
-            "type": "clear_tool_uses_20250919",
-            "trigger": {"type": "input_tokens", "value": int(self._window * FULL)},
-            "keep": {"type": "tool_uses", "value": KEPT_USES},
-            "clear_at_least": {"type": "input_tokens", "value": int(self._window * WORTH_IT)},
-            "exclude_tools": list(NEVER_CLEARED),
-        }
-        return {
-            "extra_headers": {"anthropic-beta": BETA},
-            "extra_body": {"context_management": {"edits": [edit]}},
-        }
-
-    def give_up(self, message: str) -> bool:
-        """Whether the API refused a request because of the edits. Then no later request has any."""
-        words = ("context_management", "context-management", "clear_tool_uses", "anthropic-beta")
-        refused = self._wanted and any(word in message for word in words)
-        self._wanted = self._wanted and not refused
-        return refused
-
-    def record_edits(self, applied: list[dict[str, Any]], record: Callable[..., None]) -> None:
-        """Append to the journal how much the API has cleared, whenever it is more than before."""
-        names = ("cleared_tool_uses", "cleared_input_tokens")
-        uses, tokens = (sum(n for e in applied if isinstance(n := e.get(name), int)) for name in names)
-        if uses > self._cleared:
-            record("context_edited", clearedToolUses=uses, clearedTokens=tokens)
-        self._cleared = uses
 
 
 # -- the connection

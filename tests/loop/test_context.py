@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.loop.model import KEPT_USES, can_edit
+from subagent_server.loop.request import KEPT_USES, can_edit
 from tests.helpers.api_checks import StrictApi
 from tests.helpers.turns import Turn, calls, says, tool_results, use
 from tests.loop.scripted_run import Played, ScriptedTool
