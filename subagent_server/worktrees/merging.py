@@ -60,7 +60,7 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str
 
     Raises:
         NotMerged: it conflicts, would touch uncommitted changes, or brings files that run code.
-        GitFailed: git refused. In each case the target is as it was.
+        GitFailed: git refused. In each case the target is as it was, but where the sentence says otherwise.
     """
     if order.into is None:
         git = harmless_git(environment, order.target)
@@ -243,6 +243,7 @@ def _bring_in(git: Git, order: MergeOrder, head: str, made: str, touched: list[s
             raise NotMerged(
                 f"{order.branch} was not merged: {why}. Try again when that run has ended."
             ) from error
+        before = _stamps(order.target, touched)
         code, _, complaint = git.tried("merge", "merge", *words, made, finishes=True, holds=order.holds)
         if not code:
             return
@@ -252,8 +253,29 @@ def _bring_in(git: Git, order: MergeOrder, head: str, made: str, touched: list[s
         listing = ("diff-index", "--cached", "--name-only", "-z", "--no-renames", *NO_PROGRAMS, head)
         if set(touched) <= set(git.names("look at the index", *listing)):
             back = ("read-tree", "-m", "-u", made, head)
-            git.tried("take the merge back", *back, finishes=True, holds=order.holds)
-    raise _in_the_way(order, complaint.rstrip("."))
+            is_back = not git.tried("take the merge back", *back, finishes=True, holds=order.holds)[0]
+        else:
+            is_back = _stamps(order.target, touched) == before
+    why = complaint.rstrip(".")
+    if is_back:
+        raise _in_the_way(order, why)
+    raise NotMerged(
+        f"{order.branch} was not merged, but git could not write all of it ({why}), and has left some of its "
+        f"files in {_shown(order.target)}: `git status` shows them there. Put them back, then try again."
+    )
+
+
+def _stamps(target: Path, names: list[str]) -> list[tuple[int, int] | None]:
+    """Return what changes with each writing of a file: its inode and the moment of its last change."""
+
+    def stamp(name: str) -> tuple[int, int] | None:
+        try:
+            seen = os.lstat(target / name)
+        except OSError:
+            return None
+        return seen.st_ino, seen.st_ctime_ns
+
+    return [stamp(name) for name in names]
 
 
 def _in_the_way(order: MergeOrder, why: str) -> NotMerged:

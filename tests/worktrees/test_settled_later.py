@@ -292,6 +292,22 @@ def test_a_merge_that_a_lock_stops_leaves_the_working_copy_as_it_was(
     assert repository.git("status", "--short") == " M loose.txt" and not (repository.top / "deep").exists()
 
 
+def test_a_merge_that_fills_the_disk_says_that_half_of_it_is_there(
+    world: World, repository: Repository
+) -> None:
+    run_id = repository.ran("echo new > a.txt; mkdir full; head -c 9000 /dev/zero > full/new.bin")
+    (repository.top / "full").mkdir()
+    with memory_disk(repository.top / "full", "1m"):
+        filler = fill(repository.top / "full")
+        refused = repository.merge(run_id, code=2)
+        assert "unable to write" in refused and "has left some" in refused and "as it was" not in refused
+        filler.unlink()
+        for written in ("a.txt", "full/new.bin"):
+            (repository.top / written).unlink(missing_ok=True)
+        repository.merge(run_id)
+        assert (repository.top / "a.txt").read_text() == "new\n"
+
+
 def test_a_merge_that_is_killed_leaves_a_working_copy_that_git_can_use(
     world: World, repository: Repository
 ) -> None:
