@@ -638,8 +638,8 @@ def _refusal(error: Exception, tools: Sequence[Mapping[str, Any]]) -> RunRefused
     fault = f"{status} {kind}".strip() if status >= 300 else kind
     if refuses_web_tools(status, words, tools):
         return RunRefused("config", f"The API refused the web tools ({fault}): {words}", _NO_WEB_TOOLS)
-    is_unpaid = "credit balance" in words or _field_of(error, "type") == "billing_error"
-    known = 300 if 300 <= status < 400 else 402 if is_unpaid else status
+    lacks_credit = "credit balance" in words or _field_of(error, "type") == "billing_error"
+    known = 300 if 300 <= status < 400 else 402 if lacks_credit else status
     hint = CONTEXT_HINT if _TOO_LONG in words else _HINTS.get(known)
     return RunRefused("model_error", f"The API refused the call ({fault}): {words}", hint)
 

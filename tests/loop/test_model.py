@@ -295,9 +295,8 @@ def test_odd_words_about_cleared_results_are_passed_over(applied: Any) -> None:
 @pytest.mark.parametrize("status", [200, 307, 400])
 @pytest.mark.parametrize("packed", [0, 1, 2])
 def test_an_answer_without_an_end_is_broken_off(status: int, packed: int) -> None:
-    body = (b":" + bytes(1 << 17) + b"\n\n") * (
-        2 * MOST_BYTES >> 17
-    )  # the client copies a line with each piece
+    line = b":" + bytes(1 << 17) + b"\n\n"  # the client copies all of a line with each of its pieces
+    body = line * (2 * MOST_BYTES // len(line))
     for _ in range(packed):
         body = gzip.compress(body)
     headers = {"content-encoding": ", ".join(["gzip"] * packed)} if packed else {}
