@@ -24,7 +24,7 @@ from subagent_server.loop.model import (
     UsageMeter,
 )
 from subagent_server.loop.request import THOUGHTS
-from subagent_server.loop.runner import EMPTY_REPLY, Outcome
+from subagent_server.loop.runner import EMPTY_REPLY, Outcome, completed
 from subagent_server.loop.web import Block, Message, WebTools, record_server_use
 from subagent_server.run.errors import RunRefused, choices, shorten
 from subagent_server.run.records import Failure, Usage
@@ -190,7 +190,7 @@ class Loop:
             if self.final is not None and self.final.has_answer:
                 return Outcome(self.text, self.final.answer, has_output=True)
             if (completion := self._completion) is not None and completion.has_answer:
-                return _completed(completion.summary, completion.payload)
+                return completed(completion.summary, completion.payload)
 
     @property
     def _completion(self) -> AgentComplete | None:
@@ -280,7 +280,7 @@ class Loop:
             self.warnings.append(EMPTY_REPLY)
             self.run.record("warning", message=EMPTY_REPLY)
         if self._completion is not None:
-            return _completed(before_marker(self.text))
+            return completed(before_marker(self.text))
         return Outcome(self.text)
 
     # -- tools
@@ -363,11 +363,6 @@ class Loop:
                 raise
             return ToolResult.failure(f"The call could not be carried out. {lack}")
         return result
-
-
-def _completed(summary: str, payload: str | None = None) -> Outcome:
-    """Return the outcome of a fulfilled contract."""
-    return Outcome(summary, summary=summary, payload=payload)
 
 
 def result_block(call_id: str, content: Sequence[Block], *, is_error: bool) -> Block:

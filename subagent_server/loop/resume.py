@@ -21,7 +21,7 @@ from typing import Any
 
 from subagent_server.loop.loop import result_block
 from subagent_server.loop.request import THOUGHTS, task_blocks
-from subagent_server.loop.runner import Outcome
+from subagent_server.loop.runner import Outcome, completed
 from subagent_server.loop.web import (
     SERVER_CALL,
     Block,
@@ -34,7 +34,7 @@ from subagent_server.run.agent_definition import CODE_TOOL_NAME, RUN_AGENT_NAME
 from subagent_server.run.history import PreviousCall, PreviousChild, PreviousRun
 from subagent_server.run.records import Message as Question
 from subagent_server.run.states import MessageStatus, Status
-from subagent_server.toolbox.basic import NO_ANSWER, AskParent, FinalAnswer
+from subagent_server.toolbox.basic import NO_ANSWER, AskParent, FinalAnswer, before_marker
 from subagent_server.toolbox.run_context import RunContext
 
 # -- the calls of the API itself
@@ -398,13 +398,14 @@ class Opening:
 
     `words` are the blocks of its own prompt and inputs; without any it goes on at the cut of the other.
     `model` is its model, `final` its structured answer if it has one; `may_delegate` says whether it may
-    start agents.
+    start agents, `by_contract` whether it works by a contract.
     """
 
     words: Sequence[Block]
     model: str
     final: FinalAnswer | None = None
     may_delegate: bool = False
+    by_contract: bool = False
 
 
 @dataclass(frozen=True)
@@ -462,7 +463,10 @@ async def _reached_outcome(
     if messages[-1]["role"] == "assistant":
         reply = messages[-1]
         is_result = reply.get(STOP_REASON) in _COMPLETE and opening.final is None and not opening.words
-        return Outcome(_last_text(messages)) if is_result and joined_text(reply["content"]) else None
+        if not is_result or not joined_text(reply["content"]):
+            return None
+        text = _last_text(messages)
+        return completed(before_marker(text)) if opening.by_contract else Outcome(text)
     return await _answered(messages, dangling, opening)
 
 

@@ -53,6 +53,11 @@ class Outcome:
         return RunResult(**facts)
 
 
+def completed(summary: str, payload: str | None = None) -> Outcome:
+    """Return the outcome of a fulfilled contract."""
+    return Outcome(summary, summary=summary, payload=payload)
+
+
 class Runner(Protocol):
     """Carries one run from its task to its outcome. The worker may cancel it at any moment."""
 

@@ -153,7 +153,8 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
         # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
         task = _task(agent, request, run, sandbox)
         delegates = setup.delegation is not None
-        opening = Opening(task_blocks(task.prompt, task.inputs), settings.model, final, delegates)
+        words = task_blocks(task.prompt, task.inputs)
+        opening = Opening(words, settings.model, final, delegates, agent.by_contract)
         before = request.continues_run_id
         previous = [] if before is None else read_previous_runs(run.store, before)
         start = (

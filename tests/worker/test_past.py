@@ -178,6 +178,11 @@ def test_a_last_message_that_was_written_ends_the_run_with_it_and_a_new_prompt_g
     whole = len(recorded.transcript), len(recorded.journal)
     found = recorded.resumed(*whole)
     assert found.outcome is not None and found.outcome.text == "All done."
+    transcript = recorded.run.transcript.path
+    transcript.write_bytes(recorded.transcript.replace(b"All done.", b"All done.\\n[CONTRACT COMPLETE]"))
+    found = recorded.carried_on(read_previous_runs(recorded.store, RUN_ID), by_contract=True)
+    assert found.outcome is not None and found.outcome.text == found.outcome.summary == "All done."
+    transcript.write_bytes(recorded.transcript)
     words = [{"type": "text", "text": "And now?"}]
     found = recorded.resumed(*whole, words=words)
     assert found.outcome is None and found.messages[-1] == {"role": "user", "content": words}
