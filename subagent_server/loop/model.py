@@ -285,6 +285,8 @@ class UsageMeter:
 
     prices: Prices | None = None
     usage: Usage = field(default_factory=Usage)
+    _is_charged: bool = False
+    """Whether the API has said what the turn under way takes."""
 
     @property
     def turns(self) -> int:
@@ -295,6 +297,7 @@ class UsageMeter:
         """Add the token counts of one call of the API; a reply that broke off costs too."""
         if not used:
             return
+        self._is_charged = True
         self.usage = self.usage.plus(
             Usage(
                 input_tokens=used.get("input_tokens", 0),
@@ -309,8 +312,10 @@ class UsageMeter:
 
     def count_turn(self, tool_calls: int) -> None:
         """Add a whole reply with its calls."""
-        free = None if self.usage.cost_usd is None else Decimal(0)  # the tokens are what costs
+        is_known = self._is_charged and self.usage.cost_usd is not None
+        free = Decimal(0) if is_known else None  # the tokens are what costs
         self.usage = self.usage.plus(Usage(turns=1, tool_calls=tool_calls, cost_usd=free))
+        self._is_charged = False
 
 
 # -- the connection

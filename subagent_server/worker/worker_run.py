@@ -477,10 +477,10 @@ class ModelCalls:
         self._spent, self._extra = spent, extra
         if not self._budgets:
             return True
-        if spent.turns and spent.cost_usd is None:
+        if spent.turns and (spent.cost_usd is None or "costUsd" in spent.at_least):
             raise RunRefused(
                 "budget",
-                "The API did not say how many tokens the last call took, so no budget can be kept.",
+                "The API did not say how many tokens a call took, so no budget can be kept.",
                 "Limit the run by `maxTurns` and `timeoutSeconds` instead of `budgetUsd`.",
             )
         try:

@@ -64,6 +64,15 @@ def test_the_journal_has_the_cost_after_each_turn_as_a_decimal_text() -> None:
     assert isinstance(first, str) and first == "0.015"
 
 
+def test_a_turn_whose_tokens_are_not_told_makes_the_cost_a_least_one() -> None:
+    counted = meter()
+    for used, least in ((USAGE, ()), (USAGE, ()), ({}, ("costUsd",)), (USAGE, ("costUsd",))):
+        counted.charge(used)
+        counted.count_turn(0)
+        assert counted.usage.at_least == least and counted.usage.cost_usd is not None
+    assert counted.turns == 4 and counted.usage.cost_usd == Decimal("0.045")
+
+
 def test_without_prices_the_cost_is_unknown() -> None:
     played = Played(says("Done.", usage=USAGE))
     assert "costUsd" not in played.run.recorded("usage")[0]
