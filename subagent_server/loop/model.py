@@ -286,7 +286,7 @@ class UsageMeter:
     prices: Prices | None = None
     usage: Usage = field(default_factory=Usage)
     _is_charged: bool = False
-    """Whether the API has said what the turn under way takes."""
+    """Whether the API has named the tokens of the turn under way."""
 
     @property
     def turns(self) -> int:

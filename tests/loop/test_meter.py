@@ -64,7 +64,7 @@ def test_the_journal_has_the_cost_after_each_turn_as_a_decimal_text() -> None:
     assert isinstance(first, str) and first == "0.015"
 
 
-def test_a_turn_whose_tokens_are_not_told_makes_the_cost_a_least_one() -> None:
+def test_a_turn_whose_tokens_are_not_named_makes_the_cost_a_least_one() -> None:
     counted = meter()
     for used, least in ((USAGE, ()), (USAGE, ()), ({}, ("costUsd",)), (USAGE, ("costUsd",))):
         counted.charge(used)

@@ -323,13 +323,13 @@ def test_a_reply_without_counts_of_tokens_is_a_reply(usage: dict[str, None]) -> 
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "words"),
     [([1], "no JSON object"), ("x", "no JSON object"), ({"x": float("nan")}, "NaN is no number")],
     ids=["a list", "a text", "nan"],
 )
-def test_an_input_that_comes_whole_with_its_block_is_judged_too(given: object, words: str) -> None:
+def test_an_input_that_comes_whole_with_its_block_is_judged_too(arguments: object, words: str) -> None:
     start, _, end, stop = whole_reply("")
-    call = {"type": "tool_use", "id": "toolu_1", "name": "echo", "input": given}
+    call = {"type": "tool_use", "id": "toolu_1", "name": "echo", "input": arguments}
     block = {"type": "content_block_start", "index": 0, "content_block": call}
     with streaming(start, block, end, stop) as base_url:
         played = Played(says("Never said."), base_url=base_url, tools=[ECHO], max_turns=1)

@@ -73,10 +73,12 @@ def test_what_a_call_may_cost_besides_its_tokens_has_to_have_room_beside_other_c
     calls.end()
 
 
-@pytest.mark.parametrize("told", [{}, {"cost_usd": "0.1", "at_least": ("costUsd",)}], ids=["no", "some"])
-def test_a_budget_is_not_kept_with_an_api_that_names_no_tokens(store: RunStore, told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("usage", [{}, {"cost_usd": "0.1", "at_least": ("costUsd",)}], ids=["no", "some"])
+def test_a_budget_is_not_kept_with_an_api_that_names_no_tokens(
+    store: RunStore, usage: dict[str, Any]
+) -> None:
     calls = begun(store, agent=BUDGET)
     assert calls.begin(Usage())
     calls.end()
     with pytest.raises(RunRefused, match="did not say how many tokens"):
-        calls.begin(Usage(turns=1, **told))
+        calls.begin(Usage(turns=1, **usage))
