@@ -127,15 +127,16 @@ def hold(cwd: Path, executed: Iterable[Path], lifted: Sequence[str] = ()) -> Hel
     by_pattern = _names_by_pattern(cwd, literal)
     if len(by_pattern) > MAX_HELD:
         held.open.append(f"{len(by_pattern) - MAX_HELD:,} names like {printable(by_pattern[-1])}: too many")
-    names = [*literal, *by_pattern[:MAX_HELD]]
+    names, links = [*literal, *by_pattern[:MAX_HELD]], dict[Path, str]()
     for parts in (*(tuple(name.split("/")) for name in names), *(path.parts for path in within)):
         path = cwd.joinpath(*parts)
         if not os.path.lexists(path) or is_lifted(parts, lifted):
             continue
         if (link := _link_in(cwd, parts)) is not None:
-            held.open.append(f"{printable(str(link.relative_to(cwd)))}: {_IS_LINK}")
+            links[link] = f"{printable(str(link.relative_to(cwd)))}: {_IS_LINK}"
             continue
         held.mounts.append(("--ro-bind", path))
+    held.open += links.values()
     common = git_files.common_directory(cwd)
     if common is not None:
         held.mounts.append(("--ro-bind", common))

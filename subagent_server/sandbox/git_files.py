@@ -32,7 +32,8 @@ class GitSettings:
 
     `identity` are variables with the author, for git in a box, where no configuration of the user is shown.
     `executed` is what git reads and executes by it: files that it includes or that a setting names, the
-    directory of its hooks if that is not the usual one, and where links of the repository lead.
+    directory of its hooks if that is not the usual one, the links on the way to these, and where they and
+    links of the repository lead.
     """
 
     identity: Mapping[str, str] = field(default_factory=dict)
@@ -93,11 +94,13 @@ def git_settings(environment: Mapping[str, str], cwd: Path) -> GitSettings:
             executed.append((cwd / origin).parent / _expanded(value))
         else:
             executed += _files_named(value, top)
+    executed = [each for path in executed for each in (path, *_led_to(path, repository))]
     executed += [each for name in _READ_BY_GIT for each in _led_to(repository / name, repository)]
     hooks = repository / "hooks"
     with suppress(OSError):
         executed += [each for hook in hooks.iterdir() for each in _led_to(hook, repository)]
-    return GitSettings(identity | variables, tuple(Path(os.path.normpath(path)) for path in executed))
+    found = dict.fromkeys(Path(os.path.normpath(path)) for path in executed)
+    return GitSettings(identity | variables, tuple(found))
 
 
 def _expanded(value: str) -> str:
@@ -119,11 +122,9 @@ def _files_named(value: str, top: Path) -> Iterator[Path]:
 
 def _led_to(path: Path, repository: Path) -> Iterator[Path]:
     """Yield the links outside of a repository by which a place in it is found, and where that is."""
-    *way, end = steps_to(path)
-    links = (step for step in way if os.path.islink(step))  # noqa: PTH114 - see `steps_to`
-    yield from (link for link in links if not link.is_relative_to(repository))
-    if not end.is_relative_to(repository):
-        yield end
+    steps = list(steps_to(path))  # none for `/`
+    links = [step for step in steps[:-1] if os.path.islink(step)]  # noqa: PTH114 - see `steps_to`
+    yield from (step for step in (*links, *steps[-1:]) if not step.is_relative_to(repository))
 
 
 def _top(cwd: Path) -> Path:

@@ -88,10 +88,7 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str
     if _is_bare(git):
         git.run("move HEAD", "update-ref", "-m", f"merge {order.branch}", "HEAD", made, head)
         return made, False
-    named = git_settings(environment, order.target).executed
-    _check_executed(
-        order, [name for name in touched if any(map((order.target / name).is_relative_to, named))]
-    )
+    _check_executed(order, _named_by_settings(order.target, touched, environment))
     _check_filters(git, order, touched)
     _check_submodules(git, order, head, made)
     _bring_in(git, order, head, made, touched)
@@ -184,6 +181,14 @@ def _check_executed(order: MergeOrder, executed: list[str]) -> None:
             f"{order.branch} changes files that other programs execute by themselves ({_named(executed)}): "
             f"nothing was merged. Look at these, then merge by hand (`git merge {order.branch}`)."
         )
+
+
+def _named_by_settings(target: Path, touched: list[str], environment: Mapping[str, str]) -> list[str]:
+    """Return what settings of git name, what lies in it, and what is, or becomes, a link on the way to it."""
+    top = Path(os.path.realpath(target))
+    named = set(git_settings(environment, top).executed)
+    way = {each for path in named for each in (path, *path.parents)}
+    return [name for name in touched if top / name in way or not named.isdisjoint((top / name).parents)]
 
 
 def _check_filters(git: Git, order: MergeOrder, touched: list[str]) -> None:

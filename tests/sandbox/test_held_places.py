@@ -65,6 +65,19 @@ def test_settings_and_links_of_git_that_lead_nowhere_stop_nothing(cwd: Path, key
     assert mounts(held, cwd)[".git"] == "--ro-bind"
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_on_the_way_to_what_git_executes_is_said_and_where_it_leads_is_held(
+    cwd: Path, exists: bool
+) -> None:
+    make_repository(cwd)
+    (cwd / "deep/hooks" if exists else cwd / "deep").mkdir(parents=True)
+    (cwd / "way").symlink_to("deep")
+    git("-C", cwd, "config", "core.hooksPath", "way/hooks")
+    held = hold(cwd, git_settings(dict(os.environ), cwd).executed)
+    assert held.open == ["way: it is a symbolic link, which cannot be kept from being replaced"]
+    assert mounts(held, cwd) == dict.fromkeys([".git", *["deep/hooks"][:exists]], "--ro-bind")
+
+
 def test_a_symbolic_link_is_not_held_and_said(cwd: Path) -> None:
     (cwd / "elsewhere").mkdir()
     (cwd / ".claude").symlink_to("elsewhere")

@@ -244,19 +244,35 @@ def test_files_that_other_programs_execute_are_not_merged_even_from_a_made_up_co
 
 
 @pytest.mark.parametrize(
-    "key, value, file",
+    ("key", "value", "act", "file"),
     [
-        ("core.hooksPath", "tools/hooks", "tools/hooks/pre-commit"),
-        ("include.path", "../settings", "settings"),
-        ("core.fsmonitor", "sh deep/kept.txt", "deep/kept.txt"),
+        ("core.hooksPath", "tools/hooks", "mkdir -p tools/hooks", "tools/hooks/pre-commit"),
+        ("core.hooksPath", "tools/hooks", "mkdir deep/hooks; ln -s deep tools", "deep/hooks/pre-commit"),
+        ("core.hooksPath", "way/hooks", "mkdir deep/hooks", "deep/hooks/pre-commit"),
+        ("core.hooksPath", "way/hooks", "mkdir -p a/hooks; ln -sfn a way", "a/hooks/pre-commit"),
+        ("include.path", "../settings", "true", "settings"),
+        ("core.fsmonitor", "sh deep/kept.txt", "true", "deep/kept.txt"),
+        ("core.fsmonitor", "sh way/kept.txt", "true", "deep/kept.txt"),
+    ],
+    ids=[
+        "hooks",
+        "a link to hooks",
+        "hooks by a link",
+        "another link",
+        "settings",
+        "a file",
+        "a file by a link",
     ],
 )
 def test_files_that_settings_of_git_name_are_not_merged(
-    repository: Repository, key: str, value: str, file: str
+    repository: Repository, key: str, value: str, act: str, file: str
 ) -> None:
+    (repository.top / "way").symlink_to("deep")
+    repository.commit("a link on the way")
     repository.git("-c", "core.hooksPath=/dev/null", "config", key, value)
-    run_id = repository.ran(f"mkdir -p tools/hooks; echo evil >> {file}; {WORK}")
-    assert file in repository.merge(run_id, code=2)
+    run_id = repository.ran(f"{act}; echo evil >> {file}; {WORK}")
+    shown = repository.merge(run_id, code=2)
+    assert any(f"({name})" in shown for name in (file, "tools", "way")), shown
     assert (repository.top / "shared.txt").read_text(encoding="utf-8") == "first\n"
 
 
