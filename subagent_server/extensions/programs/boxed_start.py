@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,12 +116,13 @@ class _Room:
     def __init__(self) -> None:
         self._bytes = self._files = 0
 
-    def left_out(self, directory: str, names: list[str]) -> Iterator[str]:
-        """Yield the names that are not copied. Raises _TooMuch."""
+    def left_out(self, directory: str, names: list[str]) -> list[str]:
+        """Return the names that are not copied. Raises _TooMuch."""
+        special = []  # a list: `copytree` looks for each name in it
         for name in names:
             found = Path(directory, name).lstat()
             if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-                yield name
+                special.append(name)
                 continue
             self._files += 1
             self._bytes += found.st_size
@@ -129,6 +130,7 @@ class _Room:
                 raise _TooMuch(
                     f"it has more than {MOST_STATE_FILES:,} files or {MOST_STATE_BYTES >> 20} MiB."
                 )
+        return special
 
 
 def _with_program(setup: RunnerSetup, rules: Rules) -> Rules:

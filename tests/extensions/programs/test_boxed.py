@@ -238,7 +238,8 @@ if "--version" in sys.argv:
 sys.stdin.readline()
 kept = os.path.expanduser("~/.claude")
 found = sorted(os.listdir(kept))
-open(kept + "/kept", "w").close()
+for number in range(20):
+    open(f"{kept}/{number}", "w").close()
 if not found:
     os.symlink("/etc", kept + "/link")
     os.mkfifo(kept + "/fifo")
@@ -246,7 +247,7 @@ else:
     for name in ("large", "larger"):
         open(kept + "/" + name, "wb").truncate(1 << 29)
         open(kept + "/" + name, "ab").write(b"x")
-text = " ".join([*found, str("--resume" in sys.argv), os.environ["ANTHROPIC_API_KEY"][:6]])
+text = " ".join([str(len(found)), str("--resume" in sys.argv), os.environ["ANTHROPIC_API_KEY"][:6]])
 content = [{"type": "text", "text": text}]
 end = {"subtype": "success", "is_error": False, "terminal_reason": "completed", "permission_denials": []}
 print(json.dumps({"type": "assistant", "message": {"id": "m", "content": content}}))
@@ -260,9 +261,9 @@ def test_its_state_is_carried_on_in_a_box_without_links_and_within_bounds(world:
     script.chmod(0o755)
     world.agent("worker", runner="claude", command=str(script), sandbox="bwrap")
     first = world.start()
-    assert world.completed(first) == "False sk-ant"
+    assert world.completed(first) == "0 False sk-ant"
     second = world.continued(first, "Go on.")
-    assert world.completed(second) == "kept True sk-ant"
+    assert world.completed(second) == "20 True sk-ant"
     third = world.continued(second, "Go on.")
     code, message = world.failed(third)
     assert code == "config" and "more than" in message and "1024 MiB" in message
@@ -271,7 +272,7 @@ def test_its_state_is_carried_on_in_a_box_without_links_and_within_bounds(world:
     world.agent("worker", runner="claude", command=str(script), env={"HOME": str(world.work)})
     (world.work / ".claude").mkdir()
     outside = world.continued(first, "Go on.")
-    assert world.completed(outside) == "False sk-ant", "a session in a box is not one outside"
+    assert world.completed(outside) == "0 False sk-ant", "a session in a box is not one outside"
 
 
 def _is_over(world: World, run_id: str) -> bool:
