@@ -419,7 +419,7 @@ def _runner(value: Value, key: _Key) -> object:
 def _exit_codes(value: Value, _: _Key) -> list[int]:
     """Read a list of exit codes, or one."""
     codes = [as_text(each).strip() for each in (value if isinstance(value, list) else [value])]
-    if not codes or not all(code.isdecimal() and int(code) < 256 for code in codes):
+    if not codes or not all(re.fullmatch("[0-9]{1,3}", code) and int(code) < 256 for code in codes):
         raise WrongValue("must be a list of exit codes from 0 to 255")
     return [int(code) for code in codes]
 
@@ -471,10 +471,11 @@ def read_servers(value: Value, line: int | None, reading: Reading) -> dict[str, 
     rule is a fault; a server that cannot be read at all is left out.
     """
     servers: dict[str, ServerDefinition] = {}
+    seen = set[str]()
     for name, content, at in _named(value, line, reading):
         if at is not None:
             reading.lines.setdefault(f"mcpServers.{name}", at)
-        if name in servers or name in reading.named_servers:
+        if name in seen:
             reading.notes.fault(f"mcpServers.{name} appears twice, so say it once", at)
         elif content is None or is_null(content):
             reading.named_servers.append(name)
@@ -482,6 +483,7 @@ def read_servers(value: Value, line: int | None, reading: Reading) -> dict[str, 
             servers[name] = _server(name, content, at, reading)
         else:
             reading.notes.fault(f"mcpServers.{name} must be a mapping of keys", at)
+        seen.add(name)
     return servers
 
 

@@ -101,6 +101,10 @@ def unknown_model(agent: AgentDefinition) -> str | None:
 
 
 _MOST_NAMED = 10
+_MOST_STEPS = 10_000
+"""Of what takes more steps to see it is supposed that it is there."""
+_LONGEST_TOOL = 200
+"""Characters: no API takes a tool of such a name."""
 ALWAYS = frozenset({"ask_parent", "askuserquestion", "final_answer", "structuredoutput"})
 """Names that mean what every run has without naming it."""
 _STARTS_AGENTS = frozenset(
@@ -184,11 +188,15 @@ def missing_tools(agent: AgentDefinition) -> list[MissingName]:
 def _missing_servers(names: Sequence[str], servers: Sequence[str]) -> list[MissingName]:
     """Return the `mcp__` names of servers that the agent has not."""
     missing: list[MissingName] = []
+    known, steps = set(servers), _MOST_STEPS
     for name in names:
         server = _plain(name).removeprefix("mcp__")
         parts = server.split("__")
         heads = ["__".join(parts[:number]) for number in range(1, len(parts) + 1)]
-        if not any(fnmatchcase(known, head) for known in servers for head in heads):
+        patterns = [head for head in heads if "*" in head]
+        steps -= len(patterns) * len(known)
+        matches = steps < 0 or any(fnmatchcase(each, head) for each in known for head in patterns)
+        if known.isdisjoint(heads) and not matches:
             near = nearest(server.partition("__")[0], servers)
             missing.append(MissingName(name, near and f"mcp__{near}"))
     return missing
@@ -301,4 +309,4 @@ def _nearest_tool(plain: str) -> str | None:
 
 
 def _plain(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "_*-" else "_" for c in name.lower())
+    return "".join(c if c.isalnum() or c in "_*-" else "_" for c in name[:_LONGEST_TOOL].lower())

@@ -73,6 +73,8 @@ _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": Fal
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _FLOAT = re.compile(r"[-+]?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][-+]?[0-9]{1,3})?")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]")
+MOST_NAMES, LONGEST_NAME = 500, 1_000
+"""Of one list: each name is compared with those that there are, and no file may hold up the others."""
 _NAME = re.compile(r"(?:\([^()]*\)|[^\s,()]|[()])+")
 _LISTED_NAME = re.compile(r"(?:\([^()]*\)|[^,()]|[()])+")
 
@@ -136,16 +138,18 @@ def as_names(value: Value) -> list[str]:
     Text in brackets belongs to its name: `Bash(git diff:*, git log:*)` is a single name.
 
     Raises:
-        WrongValue: the value is a mapping, or a list of anything but text.
+        WrongValue: the value is a mapping, a list of anything but text, or has too many or too long names.
     """
     if isinstance(value, Block):
         raise WrongValue("must be a list of names")
     if isinstance(value, list):
-        return list(dict.fromkeys(name for item in value for name in _names_of(item)))
-    if is_null(value):
-        return []
-    words = (word.strip("[]\"'") for word in _NAME.findall(as_text(value)))
-    return list(dict.fromkeys(word for word in words if word and word != "-"))
+        names = dict.fromkeys(name for item in value for name in _names_of(item))
+    else:
+        words = (word.strip("[]\"'") for word in ([] if is_null(value) else _NAME.findall(as_text(value))))
+        names = dict.fromkeys(word for word in words if word and word != "-")
+    if len(names) > MOST_NAMES or any(len(name) > LONGEST_NAME for name in names):
+        raise WrongValue(f"must have at most {MOST_NAMES} names of at most {LONGEST_NAME:,} characters")
+    return list(names)
 
 
 def as_paths(value: Value) -> list[str]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from subagent_server.agents.discover import discover
 from subagent_server.agents.formats import load_agent_file, load_config
+from subagent_server.agents.known_names import missing_agents, tool_refusals, verdict_of
 from subagent_server.agents.variables import redact
 from subagent_server.agents.yaml_reader import MAX_BYTES, AgentFileError
 from subagent_server.run.agent_definition import AgentDefinition
@@ -63,6 +64,33 @@ def test_a_configuration_that_multiplies_or_nests_is_refused(write: WriteFile, n
     path = write("a.yaml", f"subagent: {{name: a, description: d}}\n{HEAVY[name]}\n")
     with pytest.raises(AgentFileError, match="not YAML"):
         load_config(path)
+
+
+MANY = range(9_000)
+NAMES = {
+    "agents": f"agents: {', '.join(f'x{n}' for n in MANY)}",
+    "domains": f"tools: {', '.join(f'WebFetch(domain:a{n}.b)' for n in MANY[:2_500])}\n"
+    f"webFetch: {{allowedDomains: [{', '.join(f'b{n}.c' for n in MANY[:5_000])}]}}",
+    "servers": f"mcpServers: [{', '.join(f's{n}' for n in MANY)}]\ntools: mcp__a__b",
+    "patterns": f"mcpServers: [{', '.join(f's{n}' for n in MANY[:5_000])}]\n"
+    f"tools: {', '.join(f'mcp__*{n}__b' for n in range(500))}",
+    "a-long-name": f"tools: mcp__{'a__' * 30_000}",
+    "a-long-code": f"failIf: {{exitCodes: [{'9' * 5_000}]}}",
+}
+
+
+@pytest.mark.parametrize("front", NAMES.values(), ids=NAMES)
+def test_no_names_hold_up_a_listing(write: WriteFile, front: str) -> None:
+    path = write("a.md", f"---\nname: a\ndescription: d\n{front}\n---\nbody\n")
+    took = []
+    for _ in range(2):
+        began = time.thread_time()
+        agent = load_agent_file(path)
+        verdict_of(agent)
+        list(tool_refusals(agent))
+        missing_agents(agent, [f"agent{n}" for n in MANY])
+        took.append(time.thread_time() - began)
+    assert min(took) < 1
 
 
 def test_a_prompt_of_a_megabyte_loads_quickly(write: WriteFile) -> None:
