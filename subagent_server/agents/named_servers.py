@@ -22,6 +22,7 @@ from subagent_server.agents.agent_file import Reading, read_servers
 from subagent_server.agents.formats import load_config
 from subagent_server.agents.known_names import nearest
 from subagent_server.agents.yaml_reader import (
+    MAX_DEPTH,
     AgentFileError,
     Block,
     Notes,
@@ -191,16 +192,18 @@ def _servers_in(path: Path) -> Value:
     return content.get("mcpServers", Block())
 
 
-def _from_json(value: Any) -> Value:
-    """Return JSON data as the YAML reader would give it."""
+def _from_json(value: Any, depth: int = 0) -> Value:
+    """Return JSON data as the YAML reader would give it. Raises Unreadable."""
     # Not read by the YAML reader: clients indent with tabs, which YAML forbids.
+    if depth > MAX_DEPTH:
+        raise Unreadable(f"it is nested more than {MAX_DEPTH} deep")
     if isinstance(value, dict):
         block = Block()
         for key, item in value.items():
-            block.put(key, _from_json(item), 1)
+            block.put(key, _from_json(item, depth + 1), 1)
         return block
     if isinstance(value, list):
-        return [_from_json(item) for item in value]
+        return [_from_json(item, depth + 1) for item in value]
     return value if isinstance(value, str) else Plain(json.dumps(value))
 
 
@@ -286,7 +289,7 @@ def _config(text: str, source: Path | None, cwd: Path) -> Path:
         named = Path(text).expanduser()
         base = cwd if source is None else source.parent
         return Path(os.path.realpath(base / named if (base / named).exists() else cwd / named))
-    except (RuntimeError, ValueError) as error:  # the home of nobody, a NUL
+    except (RuntimeError, ValueError, OSError) as error:  # the home of nobody, a NUL, a name too long
         raise AgentFileError(Path(shorten(text)), "no file can be found under this name") from error
 
 

@@ -60,6 +60,9 @@ def test_a_name_that_is_defined_nowhere_is_an_error_that_says_where_it_was_looke
         ("x.json", "{", "not JSON"),
         ("x.yaml", "a: [", "not YAML"),
         ("x.json", "[1]", "mapping of keys"),
+        pytest.param(
+            "x.json", '{"mcpServers": {"a": {"b": ' + "[" * 600 + "]" * 600 + "}}}", "deep", id="deep"
+        ),
         ("x.json", '{"mcpServers": {"a": {"type": "ws", "url": "http://h"}}}', "mcpServers.a.type"),
         ("x.json", '{"mcpServers": {"a": {"url": "http://h"}}}', "mcpServers.a needs a type"),
     ],

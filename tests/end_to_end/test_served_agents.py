@@ -163,6 +163,7 @@ SERVED: dict[str, Any] = {"command": "subagent", "args": ["serve", "--config", "
     ("changes", "words"),
     [
         ({"args": ["serve", "--config", "gone.yaml"]}, "gone.yaml"),
+        ({"args": ["serve", "--config", "a" * 300]}, "no file can be found under this name"),
         ({"args": [*SERVED["args"], "--cwd", "/"]}, "leave the others out"),
         ({"sandbox": True}, "its agent's own file says where the agent works"),
     ],
