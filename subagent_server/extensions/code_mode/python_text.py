@@ -99,9 +99,10 @@ def as_docstring(text: str) -> str:
     lines = [line.rstrip() for line in cut(text, MAX_DOCSTRING_CHARACTERS).strip().splitlines()]
     if not any(lines):
         return "    ...\n"
-    plain = indent("\n".join(lines), "    ").lstrip().replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
-    if plain.endswith('"'):
+    plain = indent("\n".join(lines), "    ").lstrip().replace("\\", "\\\\")
+    if plain.endswith('"'):  # first, or the last of three would be escaped twice
         plain = f'{plain[:-1]}\\"'
+    plain = plain.replace('"""', '\\"\\"\\"')
     return f'    """{visible(plain, chr(10))}"""\n'
 
 

@@ -4,7 +4,7 @@ import ast
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from subagent_server.extensions.code_mode.stubs import ServerTool, Stub, catalogue_of
@@ -181,6 +181,7 @@ def test_whatever_a_server_calls_a_schema_becomes_a_function(taken: Any, returne
 
 @settings(max_examples=times(50, 150), deadline=None, database=None)
 @given(HOSTILE, HOSTILE, HOSTILE)
+@example('Ends with """', "", "a")
 def test_words_of_a_server_stay_words(description: str, about: str, key: str) -> None:
     inner = {"type": "object", "properties": {key: {"description": about, "enum": [about]}}}
     schema = {"type": "object", "properties": {key: {"description": about, "default": about}, "in": inner}}
