@@ -17,7 +17,8 @@ class BoundedBody(httpx2.AsyncByteStream):
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         self._body = response.stream
         self._too_long = too_long
-        codings = [c for c in response.headers.get_list("content-encoding", split_commas=True) if c]
+        named = response.headers.get_list("content-encoding", split_commas=True)
+        codings = [coding for coding in named if coding.lower() not in ("", "identity")]
         self._left = most // _BEST_PACKED ** len(codings)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

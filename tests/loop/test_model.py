@@ -306,6 +306,12 @@ def test_an_answer_without_an_end_is_broken_off(status: int, packed: int) -> Non
     assert "more than 32 MiB, so it was broken off" in played.failure.message
 
 
+def test_a_long_reply_that_is_said_not_to_be_compressed_is_a_reply() -> None:
+    long = "Done. " * 20_000
+    with answering(streamed(*whole_reply(long)), headers={"content-encoding": "identity"}) as base_url:
+        assert Played(says("Never said."), base_url=base_url).outcome.text == long
+
+
 def test_counts_of_tokens_never_fall_and_parts_of_one_count_as_one() -> None:
     with streaming(*whole_reply("Done.", input_tokens=999.5, output_tokens=70)) as base_url:
         usage = Played(says("Never said."), base_url=base_url).loop.usage
