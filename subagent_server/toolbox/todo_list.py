@@ -96,9 +96,7 @@ class TodoList:
     def create(self, asked: _CreateArguments) -> str:
         """Add an entry. Raises BadArgument if there are too many."""
         if len(self.entries) >= MOST_TODOS:
-            raise BadArgument(
-                f"The list has {MOST_TODOS} entries, the most it takes: complete or delete some."
-            )
+            raise BadArgument(f"The list has {MOST_TODOS} entries, the most it takes: delete some.")
         entry = {"content": asked.subject, "status": "pending"}
         number = self._add(entry | _known(description=asked.description, activeForm=asked.active_form))
         self._note()

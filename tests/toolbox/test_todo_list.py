@@ -81,4 +81,5 @@ def test_wrong_arguments_are_told_and_change_nothing(name: str, arguments: Any) 
 def test_the_list_takes_no_more_than_it_may() -> None:
     listed = Listed()
     listed.call("todo_write", todos=[{"content": "x", "status": "pending"}] * MOST_TODOS)
-    assert listed.call("task_create", subject="More").is_error
+    assert not listed.call("task_update", taskId="1", status="completed").is_error
+    assert listed.call("task_create", subject="More").text.endswith("the most it takes: delete some.")
