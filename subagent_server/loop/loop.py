@@ -346,7 +346,7 @@ class Loop:
 
     async def _denial(self, tool: Tool, arguments: dict[str, Any]) -> str | None:
         """Return why a call is not allowed, or None if it is; the parent or a person is asked if need be."""
-        if not is_asked(self.ask, tool.name, arguments):
+        if not is_asked(self.ask, tool, arguments):
             return None
         permission = await self._permissions.ask(name_asked(tool.name, arguments), arguments)
         return None if permission.allowed else permission.reason

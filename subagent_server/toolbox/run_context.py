@@ -148,9 +148,15 @@ _EDITOR = "str_replace_based_edit_tool"
 _EDITS = frozenset({"write", "edit", "multiedit"})
 
 
-def is_asked(names: Collection[str], tool: str, arguments: dict[str, Any]) -> bool:
+class Named(Protocol):
+    """A tool of the built-in loop. One of an MCP server has `answers_to`, as names in `tools` mean it."""
+
+    name: str
+
+
+def is_asked(names: Collection[str], tool: Named, arguments: dict[str, Any]) -> bool:
     """Whether the key `ask` of an agent, with these names, means this call of a tool of the built-in loop."""
-    return any(_means(name.strip().lower(), tool.lower(), arguments) for name in names)
+    return any(_means(name.strip().lower(), tool, arguments) for name in names)
 
 
 def name_asked(tool: str, arguments: dict[str, Any]) -> str:
@@ -158,13 +164,14 @@ def name_asked(tool: str, arguments: dict[str, Any]) -> str:
     return f"{tool} (view)" if tool == _EDITOR and arguments.get("command") == "view" else tool
 
 
-def _means(name: str, tool: str, arguments: dict[str, Any]) -> bool:
-    if tool == _EDITOR and (name in _EDITS or name == "read"):
+def _means(name: str, tool: Named, arguments: dict[str, Any]) -> bool:
+    if tool.name == _EDITOR and (name in _EDITS or name == "read"):
         return (arguments.get("command") == "view") == (name == "read")
-    return name in ("*", tool) or (name.startswith("mcp__") and name.rpartition("__")[2] == tool)
+    answers_to = getattr(tool, "answers_to", None)
+    return name in ("*", tool.name) or (answers_to is not None and answers_to(name))
 
 
-def check_asked(names: Collection[str], tools: Collection[str]) -> None:
+def check_asked(names: Collection[str], tools: Collection[Named]) -> None:
     """Refuse names in `ask` that mean none of these tools: nobody could be asked.
 
     Raises:

@@ -179,7 +179,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
             cleanup.push_async_callback(servers.aclose)
         listed = await _listed_tools(setup, servers, own_tools, sandbox)
         tools = [*own_tools, *listed]
-        check_asked(agent.ask, [tool.name for tool in tools])
+        check_asked(agent.ask, tools)
         # 5. Nothing may be refused from here on.
         may_ask = any(tool.name == AskParent.name for tool in tools)
         loop = Loop(

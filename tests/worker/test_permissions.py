@@ -3,13 +3,19 @@
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from mcp_types import Tool as ListedTool
 
 from subagent_server.loop.resume import NOT_BEGUN
 from subagent_server.run.errors import RunRefused
+from subagent_server.toolbox.mcp.mcp_tools import McpTool, ServerTool
+from subagent_server.toolbox.outputs import KeptOutputs
 from subagent_server.toolbox.run_context import check_asked
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
+from tests.helpers.mcp_servers import scripted
 from tests.helpers.turns import call, says, shell, tool_results
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -84,15 +90,27 @@ def _has_gone_on(world: World, run_id: str, number: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "tools", "is_kept"),
+    ("name", "tool", "is_kept"),
     [
-        ("Bash", ["bash"], True),
-        ("Write", ["str_replace_based_edit_tool"], True),
-        ("mcp__github__search", ["search"], True),
-        ("Bash(git *)", ["bash"], False),
-        ("Read", ["bash"], False),
+        ("Bash", "bash", True),
+        ("Write", EDITOR, True),
+        *((f"mcp__github{rest}", "search", True) for rest in ("__search", "", "__s*")),
+        ("mcp__github__search", "github__search", True),
+        ("mcp__other__search", "search", False),
+        ("Bash(git *)", "bash", False),
+        ("Read", "bash", False),
     ],
 )
-def test_a_name_is_kept_if_it_means_a_tool(name: str, tools: list[str], is_kept: bool) -> None:
+def test_a_name_is_kept_if_it_means_a_tool(name: str, tool: str, is_kept: bool) -> None:
+    listed = ServerTool("github", ListedTool(name="search", input_schema={}), tool)
+    of_server = McpTool(listed, cast(Any, None), KeptOutputs())
     with nullcontext() if is_kept else pytest.raises(RunRefused, match="nobody can be asked"):
-        check_asked([name], tools)
+        check_asked([name], [of_server if "search" in tool else SimpleNamespace(name=tool)])
+
+
+def test_a_tool_of_a_server_is_asked_for_by_the_name_that_tools_has_for_it(world: World) -> None:
+    world.agent(ask=["mcp__own__told"], mcpServers={"own": {**scripted({"name": "told"}), "prefix": True}})
+    simulator = world.play(call("own__told"), says("Done."))
+    world.reply(world.start_asking(), "no")
+    wait_for(lambda: len(simulator.requests) == 2, BOUND, "the second request")
+    assert "did not allow" in tool_results(simulator.requests[1].body)[0]
