@@ -41,6 +41,8 @@ class ScriptedRun:
         self.sent = 0
         self.budget_usd: Decimal | None = None
         self.over_at: Callable[[], bool] = lambda: False
+        self.unasked: Exception | None = None
+        """Why no question can be asked."""
 
     def record(self, kind: str, **facts: Any) -> None:
         self.journal.append((kind, facts))
@@ -94,6 +96,8 @@ class ScriptedRun:
         self.spared.append(seconds)
 
     async def ask(self, question: str, options: list[str] | None) -> Reply:
+        if self.unasked is not None:
+            raise self.unasked
         return Reply("q1", "blue")
 
 

@@ -29,7 +29,7 @@ from subagent_server.extensions.programs.program import (
 from subagent_server.extensions.programs.program_checks import KNOWN_PROGRAMS, program_of
 from subagent_server.loop.runner import EMPTY_REPLY, Outcome
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
-from subagent_server.run.errors import RunRefused
+from subagent_server.run.errors import RunRefused, SubagentError
 from subagent_server.run.files import in_memory
 from subagent_server.run.records import UNKNOWN_USAGE, Failure
 from subagent_server.toolbox.agent_process import AgentProcess
@@ -289,9 +289,9 @@ class ClaudeDialect:
             permission = await self._permissions.ask(tool, arguments, text_of(request.get("decision_reason")))
         except RunOver:
             return  # it is interrupted next, and then says what it has cost
-        except RunRefused as refusal:
+        except SubagentError as error:
             if not self._refused.done():
-                self._refused.set_exception(refusal)
+                self._refused.set_exception(error)
             return
         self._asked.add(name_of(request.get("tool_use_id")))
         decision: dict[str, Any] = {"behavior": "deny", "message": permission.reason}

@@ -13,7 +13,7 @@ from acp import RequestError
 
 from subagent_server.extensions.programs.program import Message, ProgramEvents, how_ended, parsed
 from subagent_server.loop.runner import Outcome
-from subagent_server.run.errors import RunRefused
+from subagent_server.run.errors import SubagentError
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.run_context import Permission, Permissions, RunOver
 
@@ -96,7 +96,7 @@ class RpcConversation:
         self._refused: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     async def outcome(self, process: AgentProcess, talk: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """Return what `talk` returns. Raises RunRefused, RunOver: what the program asked ends the run."""
+        """Return what `talk` returns. Raises SubagentError, RunOver: what the program asked ends the run."""
         talking = asyncio.ensure_future(talk)
         try:
             await asyncio.wait([talking, self._refused], return_when=asyncio.FIRST_COMPLETED)
@@ -111,7 +111,7 @@ class RpcConversation:
         """Ask whether a tool may be used. Raises RequestError: that ends the run."""
         try:
             return await self._permissions.ask(tool, arguments, why, lasts=lasts)
-        except (RunRefused, RunOver) as refusal:
+        except (SubagentError, RunOver) as error:
             if not self._refused.done():
-                self._refused.set_exception(refusal)
-            raise RequestError.internal_error() from refusal
+                self._refused.set_exception(error)
+            raise RequestError.internal_error() from error

@@ -28,7 +28,9 @@ class Worked:
     """A run that a program has carried out to its end, in the directory `place`."""
 
     def __init__(self, place: Path, prompt: str, env: Mapping[str, str], **keys: Any) -> None:
+        """`keys` are those of its agent, and `unasked`: why no question can be asked."""
         self.run = ScriptedRun()
+        self.run.unasked = keys.pop("unasked", None)
         self._errors = bytearray()
         agent = AgentDefinition.model_validate({"name": "worker", "description": "Works.", **keys})
         environment = {"PATH": os.environ["PATH"], "HOME": str(place), **env}

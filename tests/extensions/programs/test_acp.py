@@ -10,6 +10,7 @@ import pytest
 from acp import schema
 
 from subagent_server.extensions.programs.acp import AcpDialect
+from subagent_server.run.errors import StorageFailed
 from subagent_server.run.records import Usage
 from tests.extensions.programs.direct import Worked
 from tests.extensions.programs.test_codex import told
@@ -63,6 +64,11 @@ def test_a_permission_request_is_a_question(world: World, answer: str, option: s
     assert (call["toolName"], asked) == ("Bash", "May it use Bash?"), "one name, also for `for this run`"
     world.reply(run_id, answer)
     assert json.loads(world.completed(run_id)) == {"outcome": "selected", "optionId": option}
+
+
+def test_a_question_that_the_disk_refuses_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(StorageFailed):
+        direct(tmp_path, "approve", unasked=StorageFailed(tmp_path, "No space left on device"))
 
 
 def _modes(current: str, *offered: str) -> dict[str, str]:

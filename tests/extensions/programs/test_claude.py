@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from subagent_server.run import processes
+from subagent_server.run.errors import StorageFailed
 from subagent_server.verbs.reconcile import observe
 from tests.extensions.programs.direct import PROGRAMS, Worked
 from tests.helpers.wait import wait_for
@@ -258,6 +259,12 @@ def test_a_request_for_a_tool_is_a_question_and_silence_denies(
 def test_a_permission_without_an_answer_ends_the_run_if_its_agent_says_so(world: World) -> None:
     plays(world, wants(), {"sleep": 600}, limits={"askTimeoutSeconds": 0.3, "onAskTimeout": "fail"})
     assert world.failed(world.start())[0] == "ask_timeout"
+
+
+def test_a_question_that_the_disk_refuses_ends_the_run(tmp_path: Path) -> None:
+    full = StorageFailed(tmp_path, "No space left on device")
+    with pytest.raises(StorageFailed):
+        direct(tmp_path, wants(), {"sleep": 600}, unasked=full, limits={"idleTimeoutSeconds": 5})
 
 
 def test_events_have_a_bound_together_whatever_their_form(
