@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -70,21 +71,19 @@ def record_tree_usage(store: RunStore, run_id: str) -> None:
     A live run adds up the cost itself at its end. The run writes its end first and looks at its children
     second, a child the other way round: so at least one of the two sees the other.
 
+    A run above that cannot be read, or is gone, has nobody who could want its sum, nor has any above it.
+
     Raises:
-        SubagentError: a state cannot be read or written. The next call for the tree writes the cost.
+        SubagentError: a state cannot be written, or this run not read. The next call for the tree writes it.
     """
-    above: str | None = run_id
-    seen: set[str] = set()
-    while above is not None and above not in seen:
-        seen.add(above)
-        meta = store.read(above)
-        if not meta.status.is_terminal:
+    own = store.read(run_id)
+    for meta in chain((own,), store.above(own)):  # each is read after those below it were written
+        if not meta.status.is_terminal or meta.schema_version > SCHEMA_VERSION:
             return
-        usage = meta.usage.merged(recorded_usage(store.paths.run(above)) if above == run_id else None)
-        below = meta.with_descendants.less(meta.usage).caught_up(store.usage_below(above))
+        usage = meta.usage.merged(recorded_usage(store.paths.run(run_id)) if meta is own else None)
+        below = meta.with_descendants.less(meta.usage).caught_up(store.usage_below(meta.run_id))
         if (usage, usage.plus(below)) != (meta.usage, meta.with_descendants):
-            store.update(above, transitions.UsageSettled(usage=usage), now())
-        above = meta.parent_run_id
+            store.update(meta.run_id, transitions.UsageSettled(usage=usage), now())
 
 
 def children(store: RunStore, meta: RunMeta) -> Iterator[RunMeta]:

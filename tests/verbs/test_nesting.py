@@ -17,7 +17,7 @@ from subagent_server.run.processes import now
 from subagent_server.run.records import Failure, RunMeta, Usage
 from subagent_server.settings import read_settings
 from subagent_server.verbs.access import Caller, NotAllowed
-from subagent_server.verbs.reconcile import record_tree_usage, tree_cost
+from subagent_server.verbs.reconcile import observe, record_tree_usage, tree_cost, tree_is_gone
 from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.start import StartOrder, start
 from subagent_server.verbs.tree_limits import budgets_of, exhausted, refuse_spent
@@ -163,6 +163,20 @@ def test_a_child_that_ends_after_its_parent_still_adds_its_cost_all_the_way_up(
     assert str(meta.with_descendants.cost_usd) == "1.75" and meta.status == "failed"
     assert [step.event.value for step in meta.transitions] == ["failed", "usage_settled"]
     assert service.store.read(child).with_descendants.turns == 2
+
+
+@pytest.mark.parametrize("state", [None, "{", '{"schemaVersion": 99'], ids=["gone", "damaged", "newer"])
+def test_a_child_is_ended_whatever_has_become_of_its_parent(service: Service, state: str | None) -> None:
+    root = begun(service).run_id
+    child = begun(service, root).run_id
+    paid(service, root, "1", ends=True)
+    paid(service, child, "1", ends=True)
+    os.close(service.launcher.locks.pop())  # type: ignore[attr-defined]
+    meta = service.store.paths.run(root).meta.path
+    text = meta.read_text(encoding="utf-8").replace('{\n "schemaVersion": 2', state or "")
+    meta.unlink() if state is None else meta.write_text(text, encoding="utf-8")
+    assert observe(service.store, child).live is False
+    assert tree_is_gone(service.store.paths.run(child)) and child not in service.store.live_ids()
 
 
 def test_a_run_is_bound_by_the_budgets_above_it_over_their_whole_trees(service: Service) -> None:
