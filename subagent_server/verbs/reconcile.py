@@ -156,7 +156,7 @@ def stop_children(store: RunStore, run_id: str) -> None:
     Those that have not begun come first: they would take the slots of those that are stopped.
     """
     started = store.readable(store.children_of(run_id))
-    live = [meta for meta in started if not meta.status.is_terminal]
+    live = [meta for meta in started if meta.parent_run_id == run_id and not meta.status.is_terminal]
     for child in sorted(live, key=lambda meta: (meta.status is not Status.READY, meta.run_id)):
         with suppress(SubagentError):  # the doctor lists it, and the others are still stopped
             stop_run(store, child.run_id, f"run {run_id}, which started it, has ended")

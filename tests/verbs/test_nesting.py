@@ -17,7 +17,13 @@ from subagent_server.run.processes import now
 from subagent_server.run.records import Failure, RunMeta, Usage
 from subagent_server.settings import read_settings
 from subagent_server.verbs.access import Caller, NotAllowed
-from subagent_server.verbs.reconcile import observe, record_tree_usage, tree_cost, tree_is_gone
+from subagent_server.verbs.reconcile import (
+    observe,
+    record_tree_usage,
+    stop_children,
+    tree_cost,
+    tree_is_gone,
+)
 from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.start import StartOrder, start
 from subagent_server.verbs.tree_limits import budgets_of, exhausted, refuse_spent
@@ -253,7 +259,7 @@ def test_of_calls_at_one_moment_only_those_begin_that_the_rest_of_the_budget_has
     assert not second.begin(Usage()), "it is about to be ended, as the first run was"
 
 
-def test_a_mark_of_a_run_that_names_another_parent_adds_nothing(service: Service) -> None:
+def test_a_mark_of_a_run_that_names_another_parent_counts_for_nothing(service: Service) -> None:
     root, other = begun(service).run_id, begun(service).run_id
     paid(service, other, "5")
     paths = service.store.paths.run(root)
@@ -263,6 +269,8 @@ def test_a_mark_of_a_run_that_names_another_parent_adds_nothing(service: Service
     paid(service, root, "1")
     assert service.store.read(root).with_descendants.turns == 1
     assert tree_cost(service.store, root) == 1
+    stop_children(service.store, root)
+    assert service.store.read(other).status == "ready", "it is not ended with what is not its parent"
 
 
 def test_a_tree_cannot_be_entered_without_its_lock(service: Service) -> None:
