@@ -10,8 +10,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from subagent_server.run import durable
-from subagent_server.run.durable import LinePage
 from subagent_server.run.errors import BadArgument
+from subagent_server.run.files import Entry
 from subagent_server.run.journal import page
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import Record, RunMeta
@@ -58,8 +58,7 @@ def get_logs(
     offset = _offset(cursor)
     run = service.store.paths.run(run_id)
     if stream in ("log", "events"):
-        found = page(run.log if stream == "log" else run.events, offset, lines)
-        return _bounded(run_id, stream, found, offset)
+        return _page(run_id, stream, run.log if stream == "log" else run.events, offset, lines)
     text, start = _whole(service, run_id, stream), offset or 0
     part = text[start : start + PAGE_CHARACTERS]
     end = start + len(part)
@@ -89,8 +88,9 @@ def _offset(cursor: str | None) -> int | None:
     return int(cursor)
 
 
-def _bounded(run_id: str, stream: str, found: LinePage, offset: int | None) -> LogPage:
-    """Cut a page of long lines: further lines follow on the next page; at the tail the newest stay."""
+def _page(run_id: str, stream: str, file: Entry, offset: int | None, lines: int) -> LogPage:
+    """Return a page; of long lines fewer, which follow on the next page; at the tail the newest stay."""
+    found = page(file, offset, lines)
     text = "\n".join(found.lines)
     cursor, at_end = found.cursor, found.at_end
     if len(text) > PAGE_CHARACTERS:
@@ -101,7 +101,7 @@ def _bounded(run_id: str, stream: str, found: LinePage, offset: int | None) -> L
             kept = max(1, sum(size <= PAGE_CHARACTERS for size in sizes))
             text = "\n".join(found.lines[:kept])
             text = text if len(text) <= PAGE_CHARACTERS else text[: PAGE_CHARACTERS - 2] + " …"  # one line
-            cursor = offset + sum(len(line.encode()) + 1 for line in found.lines[:kept])
+            cursor = page(file, offset, kept).cursor  # a crash may have left bytes that are no text
             at_end = False
     return LogPage(run_id=run_id, stream=stream, text=text, cursor=str(cursor), at_end=at_end)
 

@@ -90,3 +90,9 @@ def test_logs_and_events_are_read_from_their_end_and_on_from_a_cursor(world: Wor
             json.loads(line)["seq"] for line in whole if len(line) < 20_000
         ]
         assert parent.call("get_logs", runId=run_id, stream="payload")["text"] == ""
+
+        torn = [b"%d " % n + b"\xc3" * 300 for n in range(100)]
+        world.paths(run_id).log.path.write_bytes(b"\n".join([*torn, b""]))
+        found = pages(parent, run_id, "log", cursor="0", lines=1000)
+        shown = "\n".join(page["text"] for page in found).splitlines()
+        assert [int(line.split()[0]) for line in shown] == [*range(100)], "halves of characters, too"
