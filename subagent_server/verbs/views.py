@@ -13,7 +13,7 @@ from pydantic import Field
 
 from subagent_server.process import slots
 from subagent_server.run import durable, transitions
-from subagent_server.run.errors import MessageClosed, UnknownMessage, UnreadableMeta
+from subagent_server.run.errors import SubagentError, UnknownMessage, UnreadableMeta
 from subagent_server.run.executed_files import can_run_code
 from subagent_server.run.journal import latest_text, recorded_can_run_code, recorded_usage
 from subagent_server.run.paths import RootPaths, RunPaths
@@ -462,7 +462,7 @@ def view_for(
         raise UnknownMessage(run_id, message_id, [m.message_id for m in observed.meta.pending])
     view = run_view(service.store, observed, calls, caller, message_id, to_asker=is_asker)
     if is_asker and message.message_status is MessageStatus.REPLIED:
-        with suppress(MessageClosed):  # the run ended meanwhile; the answer stays readable
+        with suppress(SubagentError):  # the run ended meanwhile, or the disk refuses: the answer counts
             service.store.update(run_id, transitions.ReplyAcknowledged(message_id=message_id), now())
     return view
 

@@ -92,6 +92,15 @@ def test_an_answer_that_a_child_takes_is_read_once_and_acknowledged_in_one_write
     assert (count.reads, count.writes) == (2, 1)
 
 
+def test_a_child_gets_its_answer_where_the_disk_takes_no_acknowledgement(service: Service) -> None:
+    called(service, "reply_subagent", runId=RUN_ID, answer="blue")
+    lock = service.store.paths.run(RUN_ID).meta_lock.path
+    lock.unlink()
+    lock.mkdir()
+    view, _ = called(service, "check_status", Caller(RUN_ID), runId=RUN_ID, messageId="q1")
+    assert view["messages"][0]["answer"] == "blue"
+
+
 def test_a_question_and_a_report_of_a_child_read_and_write_as_often_as_a_reply(service: Service) -> None:
     for tool, given in (
         ("ask_parent", {"question": "Why?", "waitSeconds": 0}),
