@@ -78,7 +78,7 @@ def new_token() -> str:
 
 def token_hash(token: str) -> str:
     """Return the hash of a token, which is stored instead of the token."""
-    return hashlib.sha256(token.encode()).hexdigest()
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
 def run_as_caller(store: RunStore, run_id: str) -> Caller:
@@ -111,7 +111,7 @@ def caller_of(settings: Settings, store: RunStore) -> Caller:
         expected = store.read(run_id or "").child_token_hash or ""
     except SubagentError as error:
         raise NotAllowed(f"SUBAGENT_RUN_ID names no run that can be read here: {error.sentence}") from error
-    if not hmac.compare_digest(expected, token_hash(token or "")):
+    if not hmac.compare_digest(expected.encode("utf-8", "replace"), token_hash(token or "").encode()):
         raise NotAllowed(
             f"SUBAGENT_RUN_TOKEN does not open run {run_id}: unset SUBAGENT_RUN_ID and SUBAGENT_RUN_TOKEN "
             "to act as the user, or use the environment that the run was given."

@@ -50,6 +50,8 @@ def test_a_run_opens_the_runs_that_it_started_and_those_of_the_runs_that_it_cont
     [
         ("first", "wrong", "does not open run first"),
         ("first", None, "does not open run first"),
+        ("first", "\udcff", "does not open run first"),
+        ("odd", "x", "does not open run odd"),
         (None, "alone", "SUBAGENT_RUN_ID names no run"),
         ("../..", "x", "SUBAGENT_RUN_ID names no run"),
     ],
@@ -59,6 +61,7 @@ def test_a_token_that_is_not_that_of_the_run_opens_nothing(
 ) -> None:
     store = RunStore(tmp_path / "runs")
     start_run(store, "first", child_token_hash=token_hash("right"))
+    start_run(store, "odd", child_token_hash="é")
 
     def named(run_id: str | None, token: str | None) -> Caller:
         given = {"SUBAGENT_RUN_ID": run_id, "SUBAGENT_RUN_TOKEN": token}
