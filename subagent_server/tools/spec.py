@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 Schema = dict[str, Any]
 
 
-def arguments(required: list[str], **properties: Schema) -> Schema:
-    """Return the input schema of a tool."""
+def arguments(required: list[str], /, **properties: Schema) -> Schema:
+    """Return the input schema of a tool. A property may have any name: those of flows do."""
     return {
         "type": "object",
         "properties": properties,

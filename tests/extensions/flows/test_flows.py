@@ -100,15 +100,17 @@ def test_a_flow_is_a_tool_with_its_own_arguments(world: World) -> None:
 
 
 def test_a_tool_takes_a_prompt_of_any_type_and_refuses_a_flow_with_a_fault(world: World) -> None:
-    keys = "prompt: list[int], bag: Any, sums: dict[str, float]"
-    flow(world, f"from typing import Any\ndef run({keys}) -> list[Any]: return [*prompt, bag, sums]")
+    keys = "prompt: list[int], bag: Any, sums: dict[str, float], required: int"
+    flow(
+        world, f"from typing import Any\ndef run({keys}) -> list[Any]: return [*prompt, bag, sums, required]"
+    )
     flow(world, "def run(untyped) -> str: ...", "wrong")
     with world.serve() as parent:
         (tool,) = [each for each in parent.tools() if each.name == "run_fan"]
         shown = tool.input_schema["properties"]
         assert (shown["bag"], shown["sums"]["additionalProperties"]) == ({}, {"type": "number"})
-        given = {"prompt": [1], "bag": None, "sums": {"a": 2}}
-        assert parent.call("run_fan", **given, waitSeconds=40)["output"] == [1, None, {"a": 2}]
+        given = {"prompt": [1], "bag": None, "sums": {"a": 2}, "required": 3}
+        assert parent.call("run_fan", **given, waitSeconds=40)["output"] == [1, None, {"a": 2}, 3]
         assert parent.call("run_wrong", untyped=1, waitSeconds=40)["error"]["code"] == "config"
 
 
