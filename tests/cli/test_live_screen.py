@@ -242,6 +242,7 @@ def test_the_screen_can_be_put_aside_and_comes_back(cli: Cli) -> None:
         ([b"\x1b"], ["escape"]),
         (["ä".encode()[:1], "ä".encode()[1:]], ["ä"]),
         ([b"\x1b[200~s", b"y\x1b[201~q"], ["paste:sy", "q"]),
+        ([b"\x1b[200~" + b"s" * 9_999, b"y" * 2_000 + b"\x1b[20", b"1~q"], [f"paste:{'s' * 9_999}yy", "q"]),
         ([b"\x1b[99;1u\x1b[<0;1;2Mx"], ["x"]),
         ([b"\r\x7f"], ["enter", "erase"]),
     ],

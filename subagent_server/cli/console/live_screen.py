@@ -412,7 +412,8 @@ class TypedKeys:
         whole = (self._pasted or b"") + data
         text, end, rest = whole.partition(_END_PASTE)
         if not end:
-            self._pasted = whole[:_MOST_PASTED]
+            begun = max(_MOST_PASTED, len(whole) - len(_END_PASTE) + 1)  # its end may be cut in two
+            self._pasted = whole[:_MOST_PASTED] + whole[begun:]
             return b""
         self._pasted = None
         keys.append(f"paste:{text.decode('utf-8', 'replace')}")
