@@ -244,7 +244,7 @@ def _shim(case: _Case) -> Iterator[str]:
             json.loads(path.read(RECORD_BYTES))
         except FileNotFoundError:
             continue
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             yield f"{path.name} cannot be read: {error}"
 
 

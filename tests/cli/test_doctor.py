@@ -139,10 +139,10 @@ def test_each_finding_is_a_line_with_the_run_it_is_about(cli: Cli) -> None:
     assert cli("doctor", "--runs", "aaaaaa").returncode == 1
 
 
-@pytest.mark.parametrize("name", ["run.meta.json", "result.json", "request.json"])
+@pytest.mark.parametrize("name", ["run.meta.json", "result.json", "request.json", "shim.json"])
 def test_a_file_that_cannot_be_read_is_a_finding_and_the_others_are_checked(cli: Cli, name: str) -> None:
     broken, healthy = cli.completed("aaaaaa"), cli.completed("bbbbbb")
-    (cli.store.paths.run(broken).directory / name).write_text('{"torn', encoding="utf-8")
+    (cli.store.paths.run(broken).directory / name).write_text("[" * 60_000, encoding="utf-8")
     found = cli.json("doctor", "--runs", code=1)
     assert found["checked"] == 2
     assert {finding["runId"] for finding in found["findings"]} == {broken}
