@@ -39,10 +39,11 @@ class FlowCall(Record):
 def flow_calls(store: RunStore, run_id: str) -> list[FlowCall]:
     """Return the calls of agents that the programs of a run have made, in their order; at most 10,000."""
     found: list[FlowCall] = []
-    for event in durable.records(store.paths.run(run_id).events):
-        if event.get("type") == KIND and len(found) < _MOST:
-            with suppress(ValidationError):
-                found.append(_with_run(store, FlowCall.model_validate(event)))
+    with suppress(OSError):  # a journal that is damaged keeps nobody from seeing the run
+        for event in durable.records(store.paths.run(run_id).events):
+            if event.get("type") == KIND and len(found) < _MOST:
+                with suppress(ValidationError):
+                    found.append(_with_run(store, FlowCall.model_validate(event)))
     return found
 
 
@@ -65,7 +66,7 @@ def _with_run(store: RunStore, call: FlowCall) -> FlowCall:
 
 
 def calls_of_flow(store: RunStore, run_id: str) -> list[FlowCall]:
-    """Return the calls of a run that is a flow; none of any other, whose journal may be long, or damaged."""
+    """Return the calls of a run that is a flow; none of any other, whose journal may be long."""
     with suppress(SubagentError):
         if store.read_request(run_id).agent.get("runner") == "flow":
             return flow_calls(store, run_id)

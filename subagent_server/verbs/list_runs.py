@@ -368,11 +368,12 @@ def _from_journal(run: RunPaths) -> tuple[str | None, dict[str, int]]:
     """Return the model, and how often each tool was called; a journal is data, so names are bounded."""
     model: str | None = None
     tools: Counter[str] = Counter()
-    for event in durable.records(run.events):
-        if event.get("type") == "run_started" and isinstance(event.get("model"), str):
-            model = event["model"][:_NAME_CHARACTERS]
-        elif event.get("type") == "tool_call":
-            tools[str(event.get("toolName"))[:_NAME_CHARACTERS]] += 1
+    with suppress(OSError):  # one that is damaged tells no more
+        for event in durable.records(run.events):
+            if event.get("type") == "run_started" and isinstance(event.get("model"), str):
+                model = event["model"][:_NAME_CHARACTERS]
+            elif event.get("type") == "tool_call":
+                tools[str(event.get("toolName"))[:_NAME_CHARACTERS]] += 1
     return model, dict(tools.most_common(_MOST_NAMES))
 
 

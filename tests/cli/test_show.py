@@ -125,6 +125,18 @@ def test_a_run_whose_request_is_gone_is_still_shown(cli: Cli) -> None:
     assert "✔ completed" in done.stdout and "cannot be read" in done.stdout
 
 
+@pytest.mark.parametrize("words", [["show"], ["compare", "aaaaaa"], ["export", "-o", "a.html", "--html"]])
+def test_a_run_whose_journal_is_no_file_is_still_shown(cli: Cli, words: list[str]) -> None:
+    run_id = cli.completed("aaaaaa")
+    request = cli.store.read_request(run_id)
+    flow = request.model_copy(update={"agent": {**request.agent, "runner": "flow"}})
+    cli.store.paths.run(run_id).request.path.write_bytes(flow.to_json())
+    cli.store.paths.run(run_id).events.unlink()
+    cli.store.paths.run(run_id).events.path.mkdir()
+    done = cli(*words, run_id)
+    assert done.returncode == 0, done.stderr
+
+
 def test_control_characters_of_data_are_escaped(cli: Cli) -> None:
     bad = "a\x1b[31mb\x07\nc\u202ed"
     run_id = cli.made("aaaaaa", asked(bad, bad), prompt=bad, label=bad, agent_name=bad)
