@@ -12,7 +12,7 @@ from typing import Any
 
 from subagent_server.run import durable
 from subagent_server.run.agent_definition import CALLS_FILE, END_FILE, OUTPUT_FILE, PROGRAM_FILE
-from subagent_server.run.errors import BadArgument, shorten
+from subagent_server.run.errors import BadArgument, UnreadableMeta, shorten
 from subagent_server.run.files import Directory
 from subagent_server.run.journal import Message, latest_doing, read_transcript, recorded_usage
 from subagent_server.run.paths import RunPaths
@@ -203,7 +203,11 @@ def conversation(service: Service, run_id: str, last: int, caller: Caller = USER
         InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
     """
     open_run(service, run_id, caller)
-    return list(read_transcript(service.store.paths.run(run_id)))[-last:]
+    run = service.store.paths.run(run_id)
+    try:
+        return list(read_transcript(run))[-last:]
+    except OSError as error:
+        raise UnreadableMeta(run_id, run.transcript.path, error.strerror or str(error)) from error
 
 
 def output_names(service: Service, run_id: str) -> list[str]:

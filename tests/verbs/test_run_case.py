@@ -10,12 +10,14 @@ import pytest
 
 from subagent_server.process.launcher import LocalLauncher
 from subagent_server.run import locks, processes, transitions
+from subagent_server.run.errors import UnreadableMeta
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import LaunchInfo, RunResult
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
 from subagent_server.verbs.list_runs import list_runs
+from subagent_server.verbs.page_data import conversation
 from subagent_server.verbs.reconcile import is_over, observe
 from subagent_server.verbs.service import Service, open_service
 from tests.helpers.runs import RUN_ID, STARTED, start_run
@@ -191,3 +193,10 @@ def test_why_a_worker_never_started_is_data(tmp_path: Path, reason: object, mess
     record_exit(made(tmp_path), workerStarted=False, reason=reason)
     failure = observe(RunStore(tmp_path), RUN_ID).meta.error
     assert failure is not None and failure.message == message
+
+
+def test_a_conversation_that_is_no_file_is_unreadable(tmp_path: Path) -> None:
+    service = open_service(read_settings(environment={}, cwd=tmp_path), LocalLauncher())
+    made(service.settings.runs_root, STARTED).transcript.path.mkdir()
+    with pytest.raises(UnreadableMeta, match=r"transcript\.jsonl: it is a directory"):
+        conversation(service, RUN_ID, 10)
