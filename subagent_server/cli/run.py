@@ -277,7 +277,10 @@ def rerun(
     now. The new run knows nothing of the old one: `subagent continue` continues a conversation. The rest
     is as with `subagent run`.
     """
-    order = order_of(session.service, session.run_id(run), session.caller, cwd=cwd)
+    run_id = session.run_id(run)
+    order = order_of(session.service, run_id, session.caller, cwd=cwd)
+    if script is None:
+        check_not_scripted(session.service, run_id)
     order = replace(
         order,
         prompt=_edited(order.prompt) if edit else order.prompt,
@@ -286,8 +289,6 @@ def rerun(
         client=COMMAND_LINE,
         script=script,
     )
-    if script is None:
-        check_not_scripted(session.service, session.run_id(run))
     return lambda: start(session.service, order, session.caller)
 
 

@@ -52,8 +52,9 @@ def test_a_scripted_run_is_not_repeated_or_carried_on_by_a_real_model(cli: Cli) 
     assert (
         cli("run", "worker", "Do it.", "--script", scripted(cli, says("Played.")), env=NO_KEY).returncode == 0
     )
-    for again in (("continue", "@last", "Go on."), ("rerun", "@last")):
-        cli.leaves_with(2, "was a script", *again)
+    for again in (("continue", "@last", "Go on."), ("rerun", "@last"), ("rerun", "@last", "--edit")):
+        cli.leaves_with(2, "was a script", *again, env={"EDITOR": "touch edited"})
+    assert not (cli.home / "edited").exists(), "it is refused before somebody writes"
     assert len(stored(cli)) == 1
     assert cli("rerun", "@last", "--script", "script.json", env=NO_KEY).stdout == "Played.\n"
 
