@@ -2,9 +2,11 @@
 
 import os
 import subprocess
+import time
 
 import pytest
 
+from subagent_server.cli.console.terminal import wrapped
 from tests.cli.command import Cli
 from tests.helpers.forked import PROGRAM
 
@@ -28,6 +30,12 @@ def test_a_closed_pipe_ends_the_command_quietly(cli: Cli, words: list[str]) -> N
     with cli.start(*words, stdout=writing) as command:
         os.close(writing)
         assert command.end() == (0, "", "")
+
+
+def test_the_time_to_break_a_long_line_grows_with_its_length_alone() -> None:
+    began = time.process_time()
+    lines = wrapped("漢" * 100_000, 71)
+    assert {len(line) for line in lines} == {35, 5} and time.process_time() - began < 20, "it took a minute"
 
 
 @pytest.mark.parametrize("words", [["ls"], ["export", "@last", "-o", "-"]])

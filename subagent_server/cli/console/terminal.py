@@ -330,14 +330,22 @@ def wrapped(text: str, width: int) -> list[str]:
     lines: list[str] = []
     for line in text.split("\n"):
         rest = line
-        while width_of(rest) > width:
-            fits = next(n for n in range(1, len(rest) + 1) if width_of(rest[: n + 1]) > width)
+        while (fits := _fitting(rest, width)) < len(rest):
             space = rest.rfind(" ", 1, fits + 1)
             end = space if space > 0 else fits
             lines.append(rest[:end].rstrip())
             rest = rest[end:].lstrip()
         lines.append(rest)
     return lines
+
+
+def _fitting(text: str, width: int) -> int:
+    """Return how many characters fit into the width, at least one. Looks at no more of the text."""
+    for number, c in enumerate(text):
+        width -= _columns(c)
+        if width < 0:
+            return max(1, number)
+    return len(text)
 
 
 def folded(line: str, width: int, indent: str = "") -> list[str]:
