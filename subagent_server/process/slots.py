@@ -81,8 +81,12 @@ def nobody_waits(slots: Directory, name: str) -> bool:
 
 
 def signal_when_free(file: Entry) -> None:
-    """Send this process SIGUSR1 once the lock of `file` is free, from a waiting thread."""
-    threading.Thread(target=_signal_when_free, args=(file,), daemon=True).start()
+    """Send this process SIGUSR1 once the lock of `file` is free, from a waiting thread.
+
+    A caller looks by itself too, if seldom: without room for a thread it waits all the same.
+    """
+    with suppress(RuntimeError):
+        threading.Thread(target=_signal_when_free, args=(file,), daemon=True).start()
 
 
 def _signal_when_free(file: Entry) -> None:

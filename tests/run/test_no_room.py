@@ -47,6 +47,23 @@ def test_an_uncaught_lack_ends_a_program_with_one_sentence_and_its_code(act: str
     assert done.returncode == 71 and done.stderr.count("\n") == 1 and "ulimit" in done.stderr
 
 
+WAITING = """
+    import resource, threading
+    from pathlib import Path
+    from subagent_server.process.slots import signal_when_free
+    from subagent_server.run.files import Entry
+    threading.stack_size(1 << 30)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))
+    signal_when_free(Entry.at(Path("ticket")))
+"""
+
+
+@pytest.mark.process
+def test_a_run_waits_for_its_slot_also_without_room_for_a_thread() -> None:
+    done = run_python(WAITING)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.process
 def test_every_other_uncaught_error_still_has_its_traceback() -> None:
     done = run_python(HOOKED.format(act="open('/nowhere/at/all')"))
