@@ -219,8 +219,8 @@ def _number(environment: Mapping[str, str], name: str, default: int, least: int 
     text = environment.get(name, "")
     if not text:
         return default
-    if not text.isdecimal() or int(text) < least:
+    if not re.fullmatch("[0-9]{1,9}", text) or int(text) < least:
         raise BadArgument(
-            f"{name} is {text[:40]!r}: set it to a whole number of at least {least}, or unset it."
+            f"{name} is {text[:40]!r}: set it to a whole number from {least} to 999999999, or unset it."
         )
     return int(text)
