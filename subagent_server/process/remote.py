@@ -111,7 +111,7 @@ class RemoteReservation:
                 key = seal(self.run, package)
             self.launcher.submit(self.run, key)
         except (OSError, StorageFailed, NoAnswer) as error:
-            self.run.sealed.unlink()
+            durable.discard(self.run.sealed)
             runs = self.run.directory.parent
             why = self.launcher.refusal.format(host=self.launcher.host, why=error, runs=runs)
             raise LaunchFailed(f"Run {self.run.run_id} could not be started: {why}") from error

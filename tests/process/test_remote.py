@@ -72,6 +72,12 @@ def test_what_ssh_says_is_the_reason_and_nothing_is_left(run: RunPaths, ssh: Pat
     assert not run.sealed.exists() and not locks.is_held(run.live_lock)
 
 
+def test_a_disk_that_refuses_is_the_reason_too(run: RunPaths) -> None:
+    run.sealed.path.mkdir()
+    with pytest.raises(LaunchFailed, match="sealed could not be written"):
+        SshLauncher("build7").reserve(run).start(PACKAGE)
+
+
 def test_a_host_that_was_given_no_key_says_so_to_its_starter(run: RunPaths) -> None:
     command = SshLauncher("build7").module("process.node_start", str(run.directory))
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
