@@ -430,19 +430,24 @@ class Model:
     def __init__(
         self, settings: ModelSettings, pace: Pace, on_sent: Callable[[], None] = lambda: None
     ) -> None:
-        """`on_sent` is called whenever a request has been sent. Raises RunRefused as `http_client` does."""
+        """`on_sent` is called whenever a request has been sent. Raises RunRefused: `config`."""
         self.use(settings)
         self._pace = pace
         self._broken_off = ""
         self._streaming: ReplyBuilder | None = None
-        self._client = anthropic.AsyncAnthropic(
-            api_key=settings.api_key,
-            base_url=settings.base_url,
-            max_retries=0,  # retried here, where the run's log has each attempt
-            timeout=httpx2.Timeout(settings.idle_seconds + 1, connect=CONNECT_SECONDS),
-            http_client=http_client(on_sent, direct=settings.direct),
-            open_telemetry=False,  # spans are made of the journal
-        )
+        client = http_client(on_sent, direct=settings.direct)
+        try:
+            self._client = anthropic.AsyncAnthropic(
+                api_key=settings.api_key,
+                base_url=settings.base_url,
+                max_retries=0,  # retried here, where the run's log has each attempt
+                timeout=httpx2.Timeout(settings.idle_seconds + 1, connect=CONNECT_SECONDS),
+                http_client=client,
+                open_telemetry=False,  # spans are made of the journal
+            )
+        except httpx2.InvalidURL as error:  # a host that no resolver can be asked for
+            message = f"The address of the model cannot be used: {error}."
+            raise RunRefused("config", message, "Look at `baseUrl` or ANTHROPIC_BASE_URL.") from error
 
     def use(self, settings: ModelSettings) -> None:
         """Call this model from now on, at the address and with the key of the first."""

@@ -68,5 +68,11 @@ def test_a_proxy_or_certificates_that_cannot_be_used_refuse_the_run(
     assert refused.value.failure_code == "config" and name in (refused.value.hint or "")
 
 
+def test_an_address_that_no_resolver_takes_refuses_the_run() -> None:
+    with pytest.raises(RunRefused, match="address of the model cannot be used") as refused:
+        Model(ModelSettings("claude-test", "key", "http://my_größe.example"), Alone())
+    assert refused.value.failure_code == "config" and "baseUrl" in (refused.value.hint or "")
+
+
 async def _no_retry(retry: Retry) -> None:
     raise AssertionError(retry)
