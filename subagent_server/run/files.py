@@ -99,13 +99,13 @@ def read_plain(path: Path, most: int, flags: int = 0) -> tuple[bytes, os.stat_re
         os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | flags)
     ) as descriptor:
         _check_regular(path, status := os.fstat(descriptor))
-        data = b""
+        data = bytearray()
         while len(data) <= most and (block := os.read(descriptor, 64 << 10)):
             data += block
     if len(data) > most:
         size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
         raise NotPlain(path, f"it is larger than {size}, so make it smaller")
-    return data, status
+    return bytes(data), status
 
 
 def _check_regular(path: Path, status: os.stat_result) -> None:
