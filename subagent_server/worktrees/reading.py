@@ -490,4 +490,4 @@ def _stream(process: "subprocess.Popen[bytes]") -> IO[bytes]:
 
 def _literal(name: str) -> str:
     """Return a pattern that fits this name alone."""
-    return _SPECIAL.sub(r"\\\1", name)
+    return _SPECIAL.sub(r"\\\1", name).replace("\n", "?")  # no pattern holds a line break

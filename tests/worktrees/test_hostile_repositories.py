@@ -290,12 +290,15 @@ def test_what_a_file_of_patterns_names_is_copied_and_never_committed_nor_out_of_
     (world.home / "secret").write_text("far away", encoding="utf-8")
     (repository.top / ".env").write_text("KEY=1\n", encoding="utf-8")
     (repository.top / "link.env").symlink_to(world.home / "secret")
+    (repository.top / "odd.env\nmade.env").touch()
     (repository.top / ".worktreeinclude").write_text("*.env\n.env\n", encoding="utf-8")
-    run_id = repository.ran(f"cat .env; ls; {WORK}")
+    run_id = repository.ran(f"cat .env; ls; touch made.env; {WORK}")
     told = world.events(run_id, "tool_result")[0]["text"]
     assert told.startswith("KEY=1") and "link.env" not in told
     shown = repository.shown(run_id)
-    assert (shown["files"], shown["included"]) == (2, 1) and "link.env" in shown["notes"][0]
+    assert (shown["files"], shown["included"]) == (3, 2) and "link.env" in shown["notes"][0]
+    patch = world.cli("show", run_id, "--diff").stdout
+    assert "b/made.env" in patch and "odd.env" not in patch
 
 
 def test_a_place_without_a_commit_is_refused_in_a_sentence_and_nothing_is_made(
