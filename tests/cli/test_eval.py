@@ -336,6 +336,23 @@ def test_an_evaluation_at_work_cannot_be_resumed_until_it_has_ended(cli: Cli, lo
     assert cli.json(*resume, env=NO_KEY)["trials"] == len(stored(cli)) == 2, "each trial was paid once"
 
 
+def test_a_run_that_cannot_be_read_any_more_is_an_error_of_its_trial_alone(cli: Cli) -> None:
+    slowly = [shell("until test -e gate; do sleep 0.05; done"), says("fine")]
+    file = evaluation(cli, {"name": "one", "turns": slowly}, {"name": "two", "turns": [says("fine")]})
+    with cli.start("eval", file, "--jobs", "1", "--json", env=NO_KEY) as running:
+        wait_for(lambda: at_work(cli) == 1, 60, "a run at work")
+        (run_id,) = stored(cli)
+        meta = cli.store.paths.run(run_id).meta.path
+        meta.rename(cli.home / "meta")
+        meta.write_text("{", encoding="utf-8")
+        code, out, err = running.end()
+    (cli.home / "meta").replace(meta)
+    assert cli("stop", run_id).returncode == 0
+    assert code == 1, err
+    found = json.loads(out)
+    assert (found["passed"], found["errors"]) == (1, 1) and "interrupted" in found
+
+
 def test_to_resume_some_cases_forgets_none_of_the_others(cli: Cli) -> None:
     file = evaluation(cli, *({"name": name, "turns": [says("fine")]} for name in ("one", "two")))
     assert cli("eval", file, "--log", "kept.jsonl", env=NO_KEY).returncode == 0
