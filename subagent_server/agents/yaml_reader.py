@@ -632,14 +632,14 @@ class Unreadable(Exception):
         self.line = line
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, most: int = MAX_BYTES) -> str:
     r"""Return the UTF-8 text of a regular file, without its byte order mark and with `\n` line ends.
 
     Raises:
-        Unreadable: it is missing, no regular file, larger than `MAX_BYTES`, or not UTF-8 text.
+        Unreadable: it is missing, no regular file, larger than `most` bytes, or not UTF-8 text.
     """
     try:
-        data, _ = read_plain(path, MAX_BYTES)
+        data, _ = read_plain(path, most)
     except NotPlain as error:
         raise Unreadable(str(error.strerror)) from error
     except BlockingIOError as error:

@@ -336,6 +336,13 @@ def test_an_evaluation_at_work_cannot_be_resumed_until_it_has_ended(cli: Cli, lo
     assert cli.json(*resume, env=NO_KEY)["trials"] == len(stored(cli)) == 2, "each trial was paid once"
 
 
+def test_a_log_of_many_trials_is_read_whole(cli: Cli) -> None:
+    row = {"case": "x" * 1_000, "agent": "worker", "runId": "a", "passed": True}
+    rows = [{"planned": 5_000}, *(row | {"number": number} for number in range(5_000))]
+    (cli.home / "log.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert "5000/5000" in cli("eval", "log.jsonl").stdout
+
+
 def test_a_run_that_cannot_be_read_any_more_is_an_error_of_its_trial_alone(cli: Cli) -> None:
     slowly = [shell("until test -e gate; do sleep 0.05; done"), says("fine")]
     file = evaluation(cli, {"name": "one", "turns": slowly}, {"name": "two", "turns": [says("fine")]})

@@ -22,6 +22,8 @@ from subagent_server.run.errors import CallerError, shorten, storing
 from subagent_server.run.files import Entry, held_open
 
 SUFFIX = ".jsonl"
+MAX_LOG_BYTES = 64 << 20
+"""Some 200,000 trials."""
 
 
 def logs_of(state: Path, file: Path) -> Path:
@@ -108,7 +110,7 @@ def read_log(path: Path) -> tuple[list[TrialResult], str | None]:
         BadEvalFile.
     """
     try:
-        text = read_text(path)
+        text = read_text(path, MAX_LOG_BYTES)
     except Unreadable as error:
         raise BadEvalFile(path, error.reason, error.line) from error
     whole = as_object(text)
