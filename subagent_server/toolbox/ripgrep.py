@@ -173,15 +173,15 @@ class Ripgrep:
         self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._is_cancelled = False
+        self._cancelled = threading.Event()
         self._timed_out = False
         self._code: int | None = None
         self._errors = b""
 
     def cancel(self) -> None:
         """Kill the program; its output ends."""
+        self._cancelled.set()  # without the lock: a start whose box hangs holds it
         with self._lock:
-            self._is_cancelled = True
             if self._process is not None:
                 self._process.kill()
 
@@ -192,7 +192,7 @@ class Ripgrep:
         """
         deadline = time.monotonic() + self._seconds
         with self._lock:
-            if self._is_cancelled:
+            if self._cancelled.is_set():
                 return
             self._process = process = self._start(target, [*target.never_entered(), *arguments])
         try:
@@ -224,7 +224,7 @@ class Ripgrep:
         notes = []
         if self._timed_out:
             notes.append(f"stopped after {self._seconds:g} s: {advice}")
-        elif self._code not in (None, 0, 1, 2) and not self._is_cancelled:
+        elif self._code not in (None, 0, 1, 2) and not self._cancelled.is_set():
             notes.append("the search broke off before its end, perhaps for want of memory: narrow it")
         if self._unreadable:
             notes.append(f"{self._unreadable:,} files or directories could not be read")
@@ -248,7 +248,7 @@ class Ripgrep:
         hidden = [scope.runs_root] if scope.runs_root is not None else []
         box = build_search_box(scope.bubblewrap, Path(program()), scope.cwd, directory, hidden)
         try:
-            return start_gated(box, command, before=bound, **_PIPES)
+            return start_gated(box, command, before=bound, cancelled=self._cancelled, **_PIPES)
         except BoxRefused as refusal:
             raise OSError(errno.EPERM, f"there is no box to search in: {refusal.reason}") from refusal
 
