@@ -372,8 +372,7 @@ def run_view(
     `to_asker`: the asker of that question reads the view. In a view of itself a run also sees answers not
     taken yet, so a run whose program died during a wait finds them again.
 
-    Raises:
-        UnreadableMeta: its result cannot be read.
+    A result that cannot be read is a warning: who waits for several runs is shown the others all the same.
     """
     meta, run = observed.meta, store.paths.run(observed.meta.run_id)
     own = caller.run_id == meta.run_id and named is None
@@ -390,7 +389,11 @@ def run_view(
     else:
         is_scripted = request is not None and bool(request.scripted)
         instructions = for_parent(meta, calls, is_scripted=is_scripted)
-    result = store.read_result(meta.run_id) if ended else None
+    result, damage = None, list[str]()
+    try:
+        result = store.read_result(meta.run_id) if ended else None
+    except UnreadableMeta as error:
+        damage = [error.sentence]
     has_output = result is not None and result.has_output
     text = "" if result is None or has_output else result.text
     is_large = result is not None and has_output and len(result.to_json()) > MAX_OUTPUT_BYTES
@@ -430,7 +433,7 @@ def run_view(
         output_omitted=is_large or None,
         error=_error(meta.error),
         quarantined=_quarantined(run, request),
-        warnings=_warnings(run, meta, request, result),
+        warnings=_warnings(run, meta, request, result, damage),
     )
     if result is None or not has_output or is_large:
         return view
@@ -452,7 +455,7 @@ def view_for(
     `bidirectional_communication.txt`, 3.4). A parent that looks changes nothing, whatever it names.
 
     Raises:
-        UnknownMessage, UnreadableMeta.
+        UnknownMessage.
     """
     run_id = observed.meta.run_id
     if message_id is None:
@@ -512,10 +515,10 @@ def _shown(wanted: list[Message], named: str | None) -> tuple[list[MessageView],
 
 
 def _warnings(
-    run: RunPaths, meta: RunMeta, request: RunRequest | None, result: RunResult | None
+    run: RunPaths, meta: RunMeta, request: RunRequest | None, result: RunResult | None, damage: list[str]
 ) -> list[str] | None:
     """Return the warnings of the end (files that can run code, ...) and of the start (missing tools)."""
-    warnings: list[str] = []
+    warnings = damage
     if result is not None:
         left = result.can_run_code
     else:

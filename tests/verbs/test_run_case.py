@@ -195,6 +195,15 @@ def test_why_a_worker_never_started_is_data(tmp_path: Path, reason: object, mess
     assert failure is not None and failure.message == message
 
 
+def test_a_result_that_cannot_be_read_is_a_warning_of_its_run(tmp_path: Path) -> None:
+    service = open_service(read_settings(environment={}, cwd=tmp_path), LocalLauncher())
+    run = made(service.settings.runs_root, STARTED, transitions.Finished(summary="Done."))
+    run.result.path.write_text("{", encoding="utf-8")
+    view = check_status(service, RUN_ID)
+    assert (view.status, view.summary) == ("completed", "Done.")
+    assert view.warnings is not None and "result.json" in view.warnings[0]
+
+
 def test_a_conversation_that_is_no_file_is_unreadable(tmp_path: Path) -> None:
     service = open_service(read_settings(environment={}, cwd=tmp_path), LocalLauncher())
     made(service.settings.runs_root, STARTED).transcript.path.mkdir()
