@@ -235,30 +235,28 @@ class ChangeSource:
     """Something whose changes can be waited for."""
 
     def __init__(self) -> None:
-        self._listeners: dict[object, Callable[[str], None]] = {}
+        self._listeners: set[Callable[[str], None]] = set()
         self._lock = threading.Lock()
 
-    def subscribe(self, listener: Callable[[str], None]) -> Callable[[], None]:
-        """Call `listener(name)` at each change, from another thread; returns the unsubscribe function.
+    def add(self, listener: Callable[[str], None]) -> None:
+        """Call `listener(name)`, from another thread, at each change that is watched."""
+        self._listeners.add(listener)
 
-        Reads directories: call it off the event loop.
-        """
-        key = object()
+    def remove(self, listener: Callable[[str], None]) -> None:
+        """Call it no more."""
+        self._listeners.discard(listener)
+
+    def watch(self) -> None:
+        """Watch what is not watched yet. Reads directories: call it off the event loop."""
         with self._lock:
-            self._listeners[key] = listener
             self._watch()
-
-        def unsubscribe() -> None:
-            self._listeners.pop(key, None)
-
-        return unsubscribe
 
     def _watch(self) -> None:
         """Watch what is not watched yet."""
         raise NotImplementedError
 
     def _notify(self, name: str) -> None:
-        for listener in list(self._listeners.values()):  # no lock: `subscribe` holds it while it walks trees
+        for listener in list(self._listeners):  # no lock: `watch` holds it while it walks trees
             listener(name)
 
 
@@ -344,9 +342,10 @@ async def wait_until(changes: ChangeSource, check: Callable[[], T | None], wait:
         if (wait.run_ids is None or run_id in wait.run_ids) and not loop.is_closed():
             loop.call_soon_threadsafe(changed.set)
 
-    unsubscribe = await asyncio.to_thread(changes.subscribe, hear)
+    changes.add(hear)  # not by the thread: a wait that is cancelled meanwhile would leave it there
     began = reported = loop.time()
     try:
+        await asyncio.to_thread(changes.watch)
         while True:
             changed.clear()
             found = await asyncio.to_thread(check)
@@ -360,7 +359,7 @@ async def wait_until(changes: ChangeSource, check: Callable[[], T | None], wait:
                 reported = loop.time()
                 await wait.progress(reported - began, wait.run_ids or ())
     finally:
-        unsubscribe()
+        changes.remove(hear)
 
 
 # -- The words of a progress notification: what the awaited runs do now, on one line.

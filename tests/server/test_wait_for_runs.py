@@ -14,7 +14,7 @@ from subagent_server.run import processes
 from subagent_server.tools.spec import Call
 from subagent_server.tools.tool_table import PARENT_TOOLS, ToolDispatcher
 from subagent_server.verbs.access import USER
-from subagent_server.verbs.wait_for_runs import Changes
+from subagent_server.verbs.wait_for_runs import Changes, ChangeSource, Wait, wait_until
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, Launcher, World, kill
@@ -211,3 +211,26 @@ def test_the_end_of_a_run_whose_call_was_cancelled_during_the_start_is_shown(wor
         process.wait(BOUND)
     with world.serve() as parent:
         assert [view["result"] for view in parent.call("wait_for_runs", waitSeconds=0)["runs"]] == ["Done."]
+
+
+def test_a_wait_that_is_cancelled_as_it_begins_to_watch_leaves_no_listener() -> None:
+    begun, goes = threading.Event(), threading.Event()
+
+    class Slow(ChangeSource):
+        def _watch(self) -> None:
+            begun.set()
+            assert goes.wait(BOUND)
+
+        def has_listeners(self) -> bool:
+            return bool(self._listeners)
+
+    async def cancelled(changes: Slow) -> None:
+        waiting = asyncio.create_task(wait_until(changes, lambda: None, Wait(BOUND)))
+        assert await asyncio.to_thread(begun.wait, BOUND)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        goes.set()
+
+    changes = Slow()
+    asyncio.run(cancelled(changes))
+    assert not changes.has_listeners()

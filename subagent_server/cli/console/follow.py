@@ -190,7 +190,8 @@ def watch(session: Session, show: Callable[[], None]) -> NoReturn:
             while True:
                 # Watching must not create a runs root.
                 if not has_subscribed and session.service.store.paths.is_ours:
-                    changes.subscribe(lambda _: changed.set())
+                    changes.add(lambda _: changed.set())
+                    changes.watch()
                     has_subscribed = True
                 changed.clear()
                 show()

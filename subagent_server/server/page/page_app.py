@@ -533,8 +533,9 @@ class Feed:
         if not self._store.paths.root.exists():
             self._is_read.set()
             await until_root_is_made(self._store)
-        unsubscribe = await asyncio.to_thread(self._changes.subscribe, on_change)
+        self._changes.add(on_change)
         try:
+            await asyncio.to_thread(self._changes.watch)
             await asyncio.to_thread(self._table.read_active)
             self._is_read.set()  # a page has its first rows now, and those of ended runs in a moment
             self._send(self._whole())
@@ -556,7 +557,7 @@ class Feed:
                 if news:
                     self._send(_wire(news))
         finally:
-            unsubscribe()
+            self._changes.remove(on_change)
 
     def _stopped(self, looking: asyncio.Task[None]) -> None:
         if looking is self._looking:  # so it was a fault: the pages come again, and learn which
