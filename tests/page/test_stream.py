@@ -1,5 +1,6 @@
 """The event stream of a page: all rows at first, then what changes, and the log of the run that it shows."""
 
+import asyncio
 import json
 import shutil
 import signal
@@ -10,6 +11,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+from subagent_server.server.page.page_app import Feed
+from subagent_server.verbs.access import USER
 from tests.helpers.http_server import BOUND, HttpServer
 from tests.helpers.planted import planted
 from tests.helpers.stored import make_stored
@@ -116,3 +119,24 @@ def test_the_streams_end_with_the_server_and_are_no_reason_to_wait(world: World)
         assert list(events) == []
         assert server.leaves(BOUND) == 0
         assert "Traceback" not in server.said
+
+
+def test_a_page_that_is_closed_before_its_first_rows_leaves_nothing_at_work(world: World) -> None:
+    async def closed() -> int:
+        feed, before = Feed(world.service, USER), asyncio.all_tasks()
+
+        async def opened() -> None:
+            async with feed.reader():
+                pass
+
+        page = asyncio.create_task(opened())
+        await asyncio.sleep(0)
+        page.cancel()
+        await asyncio.wait([page])
+        left = asyncio.all_tasks() - before
+        if left:
+            await asyncio.wait(left, timeout=5)
+        return len(asyncio.all_tasks() - before)
+
+    world.store.make_root()
+    assert asyncio.run(closed()) == 0

@@ -451,6 +451,8 @@ class Feed:
         self._changes = Changes(service.store)
         self._table = RunTable(service, caller)
         self._readers: set[Reader] = set()
+        self._pages = 0
+        """How many are open; those that wait for the first look are no readers yet."""
         self._looking: asyncio.Task[None] | None = None
         self._is_read = asyncio.Event()
         self._changed: set[str] = set()
@@ -469,16 +471,18 @@ class Feed:
             self._looking = asyncio.create_task(self._look())
             self._looking.add_done_callback(self._stopped)
         looking = self._looking
-        await self._is_read.wait()
-        if looking.done() and not looking.cancelled() and (fault := looking.exception()) is not None:
-            raise fault
-        reader.put_nowait(self._whole())
-        self._readers.add(reader)
+        self._pages += 1
         try:
+            await self._is_read.wait()
+            if looking.done() and not looking.cancelled() and (fault := looking.exception()) is not None:
+                raise fault
+            reader.put_nowait(self._whole())
+            self._readers.add(reader)
             yield reader
         finally:
+            self._pages -= 1
             self._readers.discard(reader)
-            if not self._readers and self._looking is not None:
+            if not self._pages and self._looking is not None:
                 self._looking.cancel()
                 self._looking = None
 
