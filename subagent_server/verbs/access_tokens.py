@@ -34,7 +34,7 @@ MAX_SESSIONS = 64
 """How many browsers a server knows; the oldest is forgotten."""
 MAX_SERVERS = 256
 _RECORD_BYTES = 8 << 10
-_CODE, _SERVER = "code-", "server-"
+_CODE, _NEW, _SERVER = "code-", "new-", "server-"
 
 
 class PageNotUsable(HostError):
@@ -112,7 +112,9 @@ class PageAccess:
             for name in _records(directory):
                 if _server(directory, name) is None:
                     directory.entry(name).unlink()
-            directory.entry(f"{_SERVER}{process.pid}").write(json.dumps(facts).encode())
+            new = directory.entry(f"{_NEW}{process.pid}")  # half of one is taken for that of a server gone
+            new.write(json.dumps(facts).encode())
+            new.rename(directory.entry(f"{_SERVER}{process.pid}"))
 
     def servers(self) -> list[PageServer]:
         """Return the servers that live. Raises PageNotUsable."""

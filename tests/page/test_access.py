@@ -99,6 +99,20 @@ def test_a_code_is_of_no_use_when_it_is_old_or_of_another_process(world: World) 
     assert access.redeem(access.new_code(here())) is not None
 
 
+def test_a_server_is_seen_whenever_somebody_looks_while_it_announces_itself(tmp_path: Path) -> None:
+    access = PageAccess(tmp_path / "page")
+
+    def announce(times: int) -> None:
+        for _ in range(times):
+            access.announce(here().address, here().root)
+
+    announce(1)
+    with ThreadPoolExecutor(1) as other:
+        announcing = other.submit(announce, 200)
+        while not announcing.done():
+            assert access.servers() == [here()]
+
+
 def test_the_oldest_browser_is_forgotten_when_there_are_too_many(world: World) -> None:
     access = PageAccess(world.home / "page")
     sessions = [access.redeem(access.new_code(here())) for _ in range(MAX_SESSIONS + 1)]
