@@ -235,7 +235,7 @@ class Sum:
     def add(self, run: RunMeta) -> None:
         """Count one run."""
         self.runs += 1
-        if run.ended_at is None:
+        if run.ended_at is None or not run.status.is_terminal:  # a state is data: one may lack the other
             self.active += 1
         else:
             self.outcomes[run.status.value] += 1

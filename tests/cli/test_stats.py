@@ -43,3 +43,5 @@ def test_an_empty_root_says_so_and_unreadable_runs_are_counted(cli: Cli) -> None
     cli.store.paths.run(broken).meta.path.write_bytes(b"{")
     assert cli.json("stats")["unreadable"] == 1
     assert "1 more cannot be read" in cli("stats").stderr
+    with cli.living("bbbbbb", completed_at=FIRST):
+        assert cli.json("stats")["total"]["active"] == 1, "the time of an end alone is none"
