@@ -65,6 +65,7 @@ from subagent_server.toolbox.mcp.server_connection import (
     ServerTrouble,
 )
 from subagent_server.toolbox.outputs import KeptOutputs
+from subagent_server.verbs.inputs import cwd_of_agent
 from subagent_server.verbs.live_runs import written_directories
 from subagent_server.verbs.trust_check import TrustCheck
 from subagent_server.worker.protected_paths import protected_paths
@@ -220,7 +221,7 @@ def _ready(session: Session, whole: AgentDefinition, servers: Mapping[str, Serve
     of_its_runner = {"base_url": None, "command": None, "args": list[str]()}  # their variables may be unset
     alone = whole.model_copy(update={**of_its_runner, "mcp_servers": dict(servers)})
     agent = expand_definition(alone, settings.environment)
-    cwd = Path(os.path.realpath(settings.cwd / Path(agent.cwd).expanduser() if agent.cwd else settings.cwd))
+    cwd = cwd_of_agent(session.service, agent) or Path(os.path.realpath(settings.cwd))
     environment = {**settings.environment, **agent.env}
     starts = ServerStarts(
         agent, environment, cwd, cwd, settings.state_directory, written=written_directories(settings)
@@ -306,7 +307,8 @@ def _with_named(
     session: Session, definition: AgentDefinition, trust_check: TrustCheck | None
 ) -> AgentDefinition:
     """Return a definition with the servers that it names added, or raise the fault of its servers."""
-    fault = next((fault for fault in definition.faults if "mcpServers" in fault), None)
+    keys = ("mcpServers", "sandbox", "network")  # the servers work in boxes as the file says
+    fault = next((each for each in definition.faults if any(key in each for key in keys)), None)
     if fault is not None:
         raise AgentFileError(definition.source or Path(definition.name), fault)
     if trust_check is not None:

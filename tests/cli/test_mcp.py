@@ -134,6 +134,9 @@ def test_the_servers_of_an_agent_are_meant_by_its_name_and_those_of_any_file_by_
     assert cli("mcp", "list-servers", "--config", "nowhere.yaml").returncode == 2
     cli.agent("wrong", mcpServers={"x": {"type": "ws"}})
     cli.leaves_with(2, "mcpServers.x.type", "mcp", "list-servers", "--agent", "wrong")
+    for keys, why in (({"network": "no way"}, "network must be"), ({"cwd": "~nobody-here/x"}, "be entered")):
+        cli.agent("odd", mcpServers={"files": FILES}, **keys)
+        cli.leaves_with(2, why, "mcp", "info", "files", "--agent", "odd")
     assert Path(cli.home / "runs").is_dir()
 
 
