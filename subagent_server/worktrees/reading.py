@@ -151,15 +151,18 @@ commit_all() {
     fi
 }
 
-# What lies loose in its own store was made by the run: there are the branches of the user, too. The files are
+# What the repository lacks was made by the run: there are the branches of the user, too. The files are
 # those of the branch that it is on, whatever history it has written for that.
 name_branches() {
     named=0
     git --git-dir="$store" for-each-ref --format='%(objectname) %(refname)' refs/heads refs/stash \
         >"$GIT_DIR/found" 2>/dev/null || :
+    sed 's/ .*//' "$GIT_DIR/found" |
+        GIT_OBJECT_DIRECTORY=$(sed -n 2p "$GIT_DIR/objects/info/alternates") git cat-file --batch-check |
+        sed -n 's/ missing$//p' | git cat-file --batch-check='%(objectname) %(objecttype)' |
+        sed -n 's/ commit$//p' >"$GIT_DIR/own"
     while read -r commit name; do
-        if [ "$name" != "$on" ] && [ -f "$store/objects/${commit:0:2}/${commit:2}" ] &&
-            ! follows "$commit" "$tip"; then
+        if [ "$name" != "$on" ] && grep -qxF "$commit" "$GIT_DIR/own" && ! follows "$commit" "$tip"; then
             name=${name#refs/}
             tell branch "${name#heads/}"
             [ $((named += 1)) -lt 20 ] || break

@@ -118,6 +118,12 @@ def test_commits_on_other_branches_stashed_changes_and_conflicts_are_named(
         "g commit -qam x; g checkout -q -; echo y >> shared.txt; g commit -qam y; g merge x"
     )
     assert any("A merge has not ended in shared.txt" in note for note in repository.shown(run_id)["notes"])
+    run_id = repository.ran(
+        "g() { git -c user.name=A -c user.email=a@b $@; }; g checkout -qb packed; echo x > x; g add x; "
+        "g commit -qm x; g checkout -q -; g repack -adq; g branch same"
+    )
+    (note,) = repository.shown(run_id)["notes"]
+    assert "not merged: packed. They are in" in note
     run_id = repository.ran(f"{WORK}; git -c user.name=A -c user.email=a@b commit -qa --amend -m anew")
     assert repository.shown(run_id)["files"] == 2 and "notes" not in repository.shown(run_id)
 
