@@ -1,5 +1,6 @@
 """The server over HTTP: a real process on a port of its own, its clients, and requests of any kind."""
 
+import atexit
 import json
 import signal
 import socket
@@ -27,8 +28,6 @@ BOUND = 60.0
 MODERN_VERSION = "2026-07-28"
 ACCEPT = "application/json, text/event-stream"
 
-_held: list[socket.socket] = []  # the ports of this process
-
 
 def free_port() -> int:
     """Return a port that is nobody else's while this process lives.
@@ -39,7 +38,7 @@ def free_port() -> int:
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
-    _held.append(held)
+    atexit.register(held.close)  # which keeps it until then
     return int(held.getsockname()[1])
 
 
