@@ -130,7 +130,7 @@ class Supervisor:
         meta = self.run.meta()
         if meta.worktree is None:
             return None
-        os.chdir(self.run.paths.directory)  # the place may go
+        os.chdir(self.run.paths.files.descriptor)  # the worktree may go
         state = await asyncio.to_thread(settle_if_possible, self.run.store, meta)
         if isinstance(state, SubagentError):
             more = "The next reader of the run tries again."

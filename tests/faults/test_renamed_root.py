@@ -1,16 +1,24 @@
 """A runs root that is renamed under live runs: they go on in it, and their record is true."""
 
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.repositories import make_repository
 from tests.helpers.turns import says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
 
-def test_runs_go_on_in_a_root_that_is_renamed_and_end_there(world: World) -> None:
-    world.agent_saying(shell("until [ -e go ]; do sleep 0.05; done"), says("Done."))
+@pytest.mark.parametrize("isolation", ["none", "worktree"])
+def test_runs_go_on_in_a_root_that_is_renamed_and_end_there(world: World, isolation: str) -> None:
+    make_repository(world.work)
+    world.agent_saying(shell("until [ -e go ]; do sleep 0.05; done"), says("Done."), isolation=isolation)
     run_id = world.start()
     wait_for(lambda: world.events(run_id, "tool_call"), BOUND, "the command of the run")
+    worktree = world.meta(run_id).worktree
     away = world.runs.rename(world.home / "away")
-    (world.work / "go").touch()
+    (world.work if worktree is None else Path(worktree.path)).joinpath("go").touch()
     record = away / run_id / "exit.json"
     wait_for(
         lambda: record.exists() and "treeGone" in record.read_text(encoding="utf-8"),
