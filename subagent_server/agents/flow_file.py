@@ -107,8 +107,8 @@ def read_flow(path: Path, text: str, notes: Notes) -> AgentDefinition:
         update |= _signature(tree)
     except _Wrong as error:
         notes.fault(str(error), error.line)
-    except RecursionError:
-        notes.fault("its types are nested too deeply")
+    except (RecursionError, ValueError):  # nobody can write a number of 5,000 digits down
+        notes.fault("its types are nested too deeply, or have a number that is too long")
     return definition.model_copy(update=update)
 
 

@@ -93,6 +93,11 @@ def test_no_names_hold_up_a_listing(write: WriteFile, front: str) -> None:
     assert min(took) < 1
 
 
+def test_a_flow_with_a_number_that_nobody_can_write_down_has_a_fault(write: WriteFile) -> None:
+    path = write("a.flow.py", f'"""d"""\ndef run(x: Literal[0x{"f" * 9_000}]) -> str: ...\n')
+    assert "too long" in load_agent_file(path).faults[0]
+
+
 def test_a_prompt_of_a_megabyte_loads_quickly(write: WriteFile) -> None:
     body = "Look at it twice.\n" * (MIB // 18)
     path = write("a.md", f"---\nname: a\ndescription: d\n---\n{body}")
