@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from subagent_server.process import marks
@@ -21,7 +20,7 @@ from subagent_server.run.bounded_command import start_for_event
 from subagent_server.run.control_groups import GROUPS
 from subagent_server.run.errors import StorageFailed
 from subagent_server.run.paths import RECORD_BYTES, STATE_BYTES, RunPaths
-from subagent_server.run.states import TERMINAL, is_run_id
+from subagent_server.run.states import TERMINAL, is_run_id, timestamp
 from subagent_server.run.stderr import failpoint, log
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def _has_open_worktree(run: RunPaths) -> bool:
 
 
 def _exit_facts(status: int | None) -> dict[str, Any]:
-    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    at = timestamp(processes.now())
     code = EXIT_GATE_CLOSED if status is None else os.waitstatus_to_exitcode(status)
     if code == EXIT_GATE_CLOSED:
         return {"at": at, "workerStarted": False}
@@ -227,7 +226,7 @@ def is_gone(run: RunPaths) -> bool:
     try:
         record = json.loads(run.exit.read(RECORD_BYTES))
     except FileNotFoundError:
-        return not run.directory.exists()
+        return not run.root.run(run.run_id).files.exists()  # looked for anew, in the open root
     except (OSError, ValueError):
         return False
     return isinstance(record, dict) and bool(record.get("treeGone"))

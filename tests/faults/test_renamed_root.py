@@ -4,10 +4,23 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server.process.cleanup import is_gone
+from subagent_server.run.files import remove_tree
+from subagent_server.run.paths import run_at
+from subagent_server.run.store import RunStore
 from tests.helpers.repositories import make_repository
+from tests.helpers.runs import RUN_ID, make_request
 from tests.helpers.turns import says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
+
+
+def test_a_run_in_a_renamed_root_is_waited_for(store: RunStore, tmp_path: Path) -> None:
+    run = run_at(store.create(make_request(RUN_ID)).directory)
+    away = store.paths.root.rename(tmp_path / "away")
+    assert not is_gone(run)
+    remove_tree(run.root.open().entry(run.run_id))
+    assert is_gone(run) and away.exists()
 
 
 @pytest.mark.parametrize("isolation", ["none", "worktree"])
