@@ -97,7 +97,7 @@ seen() {
 
 # A lock, a torn index or none at all stops nothing: the index here is a copy, or made anew.
 index() {
-    if [ -n "$store" ] && [ -f "$store/index" ] && cp "$store/index" "$GIT_DIR/index" &&
+    if [ -n "$store" ] && [ -f "$store/index" ] && cp -p "$store/index" "$GIT_DIR/index" &&
         git ls-files >/dev/null 2>&1; then seen; return; fi
     rm -f "$GIT_DIR/index"
     git read-tree "$head"

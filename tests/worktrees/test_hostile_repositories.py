@@ -276,6 +276,12 @@ def test_files_that_settings_of_git_name_are_not_merged(
     assert (repository.top / "shared.txt").read_text(encoding="utf-8") == "first\n"
 
 
+def test_a_change_in_the_second_of_a_git_add_is_a_change(repository: Repository) -> None:
+    run_id = repository.ran("echo one > a; git add a; echo two > a; sleep 1.1")
+    repository.merge(run_id)
+    assert (repository.top / "a").read_text(encoding="utf-8") == "two\n"
+
+
 @pytest.mark.parametrize("mark", ["--assume-unchanged", "--skip-worktree"])
 def test_a_mark_in_the_index_hides_no_change(repository: Repository, mark: str) -> None:
     run_id = repository.ran(f"git update-index {mark} shared.txt; echo mine >> shared.txt")
