@@ -144,7 +144,7 @@ def _picked(git: Git, order: MergeOrder, commit: str, head: str, signer: Git | N
     fields = git.run("read a commit", "log", "-1", "--date=raw", wanted, commit).decode("utf-8", "replace")
     name, address, date, message = fields.split("\0", 3)
     author = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": address, "GIT_AUTHOR_DATE": date}
-    return commit_tree(git, tree, [head], message, author, signer)
+    return commit_tree(git, tree, [head], message.removesuffix("\n"), author, signer)  # that of `git log`
 
 
 def _tree_of(git: Git, order: MergeOrder, ours: str, theirs: str, where: str) -> str:

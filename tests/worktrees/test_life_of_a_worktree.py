@@ -187,6 +187,7 @@ def test_a_continued_run_takes_the_worktree_over_and_only_one_may(
     assert "merged" in repository.merge(second, "--rebase")
     assert (repository.top / "new.txt").read_text("utf-8") == "new\nmore\n"
     assert repository.git("rev-list", "--count", "HEAD") == "3"
+    assert not repository.git("log", "-1", "--format=%B.").endswith("\n\n."), "its message is as it was"
     assert world.cli("rm", first).returncode == 0 and repository.place(second).is_dir()
     unchanged = repository.ran("true")
     world.play(shell("true"), says("Done."), shell(WORK), says("Now."))
