@@ -118,7 +118,7 @@ commit_all() {
     while IFS= read -r -d '' how && IFS= read -r -d '' name; do
         file=$work/$name
         [ "$how" != U ] || tell conflict "$name"
-        if [ ! -L "$file" ] && [ ! -e "$file" ]; then how=D; fi
+        if [ ! -L "$file" ] && { [ ! -e "$file" ] || [ -S "$file" ]; }; then how=D; fi
         if [ "$how" = T ] && [ ! -L "$file" ] && [ -d "$file" ]; then tell repository "$name/"; how=D; fi
         if [ "$how" = D ]; then printf '%s\0' "$name" >&4; else keep "$name"; fi
     done <"$GIT_DIR/changed"

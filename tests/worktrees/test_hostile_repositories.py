@@ -276,6 +276,13 @@ def test_files_that_settings_of_git_name_are_not_merged(
     assert (repository.top / "shared.txt").read_text(encoding="utf-8") == "first\n"
 
 
+def test_a_socket_in_the_place_of_a_file_keeps_no_work_back(repository: Repository) -> None:
+    bind = "import socket; socket.socket(socket.AF_UNIX).bind('deep/kept.txt')"
+    run_id = repository.ran(f'rm deep/kept.txt; python3 -c "{bind}"; {WORK}')
+    repository.merge(run_id)
+    assert (repository.top / "new.txt").exists() and not (repository.top / "deep").exists()
+
+
 def test_a_change_in_the_second_of_a_git_add_is_a_change(repository: Repository) -> None:
     run_id = repository.ran("echo one > a; git add a; echo two > a; sleep 1.1")
     repository.merge(run_id)
