@@ -72,6 +72,8 @@ def _open(session: Session, link: str) -> bool:
     os.environ["PATH"] = path_out_of_reach(path, written_directories(session.settings))
     try:
         return webbrowser.open(link)
+    except (webbrowser.Error, ValueError):  # what BROWSER names cannot be read
+        return False
     finally:
         os.environ["PATH"] = path
 

@@ -266,4 +266,5 @@ def test_a_program_gets_a_link_to_a_living_server_only(
 ) -> None:
     there, server = shared
     assert f"http://127.0.0.1:{server.port}/#code=" in there.cli("page", "--no-open").stdout
+    assert "Open this link" in there.cli("page", env={"BROWSER": "'%s"}).stderr
     assert "subagent serve --http" in world.refused("page", "--json")
