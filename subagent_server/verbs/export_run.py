@@ -334,7 +334,7 @@ def export_end(store: RunStore, meta: RunMeta, environment: Mapping[str, str]) -
                 with Entry.at(Path(target).expanduser()).appender() as file:
                     file.write(data + b"\n")
             trouble.clear()
-        except (OSError, ValueError, SubagentError) as error:
+        except (OSError, ValueError, RuntimeError, SubagentError) as error:  # also of the home of nobody
             trouble[0] = str(error)[:300].rstrip(".")
 
     # A name that is looked up, or a collector that is silent, has no bound of its own that holds: the thread

@@ -126,11 +126,12 @@ def test_the_key_of_a_collector_follows_no_redirect() -> None:
 
 def test_a_collector_that_takes_nothing_costs_a_warning_and_a_file_gets_a_line_a_run(world: World) -> None:
     world.agent_saying(says("Done."))
-    world.environment["SUBAGENT_OTLP"] = "http://127.0.0.1:9"
-    refused = world.start()
-    assert world.completed_and_gone(refused) == "Done."
-    (warning,) = world.events(refused, "warning")
-    assert "spans of the run were not exported" in warning["message"]
+    for target, why in (("http://127.0.0.1:9", "Connection refused"), ("~nobody-here/x", "home directory")):
+        world.environment["SUBAGENT_OTLP"] = target
+        refused = world.start()
+        assert world.completed_and_gone(refused) == "Done."
+        (warning,) = world.events(refused, "warning")
+        assert "spans of the run were not exported" in warning["message"] and why in warning["message"]
     file = world.work / "spans.jsonl"
     world.environment["SUBAGENT_OTLP"] = str(file)
     world.environment["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = "true"
