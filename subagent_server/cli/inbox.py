@@ -240,12 +240,8 @@ def question_text(session: Session, question: OpenQuestion) -> str:
     )
 
 
-def question_context(question: OpenQuestion) -> str:
-    """Return what a person needs to know before the question itself is asked."""
-    return facts(_context(question))
-
-
 def _context(question: OpenQuestion) -> list[tuple[str, str]]:
+    """Return what a person needs to know before the question itself is asked."""
     label = f" · {one_line(question.label)}" if question.label else ""
     path = " → ".join(f"{one_line(run.agent)} {run_cell(run.run_id)}" for run in question.path or [])
     return [
@@ -322,7 +318,7 @@ def _walk(session: Session, run_id: str | None) -> None:
         met.add((question.run_id, question.message_id))
         message = session.open_run(question.run_id).meta.message(question.message_id)
         if message is not None:
-            err(f"\n{question_context(question)}")
+            err(f"\n{facts(_context(question))}")
             with watching(session, question.run_id):
                 ask_person(session, question.run_id, message)
     if not met:

@@ -44,7 +44,7 @@ from subagent_server.run.agent_definition import AgentDefinition, SandboxLimits,
 from subagent_server.run.errors import BadArgument, RunRefused, choices, shorten
 from subagent_server.run.files import Directory
 from subagent_server.run.secrets import Masker
-from subagent_server.sandbox.box import Box, Rules, build_box, find_program, hold
+from subagent_server.sandbox.box import Box, Rules, build_box, hold
 from subagent_server.sandbox.git_files import configurations_as_shown, git_settings
 from subagent_server.sandbox.readable import BoxRefused, PathRefused
 from subagent_server.sandbox.server_locations import (
@@ -65,6 +65,7 @@ from subagent_server.toolbox.mcp.server_connection import (
     ServerTrouble,
 )
 from subagent_server.toolbox.outputs import KeptOutputs
+from subagent_server.verbs.check_agent import no_program_for_boxes
 from subagent_server.verbs.inputs import cwd_of_agent
 from subagent_server.verbs.live_runs import written_directories
 from subagent_server.verbs.trust_check import TrustCheck
@@ -151,15 +152,6 @@ class ReadyServers:
 
     starts: ServerStarts
     secrets: frozenset[str]
-
-
-def why_no_box(session: Session) -> str | None:
-    """Return why servers surely have no box here, as a part of a sentence."""
-    try:
-        find_program(session.settings.environment, session.settings.cwd)
-    except BoxRefused as refusal:
-        return refusal.reason
-    return None
 
 
 class OneServer:
@@ -365,8 +357,8 @@ def _verb(name: str) -> Callable[[F], click.Command]:
 @_verb("list-servers")
 def list_servers(session: Session, agent: str | None, config: Path | None) -> None:
     """List the servers as they are configured, without connecting."""
-    owner, no_box = _definition(session, agent, config, trust_check=None), why_no_box(session)
-    servers = owner.mcp_servers
+    owner, settings = _definition(session, agent, config, trust_check=None), session.settings
+    servers, no_box = owner.mcp_servers, no_program_for_boxes(settings.environment, settings.cwd)
     where = {name: location_of(owner, server, no_box) for name, server in servers.items()}
     if session.as_json:
         wire = [{**wire_server(name, each), **wire_location(where[name])} for name, each in servers.items()]

@@ -40,7 +40,6 @@ from subagent_server.cli.console.follow import (
 from subagent_server.cli.console.terminal import (
     ExitCode,
     OutputClosed,
-    _stdin_text,
     argument_or_stdin,
     cut,
     err,
@@ -417,10 +416,8 @@ def _arguments(
 
 
 def _prompt(argument: str | None) -> str:
-    if argument is not None:
-        return argument_or_stdin(argument, "prompt")
-    if not is_terminal(sys.stdin):
-        return _stdin_text("prompt")
+    if argument is not None or not is_terminal(sys.stdin):
+        return argument_or_stdin("-" if argument is None else argument, "prompt")
     if _has_editor() and is_terminal(sys.stdout):
         return _edited("")
     raise click.UsageError(

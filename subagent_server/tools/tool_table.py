@@ -193,10 +193,6 @@ def _answer_with(fields: tuple[str, ...]) -> Schema:
     return answer(["status", "started_at"], **{field: properties[field] for field in fields})
 
 
-def _answer_of_many() -> Schema:
-    return answer([LIST], **{LIST: {"type": "array", "items": record_answer(AgentStatus)}})
-
-
 LIFECYCLE_TOOLS: tuple[ToolSpec, ...] = (
     ToolSpec(
         name="agent_start",
@@ -225,7 +221,7 @@ LIFECYCLE_TOOLS: tuple[ToolSpec, ...] = (
             ["agent_ids"],
             agent_ids=TEXTS | {"description": "Ids of the agents", "maxItems": MAX_SHOWN},
         ),
-        answer=_answer_of_many,
+        answer=lambda: answer([LIST], **{LIST: {"type": "array", "items": record_answer(AgentStatus)}}),
         handler=_status,
         roles=_BOTH,
         hints=ToolHints(read_only=True, idempotent=True),

@@ -73,6 +73,11 @@ def why_no_box(agent: AgentDefinition, environment: Mapping[str, str], cwd: Path
     programs = selection.bash or agent.enabled_code_mode is not None or agent.runner != "messages"
     if not (programs or selection.grep or selection.glob or selection.ls):
         return None  # no program is started
+    return no_program_for_boxes(environment, cwd)
+
+
+def no_program_for_boxes(environment: Mapping[str, str], cwd: Path) -> str | None:
+    """Return why no box can be made here, as a part of a sentence, or None."""
     try:
         find_program(environment, cwd)
     except BoxRefused as refusal:
@@ -378,11 +383,8 @@ class AgentChecker:
         """Return why the servers of an agent surely have no box, as a part of a sentence."""
         if not agent.is_built_in:
             return _starts_servers(agent)
-        try:
-            find_program(self._service.settings.environment, cwd or self._service.settings.cwd)
-        except BoxRefused as refusal:
-            return refusal.reason
-        return None
+        settings = self._service.settings
+        return no_program_for_boxes(settings.environment, cwd or settings.cwd)
 
     def server_locations(self, checked: CheckedAgent) -> dict[str, ServerLocation]:
         """Return where the stdio servers of an agent work, by name, as far as is known before a start."""

@@ -30,7 +30,7 @@ class ParentDirectories:
     """The directories that a run may hand on to its children, by real paths.
 
     Children may work in `cwd`, and their inputs may lie there. `kept` are the run's own `inputs/` and
-    `outputs/`, in which inputs may lie too. (A worktree made for a run will be another place to work in.)
+    `outputs/`, in which inputs may lie too.
     """
 
     run_id: str

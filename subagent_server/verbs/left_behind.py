@@ -57,7 +57,7 @@ def look_for_run(store: RunStore, cwd: Path, hooks: tuple[str, ...] = ()) -> See
 
 
 def left_since(before: Seen | None, after: Seen, since: float) -> list[str]:
-    """Return what came or changed between two looks, for people; see `executed_changes.changes`."""
+    """Return what came or changed between two looks, for people; see `file_watch.changes`."""
     found = changes(before, after, since)
     shown = [printable(path[:MAX_PATH_CHARACTERS]) for path in found[:MAX_SHOWN]]
     if len(found) > MAX_SHOWN:

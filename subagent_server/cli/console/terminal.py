@@ -488,11 +488,8 @@ def argument_or_stdin(text: str, what: str) -> str:
     Raises:
         BadArgument: stdin is closed or is not UTF-8; `what` names the text in the sentence.
     """
-    return _stdin_text(what) if text == "-" else text
-
-
-def _stdin_text(what: str) -> str:
-    """Return all of stdin. Raises as `argument_or_stdin` does."""
+    if text != "-":
+        return text
     if sys.stdin is None:
         raise BadArgument(f"The {what} cannot be read, because stdin is closed: give it as an argument.")
     try:
