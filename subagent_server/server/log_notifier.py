@@ -77,10 +77,11 @@ class LogNotifier:
         """Send events of at least this level to an older client, from now on."""
         self._level = params.level
         if not self._is_following:
-            self._is_following = True
             since = _this_millisecond()
-            await asyncio.to_thread(self._discover, self._service.store.live_ids(), since)
-            self._background.start(self._follow_live_runs(context.session, since))
+            await asyncio.to_thread(lambda: self._discover(self._service.store.live_ids(), since))
+            if not self._is_following:  # only now: a request that is cancelled has asked for nothing
+                self._is_following = True
+                self._background.start(self._follow_live_runs(context.session, since))
         return types.EmptyResult()
 
     @asynccontextmanager

@@ -102,9 +102,11 @@ class SubscriptionHandlers:
         self._subscribed.add(params.uri)
         try:
             await self._resources.add(parse_address(params.uri))
-        except SubagentError as error:
+        except BaseException as error:  # also of a request that is cancelled: the next one is the first again
             self._subscribed.discard(params.uri)
-            raise refusal(error) from error
+            if isinstance(error, SubagentError):
+                raise refusal(error) from error
+            raise
         return types.EmptyResult()
 
     async def unsubscribe(
@@ -184,12 +186,13 @@ class ToolWatch:
 
     async def want(self) -> None:
         """Notify of changes from now on. Agents that lie in no directory never change."""
-        if self._wanted or not self._registry.directories:
+        if not self._registry.directories:
             return
-        self._wanted = True
         if self._known is None:
             self._known = await asyncio.to_thread(self._digest)
-        self._background.start(self._watch())
+        if not self._wanted:  # only now: a request that is cancelled meanwhile has asked for nothing
+            self._wanted = True
+            self._background.start(self._watch())
 
     async def _watch(self) -> None:
         while True:
@@ -316,10 +319,11 @@ class ResourceWatch:
 
     async def want_list(self) -> None:
         """Notify of changes of the list from now on."""
-        if not self._list_wanted:
-            self._list_wanted = True
-            self._marks = await asyncio.to_thread(self._list_marks)
-            self._listed = await asyncio.to_thread(self._list)
+        if self._list_wanted:
+            return
+        marks, listed = await asyncio.to_thread(lambda: (self._list_marks(), self._list()))
+        if not self._list_wanted:  # as of the tools
+            self._list_wanted, self._marks, self._listed = True, marks, listed
             self._background.start(self._notify_of_list())
 
     async def _notify_of_list(self) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,27 @@ def test_a_new_run_and_a_new_result_change_the_list(world: World, era: Era) -> N
         world.reply(run_id, "yes")
         client.hears_of("resources/list_changed", count + 1)
         assert f"run://{run_id}/result" in [r["uri"] for r in client.ask("resources/list")["resources"]]
+
+
+def test_who_cancels_a_request_for_changes_may_ask_again(world: World) -> None:
+    run_id = world.asking_run(asks("Which colour?"), says("Painted."))
+    uri = f"run://{run_id}/meta"
+    asked: dict[str, dict[str, Any]] = {
+        "resources/subscribe": {"uri": uri},
+        "resources/list": {},
+        "logging/setLevel": {"level": "debug"},
+    }
+    with Listener(world, "older") as client:
+        for method, params in asked.items():
+            request = {"jsonrpc": "2.0", "id": method, "method": method, "params": params}
+            cancelled = {"method": "notifications/cancelled", "params": {"requestId": method}}
+            client.say(request, {"jsonrpc": "2.0", **cancelled})
+            client.ask(method, **params)
+        world.reply(run_id, "blue")
+        client.hears_of(UPDATED, uri=uri)
+        client.hears_event("reply", run_id)
+        world.start()
+        client.hears_of("resources/list_changed")
 
 
 @pytest.mark.parametrize("era", ERAS)
