@@ -233,11 +233,11 @@ class Masker:
         least = max(0, end - LONGEST_TOKEN)
         begins = pending.rfind(_KEY_BEGINS, least, end)
         if begins >= 0 and not _has_key_end(pending, begins, end):
-            end = begins
+            return begins
         word = least + len(pending[least:end].rstrip(_IN_TOKENS))
         begins = pending.rfind(_KEY_BEGINS, least, word)
         if begins >= 0 and not _has_key_end(pending, begins, word):  # the end of a key looks like a word
-            return Masker.settled(pending, begins)
+            return begins
         if word > least or least == 0:
             return word
         end -= _RECOGNIZED  # no token has so many letters: but one may begin or end among them

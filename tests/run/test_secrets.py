@@ -143,7 +143,8 @@ def test_masking_takes_time_in_proportion_to_the_text() -> None:
         *("-----BEGIN PRIVATE KEY-----a-", "://", "://a:b", "://a:b@c@", "Authorization: "),
         *("Authorization:basic ", "basic YQ ", "KEY=", "PASSWORD='a1", 'password": "a1'),
     ):
-        Masker().text(part * (200_000 // len(part)))
+        Masker().text(text := part * (200_000 // len(part)))
+        Masker().stream(text.encode())
     for start in ("-----BEGIN ", "://a:", "://", "KEY=", "basic ", "Authorization: basic "):
         Masker().text(start + "A" * 200_000)
     assert time.process_time() - began < 10
@@ -170,6 +171,9 @@ def test_a_key_in_a_stream_is_masked_with_its_last_line_wherever_it_is_cut() -> 
     for cut in range(len(whole)):
         ready, waiting = masker.stream(whole[:cut])
         assert ready + masker.stream(waiting + whole[cut:], last=True)[0] == b"a.b-c *** *** and so on", cut
+        beside = f"and KEY=abc123DEF456{key}".encode()
+        ready, waiting = masker.stream(beside[:cut])
+        assert b"abc123" not in ready + masker.stream(waiting + beside[cut:], last=True)[0], cut
 
 
 @given(st.lists(st.binary(max_size=8) | st.just(SECRET.encode()), max_size=30), st.integers(1, 25))
