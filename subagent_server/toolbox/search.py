@@ -9,7 +9,7 @@ import heapq
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,6 @@ from pydantic.alias_generators import to_camel
 
 from subagent_server.run.confined_path import PathInside, printable
 from subagent_server.run.errors import BadArgument, shorten
-from subagent_server.run.files import held_open
 from subagent_server.toolbox.ripgrep import (
     MEMORY_BYTES,
     Ripgrep,
@@ -535,17 +534,23 @@ class ListTool(_SearchTool):
         result.notes += rg.notes("directories may be missing; give one below")
         return result.for_model("There is nothing to list", wanted.path)
 
-    def _not_ignored(self, target: SearchTarget, entries: dict[str, bool], rg: Ripgrep) -> set[str]:
-        """Return the names of empty directories, and those that ripgrep finds a file at or below."""
-        kept = {name for name, is_directory in entries.items() if is_directory and _is_empty(target, name)}
-        options = ["--files", *ignoring(self._scope.cwd, include_ignored=False)]
+    def _not_ignored(self, target: SearchTarget, entries: Collection[str], rg: Ripgrep) -> set[str]:
+        """Return the names that ripgrep finds a file at or below, and directories without any file."""
+        rest = set(entries) - self._found(target, entries, rg, include_ignored=False)
+        return set(entries) - (self._found(target, rest, rg, include_ignored=True) if rest else set())
+
+    def _found(
+        self, target: SearchTarget, names: Collection[str], rg: Ripgrep, *, include_ignored: bool
+    ) -> set[str]:
+        found = set[str]()
+        options = ["--files", *ignoring(self._scope.cwd, include_ignored=include_ignored)]
         with closing(rg.output(target, options)) as output:
             for path in _printed_paths(output):
-                if (name := path.partition("/")[0]) in entries:
-                    kept.add(name)
-                if len(kept) == len(entries):
+                if (name := path.partition("/")[0]) in names:
+                    found.add(name)
+                if len(found) == len(names):
                     break
-        return kept
+        return found
 
 
 def _entries(target: SearchTarget, patterns: Sequence[PathPattern]) -> dict[str, bool]:
@@ -563,10 +568,3 @@ def _entries(target: SearchTarget, patterns: Sequence[PathPattern]) -> dict[str,
             elif stat.S_ISDIR(mode) and not target.never_enters(entry.name):
                 found[entry.name] = True
     return found
-
-
-def _is_empty(target: SearchTarget, name: str) -> bool:
-    directory = PathInside(target.descriptor, name, ())
-    with suppress(OSError), held_open(directory.open_directory()) as inner, os.scandir(inner) as entries:
-        return next(entries, None) is None
-    return False

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Return a project with ignored files, a runs root and an empty directory."""
+    """Return a project with ignored files, a runs root and directories without files."""
     for name in (
         *("src/deep/a.py", "src/b.py", "build/out.o", "cache/kept.txt", "runs/r1/run.log"),
         ".git/config",
@@ -21,6 +21,8 @@ def project(tmp_path: Path) -> Path:
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x", encoding="utf-8")
+    (tmp_path / "bare" / "empty").mkdir(parents=True)
+    (tmp_path / "bare" / "link").symlink_to("/etc")
     (tmp_path / "empty").mkdir()
     (tmp_path / ".gitignore").write_text("build/\n*.log\n", encoding="utf-8")
     (tmp_path / "a.log").write_text("x", encoding="utf-8")
@@ -34,7 +36,9 @@ def tool(project: Path) -> ListTool:
 
 
 def test_one_level_is_listed_without_what_searches_leave_out(project: Path) -> None:
-    assert text_of(tool(project)).split("\n") == [".gitignore", "cache/", "empty/", "src/", "z.txt"]
+    assert text_of(tool(project)).split("\n") == [
+        *(".gitignore", "bare/", "cache/", "empty/", "src/", "z.txt")
+    ]
     assert text_of(tool(project), path="src").split("\n") == ["src/b.py", "src/deep/"]
 
 
@@ -44,7 +48,12 @@ def test_ignored_entries_are_listed_if_asked_for_and_runs_never(project: Path) -
 
 
 def test_patterns_leave_names_out(project: Path) -> None:
-    assert text_of(tool(project), ignore=["*.txt", "c*"]).split("\n") == [".gitignore", "empty/", "src/"]
+    assert text_of(tool(project), ignore=["*.txt", "c*"]).split("\n") == [
+        ".gitignore",
+        "bare/",
+        "empty/",
+        "src/",
+    ]
 
 
 def test_a_directory_without_entries_is_said_to_be_so(project: Path) -> None:
