@@ -126,6 +126,8 @@ class ReplyBuilder:
             case "content_block_start":
                 if len(self._reply.content) == MOST_BLOCKS:
                     raise _too_long(f"{MOST_BLOCKS:,} blocks")
+                if not isinstance(event.content_block.type, str):
+                    raise TypeError("a block has no type")
                 self._reply.content.append(dict(event.content_block.to_dict(warnings=False)))
             case "content_block_delta":
                 self._grow(event.index, event.delta.to_dict(warnings=False))

@@ -217,6 +217,12 @@ DAMAGED = {
         streamed({"type": "message_delta", "delta": {"stop_reason": ["end_turn"]}, "usage": {}}),
         "an event that makes no sense (message_delta)",
     ),
+    "a block of no type": (
+        streamed(
+            {"type": "content_block_start", "index": 0, "content_block": {"type": ["text"], "text": ""}}
+        ),
+        "an event that makes no sense (content_block_start)",
+    ),
     "a count of too many tokens": (counting(400), "an event that makes no sense (message_start)"),
     "a count that is no number": (counting(5_000), "not JSON"),
 }
