@@ -140,7 +140,11 @@ commit_all() {
     exec 3>&- 4>&-
     # First what has gone: git adds no file below the name of a file, and removes none behind a link.
     git update-index -z --force-remove --stdin <"$GIT_DIR/gone"
-    git update-index -z --add --remove --replace --stdin <"$GIT_DIR/names"
+    add() { git update-index -z --add --remove --replace --stdin; }
+    # A file that git refuses, as for its ends of lines or its encoding, keeps no other one back.
+    add <"$GIT_DIR/names" 2>/dev/null || while IFS= read -r -d '' name; do
+        printf '%s\0' "$name" | add 2>/dev/null || tell unreadable "$name"
+    done <"$GIT_DIR/names"
     tree=$(git write-tree)
     parents=(-p "$head")
     for other in "$own" "$start"; do follows "$other" "$head" || parents+=(-p "$other"); done
@@ -215,8 +219,8 @@ class LeftWork:
     """What a run has left: the commit with all of it, and what no commit can hold.
 
     `on` is what the run's `HEAD` names. `repositories` are repositories inside and directories of submodules
-    with files, into which git does not look; `unreadable` are files and directories whose modes forbid
-    reading, and `branches` have commits that are not in it. `conflicts` are files of a merge that has not
+    with files, into which git does not look; `unreadable` are files and directories that git cannot read
+    or add, and `branches` have commits that are not in it. `conflicts` are files of a merge that has not
     ended.
     """
 

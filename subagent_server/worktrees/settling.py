@@ -94,7 +94,7 @@ def _left(reader: Reader, start: str, message: str) -> tuple[LeftWork, list[str]
         notes.append(f"{HOLDS_MORE} repositories or files in submodules, which no commit has: {strange}.")
     if left.unreadable:
         notes.append(
-            f"{HOLDS_MORE} files whose modes forbid reading, which no commit has: {_named(left.unreadable)}."
+            f"{HOLDS_MORE} files that git cannot read or add, which no commit has: {_named(left.unreadable)}."
         )
     if left.branches:
         notes.append(

@@ -303,3 +303,15 @@ def test_an_order_of_files_that_the_repository_names_is_not_looked_for(repositor
     repository.git("config", "diff.orderFile", "order")
     run_id = repository.ran()
     assert repository.shown(run_id)["files"] == 2 and "merged" in repository.merge(run_id)
+
+
+def test_a_file_that_git_refuses_is_named_and_keeps_no_other_back(repository: Repository) -> None:
+    (repository.top / ".gitattributes").write_text("*.rc working-tree-encoding=UTF-16\n", encoding="utf-8")
+    repository.commit("encoding")
+    repository.git("config", "core.autocrlf", "input")
+    repository.git("config", "core.safecrlf", "true")
+    run_id = repository.ran(rf"printf 'a\r\nb\n' > mixed.txt; echo plain > a.rc; {WORK}")
+    (note,) = repository.shown(run_id)["notes"]
+    assert "cannot read or add, which no commit has: a.rc, mixed.txt" in note
+    repository.merge(run_id)
+    assert (repository.top / "new.txt").exists()
