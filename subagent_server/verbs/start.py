@@ -6,6 +6,7 @@ Tested in `tests/verbs/test_start.py` and `tests/end_to_end/`.
 import json
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -232,11 +233,11 @@ def start_agent(
     reservation = _publish(service, checked.agent, request, meta, masked_files)
     # 8. What cannot live ends with its reason. The lock is given up last, or a reader would call the run dead
     # for another one.
-    if (end := _end_at_once(service, meta, checked)) is not None:
-        try:
+    with ExitStack() as held:
+        held.callback(reservation.give_up)
+        if (end := _end_at_once(service, meta, checked)) is not None:
             return service.store.update(run_id, end, now())
-        finally:
-            reservation.give_up()
+        held.pop_all()
     # 9. The process takes the lock over, or lets go of it.
     environment = _environment(played.settings, checked.agent, run_id, token, cwd, hooks)
     try:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from subagent_server.process.launcher import LaunchPackage
 from subagent_server.run import locks, processes, transitions
-from subagent_server.run.errors import RunRefused, SubagentError
+from subagent_server.run.errors import RunRefused, SubagentError, UnreadableMeta
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.processes import now
 from subagent_server.run.records import Failure, RunMeta, Usage
@@ -271,6 +272,20 @@ def test_a_mark_of_a_run_that_names_another_parent_counts_for_nothing(service: S
     assert tree_cost(service.store, root) == 1
     stop_children(service.store, root)
     assert service.store.read(other).status == "ready", "it is not ended with what is not its parent"
+
+
+def test_a_start_whose_parent_becomes_unreadable_amid_it_holds_no_lock(service: Service) -> None:
+    root = begun(service).run_id
+
+    class Breaking(HoldingLauncher):
+        def reserve(self, run: RunPaths) -> Kept:
+            service.store.paths.run(root).meta.path.write_text("{", encoding="utf-8")
+            return super().reserve(run)
+
+    with pytest.raises(UnreadableMeta):
+        begun(replace(service, launcher=Breaking()), root)
+    (child,) = service.store.children_of(root)
+    assert observe(service.store, child).live is False
 
 
 def test_a_tree_cannot_be_entered_without_its_lock(service: Service) -> None:
