@@ -382,15 +382,15 @@ def _from_journal(run: RunPaths) -> tuple[str | None, dict[str, int]]:
 
 @dataclass(frozen=True)
 class TreeRow:
-    """A run in its tree: its row, its parent, and the cost of the run and all runs below."""
+    """A run in its tree: its row, and the cost of the run and all runs below."""
 
     run: RunRow
-    parent_run_id: str | None = None
     with_descendants: Usage = field(default_factory=Usage)
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object of the row."""
-        parent = {} if self.parent_run_id is None else {"parentRunId": self.parent_run_id}
+        above = self.run.parent_run_id
+        parent = {} if above is None else {"parentRunId": above}
         return {**self.run.to_wire(), **parent, "withDescendants": self.with_descendants.to_wire()}
 
 
@@ -442,6 +442,6 @@ def _tree(service: Service, run_id: str, caller: Caller, depth: int = -1) -> Nod
     except SubagentError as error:
         return None if caller.is_child else Node(TreeRow(RunRow(run_id=run_id, unreadable=error.sentence)))
     meta = observed.meta
-    row = TreeRow(row_of(service.store.paths, observed), meta.parent_run_id, usage)
+    row = TreeRow(row_of(service.store.paths, observed), usage)
     below = service.store.children_of(run_id) if meta.depth > depth else []  # else the marks lead in a circle
     return Node(row, [*filter(None, (_tree(service, child, caller, meta.depth) for child in below))])
