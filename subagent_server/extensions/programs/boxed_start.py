@@ -174,7 +174,8 @@ def _is_written(setup: RunnerSetup) -> bool:
     files = [
         cwd / word for word in (command, *setup.agent.args) if os.sep in word or word in setup.agent.args
     ]
-    return any(path.is_file() and lies_in(path, setup.protected.written) is not None for path in files)
+    there = filter(os.path.isfile, files)  # `Path` raises for an argument of more than 255 characters
+    return any(lies_in(path, setup.protected.written) is not None for path in there)
 
 
 def _found(setup: RunnerSetup) -> Path | None:

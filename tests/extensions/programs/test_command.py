@@ -265,3 +265,9 @@ def test_what_the_program_cannot_be_given_is_refused_before_anything_starts(worl
     assert code == "config" and "model" in message and "tools" in message
     world.agent("worker", "", runner="command", command=str(Path("/nowhere/agent")))
     assert "/nowhere/agent" in world.failed(world.start())[1]
+
+
+def test_a_script_of_any_length_is_an_argument(world: World) -> None:
+    args = ["-c", f"echo Done. # {'x' * 300}"]
+    world.agent("worker", "", runner="command", command="sh", args=args, sandbox="auto")
+    assert world.completed(world.start()) == "Done."
