@@ -15,8 +15,12 @@ from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import CallerError
 from subagent_server.run.secrets import MASK, TOKENS, is_secret_name, looks_random, without_shapes
 
-REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
-"""`${VAR}`, `${VAR:-text where it is unset}`, and `$${` for a literal `${`."""
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+REFERENCE = re.compile(rf"\$\$\{{|\$\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{{_NAME}:-[^}}]*\Z")
+"""`${VAR}`, `${VAR:-text where it is unset}`, and `$${` for a literal `${`.
+
+One without an end is found with all behind it: each of many would be looked through to the end.
+"""
 _MOST_MISSING = 10
 _OF_AGENT = ("cwd", "base_url", "command", "args")
 _OF_SERVER = ("command", "args", "env", "url", "headers")
@@ -49,7 +53,7 @@ def expand(value: str, environment: Mapping[str, str], where: str = "") -> str:
     def replacement(match: re.Match[str]) -> str:
         name, default = match["name"], match["default"]
         if name is None:
-            return "${"
+            return match[0].replace("$${", "${")
         found = environment.get(name)
         if found is None or (default is not None and not found):
             found = default

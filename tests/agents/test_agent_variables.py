@@ -16,6 +16,7 @@ from subagent_server.run.agent_definition import AgentDefinition, ServerDefiniti
         ("${NOT:-fallback}", "fallback"),
         ("${EMPTY:-fallback}", "fallback"),
         ("${NOT:-}", ""),
+        ("$${A} ${NOT:-${A:-$${b", "${A} ${NOT:-${A:-${b"),
         ("${EMPTY}", ""),
         ("$A ${} ${x%.py} ${a b} $", "$A ${} ${x%.py} ${a b} $"),
         ("${SELF}", "${A}"),
