@@ -371,6 +371,7 @@ def drop(store: RunStore, meta: RunMeta, *, drop_unmerged: bool, only_look: bool
 
     Raises:
         UnmergedWork: work would be lost, and the caller did not ask for that.
+        CallerError: another run has taken it over meanwhile.
         SubagentError: it could not be deleted.
     """
     worktree = meta.worktree
@@ -391,6 +392,7 @@ def drop(store: RunStore, meta: RunMeta, *, drop_unmerged: bool, only_look: bool
     if only_look:
         return
     with exclusive(run.worktree_lock, GIT_SECONDS):
+        check_not_handed_over(meta.run_id, read_worktree(run))  # it was not locked since the first look
         write_worktree(run, state.model_copy(update={"phase": "removing"}))
         if is_directory(Path(worktree.repository)):
             drop_worktree(worktree, os.environ)

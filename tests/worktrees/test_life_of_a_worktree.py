@@ -5,7 +5,11 @@ from collections.abc import Mapping
 
 import pytest
 
+from subagent_server.run.errors import CallerError
+from subagent_server.run.records import RunMeta, WorktreeState
 from subagent_server.run.stderr import VARIABLE
+from subagent_server.verbs import run_worktree
+from subagent_server.verbs.remove import remove
 from tests.helpers.turns import says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -195,6 +199,24 @@ def test_a_continued_run_takes_the_worktree_over_and_only_one_may(
     assert world.completed(later) == "Now."
     repository.gone(later)
     assert repository.place(later) == repository.place(unchanged) and repository.shown(later)["commits"] == 1
+
+
+def test_a_worktree_that_is_taken_over_while_its_first_run_is_removed_stays(
+    world: World, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = repository.ran()
+    repository.merge(first)
+    looked = run_worktree.unmerged
+
+    def taken_over_after(meta: RunMeta, state: WorktreeState | None) -> str | None:
+        why = looked(meta, state)
+        run_worktree.hand_over(world.store, first, "20260101-000000-worker-aaaaaa")
+        return why
+
+    monkeypatch.setattr(run_worktree, "unmerged", taken_over_after)
+    with pytest.raises(CallerError, match="was taken over by run 20260101-000000-worker-aaaaaa"):
+        remove(world.store, first)
+    assert repository.place(first).is_dir() and len(repository.branches()) == 1
 
 
 @pytest.mark.parametrize("command", ["true", WORK])
