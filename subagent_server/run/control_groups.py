@@ -141,12 +141,12 @@ class ControlGroups:
     def _groups(self) -> Iterator[Path]:
         """Yield the group of this process and those around it, as far as they are mounted."""
         try:
-            lines = self.own_group.read_text(encoding="utf-8").splitlines()
-            mounts = self.mounts.read_text(encoding="utf-8").splitlines()
+            lines = os.fsdecode(self.own_group.read_bytes()).split("\n")
+            mounts = os.fsdecode(self.mounts.read_bytes()).split("\n")  # the kernel escapes no other break
         except OSError:
             return
         own = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
-        for words in (line.split() for line in mounts):
+        for words in (line.split(" ") for line in mounts if line):
             root, directory, kind = words[3], Path(words[4]), words[words.index("-") + 1]
             if own is None or kind != "cgroup2" or not Path(own).is_relative_to(root):
                 continue

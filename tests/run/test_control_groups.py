@@ -67,8 +67,9 @@ def delegated(place: Path, *, enabled: str = "memory pids", own: str = "/user/me
             (group / name).touch()
     (tree / "user" / "cgroup.subtree_control").write_text(enabled, encoding="ascii")
     (place / "own").write_text(f"4:memory:/old\n0::{own}\n", encoding="ascii")
-    mounts = f"30 20 0:26 / {tree} rw,nosuid - cgroup2 cgroup2 rw\n"
-    (place / "mounts").write_text(mounts, encoding="ascii")
+    odd = "29 20 8:1 / /media/\udce4\x0b\u2028 rw - ext4 /dev/sda1 rw"
+    mounts = f"{odd}\n30 20 0:26 / {tree} rw,nosuid - cgroup2 cgroup2 rw\n"
+    (place / "mounts").write_bytes(os.fsencode(mounts))
     return ControlGroups(systemd=place / "none", own_group=place / "own", mounts=place / "mounts")
 
 
