@@ -425,14 +425,18 @@ def _is_strict(schema: Any, level: int = 0) -> bool:
     """
     if not isinstance(schema, dict) or level > _MOST_LEVELS or not schema.keys() <= _KEYWORDS:
         return False
-    if schema.get("type") == "object" or level == 0:
+    kinds = schema.get("type")
+    if level == 0 and kinds != "object":
+        return False
+    kinds = kinds if isinstance(kinds, list) else [kinds]  # with "null", for what may be missing
+    if "object" in kinds or "properties" in schema:
         properties = schema.get("properties")
-        is_closed = schema.get("type") == "object" and schema.get("additionalProperties") is False
-        if not is_closed or not isinstance(properties, dict):
+        if schema.get("additionalProperties") is not False or not isinstance(properties, dict):
             return False
         is_whole = set(schema.get("required", ())) == set(properties)
-        return is_whole and all(_is_strict(part, level + 1) for part in properties.values())
-    return schema.get("type") != "array" or _is_strict(schema.get("items"), level + 1)
+        if not is_whole or not all(_is_strict(part, level + 1) for part in properties.values()):
+            return False
+    return ("array" not in kinds and "items" not in schema) or _is_strict(schema.get("items"), level + 1)
 
 
 # -- the items of a thread

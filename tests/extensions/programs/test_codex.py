@@ -141,6 +141,27 @@ def test_a_run_of_codex_that_ends_so_has_failed_and_says_why(
     assert found.code == code and words in f"{found.message} {found.hint}", found
 
 
+OPEN: dict[str, Any] = {"type": ["object", "null"], "properties": {"a": {"type": "string"}}}
+CLOSED = {**OPEN, "additionalProperties": False, "required": ["a"]}
+NESTED: list[tuple[dict[str, Any], bool]] = [
+    (CLOSED, True),
+    ({"type": ["array", "null"], "items": CLOSED}, True),
+    (OPEN, False),
+    ({"properties": OPEN["properties"]}, False),
+    ({"type": ["array", "null"], "items": OPEN}, False),
+    ({"items": OPEN}, False),
+]
+
+
+@pytest.mark.parametrize(("part", "is_strict"), NESTED)
+def test_codex_gets_a_schema_only_if_the_api_takes_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: dict[str, Any], is_strict: bool
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    direct(tmp_path, "say:{}", outputSchema={**SCHEMA, "properties": {"n": part}})
+    assert ("outputSchema" in told(tmp_path, "turn/start")[0]) is is_strict
+
+
 def test_whatever_codex_says_the_run_goes_on_and_a_refused_command_is_in_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
