@@ -137,7 +137,8 @@ def _named(selection: Selection) -> Iterator[dict[str, str]]:
 
 def _rule(decision: str, priority: int, **names: str) -> str:
     names.setdefault("toolName", "*")
-    lines = [f"{key} = {json.dumps(value)}" for key, value in names.items()]
+    # TOML has no halves of a character, as JSON in ASCII writes them
+    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in names.items()]
     return "\n".join(["[[rule]]", *lines, f'decision = "{decision}"', f"priority = {priority}", ""])
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from acp import schema
 
 from subagent_server.extensions.programs.acp import AcpDialect
+from subagent_server.extensions.programs.gemini import policy
+from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import StorageFailed
 from subagent_server.run.records import Usage
 from tests.extensions.programs.direct import Worked
@@ -240,6 +243,12 @@ def test_gemini_gets_model_policy_and_system_prompt_by_its_own_means(world: Worl
     ):
         assert rule in policy
     assert (world.home / "system").read_text(encoding="utf-8").startswith("You paint.")
+
+
+def test_the_policy_of_gemini_has_names_as_they_are() -> None:
+    agent = AgentDefinition(name="worker", tools=["mcp__paint\U0001f3a8"])
+    rules = tomllib.loads(policy(agent, "subagent"))["rule"]
+    assert [rule.get("mcpName") for rule in rules] == ["subagent", "paint\U0001f3a8", None]
 
 
 @pytest.mark.parametrize("name", [".env", ".gemini/settings.json"])
