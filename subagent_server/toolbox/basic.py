@@ -88,19 +88,11 @@ class FinalAnswer(Tool):
         self._wrapped = not _is_self_contained(shown)
         self._shown = _in_object(shown) if self._wrapped else shown
         self._schema = schema
-        self._answers: list[Any] = []
+        self.has_answer = False
+        self.answer: Any = None
+        """That of the latest valid call, unwrapped."""
         self._refusal = ""
         self._seconds = seconds
-
-    @property
-    def has_answer(self) -> bool:
-        """Whether a valid answer has been given."""
-        return bool(self._answers)
-
-    @property
-    def answer(self) -> Any:
-        """The latest valid answer, unwrapped."""
-        return self._answers[-1]
 
     @property
     def last_refusal(self) -> str:
@@ -125,7 +117,7 @@ class FinalAnswer(Tool):
         if problem is not None:
             self._refusal = problem
             return ToolResult.failure(f"The answer {problem}. Call it again, fixed.")
-        self._answers.append(answer)
+        self.has_answer, self.answer = True, answer
         return ToolResult.of_text("The answer is taken.")
 
 

@@ -84,13 +84,6 @@ def parsed(line: bytes, noise: Callable[[str], None]) -> Message | None:
     return None
 
 
-def how_ended(code: int | None) -> str:
-    """Return how a program ended, by its exit code."""
-    if code is None:
-        return "its output ended"
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-
 # -- its task and its dialect
 
 MCP_CONFIG = "{mcpConfig}"

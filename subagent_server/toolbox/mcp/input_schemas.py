@@ -85,9 +85,7 @@ def without_dead_references(schema: Any, root: dict[str, Any]) -> Any:
 
 def _modern(schema: dict[str, Any]) -> dict[str, Any]:
     """Translate keywords of drafts 4 to 7 into those of 2020-12."""
-    modern = {key: value for key, value in schema.items() if key not in _FOREIGN or isinstance(value, dict)}
-    for key in _FOREIGN:
-        modern.pop(key, None)
+    modern = {key: value for key, value in schema.items() if key not in _FOREIGN}
     if isinstance(items := modern.get("items"), list):
         rest = modern.pop("additionalItems", None)
         del modern["items"]
