@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from playwright.sync_api import FloatRect, Page, expect
+from playwright.sync_api import APIResponse, FloatRect, Page, Route, expect
 
 from tests.browser.conftest import OpenPage
 from tests.extensions.flows.place import DONE, body, flow
@@ -235,6 +235,34 @@ def test_what_others_do_with_a_run_appears_where_it_is_shown(world: World, open_
         server.kill()
         page.get_by_role("button", name="Run again").click()
         expect(page.locator("#told")).to_contain_text("The server does not answer")
+
+
+def test_an_answer_that_comes_after_a_later_one_changes_nothing(world: World, open_page: OpenPage) -> None:
+    world.agent()
+    world.play(asks("Now?"), says("It is done."))
+    run_id = world.start()
+    world.asking(run_id)
+    late: list[tuple[Route, APIResponse]] = []
+
+    def keep_first(route: Route) -> None:
+        if late:
+            route.continue_()
+        else:
+            late.append((route, route.fetch()))
+
+    with world.http_server(), open_page(link(world)) as page:
+        page.route(f"**/page/runs/{run_id}", keep_first)
+        page.locator(".needs a.run").click()
+        expect(page.locator(".card.asks")).to_have_count(1)
+        assert world.cli("reply", run_id, "yes").returncode == 0
+        page.get_by_role("link", name="Result").click()
+        expect(page.locator(".prose")).to_have_text("It is done.")
+        route, answer = late[0]
+        with page.expect_response(f"**/page/runs/{run_id}"):
+            route.fulfill(response=answer)
+        page.wait_for_timeout(500)
+        expect(page.locator(".prose")).to_have_text("It is done.")
+        expect(page.locator(".card.asks")).to_have_count(0)
 
 
 def test_a_page_sends_nothing_secret_to_who_takes_the_port_of_its_server(

@@ -21,6 +21,8 @@ export class RunView {
   #sure;
   #facts = null;
   #revision;
+  #asked = 0;
+  #answered = 0;
   #waiting = null;
   #isSending = false;
   #log = new LogView();
@@ -106,8 +108,12 @@ export class RunView {
   }
 
   async #load() {
+    const asked = ++this.#asked;
     try {
-      this.#facts = await read(runPath(this.runId));
+      const facts = await read(runPath(this.runId));
+      if (asked < this.#answered) return; // a later look was answered sooner
+      this.#facts = facts;
+      this.#answered = asked;
     } catch (error) {
       if (!this.#facts) fill(this.#part, el("p", { class: "bad" }, error.message));
       else if (error.status === 404) this.#say("The run was removed.");
