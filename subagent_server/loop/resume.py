@@ -33,7 +33,7 @@ from subagent_server.loop.web import (
 from subagent_server.run.agent_definition import CODE_TOOL_NAME, RUN_AGENT_NAME
 from subagent_server.run.history import PreviousCall, PreviousChild, PreviousRun
 from subagent_server.run.records import Message as Question
-from subagent_server.run.states import MessageStatus, Status
+from subagent_server.run.states import MessageStatus, Status, cut
 from subagent_server.toolbox.basic import NO_ANSWER, AskParent, FinalAnswer, before_marker
 from subagent_server.toolbox.run_context import RunContext
 
@@ -197,14 +197,14 @@ class DanglingCalls:
 
     def _lost_line(self, call: PreviousCall) -> str:
         arguments = json.dumps(call.arguments, ensure_ascii=False, default=str)
-        head = f"- {call.name} {_shortened(arguments)}: "
+        head = f"- {call.name} {cut(arguments, _LOST_CHARACTERS)}: "
         if not call.finished:
             self.unknown.append(call.name)
             if call.name == CODE_TOOL_NAME:
                 return f"{head}{CUT_PROGRAM}{calls_of_program(call)}"
             return head + "it is not known what it did; find out before you make it again."
         how = "ended with an error" if call.is_error else "ended without an error"
-        return head + (f"{how}: {_shortened(call.text)}" if call.text.strip() else f"{how}.")
+        return head + (f"{how}: {cut(call.text, _LOST_CHARACTERS)}" if call.text.strip() else f"{how}.")
 
 
 def calls_of_program(program: PreviousCall) -> str:
@@ -232,10 +232,6 @@ def _starts(call: Block, child: PreviousChild) -> bool:
     if call["name"] == RUN_AGENT_NAME:
         return call["input"].get("agent") in (child.agent_name, child.tool_name)
     return bool(call["name"] == child.tool_name)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LOST_CHARACTERS else text[:_LOST_CHARACTERS] + "…"
 
 
 # -- the repair

@@ -17,6 +17,7 @@ from subagent_server.run.agent_definition import WebSelection
 from subagent_server.run.durable import with_texts
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.records import WebSource
+from subagent_server.run.states import cut
 
 # -- the blocks of the API
 
@@ -165,8 +166,7 @@ def _dicts(value: Any) -> list[Block]:
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else "" if value is None else str(value)
-    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
+    return "" if value is None else cut(str(value), _MOST_CHARACTERS)
 
 
 # -- the tools

@@ -219,7 +219,7 @@ class Shim:
             elif self.deadline is None and self._limit.seconds_left() <= 0:
                 self._why["late"] = True
                 self._signal_worker(signal.SIGTERM)
-            elif self._is_overdue():
+            elif self.deadline is not None and time.monotonic() >= self.deadline:
                 self._signal_worker(signal.SIGKILL)
 
     def _is_fenced(self) -> bool:
@@ -234,9 +234,6 @@ class Shim:
             self.deadline = time.monotonic() + GRACE_SECONDS
         if self._worker is not None:
             processes.send_signal(self._worker, number)
-
-    def _is_overdue(self) -> bool:
-        return self.deadline is not None and time.monotonic() >= self.deadline
 
     def _patience(self) -> float:
         if self.deadline is None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from subagent_server.run import processes
 from subagent_server.run.files import held_open
 from subagent_server.run.schemas import NEWEST, validator_name
+from subagent_server.run.states import cut
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -216,13 +217,5 @@ def _problem(judge: "Validator", value: Any) -> str | None:
     except RecursionError:
         return "it, or the schema, goes too deep to be checked"
     except Unresolvable as lost:
-        return f"its reference {_cut(lost.ref, 200)} leads nowhere"
-    return None if error is None else _sentence(error)
-
-
-def _sentence(error: "ValidationError") -> str:
-    return f"{_cut(error.json_path, 200)}: {_cut(error.message, 500)}"
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[:most] + "…"
+        return f"its reference {cut(lost.ref, 200)} leads nowhere"
+    return None if error is None else f"{cut(error.json_path, 200)}: {cut(error.message, 500)}"
