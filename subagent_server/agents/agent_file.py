@@ -65,6 +65,8 @@ Model = TypeVar("Model", bound=BaseModel)
 MAX_NAME = 100
 LONG_DESCRIPTION = 20_000
 """Characters."""
+LONGEST_VARIABLE = 128 << 10
+"""Bytes, with its name: as long is any word that the kernel passes on (MAX_ARG_STRLEN of execve(2))."""
 NAME_LISTS = frozenset(
     {"tools", "disallowed_tools", "ask", "agents", "excluded_tools", "enabled_tools", "disabled_tools"}
     | {"allowed_domains", "blocked_domains"}
@@ -642,6 +644,11 @@ def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> No
             "env",
             any(not name or "=" in name for name in agent.env),
             "env has a variable without a proper name",
+        ),
+        (
+            "env",
+            any(len(f"{name}={value}".encode()) >= LONGEST_VARIABLE for name, value in agent.env.items()),
+            "env has a variable of more than 128 KiB, which no program can get: put the text into a file",
         ),
         (
             "command",

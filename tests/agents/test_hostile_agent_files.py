@@ -95,6 +95,12 @@ def test_no_names_hold_up_a_listing(write: WriteFile, front: str) -> None:
     assert min(took) < 1
 
 
+def test_a_variable_that_no_program_can_get_is_a_fault(write: WriteFile) -> None:
+    agent = "subagent: {name: a, description: d}\nrunner: command\ncommand: x\nenv: {A: '%s'}\n"
+    just, over = (load_agent_file(write("a.yaml", agent % ("x" * n))).faults for n in (131_069, 131_070))
+    assert just == [] and "128 KiB" in over[0]
+
+
 def test_a_flow_with_a_number_that_nobody_can_write_down_has_a_fault(write: WriteFile) -> None:
     path = write("a.flow.py", f'"""d"""\ndef run(x: Literal[0x{"f" * 9_000}]) -> str: ...\n')
     assert "too long" in load_agent_file(path).faults[0]
