@@ -63,6 +63,9 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     position = 2
     while position + 9 <= len(data) and data[position] == 0xFF:
         marker = data[position + 1]
+        if marker == 0xFF:  # it fills the room before a marker (B.1.1.2)
+            position += 1
+            continue
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a frame header (ITU T.81, B.2.2)
             height = int.from_bytes(data[position + 5 : position + 7], "big")
             return int.from_bytes(data[position + 7 : position + 9], "big"), height

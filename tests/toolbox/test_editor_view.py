@@ -28,7 +28,9 @@ def png(width: int = 1, height: int = 1) -> bytes:
 
 
 def jpeg(width: int, height: int) -> bytes:
-    return b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x11\x08" + struct.pack(">HH", height, width) + bytes(12)
+    return (
+        b"\xff\xd8\xff\xe0\x00\x04ab\xff\xff\xc0\x00\x11\x08" + struct.pack(">HH", height, width) + bytes(12)
+    )
 
 
 def gif(width: int, height: int) -> bytes:
