@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, filterfalse, islice
 from pathlib import Path
 
 from subagent_server.process.zygote_protocol import default_directory
@@ -76,7 +76,7 @@ class ProtectedPaths:
 
     def mounts_in(self, written: Sequence[Path]) -> list[tuple[str, Path]]:
         """Return the mounts of a box for what lies where its programs write."""
-        present = (path for path in self.read_only if path.exists())
+        present = filter(os.path.exists, self.read_only)
         return [("--ro-bind", path) for path in present if any(map(path.is_relative_to, written))]
 
 
@@ -158,8 +158,8 @@ def protected_paths(
         ],
         [
             step
-            for step in dict.fromkeys(step for path in named for step in steps_to(path))
-            if step.is_relative_to(cwd) and step.is_symlink() and not any(map(step.is_relative_to, agents))
+            for step in filter(os.path.islink, dict.fromkeys(chain.from_iterable(map(steps_to, named))))
+            if step.is_relative_to(cwd) and not any(map(step.is_relative_to, agents))
         ],
         [
             *written,
@@ -186,9 +186,10 @@ def _agent_locations(directories: Sequence[Path]) -> list[Path]:
         for above, below, files in os.walk(directory)
         for name in (*below, *files)
     )
-    links = [each for each in islice(entries, _MOST_ENTRIES) if each.is_symlink()]
-    inner = (each for link in links if link.is_dir() for each in _entries(link))
-    return [*directories, *links, *(each for each in inner if each.is_symlink())]
+    # The methods of `Path` raise for a link whose end is closed to this user, or has too long a name.
+    links = list(filter(os.path.islink, islice(entries, _MOST_ENTRIES)))
+    inner = (each for link in filter(os.path.isdir, links) for each in _entries(link))
+    return [*directories, *links, *filter(os.path.islink, inner)]
 
 
 def _entries(directory: Path) -> list[Path]:
@@ -263,8 +264,8 @@ class ExecutedWatch:
         Git of the host reads no repository that this run writes, which has no hooks of the user.
         """
         hooks = () if self._run.meta().worktree is not None else own_hooks(self._cwd)
-        locations = map(_real, _agent_locations(self._directories))
-        agents = [each for each in locations if each.is_relative_to(self._cwd) and not each.exists()]
+        missing = filterfalse(os.path.exists, map(_real, _agent_locations(self._directories)))
+        agents = [each for each in missing if each.is_relative_to(self._cwd)]
         return (*hooks, *(str(each.relative_to(self._cwd)) for each in agents))
 
     async def found(self) -> list[str]:

@@ -202,6 +202,14 @@ def test_a_link_that_leads_to_several_agents_is_named_once(tmp_path: Path) -> No
     assert protected_paths(agent, environment, tmp_path / "runs", tmp_path).links == [agents]
 
 
+def test_a_link_among_agents_whose_end_cannot_be_looked_at_ends_no_run(world: World) -> None:
+    (world.agents / "far.md").symlink_to("x" * 300)  # as one into a directory of another user
+    (world.agents / "far").symlink_to(world.agents / "far.md")
+    (world.agents / "near").symlink_to(world.work)
+    (world.work / "far.md").symlink_to("x" * 300)
+    assert boxed(world, "echo done") == ["done"]
+
+
 def test_a_home_that_is_no_absolute_path_is_none(tmp_path: Path) -> None:
     agent, root = AgentDefinition(name="worker"), tmp_path / "runs"
     without = protected_paths(agent, {}, root, tmp_path)
