@@ -108,8 +108,9 @@ class Line:
         return task
 
     def send(self, record: dict[str, Any]) -> None:
-        """Send a record."""
-        self._write(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+        """Send a record. A child that goes to the end of the code as well has no socket for it."""
+        if os.getpid() == self._owner:
+            self._write(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
 
     def call(self, function: str, arguments: dict[str, Any]) -> Any:
         """Call a function of the host and return its value. Raises ToolError."""

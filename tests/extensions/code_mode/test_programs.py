@@ -33,6 +33,7 @@ def test_a_program_calls_the_tools_of_a_server_and_its_output_is_the_result(
         "import os\nif os.fork() == 0:\n    file = open('kept', 'w')\n    if os.fork() == 0:\n"
         "        print('by a child of a child', file=file)\n    else:\n        os.wait()\n    file.close()\n"
         "    os._exit(0)\nos.wait()\nopen('kept').read()": "by a child of a child",
+        "import os\nif os.fork():\n    os.wait()\nelse:\n    print('child')\nprint('end')": "child\nend\nend",
         "def price(n, m):\n    return shop.price(**{'n': n}).json()['n'] + m\nprice(1, m=2)": "3",
         "class Till:\n    def price(self):\n        return 4\nshop = Till()\nshop.price()": "4",
         "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: Shop = 1\nA()": "A(x=1)",
