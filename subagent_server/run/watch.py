@@ -42,14 +42,14 @@ class Watcher:
     def watch(self, directory: Path, listener: Listener, *, recursive: bool = False) -> Callable[[], None]:
         """Call `listener` for every change in `directory`; return the function that ends the watch.
 
-        Nothing is raised if the system refuses (EMFILE, ENOSPC, a missing directory): `active` turns False
-        and the caller's slow poll does the work.
+        Nothing is raised if the system refuses (EMFILE, ENOSPC, a missing directory, no room for a thread):
+        `active` turns False and the caller's slow poll does the work.
         """
         forward = _Forward(listener)
         with self._lock:
             try:
                 watch = self._started().schedule(forward, str(directory), recursive=recursive)
-            except OSError:
+            except (OSError, RuntimeError):
                 self.active = False
                 return lambda: None
             self._listening.setdefault(watch, set()).add(forward)

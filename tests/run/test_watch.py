@@ -17,13 +17,19 @@ NO_MORE_OBSERVERS = """
     from pathlib import Path
     from subagent_server.run.watch import Watcher
     watcher = Watcher()
-    used = len(__import__("os").listdir("/proc/self/fd")) - 1
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used, used))
+    {limited}
     end = watcher.watch(Path(sys.argv[1]), print)
     print("active" if watcher.active else "left to the slow poll")
     end()
     watcher.close()
 """
+
+NO_FILES = """
+    used = len(__import__("os").listdir("/proc/self/fd")) - 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used, used))"""
+NO_THREADS = """
+    __import__("threading").stack_size(1 << 30)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))"""
 
 
 class Ear:
@@ -131,6 +137,7 @@ def test_a_directory_that_vanishes_ends_its_watch_quietly(watcher: Watcher, tmp_
 
 
 @pytest.mark.process
-def test_where_the_system_has_no_observer_left_nothing_is_raised(tmp_path: Path) -> None:
-    done = run_python(NO_MORE_OBSERVERS, tmp_path)
+@pytest.mark.parametrize("limited", [NO_FILES, NO_THREADS])
+def test_where_the_system_has_no_observer_left_nothing_is_raised(tmp_path: Path, limited: str) -> None:
+    done = run_python(NO_MORE_OBSERVERS.format(limited=limited), tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "left to the slow poll\n", "")
