@@ -224,12 +224,12 @@ LONGEST_PAUSE_SECONDS = 30.0
 def is_gone(run: RunPaths) -> bool:
     """Whether the record says that no process of the run is left, or the run was removed."""
     try:
-        record = json.loads(run.exit.read(RECORD_BYTES))
+        record = durable.as_object(run.exit.read(RECORD_BYTES))
     except FileNotFoundError:
         return not run.root.run(run.run_id).files.exists()  # looked for anew, in the open root
-    except (OSError, ValueError):
+    except OSError:
         return False
-    return isinstance(record, dict) and bool(record.get("treeGone"))
+    return record is not None and bool(record.get("treeGone"))
 
 
 def wait_until_gone(run: RunPaths, nap: Callable[[float], bool], program: WorkerProgram) -> bool:

@@ -9,9 +9,11 @@ import click
 import pytest
 
 from subagent_server.process import zygote_client
+from subagent_server.process.cleanup import is_gone
 from subagent_server.process.launcher import LaunchPackage
 from subagent_server.run import locks, processes, transitions
 from subagent_server.run.processes import now
+from subagent_server.run.store import RunStore
 from subagent_server.verbs.reconcile import read_exit, read_shim
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers import warm
@@ -106,6 +108,13 @@ def test_a_run_that_was_stopped_before_its_shim_begins_never_gets_a_worker(world
     world.gone(RUN_ID)
     assert "shim" in read_shim(run) and "worker" not in read_shim(run)
     assert read_exit(run) is not None and not (read_exit(run) or {})["workerStarted"]
+
+
+@pytest.mark.parametrize("record", [b"[" * 30_000, b"[]", b'{"treeGone"', b"\xff"])
+def test_a_record_that_no_shim_wrote_says_of_no_run_that_it_is_gone(store: RunStore, record: bytes) -> None:
+    run = store.create(make_request(RUN_ID))
+    run.exit.write(record)
+    assert not is_gone(run)
 
 
 def test_where_pythonpath_alone_leads_here_no_run_is_made_and_the_sentence_says_so(world: World) -> None:
