@@ -356,8 +356,10 @@ def unmerged(meta: RunMeta, state: WorktreeState | None) -> str | None:
         return f"nobody could read what it has left ({state.trouble})"
     try:
         git = repository_of(worktree, os.environ)
-        tip = git.commit(f"refs/heads/{worktree.branch}")
-        if tip is None or tip == state.merged_tip:
+        # Not `commit`: a branch whose commit is away is not one that a person has deleted.
+        named = ("for-each-ref", "--format=%(objectname)", f"refs/heads/{worktree.branch}")
+        tip = git.line("read the branch", *named)
+        if tip in ("", state.merged_tip):
             return None
         others = ("--not", f"--exclude={worktree.branch}", "--branches", "--remotes", "--tags")
         left = int(git.line("compare branches", "rev-list", "--count", tip, *others))

@@ -120,7 +120,9 @@ class Git:
     def commit(self, name: str) -> str | None:
         """Return the commit of that name, or None if there is none. Raises GitFailed."""
         words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-        code, output, _ = self.tried("read a name", *words)
+        code, output, complaint = self.tried("read a name", *words)
+        if code > 1:  # the repository cannot be read
+            raise GitFailed("read a name", complaint)
         return None if code else output.decode("ascii", "replace").strip()
 
     def is_ancestor(self, commit: str, of: str) -> bool:

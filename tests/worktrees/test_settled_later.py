@@ -170,7 +170,9 @@ def test_what_a_power_cut_has_torn_in_the_store_of_a_run_stops_neither_diff_nor_
     assert "merged" in repository.merge(run_id)
 
 
-@pytest.mark.parametrize("fault", ["is away", "is refused", "has a bad branch"])
+@pytest.mark.parametrize(
+    "fault", ["is away", "is refused", "has a bad branch", "has torn references", "lacks its objects"]
+)
 def test_work_of_which_nobody_can_say_where_it_is_is_dropped_only_if_asked(
     world: World, repository: Repository, fault: str
 ) -> None:
@@ -185,9 +187,16 @@ def test_work_of_which_nobody_can_say_where_it_is_is_dropped_only_if_asked(
     killed(world, repository, run_id)
     if fault == "has a bad branch":
         (repository.top / ".git" / "refs" / "heads" / "bad").write_text(f"{1:040}\n", encoding="utf-8")
+    torn, objects = (repository.top / ".git" / name for name in ("packed-refs", "objects"))
+    if fault == "lacks its objects":
+        objects.rename(objects.with_name("away"))
+        objects.mkdir()
+    if fault == "has torn references":
+        torn.write_text("torn\n", encoding="utf-8")
     for words in (("prune", "--keep", "0"), ("rm", run_id)):
         world.cli(*words)
         assert (repository.place(run_id) / "new.txt").exists(), words
+    torn.unlink(missing_ok=True)
     assert world.cli("rm", "--drop-unmerged", run_id).stdout == f"{run_id}\n"
     assert list(repository.places.iterdir()) == []
 
