@@ -23,6 +23,8 @@ from subagent_server.worktrees.store_of_run import (
 
 HOLDS_MORE = "It holds"
 """How the notes begin of a worktree with work that no commit has."""
+_OF_LEFT = (HOLDS_MORE, "A merge has not ended")
+"""How the notes begin of what a run has left: a run that continues it may have changed that."""
 
 
 def settle_worktree(
@@ -50,7 +52,7 @@ def settle_worktree(
     left, notes = _left(Reader(git, worktree, state, environment), start or worktree.base, message)
     failpoint("worktree.committed")
     commits = int(git.line("count the commits", "rev-list", "--count", left.tip, f"^{worktree.base}"))
-    if not (commits or left.repositories or left.unreadable or left.branches):
+    if not (commits or notes):
         going = state.model_copy(update={"phase": "removing", "tip": worktree.base, "commits": 0})
         begin_removal(going)  # first: whoever finds a removal that was cut carries it to its end
         return _removed(worktree, going, git)
@@ -66,7 +68,7 @@ def settle_worktree(
             "files": files,
             "insertions": insertions,
             "deletions": deletions,
-            "notes": [*state.notes, *(note for note in notes if note not in state.notes)],
+            "notes": [*(note for note in state.notes if not note.startswith(_OF_LEFT)), *notes],
             "trouble": None,
         }
     )
@@ -88,7 +90,9 @@ def _left(reader: Reader, start: str, message: str) -> tuple[LeftWork, list[str]
         if reader.state.trouble is None:
             raise
         left = reader.everything(start, message, history=False)
-        notes.append(f"Its own commits could not be read, and are left in {store_of(worktree)}: {error.why}.")
+        notes.append(
+            f"{HOLDS_MORE} commits of its own in {store_of(worktree)}, which could not be read: {error.why}."
+        )
     if left.repositories:
         strange = _named(left.repositories)
         notes.append(f"{HOLDS_MORE} repositories or files in submodules, which no commit has: {strange}.")

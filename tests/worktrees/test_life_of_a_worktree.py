@@ -123,6 +123,12 @@ def test_commits_on_other_branches_stashed_changes_and_conflicts_are_named(
     )
     assert any("A merge has not ended in shared.txt" in note for note in repository.shown(run_id)["notes"])
     run_id = repository.ran(
+        "g() { git -c user.name=A -c user.email=a@b $@; }; g checkout -qb x; echo x >> shared.txt; "
+        "g commit -qam x; echo y >> shared.txt; g commit -qam y; g checkout -q -; g cherry-pick x; "
+        "g checkout -q --ours shared.txt; g branch -qD x"
+    )
+    assert any("A merge has not ended in shared.txt" in note for note in repository.shown(run_id)["notes"])
+    run_id = repository.ran(
         "g() { git -c user.name=A -c user.email=a@b $@; }; g checkout -qb packed; echo x > x; g add x; "
         "g commit -qm x; g checkout -q -; g repack -adq; g branch same"
     )
@@ -217,6 +223,17 @@ def test_a_worktree_that_is_taken_over_while_its_first_run_is_removed_stays(
     with pytest.raises(CallerError, match="was taken over by run 20260101-000000-worker-aaaaaa"):
         remove(world.store, first)
     assert repository.place(first).is_dir() and len(repository.branches()) == 1
+
+
+def test_what_a_continued_run_has_cleared_away_is_named_no_more(world: World, repository: Repository) -> None:
+    first = repository.ran(f"{WORK}; git init -q inner; echo x > inner/x")
+    (note,) = repository.shown(first)["notes"]
+    assert "repositories" in note and "inner/" in note
+    world.play(shell(WORK), says("Done."), shell("rm -rf inner"), says("Again."))
+    second = world.continued(first, "Go on.")
+    assert world.completed(second) == "Again."
+    repository.gone(second)
+    assert "notes" not in repository.shown(second)
 
 
 @pytest.mark.parametrize("command", ["true", WORK])

@@ -228,8 +228,9 @@ def test_commits_that_cannot_be_read_do_not_keep_the_files_from_being_merged(
     run_id = repository.ran(f"{WORK}; git add -A; {commits} commit -qm mine; chmod -R u+w .; {damage}")
     assert phase(world, run_id) in ("working", "kept")
     shown = repository.shown(run_id)
-    assert any("Its own commits could not be read" in note for note in shown["notes"]), shown
+    assert any("commits of its own" in note for note in shown["notes"]), shown
     assert "merged" in repository.merge(run_id)
+    assert "it holds work that its branch has not" in world.refused("rm", run_id)
     assert (repository.top / "new.txt").read_text("utf-8") == "new\n"
     assert repository.git("fsck", "--no-dangling") == ""
     assert git("-C", repository.top, "status", "--porcelain") == ""
