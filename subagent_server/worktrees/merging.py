@@ -249,7 +249,10 @@ def _bring_in(git: Git, order: MergeOrder, head: str, made: str, touched: list[s
                 f"{order.branch} was not merged: {why}. Try again when that run has ended."
             ) from error
         before = _stamps(order.target, touched)
-        code, _, complaint = git.tried("merge", "merge", *words, made, finishes=True, holds=order.holds)
+        try:
+            code, _, complaint = git.tried("merge", "merge", *words, made, finishes=True, holds=order.holds)
+        except GitFailed as error:  # such as a git that was killed: it may have written some of the files
+            code, complaint = 1, error.why
         if not code:
             return
         if git.commit("HEAD") != head:

@@ -329,3 +329,16 @@ def test_a_merge_that_is_killed_leaves_a_working_copy_that_git_can_use(
         merge.kill()
     wait_for(lambda: not lock.exists() or None, 20.0, "the end of git")
     assert repository.git("status", "--porcelain") == ""
+
+
+def test_a_merge_whose_git_is_killed_says_what_is_there(world: World, repository: Repository) -> None:
+    run_id = repository.ran(f"{WORK}; for i in $(seq 3000); do echo $i > f$i; done")
+    command = [*forked.PROGRAM, "merge", run_id]
+    with forked.popen(command, world.environment, cwd=world.work, stderr=subprocess.PIPE) as merge:
+        wait_for(lambda: (repository.top / "f3").exists() or None, BOUND, "files of the merge")
+        for each in processes.descendants([merge.pid]):
+            if b"--ff-only" in processes.command_of(each.pid):
+                processes.send_signal(each, signal.SIGKILL)
+        assert merge.stderr is not None
+        said = merge.stderr.read().decode()
+    assert "has left some of its files" in said and "SIGKILL" in said
