@@ -53,6 +53,8 @@ _ALWAYS = {
     "gc.auto": "0",
     "maintenance.auto": "false",
     "advice.detachedHead": "false",
+    "i18n.commitEncoding": "UTF-8",
+    "i18n.logOutputEncoding": "UTF-8",
     "core.fsync": "committed,reference,index",  # by default git syncs packs, and no loose objects
     "core.fsyncMethod": "fsync",
     "core.packedRefsTimeout": "10000",  # many runs of one repository may end at the same moment

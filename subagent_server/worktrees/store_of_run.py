@@ -34,7 +34,7 @@ _MOST_TEXT = 1 << 20
 _COPIED = (
     *("user.name", "user.email", "core.filemode", "core.ignorecase", "core.symlinks", "core.autocrlf"),
     *("core.eol", "core.safecrlf", "core.precomposeunicode", "core.protecthfs", "core.protectntfs"),
-    *("core.quotepath", "i18n.commitencoding", "extensions.objectformat"),
+    *("core.quotepath", "extensions.objectformat"),
 )
 """The settings of the user that a store has too: none names a program or a place."""
 _SIGNING = ("commit.gpgsign", "tag.gpgsign", "gpg.format", "user.signingkey")

@@ -169,6 +169,17 @@ def test_unmerged_work_is_dropped_only_if_asked_and_never_pruned(
     )
 
 
+def test_a_rebased_commit_has_its_words_whatever_encoding_the_repository_names(
+    world: World, repository: Repository
+) -> None:
+    repository.git("config", "i18n.commitEncoding", "ISO-8859-1")
+    commit = "git add -A; git -c user.name=Jörg -c user.email=a@b commit -qm Größe"
+    run_id = repository.ran(f"{WORK}; {commit}")
+    repository.merge(run_id, "--rebase")
+    shown = repository.git("log", "-1", "--encoding=UTF-8", "--format=%an %s")
+    assert shown == "Jörg Größe"
+
+
 def test_a_rerun_begins_where_the_first_run_began(world: World, repository: Repository) -> None:
     for first in (repository.ran(), repository.ran("true")):
         world.play(shell(WORK), says("Again."))
