@@ -244,7 +244,7 @@ class ShownRuns:
         uses = Counter(map(_tail, self._revisions))
         return ",".join(
             (_tail(run_id) if uses[_tail(run_id)] == 1 else run_id) + _suffix(revision)
-            for run_id, revision in self._revisions.items()
+            for run_id, revision in list(self._revisions.items())[-MAX_SHOWN:]
         )
 
 

@@ -8,6 +8,7 @@ from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
 from subagent_server.verbs.access import (
     ENDED,
+    MAX_SHOWN,
     UNSEEN,
     Caller,
     NotAllowed,
@@ -86,3 +87,5 @@ def test_a_cursor_says_what_was_shown_of_each_run_and_nothing_of_a_name_that_fit
     assert [again.revision(run_id) for run_id in known] == [UNSEEN, 7, ENDED]
     twice = [*known, "20260202-000000-001-cccccc"]
     assert {read_cursor("cccccc.e", store, twice).revision(run_id) for run_id in twice} == {UNSEEN}
+    many = [f"20260101-000000-001-{number:06}" for number in range(MAX_SHOWN + 1)]
+    assert many[0] not in (last := read_cursor(shown.of(many).cursor(), store, many)) and many[1] in last
