@@ -233,19 +233,13 @@ class _KeyedPart:
 
 _NUMBERS = frozenset({"float_parsing", "float_type", "int_parsing", "int_type", "decimal_parsing"})
 IN_WORDS = {
-    "bool_parsing": "must be true or false",
-    "bool_type": "must be true or false",
-    "dict_type": "must be a mapping, each entry as `KEY: value`",
-    "model_type": "must be a mapping, each entry as `KEY: value`",
+    **dict.fromkeys(("bool_parsing", "bool_type"), "must be true or false"),
+    **dict.fromkeys(("dict_type", "model_type"), "must be a mapping, each entry as `KEY: value`"),
     "list_type": "must be a list",
     "string_type": "must be text",
-    "int_parsing": "must be a whole number, such as 10",
-    "int_type": "must be a whole number, such as 10",
-    "int_from_float": "must be a whole number, such as 10",
-    "float_parsing": "must be a number, such as 1.5",
-    "float_type": "must be a number, such as 1.5",
-    "decimal_parsing": "must be an amount, such as 2.50",
-    "decimal_type": "must be an amount, such as 2.50",
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "must be a whole number, such as 10"),
+    **dict.fromkeys(("float_parsing", "float_type"), "must be a number, such as 1.5"),
+    **dict.fromkeys(("decimal_parsing", "decimal_type"), "must be an amount, such as 2.50"),
     "value_error": "is out of range",  # only amounts of money are judged by a function of ours
     "string_pattern_mismatch": "must have the form that docs/slurm.md shows",  # only `placement` has patterns
 }
