@@ -411,6 +411,10 @@ _ESCAPED = re.compile(r'\\([nt"\\])')
 _TEXT = frozenset({"name", "description"})
 
 
+MOST_KEYS = 1_000
+"""Each is read by itself, which takes a third of a millisecond."""
+
+
 class _Piece:
     """A key with its lines.
 
@@ -448,13 +452,14 @@ class LenientRead:
 
 
 def parse_leniently(text: str, first_line: int) -> LenientRead | None:
-    """Return the keys of front matter that is not YAML as a whole; None without any key of agent files.
+    """Return the keys of front matter that is not YAML as a whole; None without any of agent files, or with
+    more keys than any has.
 
     `first_line` is the line of the file on which `text` begins.
     """
     lines = textwrap.dedent(text).split("\n")
     pieces, stray = _pieces(lines, first_line)
-    if not any(is_known(piece.key) for piece in pieces):
+    if len(pieces) > MOST_KEYS or not any(is_known(piece.key) for piece in pieces):
         return None
     read = LenientRead(stray=stray, indented=[piece.line for piece in pieces if piece.indent])
     for piece in pieces:

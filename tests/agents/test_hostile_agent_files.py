@@ -95,6 +95,15 @@ def test_no_names_hold_up_a_listing(write: WriteFile, front: str) -> None:
     assert min(took) < 1
 
 
+def test_thousands_of_broken_keys_are_refused_at_once(write: WriteFile) -> None:
+    keys = "".join(f"x{n}: a: b\n" for n in MANY)
+    path = write("a.md", f"---\nname: a\ndescription: a: b\n{keys}---\nbody\n")
+    began = time.thread_time()
+    with pytest.raises(AgentFileError, match="cannot be understood"):
+        load_agent_file(path)
+    assert time.thread_time() - began < 1
+
+
 def test_a_variable_that_no_program_can_get_is_a_fault(write: WriteFile) -> None:
     agent = "subagent: {name: a, description: d}\nrunner: command\ncommand: x\nenv: {A: '%s'}\n"
     just, over = (load_agent_file(write("a.yaml", agent % ("x" * n))).faults for n in (131_069, 131_070))
