@@ -4,6 +4,7 @@ import asyncio
 import fnmatch
 import gc
 import os
+import re
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -200,7 +201,7 @@ def _token_file(options: HttpOptions, settings: Settings) -> ParentTokens:
 def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
+    if not (colon and host and re.fullmatch("[0-9]{1,5}", port) and int(port) < 1 << 16):
         raise BadArgument(f"--http {shorten(text)} is no HOST:PORT: write it as {DEFAULT_ADDRESS}.")
     return host, int(port)
 

@@ -9,6 +9,7 @@ between commands, so that background jobs never wait for a reader.
 import fcntl
 import math
 import os
+import re
 import secrets
 import select
 import struct
@@ -102,6 +103,8 @@ class OutputReader:
 
 
 _START_SECONDS = 60.0
+_CODE = re.compile(rb"[0-9]{1,3}")
+"""A command can find the pipe of the shell in `/proc`, and write anything there."""
 
 
 class Reason(Enum):
@@ -322,7 +325,7 @@ class _StatusLines:
             match words:
                 case [token, b"ready"] if token == self.token.encode():
                     self._missing -= 1
-                case [token, code] if token == self.token.encode():
+                case [token, code] if token == self.token.encode() and _CODE.fullmatch(code):
                     self.exit_code = int(code)
                 case _:
                     pass

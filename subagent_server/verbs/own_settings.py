@@ -41,7 +41,7 @@ def _own(settings: Settings, name: str, parse: Callable[[bytes], T], usual: T) -
         return parse(read_own_file(path))
     except FileNotFoundError:
         return usual
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise _NotUsed(f"{shorten(str(path), 200)} is not used ({why}): fix it.") from error
 

@@ -73,6 +73,7 @@ def test_a_hook_that_hangs_or_fails_holds_up_and_fails_nothing(cli: Cli, model: 
     ("content", "mode", "why"),
     [
         ("{", 0o600, "is not used"),
+        ("[" * 50_000, 0o600, "is not used"),
         ('["onEnd"]', 0o600, "it must be an object with onQuestion and onEnd"),
         ('{"onStart": "true"}', 0o600, "it must be an object"),
         ('{"onEnd": "no-such-program-here"}', 0o600, "is not in PATH"),

@@ -80,6 +80,7 @@ def test_a_token_file_that_cannot_be_meant_is_refused(world: World, content: str
         (("--http", "0.0.0.0:0", "--no-token"), "--no-token is for this machine only"),
         (("--http", "8101"), "is no HOST:PORT"),
         (("--http", "127.0.0.1:99999"), "is no HOST:PORT"),
+        (("--http", f"127.0.0.1:{'9' * 5000}"), "is no HOST:PORT"),
         (("--http", "no.such.host.invalid:80", "--token-file", "/nothing"), "cannot be used"),
         (("--http", "127.0.0.1:1", "--unix", "x"), "name one"),
         (("--no-token",), "are for --http and --unix"),

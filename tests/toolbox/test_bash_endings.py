@@ -79,6 +79,14 @@ def test_a_shell_that_ends_says_how_and_the_next_command_gets_a_new_one(
     assert results[2].text == f"A=\n{tmp_path}"
 
 
+@pytest.mark.parametrize("code", ["no", "9" * 5000])
+def test_what_a_command_writes_into_the_pipe_of_its_shell_ends_nothing(tmp_path: Path, code: str) -> None:
+    find = "form='ready... ([0-9a-f]+)'; [[ $BASH_EXECUTION_STRING =~ $form ]]"
+    write = f'for end in /proc/$$/fd/*; do [ -p $end ] && echo "${{BASH_REMATCH[1]}} {code}" > $end; done'
+    (result,) = run(tmp_path, f"{find} && {write}; echo written")
+    assert result.text.endswith("\nwritten")
+
+
 def test_a_shell_that_ended_between_two_commands_is_reported(tmp_path: Path) -> None:
     async def body(tool: BashTool) -> str:
         await tool.call(

@@ -58,7 +58,7 @@ def resolved(reference: str, root: dict[str, Any]) -> Any:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(target, dict) and name not in target:
             name = unquote(name)
-        if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
+        if isinstance(target, list) and re.fullmatch("[0-9]{1,9}", name) and int(name) < len(target):
             target = target[int(name)]
         elif isinstance(target, dict) and name in target:
             target = target[name]

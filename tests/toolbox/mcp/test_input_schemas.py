@@ -112,13 +112,22 @@ OBJECT = {"type": "object"}
             id="a reference at the root",
         ),
         pytest.param(
-            {"properties": {"a": {"$ref": "http://elsewhere/x"}, "b": {"$ref": "#/nowhere", "title": "B"}}},
+            {
+                "properties": {
+                    "a": {"$ref": "http://elsewhere/x"},
+                    "b": {"$ref": "#/nowhere", "title": "B"},
+                    "c": {"$ref": f"#/required/{'9' * 5000}"},
+                },
+                "required": ["a"],
+            },
             {
                 **OBJECT,
                 "properties": {
                     "a": {"$comment": DEAD_REFERENCE},
                     "b": {"title": "B", "$comment": DEAD_REFERENCE},
+                    "c": {"$comment": DEAD_REFERENCE},
                 },
+                "required": ["a"],
             },
             id="references that lead nowhere",
         ),
