@@ -70,11 +70,13 @@ def lock(descriptor: int) -> None:
 
 def take(file: Entry) -> int | None:
     """Return a descriptor that holds the lock of `file`, or None if another process holds it."""
-    descriptor = open_lock(file)
-    if try_lock(descriptor):
-        return descriptor
-    os.close(descriptor)
-    return None
+    descriptor, is_taken = open_lock(file), False
+    try:
+        is_taken = try_lock(descriptor)  # raises where there are no locks, as on some file servers
+    finally:
+        if not is_taken:
+            os.close(descriptor)
+    return descriptor if is_taken else None
 
 
 def is_held(file: Entry) -> bool:

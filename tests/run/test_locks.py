@@ -1,5 +1,7 @@
 """Locks on descriptors: probing disturbs nobody, handing over never unlocks, and the kernel gives back."""
 
+import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,6 +81,19 @@ def test_a_refused_taker_leaves_no_descriptor_open(lock: Path) -> None:
         assert [locks.take(Entry.at(lock)) for _ in range(20)] == [None] * 20
         assert [locks.is_held(Entry.at(lock)) for _ in range(20)] == [True] * 20
         assert open_descriptors() == before
+
+
+def test_a_disk_without_locks_leaves_no_descriptor_open(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, kind: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    file = Entry.at(lock)
+    assert not locks.is_held(file)
+    before = open_descriptors()
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="locks"):
+        locks.take(file)
+    assert open_descriptors() == before
 
 
 def test_giving_back_unlocks_for_every_copy(lock: Path) -> None:
