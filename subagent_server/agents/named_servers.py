@@ -204,7 +204,9 @@ def _from_json(value: Any, depth: int = 0) -> Value:
         return block
     if isinstance(value, list):
         return [_from_json(item, depth + 1) for item in value]
-    return value if isinstance(value, str) else Plain(json.dumps(value))
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()  # no process can be started with half a character
+    return Plain(json.dumps(value))
 
 
 # -- Entries that start `subagent serve --config FILE`: agents that an agent file names as MCP servers.

@@ -37,6 +37,12 @@ def test_a_name_is_looked_up_in_the_nearest_project_file_and_then_in_that_of_the
     ), "what is wrong with another server does not matter"
 
 
+def test_half_a_character_which_no_process_can_get_is_a_question_mark(tmp_path: Path) -> None:
+    write(tmp_path / ".mcp.json", {"github": {"command": "x", "env": {"TOKEN": "\ud800abcdefg12345"}}})
+    found = with_named_servers(ASKS, tmp_path, {})
+    assert found.mcp_servers["github"].env == {"TOKEN": "?abcdefg12345"}
+
+
 def test_in_a_process_of_a_run_the_agent_file_leads_to_the_servers_and_its_directory_does_not(
     tmp_path: Path,
 ) -> None:
