@@ -140,11 +140,21 @@ commit_all() {
     exec 3>&- 4>&-
     # First what has gone: git adds no file below the name of a file, and removes none behind a link.
     git update-index -z --force-remove --stdin <"$GIT_DIR/gone"
-    add() { git update-index -z --add --remove --replace --stdin; }
-    # A file that git refuses, as for its ends of lines or its encoding, keeps no other one back.
-    add <"$GIT_DIR/names" 2>/dev/null || while IFS= read -r -d '' name; do
-        printf '%s\0' "$name" | add 2>/dev/null || tell unreadable "$name"
-    done <"$GIT_DIR/names"
+    # A file that git refuses, as for its ends of lines or its encoding, keeps no other one back, but for
+    # those beside it after a hundred: each look for one takes some calls of git.
+    refused=0
+    add() {
+        printf '%s\0' "$@" | git update-index -z --add --remove --replace --stdin 2>/dev/null && return
+        if [ $# -eq 1 ] || [ $refused -ge 100 ]; then
+            refused=$((refused + 1)); tell unreadable "$1"; return
+        fi
+        add "${@:1:$# / 2}"
+        add "${@:$# / 2 + 1}"
+    }
+    mapfile -d '' -t names <"$GIT_DIR/names"
+    [ ${#names[@]} -eq 0 ] || add "${names[@]}"
+    # A full disk refuses every file: then this fails, and all is tried again later.
+    [ $refused -eq 0 ] || git hash-object -w --no-filters "$GIT_DIR/index" >/dev/null
     tree=$(git write-tree)
     parents=(-p "$head")
     for other in "$own" "$start"; do follows "$other" "$head" || parents+=(-p "$other"); done
