@@ -119,7 +119,7 @@ def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Prune
                 _check_not_needed(
                     store, run_id, parent, lambda flow: flow not in gone and is_unfinished(flow)
                 )
-                _drop_worktree(store, run_id, only_look=dry_run)
+                _drop_worktree(store, run_id, only_look=dry_run, of_many=True)
                 if not dry_run:
                     _take_away(store, run_id, parent)
             except UnknownRun:
@@ -322,14 +322,12 @@ def _is_held(run: RunPaths) -> bool:
 # -- How it goes: the worktree before its record, and the directory renamed before it is deleted.
 
 
-def _drop_worktree(
-    store: RunStore, run_id: str, *, drop_unmerged: bool = False, only_look: bool = False
-) -> None:
+def _drop_worktree(store: RunStore, run_id: str, **how: bool) -> None:
     """Delete the worktree of a run before the record of it goes. Raises as `drop` does."""
     run = store.paths.run(run_id)
     if run.worktree.exists():  # most runs have none, and this spares the reading of their state
         with suppress(UnreadableMeta):  # nobody knows where its worktree is: that stays
-            drop(store, store.read(run_id), drop_unmerged=drop_unmerged, only_look=only_look)
+            drop(store, store.read(run_id), **how)
 
 
 def _take_away(store: RunStore, run_id: str, parent: str | None) -> None:

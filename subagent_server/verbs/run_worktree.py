@@ -368,8 +368,15 @@ def unmerged(meta: RunMeta, state: WorktreeState | None) -> str | None:
     return f"{count(left, 'commit')} of it {'is' if left == 1 else 'are'} not merged" if left else None
 
 
-def drop(store: RunStore, meta: RunMeta, *, drop_unmerged: bool, only_look: bool = False) -> None:
-    """Delete the worktree and the branch of a run that is about to be removed.
+def drop(
+    store: RunStore,
+    meta: RunMeta,
+    *,
+    drop_unmerged: bool = False,
+    only_look: bool = False,
+    of_many: bool = False,
+) -> None:
+    """Delete the worktree and the branch of a run that is about to be removed, as one `of_many` or by its id.
 
     Raises:
         UnmergedWork: work would be lost, and the caller did not ask for that.
@@ -381,7 +388,7 @@ def drop(store: RunStore, meta: RunMeta, *, drop_unmerged: bool, only_look: bool
         return
     run = store.paths.run(meta.run_id)
     try:
-        state = settle(store, meta)
+        state = settle(store, meta, seconds=_LIST_SECONDS if of_many else GIT_SECONDS)
     except GitFailed:
         if is_directory(Path(worktree.repository)) and not drop_unmerged:
             raise

@@ -213,6 +213,7 @@ def test_files_that_take_longer_than_any_limit_hold_no_list_up(
     killed(world, repository, run_id)
     away.rename(directory)
     world.cli("ls")
+    assert "it took more than" in world.cli("prune", "--keep", "0").stderr
     assert phase(world, run_id) == "working"
     assert "it took more than" in world.cli("doctor", "--runs", run_id).stdout
     (repository.place(run_id) / "large").unlink()
