@@ -35,7 +35,8 @@ class Heart:
     def __init__(self, run: RunPaths) -> None:
         """Write the first beat, and start both processes. Raises OSError: there can be no heartbeat."""
         self._run = run
-        lease: float = durable.read_object(run.meta, STATE_BYTES)["launch"]["lease"]  # that of every reader
+        state = durable.as_object(run.meta.read(STATE_BYTES)) or {}
+        lease: float = state["launch"]["lease"]  # that of every reader
         _write(run)
         shim = os.getpid()
         self._held, kept = os.pipe()  # the watcher lets go of its end before it kills, or dies

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server.process.beat import Heart
 from subagent_server.run import processes
 from subagent_server.run.paths import run_at
 from subagent_server.run.records import LaunchInfo
@@ -58,6 +59,13 @@ def directory(tmp_path: Path) -> Path:
     store.create(make_request(run_id))
     store.publish(make_meta(run_id, launch=LaunchInfo(kind="slurm", host="slurm", boot_id="-", lease=LEASE)))
     return store.paths.run(run_id).directory
+
+
+def test_without_a_state_that_can_be_read_there_is_no_heartbeat(directory: Path) -> None:
+    run = run_at(directory)
+    run.meta.unlink()
+    with pytest.raises(OSError, match=r"run\.meta\.json"):
+        Heart(run)
 
 
 def suspend_too_long(watcher: int, writer: int, directory: Path) -> None:
