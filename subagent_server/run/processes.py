@@ -347,31 +347,26 @@ class DeadlineWriter:
 
 
 class DeadlineReader:
-    """The end of the supervisor: `writer` is the descriptor that the process gets."""
+    """The end of the supervisor, which alone has `descriptor`: the process gets `writer`."""
 
     def __init__(self) -> None:
-        self._descriptor, self.writer = os.pipe()
+        self.descriptor, self.writer = os.pipe()
         self._moment = math.inf
-        os.set_blocking(self._descriptor, False)
-
-    @property
-    def descriptor(self) -> int:
-        """The end that only the supervisor has."""
-        return self._descriptor
+        os.set_blocking(self.descriptor, False)
 
     def begin(self, number: signal.Signals) -> None:
         """Close the other end, and get signal `number` at each new deadline (fcntl(2), F_SETSIG)."""
         os.close(self.writer)
-        fcntl.fcntl(self._descriptor, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(self._descriptor, fcntl.F_SETSIG, number)
-        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
-        fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
+        fcntl.fcntl(self.descriptor, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(self.descriptor, fcntl.F_SETSIG, number)
+        flags = fcntl.fcntl(self.descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(self.descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
 
     def seconds_left(self) -> float:
         """Return the seconds until the process has to be ended: 0 or less if that is overdue."""
         data = b""
         with suppress(BlockingIOError):
-            data = os.read(self._descriptor, _READ_BYTES)
+            data = os.read(self.descriptor, _READ_BYTES)
         whole = len(data) - len(data) % _MOMENT.size
         if whole:
             (self._moment,) = _MOMENT.unpack_from(data, whole - _MOMENT.size)
