@@ -436,7 +436,7 @@ class GlobTool(_SearchTool):
         self._most_files = most_files
 
     def _search(self, wanted: _GlobArguments, rg: Ripgrep) -> ToolResult:
-        path, text = _path_and_pattern(wanted)
+        path, text = _path_and_pattern(wanted, self._scope.cwd.parts)
         try:
             pattern = PathPattern(text)
         except ValueError as error:
@@ -462,12 +462,17 @@ class GlobTool(_SearchTool):
         return result.for_model(f"No file matches {shorten(wanted.pattern)}", path)
 
 
-def _path_and_pattern(wanted: _GlobArguments) -> tuple[str | None, str]:
-    """Return path and pattern; the directory at the start of an absolute pattern is the path."""
+def _path_and_pattern(wanted: _GlobArguments, cwd: tuple[str, ...]) -> tuple[str | None, str]:
+    """Return path and pattern; the directory at the start of an absolute pattern is the path.
+
+    The parts of `cwd` are no patterns, whatever they look like.
+    """
     if not wanted.pattern.startswith("/"):
         return wanted.path, wanted.pattern
     parts = PurePosixPath(wanted.pattern).parts
-    fixed = next((n for n, part in enumerate(parts) if _MAGIC.search(part)), len(parts) - 1)
+    known = len(cwd) if parts[: len(cwd)] == cwd else 0
+    rest = enumerate(parts[known:], known)
+    fixed = next((n for n, part in rest if _MAGIC.search(part)), max(known, len(parts) - 1))
     return str(PurePosixPath(*parts[:fixed])), "/".join(parts[fixed:]) or "**"
 
 

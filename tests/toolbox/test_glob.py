@@ -100,6 +100,14 @@ def test_wrong_arguments_are_refused_with_a_sentence(
     assert word in sentence and sentence.endswith(".")
 
 
+def test_an_absolute_pattern_begins_with_the_working_directory_whatever_its_name(tmp_path: Path) -> None:
+    cwd = tmp_path / "[slug]"
+    make(cwd, "a.py", "{b}/c.py")
+    glob = GlobTool(SearchScope(cwd))
+    assert text_of(glob, pattern=f"{cwd}/*.py") == "a.py"
+    assert text_of(glob, pattern=str(cwd)) == "{b}/c.py\na.py"
+
+
 def test_links_are_not_found(cwd: Path, glob: GlobTool) -> None:
     (cwd / "in.md").symlink_to("src/c.py")
     (cwd / "out.md").symlink_to("/etc/passwd")
