@@ -49,7 +49,9 @@ _MOST_MEMORY = "2g"
 """For one object, so that a small pack cannot stand for an endless one."""
 _LOOK_SECONDS = 60.0
 """Of a look that changes nothing, which a run can make wait for good."""
-_MOST_HEADER = 1 << 20
+MOST_NAMED = 200
+"""How much of one kind is named of what no commit can hold: there may be more than a reader waits for."""
+_MOST_HEADER = 5 << 20
 _MOST_COMPLAINT = 600
 _BY_A_SIGNAL = 129
 """From here on an exit code says that a program was ended, as by a reader that has had enough.
@@ -67,7 +69,11 @@ what=$1 store=$2 work=$3 base=$4 branch=$5 start=$6 message=$7
 export GIT_DIR=$PWD/store GIT_WORK_TREE=$work
 ask() { git --git-dir="$store" rev-parse --verify --quiet --end-of-options "$1^{commit}" 2>/dev/null || :; }
 follows() { [ -n "$2" ] && git merge-base --is-ancestor "$1" "$2" 2>/dev/null; }
-tell() { printf '%s\0%s\0' "$1" "$2"; }
+declare -A named
+tell() {
+    named[$1]=$((${named[$1]:-0} + 1))
+    [ "${named[$1]}" -gt MOST ] || printf '%s\0%s\0' "$1" "$2"
+}
 
 # git opens what is called like a file of a repository, also below the work, and waits for good at a FIFO
 fifos() { find ${store:+"$store"} "$work" -xdev -type p "$@" || :; }
@@ -168,7 +174,6 @@ commit_all() {
 # What the repository lacks was made by the run: there are the branches of the user, too. The files are
 # those of the branch that it is on, whatever history it has written for that.
 name_branches() {
-    named=0
     git --git-dir="$store" for-each-ref --format='%(objectname) %(refname)' refs/heads refs/stash \
         >"$GIT_DIR/found" 2>/dev/null || :
     sed 's/ .*//' "$GIT_DIR/found" |
@@ -179,7 +184,7 @@ name_branches() {
         if [ "$name" != "$on" ] && grep -qxF "$commit" "$GIT_DIR/own" && ! follows "$commit" "$tip"; then
             name=${name#refs/}
             tell branch "${name#heads/}"
-            [ $((named += 1)) -lt 20 ] || break
+            [ "${named[branch]}" -lt 20 ] || break
         fi
     done <"$GIT_DIR/found"
 }
@@ -221,7 +226,7 @@ printf '\0'
 if [ "$what" = end ]; then [ "$tip" != "$start" ] || exit 0; base="$base
 ^$start"; fi
 printf '%s\n^%s\n' "$tip" "$base" | git pack-objects --revs --thin --stdout --delta-base-offset -q
-""".replace("DIFF", " ".join(NO_PROGRAMS))
+""".replace("DIFF", " ".join(NO_PROGRAMS)).replace("MOST", str(MOST_NAMED))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from subagent_server.run.files import Directory, is_directory, remove_tree
 from subagent_server.run.records import Worktree, WorktreeState
 from subagent_server.run.stderr import failpoint
 from subagent_server.worktrees.git import GIT_SECONDS, NO_PROGRAMS, Git, GitFailed, identity_of
-from subagent_server.worktrees.reading import LeftWork, Reader, drop_scratch
+from subagent_server.worktrees.reading import MOST_NAMED, LeftWork, Reader, drop_scratch
 from subagent_server.worktrees.store_of_run import (
     drop_references,
     pin_base,
@@ -178,4 +178,5 @@ def commit_tree(
 def _named(repositories: list[str]) -> str:
     """Return the names of repositories in a few words; nothing if there are none."""
     found = [printable(name)[:100] for name in repositories]
-    return ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+    more = "many" if len(found) >= MOST_NAMED else len(found) - 3
+    return ", ".join(found[:3]) + (f" and {more} more" if len(found) > 3 else "")

@@ -315,3 +315,13 @@ def test_a_file_that_git_refuses_is_named_and_keeps_no_other_back(repository: Re
     assert "cannot read or add, which no commit has: a.rc, mixed.txt" in note
     repository.merge(run_id)
     assert (repository.top / "new.txt").exists()
+
+
+def test_names_of_what_cannot_be_read_in_any_number_keep_no_other_work_back(
+    world: World, repository: Repository
+) -> None:
+    world.agent(isolation="worktree", sandbox="bwrap")
+    long = "x" * 200
+    run_id = repository.ran(f"{WORK}; mkdir closed; touch closed/{long}{{1..5500}}; chmod -R 000 closed/*")
+    shown = repository.shown(run_id)
+    assert shown["files"] == 2 and shown["notes"][0].endswith("and many more."), shown
