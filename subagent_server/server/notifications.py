@@ -38,7 +38,7 @@ from subagent_server.server.resources import (
     signature,
 )
 from subagent_server.verbs.access import Caller
-from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.service import AgentRegistry, Service
 from subagent_server.verbs.wait_for_runs import Changes, ChangeSource, Wait, until_root_is_made, wait_until
 
@@ -261,7 +261,7 @@ class ResourceWatch:
             InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
         """
         uri = str(address)
-        await asyncio.to_thread(open_run, self._service, address.run_id, self._caller)
+        await asyncio.to_thread(observe, self._service.store, address.run_id, self._caller)
         self._watched.setdefault(uri, _Watched(address, await asyncio.to_thread(self._signature, address)))
         self._asked[uri] += 1
         if self._notifying is None:
@@ -312,7 +312,7 @@ class ResourceWatch:
         live = set(self._service.store.live_ids())
         for run_id in {watched.address.run_id for watched in list(self._watched.values())} & live:
             with suppress(SubagentError):  # it became unreadable: reading it says so
-                open_run(self._service, run_id, self._caller)
+                observe(self._service.store, run_id, self._caller)
         self._reconciled = time.monotonic()
 
     # -- the list

@@ -17,7 +17,7 @@ from subagent_server.run.records import Message, RunMeta
 from subagent_server.run.states import MAX_LABEL_CHARACTERS, cut, maybe_cut
 from subagent_server.verbs.access import Caller, OtherParents
 from subagent_server.verbs.get_logs import MAX_LINES, get_logs
-from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.service import Service
 
 Context = ServerRequestContext[Any, Any]
@@ -220,7 +220,7 @@ def read_document(service: Service, address: Address, caller: Caller) -> Documen
     """
     if address.kind == "log":
         return Document(_log(service, address.run_id, caller), PLAIN)
-    meta = open_run(service, address.run_id, caller).meta
+    meta = observe(service.store, address.run_id, caller).meta
     return _state(meta) if address.kind == "meta" else _result(service, meta)
 
 

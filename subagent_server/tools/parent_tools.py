@@ -37,7 +37,7 @@ from subagent_server.verbs.get_logs import LogPage, get_logs
 from subagent_server.verbs.list_runs import list_runs
 from subagent_server.verbs.merge_run import merge_run
 from subagent_server.verbs.questions import masked_note, reply
-from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.start import StartOrder, start
 from subagent_server.verbs.views import RunView, row_schema
 from subagent_server.verbs.wait_for_runs import Wait, WaitResult, Watchlist
@@ -48,7 +48,9 @@ _READ_ONLY = ToolHints(read_only=True, idempotent=True)
 
 async def _check_status(context: ToolContext, call: Call) -> Answer:
     named = call.get("messageId")
-    observed = await asyncio.to_thread(open_run, context.service, call.arguments["runId"], context.caller)
+    observed = await asyncio.to_thread(
+        observe, context.service.store, call.arguments["runId"], context.caller
+    )
     if named is not None and context.is_asker(observed.meta.run_id, named):
         return (await context.view_after_answer(observed, named, call, 0)).to_wire()
     return (await context.view_after_wait(observed, call, named)).to_wire()
@@ -269,7 +271,7 @@ async def _merge(context: ToolContext, call: Call) -> Answer:
     def merged() -> Answer:
         run_id = call.arguments["runId"]
         done = merge_run(context.service, run_id, call.get("how", "merge"), context.caller)
-        observed = open_run(context.service, done.run_id, context.caller)
+        observed = observe(context.service.store, done.run_id, context.caller)
         view = context.view(observed, call).to_wire()
         return {"success": True, "message": done.sentence, "updatedMetadata": view}
 

@@ -21,7 +21,7 @@ from subagent_server.run.schemas import NEWEST, embedded, validator_name
 from subagent_server.run.states import MAX_SUMMARY_CHARACTERS, MessageStatus
 from subagent_server.verbs.access import Caller, ShownRuns
 from subagent_server.verbs.check_agent import AgentChecker, says_refused
-from subagent_server.verbs.reconcile import Observed, observe, open_run
+from subagent_server.verbs.reconcile import Observed, observe
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.tree_limits import agents_of
 from subagent_server.verbs.trust_check import TrustCheck, TrustFile
@@ -346,7 +346,7 @@ class ToolContext:
     async def view_after_start(self, start: Callable[[], RunMeta], call: Call) -> RunView:
         """Start a run, and return its view once it has ended or asks, or the wait is over."""
         run_id = (await self.started(start)).run_id
-        observed = await asyncio.to_thread(open_run, self.service, run_id, self.caller)
+        observed = await asyncio.to_thread(observe, self.service.store, run_id, self.caller)
         return await self.view_after_wait(observed, call)
 
     def is_asker(self, run_id: str, message_id: str) -> bool:

@@ -31,7 +31,7 @@ from subagent_server.run.store import RunStore, read_worktree
 from subagent_server.verbs.access import USER, Caller, NotAllowed
 from subagent_server.verbs.contract_agent import contract_agent
 from subagent_server.verbs.inputs import check_is_real, cwd_of_agent
-from subagent_server.verbs.reconcile import Observed, open_run, read_exit
+from subagent_server.verbs.reconcile import Observed, observe, read_exit
 from subagent_server.verbs.run_worktree import check_not_handed_over, directory_before_worktree, hand_over
 from subagent_server.verbs.service import PlayedScript, Service, check_not_scripted, is_scripted
 from subagent_server.verbs.start import StartOrder, start_agent, with_arguments
@@ -101,11 +101,11 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         StorageFailed, LaunchFailed: the machine refused; nothing half-made is left.
     """
     service.store.paths.check_ours()
-    observed = open_run(service, order.run_id, caller)
+    observed = observe(service.store, order.run_id, caller)
     request = service.store.read_request(order.run_id)
     if request.flow is not None and request.flow.dry_run and request.continues_run_id is not None:
         order = replace(order, run_id=request.continues_run_id)  # the run that the dry run has looked at
-        observed = open_run(service, order.run_id, caller)
+        observed = observe(service.store, order.run_id, caller)
         request = service.store.read_request(order.run_id)
     prompt = order.prompt if order.prompt and order.prompt.strip() else ""
     is_flow = request.agent.get("runner") == "flow"
@@ -310,7 +310,7 @@ def order_of(service: Service, run_id: str, caller: Caller = USER, *, cwd: str |
         BadArgument: the prompt is not kept whole.
     """
     service.store.paths.check_ours()
-    meta = open_run(service, run_id, caller).meta
+    meta = observe(service.store, run_id, caller).meta
     request = service.store.read_request(run_id)
     if MASK in request.prompt:
         raise BadArgument(

@@ -11,7 +11,7 @@ from subagent_server.run.journal import latest_text
 from subagent_server.run.records import Moment, Record, RunMeta
 from subagent_server.run.states import MAX_SUMMARY_CHARACTERS, Status, cut, maybe_cut
 from subagent_server.verbs.access import USER, Caller
-from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.views import (
     MAX_NAME_CHARACTERS,
@@ -87,7 +87,7 @@ def _looked_at(
     service: Service, agent_id: str, caller: Caller, room: int, url: str | None
 ) -> tuple[AgentStatus, RunMeta | None]:
     try:
-        meta = open_run(service, agent_id, caller).meta
+        meta = observe(service.store, agent_id, caller).meta
     except SubagentError as error:
         name = cut(agent_id.encode("utf-8", "replace").decode(), MAX_NAME_CHARACTERS)
         return AgentStatus(agent_id=name, error=cut(error.sentence, room)), None

@@ -29,7 +29,7 @@ from subagent_server.run.states import (
 )
 from subagent_server.verbs.access import USER, Caller
 from subagent_server.verbs.inputs import masker_at_door
-from subagent_server.verbs.reconcile import Observed, observe, open_run, signal_shim, stop_children, stop_run
+from subagent_server.verbs.reconcile import Observed, observe, signal_shim, stop_children, stop_run
 from subagent_server.verbs.service import Service
 
 # -- The verb `stop_run`: the status is written first, then the processes get their signals.
@@ -46,7 +46,7 @@ def stop(service: Service, run_id: str, reason: str | None = None, caller: Calle
     """
     check_reason(reason)
     service.store.paths.check_ours()
-    observed = open_run(service, run_id, caller)
+    observed = observe(service.store, run_id, caller)
     if observed.meta.status.is_terminal:
         return observed
     stop_run(service.store, run_id, reason and masker_at_door(service, run_id).text(reason))
@@ -92,7 +92,7 @@ def update_status(
     masker = masker_at_door(service, run_id)
     summary = masker.data(summary)
     store = service.store
-    observed = open_run(service, run_id, caller)
+    observed = observe(service.store, run_id, caller)
     short, text = maybe_cut(summary), summary or ""
     if status == "running":
         return Observed(
@@ -150,7 +150,7 @@ def _check_size(payload: str | None) -> None:
 
 def _promised(service: Service, run_id: str, caller: Caller) -> Any:
     """Return the output schema of a run that has not ended, or None."""
-    if open_run(service, run_id, caller).meta.status.is_terminal:
+    if observe(service.store, run_id, caller).meta.status.is_terminal:
         return None
     try:
         return AgentDefinition.model_validate(service.store.read_request(run_id).agent).output_schema
@@ -188,7 +188,7 @@ def open_payload(service: Service, run_id: str, caller: Caller = USER) -> Stored
         NoPayload: there is none, or what is there was not stored as one.
         InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, StorageFailed, LockTimeout.
     """
-    meta = open_run(service, run_id, caller).meta
+    meta = observe(service.store, run_id, caller).meta
     if meta.payload is None:
         raise NoPayload(f"Run {run_id} ({meta.status.value}) has no payload: agent_status shows what it has.")
     try:

@@ -33,7 +33,7 @@ from subagent_server.run.states import Status, cut, known_sum, timestamp
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.access import USER, Caller
 from subagent_server.verbs.inputs import masker_at_door
-from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.service import Service
 
 MAX_FILE_BYTES = 64 << 20
@@ -55,7 +55,7 @@ def export(service: Service, run_ids: Iterable[str], file: BinaryIO, caller: Cal
     left_out: list[str] = []
     with tarfile.open(fileobj=file, mode="w|gz", format=tarfile.PAX_FORMAT) as archive:
         for run_id in run_ids:
-            meta = open_run(service, run_id, caller).meta
+            meta = observe(service.store, run_id, caller).meta
             masker = masker_at_door(service, run_id)
             run = service.store.paths.run(run_id)
             for number, entry in enumerate(_files(run)):

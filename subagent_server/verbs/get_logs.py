@@ -18,7 +18,7 @@ from subagent_server.run.records import Record, RunMeta
 from subagent_server.run.states import timestamp
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.access import USER, Caller
-from subagent_server.verbs.reconcile import ending_facts, open_run
+from subagent_server.verbs.reconcile import ending_facts, observe
 from subagent_server.verbs.service import Service
 
 Stream = Literal["log", "events", "result", "payload"]
@@ -54,7 +54,7 @@ def get_logs(
     """
     if not 1 <= lines <= MAX_LINES:
         raise BadArgument(f"lines is {lines}: give 1 to {MAX_LINES}.")
-    meta = open_run(service, run_id, caller).meta
+    meta = observe(service.store, run_id, caller).meta
     offset = _offset(cursor)
     run = service.store.paths.run(run_id)
     if stream in ("log", "events"):

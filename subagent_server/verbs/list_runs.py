@@ -26,7 +26,7 @@ from subagent_server.run.records import Failure, Money, Record, RunMeta, Started
 from subagent_server.run.states import TOKENS, Status
 from subagent_server.run.store import RunStore, drop_vain
 from subagent_server.verbs.access import USER, Caller, NotAllowed, OtherParents, others_sentence
-from subagent_server.verbs.reconcile import Observed, is_over, observe, open_run, tree_usage
+from subagent_server.verbs.reconcile import Observed, is_over, observe, tree_usage
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.views import RunRow, elapsed_seconds, row_of, those_that_fit
 
@@ -435,7 +435,7 @@ def _top(service: Service, run_id: str, caller: Caller) -> str:
 def _tree(service: Service, run_id: str, caller: Caller, depth: int = -1) -> Node | None:
     """Return a run with all below it; None if there is none, or the caller may not see it."""
     try:
-        observed = open_run(service, run_id, caller)
+        observed = observe(service.store, run_id, caller)
         usage = tree_usage(service.store, observed.meta)
     except (UnknownRun, NotAllowed):
         return None

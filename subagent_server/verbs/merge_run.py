@@ -18,7 +18,7 @@ from subagent_server.run.records import RunMeta, Worktree, WorktreeState
 from subagent_server.run.store import read_worktree, write_worktree
 from subagent_server.verbs.access import USER, Caller, NotAllowed
 from subagent_server.verbs.live_runs import live_runs
-from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.run_worktree import check_not_handed_over, settle, worktree_of
 from subagent_server.verbs.service import Service
 from subagent_server.worktrees.git import GIT_SECONDS, NO_PROGRAMS
@@ -52,7 +52,7 @@ def merge_run(service: Service, run_id: str, way: MergeWay = "merge", caller: Ca
         NotAllowed, InvalidRunId, UnknownRun, UnreadableMeta, GitFailed, StorageFailed, LockTimeout.
     """
     service.store.paths.check_ours()
-    observed = open_run(service, run_id, caller)
+    observed = observe(service.store, run_id, caller)
     meta = observed.meta
     if caller.run_id == meta.run_id:
         raise NotAllowed(f"Run {run_id} is your own: its parent merges it when it has ended.")
@@ -178,7 +178,7 @@ def run_diff(service: Service, run_id: str, caller: Caller = USER, *, seconds: f
         NotMerged: it has no worktree, or none any more.
         InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, GitFailed, StorageFailed.
     """
-    meta = open_run(service, run_id, caller).meta
+    meta = observe(service.store, run_id, caller).meta
     worktree = meta.worktree
     state = None if worktree is None else read_worktree(service.store.paths.run(run_id))
     if worktree is None:

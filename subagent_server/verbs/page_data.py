@@ -19,7 +19,7 @@ from subagent_server.run.paths import RunPaths
 from subagent_server.run.states import is_run_id
 from subagent_server.verbs.access import USER, Caller
 from subagent_server.verbs.list_runs import RowReader, RunList
-from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.views import RunRow
 
@@ -202,7 +202,7 @@ def conversation(service: Service, run_id: str, last: int, caller: Caller = USER
     Raises:
         InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
     """
-    open_run(service, run_id, caller)
+    observe(service.store, run_id, caller)
     run = service.store.paths.run(run_id)
     try:
         return list(read_transcript(run))[-last:]
@@ -226,7 +226,7 @@ def read_output(service: Service, run_id: str, name: str, caller: Caller = USER)
         BadArgument: there is no such file, or it is no plain one.
         InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
     """
-    open_run(service, run_id, caller)
+    observe(service.store, run_id, caller)
     outputs = service.store.paths.run(run_id).outputs
     try:
         if name in outputs.names():

@@ -26,7 +26,7 @@ from subagent_server.run.states import check_answer, check_question
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.access import USER, Caller, NotAllowed
 from subagent_server.verbs.inputs import masker_at_door
-from subagent_server.verbs.reconcile import Observed, open_run
+from subagent_server.verbs.reconcile import Observed, observe
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.views import MessageView, message_view
 
@@ -73,7 +73,7 @@ def ask_as_child(
         BadArgument, TooManyQuestions, IllegalTransition, InvalidRunId, UnknownRun, UnreadableMeta.
         NotAllowed: the question is another run's.
     """
-    observed = open_run(service, run_id, caller)
+    observed = observe(service.store, run_id, caller)
     masker = masker_at_door(service, run_id)
     question, masked = masker.text(question), masker.data(options)
     try:
@@ -107,7 +107,7 @@ def reply(
     service.store.paths.check_ours()
     if caller.run_id == run_id:
         raise NotAllowed(f"Run {run_id} asked that itself: its answer comes from its parent; wait for it.")
-    observed = open_run(service, run_id, caller)
+    observed = observe(service.store, run_id, caller)
     named = message_id or _the_only_open_one(observed.meta)
     masked = masker_at_door(service, run_id).text(answer)
     event = transitions.ReplyGiven(message_id=named, answer=masked, answered_by=answered_by)
@@ -162,7 +162,7 @@ def open_questions(service: Service, caller: Caller = USER) -> list[OpenQuestion
     found: list[OpenQuestion] = []
     for run_id in store.live_ids():
         with suppress(SubagentError):
-            meta = open_run(service, run_id, caller).meta
+            meta = observe(service.store, run_id, caller).meta
             if meta.pending:
                 above = [Ancestor(run_id=each.run_id, agent=each.agent_name) for each in store.above(meta)]
                 about: dict[str, Any] = {

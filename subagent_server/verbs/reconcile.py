@@ -633,15 +633,3 @@ def end_elsewhere(run: RunPaths, meta: RunMeta) -> None:
         from subagent_server.process import slurm
 
         slurm.cancel(run.run_id)
-
-
-# -- Opening a run for a caller: a single read of its state, the check of the caller, then reconciliation.
-
-
-def open_run(service: Service, run_id: str, caller: Caller = USER) -> Observed:
-    """Return a run, reconciled, if it is open to the caller.
-
-    Raises:
-        InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed, StorageFailed, LockTimeout.
-    """
-    return observe(service.store, run_id, caller)

@@ -12,14 +12,14 @@ from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.examine import Defect, examine
-from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.views import AS_TOOLS, RunView, view_for
 
 
 def check_status(service: Service, run_id: str, message_id: str | None = None) -> RunView:
     """Return the view that the tool `check_status` answers to a parent."""
-    return view_for(service, open_run(service, run_id, USER), AS_TOOLS, message_id, USER)
+    return view_for(service, observe(service.store, run_id, USER), AS_TOOLS, message_id, USER)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ from subagent_server.run.errors import SubagentError, adopting
 from subagent_server.run.stderr import lack_of_room, of_the_system
 from subagent_server.settings import Settings, read_settings
 from subagent_server.verbs.access import Caller, NotAllowed, caller_of, find_run, user_here
-from subagent_server.verbs.reconcile import Observed, open_run
+from subagent_server.verbs.reconcile import Observed, observe
 from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.tree_limits import check_may_delegate
 from subagent_server.verbs.views import NextCalls, RunView, run_view
@@ -585,8 +585,8 @@ class Session:
         return list(dict.fromkeys(self.run_id(name) for name in names))
 
     def open_run(self, run_id: str) -> Observed:
-        """Return a run as it is now. Raises as the verb of this name does."""
-        return open_run(self.service, run_id, self.caller)
+        """Return a run as it is now. Raises as `observe` does."""
+        return observe(self.service.store, run_id, self.caller)
 
     def open_runs(self, run_ids: Iterable[str]) -> list[Observed]:
         """Return runs as they are now. Raises as `open_run` does."""

@@ -47,7 +47,7 @@ from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.list_runs import Node, TreeRow, trees_of
 from subagent_server.verbs.live_runs import host_program
-from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.wait_for_runs import Changes
 
 WIDE = 100
@@ -619,7 +619,7 @@ class LiveScreen:
 
     def _answer(self, run_id: str, terminal: TerminalMode) -> None:
         def ask() -> None:
-            pending = open_run(self._session.service, run_id, self._session.caller).meta.pending
+            pending = observe(self._session.service.store, run_id, self._session.caller).meta.pending
             if not pending:
                 self._view.remark = f"{run_id} asks nothing."
                 return

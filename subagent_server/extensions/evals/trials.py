@@ -34,7 +34,7 @@ from subagent_server.run.states import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTE
 from subagent_server.verbs.access import USER, Caller
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.questions import reply
-from subagent_server.verbs.reconcile import open_run, tree_usage
+from subagent_server.verbs.reconcile import observe, tree_usage
 from subagent_server.verbs.run_worktree import directory_before_worktree
 from subagent_server.verbs.service import PlayedScript, Service
 from subagent_server.verbs.start import StartOrder, start
@@ -267,7 +267,7 @@ class Evaluation:
             if timestamp(meta.created_at) < self.began:
                 break
             with suppress(SubagentError):
-                now = open_run(self.service, meta.run_id, self.caller).meta
+                now = observe(self.service.store, meta.run_id, self.caller).meta
                 code = "" if now.error is None else now.error.code
                 if now.status is not Status.STOPPED and (not code or code in _OF_THE_AGENT):
                     found.setdefault(store.read_request(meta.run_id).call_id, meta.run_id)
@@ -299,7 +299,7 @@ class Evaluation:
 
     def _ended(self, run_id: str, answer: str | None) -> RunMeta | None:
         """Return a run that has ended; one that works is answered, or stopped if it may not go on."""
-        observed = open_run(self.service, run_id, self.caller)
+        observed = observe(self.service.store, run_id, self.caller)
         meta = observed.meta
         usage = tree_usage(self.service.store, meta)
         if usage.cost_usd is not None:

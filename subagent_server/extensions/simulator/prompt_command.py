@@ -46,7 +46,7 @@ from subagent_server.run.records import RunMeta
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.export_run import VARIABLE as OTLP
-from subagent_server.verbs.reconcile import open_run
+from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.service import Service, new_key, open_service, scripted_environment
 from subagent_server.verbs.start import StartOrder, start_agent
 from subagent_server.verbs.trust_check import TrustCheck
@@ -207,7 +207,7 @@ def _ended(service: Service, agent: AgentDefinition, order: StartOrder) -> RunMe
     run_id = start_agent(service, agent, order, USER).run_id
 
     def check() -> RunMeta | None:
-        observed = open_run(service, run_id)
+        observed = observe(service.store, run_id)
         return observed.meta if observed.meta.ended_at is not None and not observed.live else None
 
     try:

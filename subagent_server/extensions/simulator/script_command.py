@@ -22,7 +22,7 @@ from subagent_server.run.errors import BadArgument, SubagentError, visible
 from subagent_server.run.journal import Message, read_transcript
 from subagent_server.run.records import RunMeta
 from subagent_server.verbs.access import Caller
-from subagent_server.verbs.reconcile import open_run, subtree
+from subagent_server.verbs.reconcile import observe, subtree
 from subagent_server.verbs.service import Service
 
 _PROMPT_CHARACTERS = 200
@@ -92,7 +92,7 @@ def script_of_run(service: Service, run_id: str, caller: Caller) -> dict[str, An
         UnknownRun, UnreadableMeta, NotAllowed, StorageFailed: as reading a run does.
         BadArgument: the run has not ended, or no model ever answered.
     """
-    observed = open_run(service, run_id, caller)
+    observed = observe(service.store, run_id, caller)
     if observed.meta.ended_at is None:
         raise BadArgument(f"Run {run_id} has not ended yet: wait for its end, then make a script of it.")
     turns, below = _turns(service, run_id), list(_conversations(service, observed.meta, caller))

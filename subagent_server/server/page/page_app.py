@@ -43,7 +43,7 @@ from subagent_server.verbs.page_data import (
     read_output,
 )
 from subagent_server.verbs.questions import reply
-from subagent_server.verbs.reconcile import is_over, open_run
+from subagent_server.verbs.reconcile import is_over, observe
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.start import start
 from subagent_server.verbs.views import NextCalls, message_view, run_view, sandbox_mark
@@ -296,7 +296,7 @@ class RunPage:
 
     def _facts(self, run_id: str) -> Json:
         store = self._service.store
-        observed = open_run(self._service, run_id, self._caller)
+        observed = observe(self._service.store, run_id, self._caller)
         meta, run = observed.meta, store.paths.run(run_id)
         view = run_view(
             store, observed, NextCalls(command=lambda *words: " ".join(["subagent", *words])), self._caller
@@ -351,7 +351,7 @@ class RunPage:
 
     def programs(self, run_id: str) -> Json:
         """Return the last programs of code mode with their calls and output. Raises as `facts` does."""
-        open_run(self._service, run_id, self._caller)
+        observe(self._service.store, run_id, self._caller)
         programs = list(kept_programs(self._service.store.paths.run(run_id)))[-MAX_PROGRAMS:]
         return {
             "programs": [
