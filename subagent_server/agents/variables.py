@@ -4,9 +4,8 @@ A variable is left as it is until a run starts, then taken from the environment 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 from pydantic import BaseModel
 
@@ -126,6 +125,7 @@ _HARMLESS_VALUE = re.compile(r"(?i:true|false|yes|no|none|auto)?")
 
 _SCHEME = re.compile(r"(?i:\b(bearer|basic)\s+)([^\s,;\"'$]{4,})")
 _RUN = re.compile(r"[A-Za-z0-9_+=-]{20,}")
+_BETWEEN_URLS = re.compile(r"(\s|,(?=[\w+.-]+://))")
 _FLAG = re.compile(r"(?P<name>-{0,2}[A-Za-z][\w.-]*)(?P<equals>[=:]\s*)(?P<value>.+)", re.DOTALL)
 _ASSIGNED = re.compile(
     r"""(?<![\w.-])(?:(?P<flag>--[A-Za-z][\w.-]*)\s+(?!-)|(?P<name>-{0,2}[A-Za-z][\w.-]*)["']?[=:]\s*)"""
@@ -199,7 +199,7 @@ def _value(text: str, name: str = "") -> str:
         return f"{flag['name']}{flag['equals']}{_value(flag['value'], flag['name'])}"
     text = _ASSIGNED.sub(_assigned, text)
     if "://" in text:
-        return " ".join(_url(word) if "://" in word else _word(word) for word in text.split(" "))
+        return "".join(_url(word) if "://" in word else _word(word) for word in _BETWEEN_URLS.split(text))
     return _word(_SCHEME.sub(lambda match: match[0][: -len(match[2])] + MASK, text))
 
 
@@ -244,34 +244,30 @@ def _word(text: str) -> str:
 
 
 def _url(text: str) -> str:
-    """Mask user information, secret or random query values, and random path segments of a URL."""
-    try:
-        parts = urlsplit(text)
-    except ValueError:
-        return MASK
-    host = parts.netloc.rpartition("@")[2]
-    user = _user_info(parts)
-    path = "/".join(_word(segment) for segment in parts.path.split("/"))
-    query = "&".join(_pairs(parts.query.split("&")))
-    fragment = "&".join(_pairs(parts.fragment.split("&")))
-    tail = ("?" + query if query else "") + ("#" + fragment if fragment else "")
-    return f"{parts.scheme}://{user}{host}{path}{tail}"
+    """Mask user information, secret or random query values, and random path segments of a URL.
+
+    What stands before it, as in `--url=https://...`, is judged as a word; all that is not masked stays.
+    """
+    before, _, rest = text.partition("://")
+    rest, hash_sign, fragment = rest.partition("#")
+    rest, question_mark, query = rest.partition("?")
+    netloc, slash, path = rest.partition("/")
+    user, at, host = netloc.rpartition("@")
+    path = "/".join(map(_word, path.split("/")))
+    tail = f"{question_mark}{_pairs(query)}{hash_sign}{_pairs(fragment)}"
+    return f"{_word(before)}://{_user(user)}{at}{host}{slash}{path}{tail}"
 
 
-def _user_info(parts: SplitResult) -> str:
-    user, at, _ = parts.netloc.rpartition("@")
-    if not at:
-        return ""
+def _user(user: str) -> str:
     name, colon, password = user.partition(":")
-    if not colon:
-        return _keep_references(name) + at
-    return f"{_word(name)}:{_keep_references(password)}@"
+    return f"{_word(name)}:{_keep_references(password)}" if colon else _keep_references(name)
 
 
-def _pairs(pairs: Iterable[str]) -> Iterable[str]:
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        yield f"{name}={_value(value, name)}" if equals else _word(pair)
+def _pairs(text: str) -> str:
+    pairs = (pair.partition("=") for pair in text.split("&"))
+    return "&".join(
+        f"{name}={_value(value, name)}" if equals else _word(name) for name, equals, value in pairs
+    )
 
 
 # -- The secrets in a definition itself, to be kept out of all files of a run (SPEC section 13).

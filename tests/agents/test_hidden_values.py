@@ -8,7 +8,14 @@ def test_the_secrets_of_env_headers_arguments_and_addresses_are_found_and_nothin
     servers = {
         "a": ServerDefinition(
             command="/opt/4f2a9c81d7e34b5a9c0f11/server",
-            args=["--token", "tok-of-the-args", "--root", "/srv/9c81d7e34b5a9c0f114f2a", "--level=debug"],
+            args=[
+                "--token",
+                "tok-of-the-args",
+                "--root",
+                "/srv/9c81d7e34b5a9c0f114f2a",
+                "--level=debug",
+                "--url=HTTPS://u:of-the-arg@h#",
+            ],
             env={"SERVICE_PASSWORD": "of-the-env", "DEBUG": "true", "PIN_KEY": "1234"},
         ),
         "b": ServerDefinition(
@@ -20,6 +27,7 @@ def test_the_secrets_of_env_headers_arguments_and_addresses_are_found_and_nothin
     agent = AgentDefinition(name="a", env={"API_TOKEN": "of-the-agent"}, mcp_servers=servers)
     assert hidden_values(agent) == {
         "tok-of-the-args",
+        "of-the-arg",
         "of-the-env",
         "of-the-url",
         "of-the-query",

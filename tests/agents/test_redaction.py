@@ -47,13 +47,18 @@ VARIABLES = """
     API_KEY=Bearer abcdef => Bearer ***
     API_KEY=$${NOT_A_VARIABLE} => ******
 """
-URLS = """
+URLS = r"""
     https://user:pass@host/path => https://user:***@host/path
     https://secret@host/path => https://***@host/path
     https://host/mcp?token=abc&page=2 => https://host/mcp?token=***&page=2
     https://host/s/OGQ3ZmE4YjItYzE5ZC00/mcp => https://host/s/***/mcp
     https://${HOST}/mcp?api_key=${KEY} => as it is
     https://host:8443/api/v2/search-index => as it is
+    --url=https://user:pass@host/path => --url=https://user:***@host/path
+    url="HTTPS://user:pass@host/path?#" => url="HTTPS://user:***@host/path?#"
+    ${SCHEME}://user:pass@[host => ${SCHEME}://user:***@[host
+    amqp://a:pass@one,amqp://b:word@two => amqp://a:***@one,amqp://b:***@two
+    curl\thttps://a:pass@one\nhttps://b:word@two => curl\thttps://a:***@one\nhttps://b:***@two
 """
 ARGUMENTS = """
     -y pkg --token abc --api-key=def --root /srv => -y pkg --token *** --api-key=*** --root /srv
@@ -75,9 +80,10 @@ def test_a_value_that_looks_like_a_secret_is_masked_and_every_other_stays(given:
 
 @pytest.mark.parametrize(("given", "stored"), rows(URLS))
 def test_secrets_in_urls_are_masked_and_the_rest_of_the_url_stays(given: str, stored: str) -> None:
-    server = ServerDefinition(type="http", url=given)
-    masked = redact(AgentDefinition(name="a", mcp_servers={"s": server}))["mcpServers"]["s"]["url"]
-    assert masked == (given if stored == "as it is" else stored)
+    given, stored = (text.replace("\\t", "\t").replace("\\n", "\n") for text in (given, stored))
+    server = ServerDefinition(type="http", url=given, args=["--to", given])
+    masked = redact(AgentDefinition(name="a", mcp_servers={"s": server}))["mcpServers"]["s"]
+    assert (masked["url"], masked["args"][1]) == (given if stored == "as it is" else stored,) * 2
 
 
 @pytest.mark.parametrize(("given", "stored"), rows(ARGUMENTS))
