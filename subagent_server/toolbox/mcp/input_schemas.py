@@ -37,8 +37,7 @@ def repaired(schema: Any) -> Any:
         return {"type": schema} if schema in _TYPES else {}
     good: dict[str, Any] = {}
     for key, value in _modern(schema).items():
-        rule = _RULES.get(key)
-        kept = value if rule is None else rule(value)
+        kept = _RULES.get(key, _json)(value)
         if kept is not _DROP:
             good[key] = kept
     patterns = schema.get("patternProperties")
@@ -167,8 +166,17 @@ def _count(value: Any) -> Any:
     return int(value) if _is_number(value) and value >= 0 and value == int(value) else _DROP
 
 
+def _json(value: Any) -> Any:
+    """Keep what JSON can hold: in Python, `NaN` and `1e999` are numbers, too."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return _DROP
+    return value
+
+
 def _only(kind: type, value: Any) -> Any:
-    return value if isinstance(value, kind) else _DROP
+    return _json(value) if isinstance(value, kind) else _DROP
 
 
 def _anchor(value: Any) -> Any:

@@ -21,12 +21,14 @@ one has it."""
 REAL_TOOLS = os.environ.get("REAL_TOOLS")
 """A file with definitions of real tools, one a line, if somebody names one: the shapes stand for them."""
 PARTS = 2
+NAN, INF = float("nan"), float("inf")
 
 
 def take(schema: InputSchema, name: str = "tool") -> None:
     """Raise if the API would refuse a tool with this schema."""
     tool = {"name": name, "description": "d", "input_schema": schema.schema}
     messages = [{"role": "user", "content": "Go."}]
+    json.dumps(tool, allow_nan=False)
     check_request({"model": "m", "max_tokens": 1, "messages": messages, "tools": [tool]})
 
 
@@ -154,6 +156,11 @@ OBJECT = {"type": "object"}
             },
             id="patterns that only JavaScript reads",
         ),
+        pytest.param(
+            {"properties": {"a": {"default": NAN, "enum": [1, NAN], "x-range": [0, -INF], "const": 1}}},
+            {**OBJECT, "properties": {"a": {"const": 1}}},
+            id="numbers that JSON cannot hold",
+        ),
     ],
 )
 def test_a_schema_is_brought_into_form(given_schema: Any, wanted: dict[str, Any]) -> None:
@@ -217,6 +224,7 @@ SCALARS = st.sampled_from(
         None,
         0,
         -1,
+        NAN,
         2.5,
         3,
     ]
