@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from subagent_server.run.files import Directory
+from subagent_server.run.files import Directory, write_all
 from subagent_server.run.secrets import Masker
 from subagent_server.toolbox.tool import ContentBlock, ToolResult
 
@@ -143,7 +143,11 @@ class OutputCapture:
         try:
             room = self._kept - self._written
             self._overflowed |= len(masked) > room
-            self._written += self._file.write(masked[:room])
+            part = memoryview(masked)[:room]
+            while part:  # a disk that fills takes a piece, and refuses the next
+                taken = self._file.write(part)
+                self._written += taken
+                part = part[taken:]
         except OSError as error:
             self._trouble = error.strerror or str(error)
 
@@ -203,7 +207,7 @@ class KeptOutputs:
         try:
             path, file = new_file(self._directory, "file", suffix)
             with file:
-                file.write(self._masker.stream(data, last=True)[0])
+                write_all(file.fileno(), self._masker.stream(data, last=True)[0])
         except OSError as error:
             return f"not kept: {error.strerror or error}"
         return f"kept in {path}"

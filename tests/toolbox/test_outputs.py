@@ -9,6 +9,7 @@ from subagent_server.run.files import Directory
 from subagent_server.run.secrets import Masker
 from subagent_server.toolbox.outputs import MOST_BASE64, KeptOutputs
 from subagent_server.toolbox.tool import ToolResult
+from tests.helpers.files import longest_file
 
 SECRET = "a-secret-that-nobody-may-see"
 
@@ -63,3 +64,11 @@ def test_if_nothing_can_be_kept_the_model_reads_so(place: str, tmp_path: Path) -
         ToolResult([{"type": "text", "text": "x" * 9_000}]), 1000
     )
     assert "could not be kept" in result.text and len(result.text) < 1300
+
+
+def test_what_a_full_disk_takes_in_part_is_not_called_whole(tmp_path: Path) -> None:
+    kept = KeptOutputs(Directory(tmp_path))
+    with longest_file(1_000):
+        cut = kept.shortened(ToolResult([{"type": "text", "text": "x" * 1_500}]), 1_000).text
+        whole = kept.keep(b"x" * 1_500, None)
+    assert "the first 1,000 of 1,500 bytes are in" in cut and whole.startswith("not kept: ")
