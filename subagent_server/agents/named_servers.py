@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -164,9 +165,8 @@ def _checked(path: Path, servers: Value) -> dict[str, ServerDefinition]:
 def _files(directories: list[Path | None], users: Path | None) -> Iterator[Path]:
     for directory in filter(None, directories):
         upwards = (above / PROJECT_FILE for above in (directory, *directory.parents))
-        yield from [path for path in upwards if path.is_file()][:1]
-    if users is not None and users.is_file():
-        yield users
+        yield from islice(filter(os.path.isfile, upwards), 1)  # `Path` raises below a closed directory
+    yield from filter(os.path.isfile, filter(None, [users]))
 
 
 def _look_up(name: str, paths: list[Path], users: Path | None, files: ServerFiles) -> FoundServer:

@@ -55,8 +55,9 @@ def test_in_a_process_of_a_run_the_agent_file_leads_to_the_servers_and_its_direc
 
 def test_a_name_that_is_defined_nowhere_is_an_error_that_says_where_it_was_looked_for(tmp_path: Path) -> None:
     write(tmp_path / ".mcp.json", {"gitlab": GITHUB})
-    with pytest.raises(UnknownServer, match=r"'github'.*\.mcp\.json: define it"):
-        with_named_servers(ASKS, tmp_path, {})
+    for environment in ({}, {"HOME": f"/{'x' * 300}"}):  # as a closed home, one that no look can be made at
+        with pytest.raises(UnknownServer, match=r"'github'.*\.mcp\.json: define it"):
+            with_named_servers(ASKS, tmp_path, environment)
     assert with_named_servers(AgentDefinition(name="b"), tmp_path, {}).mcp_servers == {}
 
 
