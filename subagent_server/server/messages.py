@@ -14,6 +14,7 @@ from subagent_server.run.errors import shorten
 
 _LARGEST_ID = 1 << 63
 _MOST_DIGITS = 1_000
+_MOST_OF_A_PLACE = 200
 HALF_CHARACTER = "holds half a character (a lone surrogate such as \\ud800): send whole characters"
 
 
@@ -88,23 +89,30 @@ def _why(found: dict[str, Any], *, needs_id: bool = True) -> str:
         return "params is not an object: send the arguments by name"
     path = next(_broken_texts(found), None)
     if path is not None:
-        return f"{path[:200]} {HALF_CHARACTER}"
+        return f"{path[:_MOST_OF_A_PLACE]} {HALF_CHARACTER}"
     return "the message holds a number that is too large, or is nested too deeply: make it simpler"
 
 
 def _broken_texts(found: dict[str, Any]) -> Iterator[str]:
-    """Yield the places of texts, and the places that hold names, of which a part is missing."""
+    """Yield the places of texts, and the places that hold names, of which a part is missing.
+
+    Places are cut as they grow: each part of a large list would hold a copy of the long name of that list.
+    """
     pending: list[tuple[str, Any]] = [("", found)]  # no recursion: it may be nested deeply
     while pending:
         path, value = pending.pop()
         if isinstance(value, str) and is_broken(value):
             yield path
         elif isinstance(value, list):
-            pending += [(f"{path}[{number}]", each) for number, each in enumerate(value)]
+            pending += [
+                (f"{path}[{number}]"[:_MOST_OF_A_PLACE], each) for number, each in enumerate(value)
+            ]
         elif isinstance(value, dict):
             if any(map(is_broken, value)):
                 yield f"a name in {path or 'the message'}"
-            pending += [(f"{path}.{name}".lstrip("."), each) for name, each in value.items()]
+            pending += [
+                (f"{path}.{name}".lstrip(".")[:_MOST_OF_A_PLACE], each) for name, each in value.items()
+            ]
 
 
 def is_broken(text: str) -> bool:

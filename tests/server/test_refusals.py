@@ -1,10 +1,12 @@
 """Lines that are not messages: each request is answered all the same, and the server goes on."""
 
 import os
+import tracemalloc
 from typing import Any
 
 import pytest
 
+from subagent_server.server.messages import BadMessage, read_message
 from subagent_server.server.stdio import MAX_LINE_BYTES
 from tests.helpers.forked import PROGRAM
 from tests.helpers.raw_server import HELLO, MODERN, READY, RawServer, request, tool_call
@@ -40,6 +42,19 @@ def test_half_a_character_is_refused_by_the_name_of_its_place(world: World) -> N
         for number, (place, params) in enumerate(places.items()):
             assert refusal(server, number, call_with(number, params)).startswith(f"{place} holds half a char")
         assert world.store.run_ids() == []
+
+
+def test_the_place_of_half_a_character_beside_a_long_list_with_a_long_name_takes_little() -> None:
+    line = (
+        f'{{"jsonrpc":"2.0","id":1,"method":"x","params":{{"a":{HALF},"{"n" * 20_000}":[{"0," * 5_000}0]}}}}'
+    )
+    tracemalloc.start()
+    try:
+        found = read_message(line.encode())
+        assert isinstance(found, BadMessage) and found.why.startswith("params.a holds half a character")
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_line_that_is_no_message_is_answered_and_the_server_goes_on(world: World) -> None:
