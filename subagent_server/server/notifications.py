@@ -71,6 +71,7 @@ class SubscriptionHandlers:
         self._notices = notices
         self._listen = ListenHandler(notices.bus)
         self._subscribed: set[str] = set()
+        self._one_at_a_time = asyncio.Lock()
         self.listening = 0
         """How many requests for a stream of changes are open: only the client ends them."""
 
@@ -97,25 +98,23 @@ class SubscriptionHandlers:
             MCPError: there is no such resource for it.
         """
         self._notices.remember(context)
-        if params.uri in self._subscribed:
-            return types.EmptyResult()
-        self._subscribed.add(params.uri)
-        try:
-            await self._resources.add(parse_address(params.uri))
-        except BaseException as error:  # also of a request that is cancelled: the next one is the first again
-            self._subscribed.discard(params.uri)
-            if isinstance(error, SubagentError):
-                raise refusal(error) from error
-            raise
+        async with self._one_at_a_time:
+            if params.uri not in self._subscribed:
+                try:
+                    await self._resources.add(parse_address(params.uri))
+                except SubagentError as error:
+                    raise refusal(error) from error
+                self._subscribed.add(params.uri)
         return types.EmptyResult()
 
     async def unsubscribe(
         self, context: Context, params: types.UnsubscribeRequestParams
     ) -> types.EmptyResult:
         """Send no more notifications of a resource."""
-        if params.uri in self._subscribed:
-            self._subscribed.remove(params.uri)
-            self._resources.remove(params.uri)
+        async with self._one_at_a_time:  # a request for them may still be at work
+            if params.uri in self._subscribed:
+                self._subscribed.remove(params.uri)
+                self._resources.remove(params.uri)
         return types.EmptyResult()
 
     def end_streams(self) -> None:

@@ -132,6 +132,18 @@ def test_who_cancels_a_request_for_changes_may_ask_again(world: World) -> None:
         client.hears_of("resources/list_changed")
 
 
+def test_who_unsubscribes_while_it_is_being_subscribed_gets_no_notification(world: World) -> None:
+    run_id = world.asking_run(asks("Which colour?"), says("Painted."))
+    uri = f"run://{run_id}/meta"
+    with Listener(world, "older") as client:
+        for method in ("resources/subscribe", "resources/unsubscribe"):
+            client.say({"jsonrpc": "2.0", "id": method, "method": method, "params": {"uri": uri}})
+        client.listen(f"run://{run_id}/result")
+        world.reply(run_id, "blue")
+        client.hears_of(UPDATED, uri=f"run://{run_id}/result")
+        assert client.hears_of(UPDATED, 0, uri=uri) == []
+
+
 @pytest.mark.parametrize("era", ERAS)
 def test_a_client_that_asked_for_nothing_gets_no_notification(world: World, era: Era) -> None:
     world.agent_saying(asks("Go on?"), says("Done."))
