@@ -104,9 +104,7 @@ def _broken_texts(found: dict[str, Any]) -> Iterator[str]:
         if isinstance(value, str) and is_broken(value):
             yield path
         elif isinstance(value, list):
-            pending += [
-                (f"{path}[{number}]"[:_MOST_OF_A_PLACE], each) for number, each in enumerate(value)
-            ]
+            pending += [(f"{path}[{number}]"[:_MOST_OF_A_PLACE], each) for number, each in enumerate(value)]
         elif isinstance(value, dict):
             if any(map(is_broken, value)):
                 yield f"a name in {path or 'the message'}"

@@ -360,7 +360,8 @@ class _Outgoing(ObjectSendStream[SessionMessage]):
                 while rest and self._knows_room and self._poll.poll(0):  # where it sees room, it is this much
                     rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
                 if rest:
-                    await anyio.to_thread.run_sync(write_all, self._descriptor, rest)
+                    with anyio.CancelScope(shield=True):  # half a line would spoil the next one
+                        await anyio.to_thread.run_sync(write_all, self._descriptor, rest)
             except ConnectionError as error:
                 self._gone()
                 raise anyio.BrokenResourceError from error

@@ -1,18 +1,23 @@
 """The server on its pipes: stdout carries protocol only, and leaving is quick and touches no run."""
 
 import asyncio
+import fcntl
 import gc
 import json
+import os
 import signal
 import socket
 from contextlib import suppress
 from typing import Any
 
+import anyio
+import mcp_types as types
 import pytest
+from mcp.shared.message import SessionMessage
 
 from subagent_server.server import stdio
 from subagent_server.server.connection import ClientConnection, SharedByClients
-from subagent_server.server.stdio import Reports, Serving
+from subagent_server.server.stdio import Reports, Serving, _Outgoing
 from subagent_server.verbs.access import USER
 from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
 from tests.helpers.turns import asks, says
@@ -89,6 +94,32 @@ def test_requests_that_are_followed_by_the_end_of_input_at_once_are_answered(wor
     view = answers[2]["result"]["structuredContent"]
     assert view["error"]["code"] == "config"
     assert answers[3]["result"]["isError"] is True
+
+
+def test_a_message_that_is_cancelled_half_written_is_written_whole() -> None:
+    def message(text: str) -> SessionMessage:
+        return SessionMessage(types.JSONRPCNotification(jsonrpc="2.0", method="x", params={"text": text}))
+
+    async def written(incoming: int, outgoing: int) -> list[bytes]:
+        os.write(outgoing, b"\n" * (fcntl.fcntl(outgoing, fcntl.F_GETPIPE_SZ) - 5_000))
+        out = _Outgoing(outgoing, gone=lambda: None)
+
+        async def send_cancelled() -> None:
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await out.send(message("a" * 9_000))
+
+        sending = asyncio.create_task(send_cancelled())
+        await asyncio.sleep(0.1)
+        data = os.read(incoming, 1 << 20)
+        await sending
+        await out.send(message("b"))
+        return (data + os.read(incoming, 1 << 20)).split()
+
+    incoming, outgoing = os.pipe()
+    with os.fdopen(incoming, "rb"), os.fdopen(outgoing, "wb"):
+        texts = [json.loads(line)["params"]["text"] for line in asyncio.run(written(incoming, outgoing))]
+    assert texts == ["a" * 9_000, "b"]
 
 
 def test_nothing_of_a_connection_works_on_after_its_end_whatever_its_client_still_sends(
