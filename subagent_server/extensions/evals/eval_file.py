@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from difflib import get_close_matches
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -298,11 +299,7 @@ def read_eval_file(path: Path) -> EvalFile:
         read = read.model_copy(update={"cases": [*read.cases, *_cases_of(path, read.dataset)]})
         if (fault := read.fault) is not None:
             raise BadEvalFile(path, f"with its dataset it {fault}")
-    cases = [
-        case.model_copy(update={"expect": [_with_schema(path, case, each) for each in case.expect]})
-        for case in read.cases
-    ]
-    return read.model_copy(update={"cases": cases})
+    return read.model_copy(update={"cases": _with_schemas(path, read.cases)})
 
 
 def _cases_of(path: Path, dataset: Dataset) -> list[EvalCase]:
@@ -414,18 +411,26 @@ def eval_schema() -> dict[str, Any]:
     return {"$schema": DIALECT, **schema, "title": "Evaluation file (evals/<name>.yaml)"}
 
 
-def _with_schema(path: Path, case: EvalCase, expectation: Expectation) -> Expectation:
-    """Return an expectation whose schema, if it has one, was checked and read from its file."""
-    try:
-        if expectation.schema_path is not None:
-            schema = schema_file(path.parent / expectation.schema_path)
-        elif expectation.json_schema is not None:
-            schema = inline_schema(json.dumps(expectation.json_schema))
-        else:
-            return expectation
-    except BadSchema as error:
-        raise BadEvalFile(path, f"the schema of case {shorten(case.name)}: {error}") from error
-    return expectation.model_copy(update={"json_schema": schema})
+def _with_schemas(path: Path, cases: Sequence[EvalCase]) -> list[EvalCase]:
+    """Return cases whose schemas were checked and read from their files. Raises BadEvalFile."""
+
+    @cache
+    def schema_of(file: str | None, text: str) -> JsonSchema:  # all cases of a dataset have the same
+        return inline_schema(text) if file is None else schema_file(path.parent / file)
+
+    def with_schema(each: Expectation) -> Expectation:
+        if each.schema_path is None and each.json_schema is None:
+            return each
+        schema = schema_of(each.schema_path, json.dumps(each.json_schema))
+        return each.model_copy(update={"json_schema": schema})
+
+    found: list[EvalCase] = []
+    for case in cases:
+        try:
+            found.append(case.model_copy(update={"expect": list(map(with_schema, case.expect))}))
+        except BadSchema as error:
+            raise BadEvalFile(path, f"the schema of case {shorten(case.name)}: {error}") from error
+    return found
 
 
 def _repeated(value: Value) -> Iterator[tuple[str, int]]:

@@ -1,5 +1,7 @@
 """Evaluation files are refused in one sentence, with the line of what is wrong."""
 
+import json
+import time
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,16 @@ def test_words_and_targets_may_look_like_numbers_and_editors_take_them(tmp_path:
 def test_a_case_has_the_same_digest_in_every_version() -> None:
     case = EvalCase.model_validate({"name": "x", "prompt": "y", "expect": [{"command": ["true"]}]})
     assert Trial(case, "a", None, 1).digest == "f42b70568bb9f06d"
+
+
+def test_the_schema_of_a_dataset_is_judged_once_and_not_for_each_row(tmp_path: Path) -> None:
+    properties = {f"p{number}": {"type": "string"} for number in range(300)}
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "y"}\n' * 1_000, encoding="utf-8")
+    (tmp_path / "schema.json").write_text(json.dumps({"properties": properties}), encoding="utf-8")
+    path = tmp_path / "evals.yaml"
+    dataset = {"path": "rows.jsonl", "expect": [{"schemaPath": "schema.json"}]}
+    path.write_text(json.dumps({"agents": ["a"], "dataset": dataset}), encoding="utf-8")
+    began = time.process_time()
+    cases = read_eval_file(path).cases
+    assert time.process_time() - began < 10, "for each row it takes 40 s"
+    assert len(cases) == 1_000 and cases[-1].expect[0].json_schema == {"properties": properties}
