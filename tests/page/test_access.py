@@ -18,6 +18,7 @@ from subagent_server.run import processes
 from subagent_server.verbs.access_tokens import CODE_SECONDS, MAX_SESSIONS, PageAccess, PageServer
 from tests.helpers.forked import PROGRAM, popen
 from tests.helpers.http_server import HttpServer, Reply
+from tests.helpers.stored import make_stored
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World
 
@@ -213,6 +214,19 @@ def test_what_a_verb_refuses_is_its_sentence(shared: tuple[World, HttpServer]) -
     assert wrong.status in (400, 404)
     half = post(server, "/page/runs/nobody/continue", {"prompt": "\ud83d"}, secret)
     assert half.status == 400 and "'prompt' holds half a character" in half.json["error"]
+
+
+def test_a_run_in_a_root_whose_name_is_no_text_is_shown(world: World) -> None:
+    odd = world.runs.with_name(os.fsdecode(b"caf\xe9"))
+    try:
+        (run_id,) = make_stored(odd, 1)
+    except OSError:
+        pytest.skip("this file system has names of UTF-8 only")
+    world.environment["SUBAGENT_RUNS"] = str(odd)
+    with world.http_server() as server:
+        secret = entered(world, server)
+        shown = server.ask("GET", f"/page/runs/{run_id}", token=None, Authorization=f"Bearer {secret}")
+    assert shown.status == 200 and shown.json["view"]["runId"] == run_id
 
 
 def test_the_page_itself_forbids_foreign_and_inline_scripts(shared: tuple[World, HttpServer]) -> None:

@@ -152,14 +152,14 @@ class PageApp:
         session = await asyncio.to_thread(self._access.redeem, code)
         if session is None:
             return _refused(401, "This link was used before, or is too old: run `subagent page` again.")
-        return JSONResponse(asdict(session), headers=PRIVATE)
+        return _answer(asdict(session))
 
     async def _server(self, request: Request) -> Response:
         """Prove to a browser, which sends nothing but its knock, that this process made its session."""
         proof = self._access.proof(request.headers.get("subagent-knock", "").encode("latin-1"))
         if proof is None:
             return _refused(401, "This server knows no such page: run `subagent page` again.")
-        return JSONResponse({"proof": proof}, headers=PRIVATE)
+        return _answer({"proof": proof})
 
     async def _events(self, request: Request) -> Response:
         stream = TabStream(self._service, self._caller, self._feed, request.query_params.get("run"))
@@ -173,16 +173,16 @@ class PageApp:
             "agents": {name: one.to_wire() for name, one in sums.by_agent.items()},
             "days": {day: one.to_wire() for day, one in sums.by_day.items()},
         }
-        return JSONResponse(costs, headers=PRIVATE)
+        return _answer(costs)
 
     async def _older(self, request: Request) -> Response:
         before, words = (request.query_params.get(name, "") for name in ("before", "q"))
         found = await asyncio.to_thread(older_runs, self._service, before, words, self._caller)
         answer = {"rows": found.rows, "lookedAt": found.looked_at, "before": found.before}
-        return JSONResponse(answer, headers=PRIVATE)
+        return _answer(answer)
 
     async def _run(self, request: Request) -> Response:
-        return JSONResponse(await self._runs.facts(request.path_params["run_id"]), headers=PRIVATE)
+        return _answer(await self._runs.facts(request.path_params["run_id"]))
 
     async def _file(self, request: Request) -> Response:
         run_id, name = request.path_params["run_id"], request.path_params["name"]
@@ -206,6 +206,11 @@ class PageApp:
         return start(self._service, order_of(self._service, run_id, self._caller), self._caller).run_id
 
 
+def _answer(found: Json) -> Response:
+    """Return an answer in ASCII, as news are: a path may hold bytes that are no text."""
+    return Response(json.dumps(found), media_type="application/json", headers=PRIVATE)
+
+
 def _refused(status: int, sentence: str) -> Response:
     return JSONResponse({"error": sentence}, status, headers=PRIVATE)
 
@@ -215,7 +220,7 @@ def _of_run(read: Callable[[str], Json]) -> Handler:
 
     async def answer(request: Request) -> Response:
         found = await asyncio.to_thread(read, request.path_params["run_id"])
-        return JSONResponse(found, headers=PRIVATE)
+        return _answer(found)
 
     return answer
 
@@ -226,7 +231,7 @@ def _changing(change: Callable[[str, dict[str, str]], str]) -> Handler:
     async def answer(request: Request) -> Response:
         fields = await _fields(request)
         run_id = await asyncio.to_thread(change, request.path_params["run_id"], fields)
-        return JSONResponse({"runId": run_id}, headers=PRIVATE)
+        return _answer({"runId": run_id})
 
     return answer
 
