@@ -4,13 +4,17 @@ import asyncio
 import json
 import shutil
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from subagent_server.run.watch import Watcher
 from subagent_server.server.page.page_app import Feed
 from subagent_server.verbs.access import USER
 from tests.helpers.http_server import BOUND, HttpServer
@@ -140,3 +144,30 @@ def test_a_page_that_is_closed_before_its_first_rows_leaves_nothing_at_work(worl
 
     world.store.make_root()
     assert asyncio.run(closed()) == 0
+
+
+def test_a_page_that_is_closed_as_its_log_begins_to_be_watched_leaves_no_watch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes, forgotten = threading.Event(), threading.Event(), threading.Event()
+
+    def watch(*_: object) -> Callable[[], None]:
+        begun.set()
+        assert goes.wait(BOUND)
+        return forgotten.set
+
+    monkeypatch.setattr(Watcher, "watch", watch)
+
+    async def closed() -> None:
+        async def opened() -> None:
+            async with Feed(world.service, USER).log_watched("20260101-000000-000-aaaaaa", asyncio.Queue()):
+                pass
+
+        page = asyncio.create_task(opened())
+        assert await asyncio.to_thread(begun.wait, BOUND)
+        page.cancel()
+        await asyncio.wait([page])
+        goes.set()
+        assert await asyncio.to_thread(forgotten.wait, 5)
+
+    asyncio.run(closed())

@@ -508,11 +508,12 @@ class Feed:
             if name == run.log.name and not loop.is_closed():
                 loop.call_soon_threadsafe(wake)
 
-        forget = await asyncio.to_thread(self._changes.watcher.watch, run.directory, on_change)
+        watching = loop.run_in_executor(None, self._changes.watcher.watch, run.directory, on_change)
         try:
+            await asyncio.shield(watching)
             yield
         finally:
-            forget()
+            watching.add_done_callback(lambda done: done.result()())  # also if the page leaves before
 
     def end(self) -> None:
         """End every reader: the server leaves."""
