@@ -250,7 +250,7 @@ def _parsed(syntax: Syntax, text: str) -> dict[str, Any]:
     if syntax == "toml":
         try:
             return tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
             raise NotEditable(f"it is not TOML ({error})") from error
     try:
         data = (

@@ -179,7 +179,8 @@ def test_json_that_is_not_strict_or_has_no_room_for_servers_is_refused(file: Cli
     "text",
     [
         *("a = ", "[a", "mcp_servers = 1\n", 'mcp_servers = {a = {command = "x"}}\n', "a = 1\na = 2\n"),
-        *("[[mcp_servers]]\nx = 1\n", "a = " + "[" * 100_000, 'mcp_servers.subagents.command = "x"\n'),
+        *("[[mcp_servers]]\nx = 1\n", "a = " + "[" * 100_000, "a = " + "9" * 5_000),
+        'mcp_servers.subagents.command = "x"\n',
     ],
 )
 def test_toml_that_is_broken_or_cannot_be_added_to_is_refused(file: ClientFile, text: str) -> None:
