@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -43,3 +44,8 @@ def test_a_text_that_takes_long_is_shown_plain_in_time(text: str) -> None:
 
 def test_a_long_text_is_shown_plain() -> None:
     assert asyncio.run(tree_of("x" * (MAX_CHARACTERS + 1))) is None
+
+
+def test_a_text_is_shown_plain_where_there_is_no_room_for_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", AsyncMock(side_effect=BlockingIOError))
+    assert asyncio.run(tree_of("x")) is None

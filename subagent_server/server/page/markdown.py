@@ -32,12 +32,15 @@ async def tree_of(text: str) -> list[Node] | None:
     """Return the nodes of a text, or None if it is to be shown plain."""
     if len(text) > MAX_CHARACTERS:
         return None
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-m", __name__),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-m", __name__),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError:  # there is no room for a process
+        return None
     try:
         async with asyncio.timeout(SECONDS):
             output, _ = await process.communicate(text.encode("utf-8", "replace"))
