@@ -392,9 +392,9 @@ def _show_code(session: Session, run_id: str) -> None:
 def _program(program: KeptProgram) -> str:
     words, colour = _OUTCOMES.get(program.outcome, _CUT_OFF)
     parts = [f"program {program.program}  {coloured(words, colour)}", _highlighted(program.code)]
-    ends = {call.get("call"): call for call in program.calls if "isError" in call}
+    ends = {str(call.get("call")): call for call in program.calls if "isError" in call}  # they are data
     begun = [call for call in program.calls if "function" in call and "isError" not in call]
-    parts += [_call_text(call, ends.get(call.get("call"))) for call in begun]
+    parts += [_call_text(call, ends.get(str(call.get("call")))) for call in begun]
     parts += [escape_lines(program.output, _INDENT)] if program.output.strip() else []
     return "\n".join(parts)
 

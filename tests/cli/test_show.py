@@ -192,3 +192,15 @@ def test_words_are_not_cut_at_the_end_of_a_narrow_line(cli: Cli, verb: list[str]
         whole = cli(*verb).stdout
     assert "\nq1        ? Which of the many colours\n          that you like would be right\n" in shown
     assert f"\nq1        ? {question}\n" in whole
+
+
+def test_a_program_is_shown_with_calls_that_nobody_has_made(cli: Cli) -> None:
+    run_id = cli.completed("aaaaaa")
+    kept = cli.store.paths.run(run_id).code.path / "001"
+    kept.mkdir(parents=True)
+    (kept / "program.py").write_text("print(1)")
+    (kept / "calls.jsonl").write_text(
+        '{"call":[1],"function":"f"}\n{"call":[1],"isError":false,"text":"x"}\n'
+    )
+    shown = cli("show", run_id, "--code").stdout
+    assert "print(1)" in shown and "→ [1]. f" in shown and "← x" in shown
