@@ -39,7 +39,7 @@ times that where upper and lower case are one."""
 PATTERN_SECONDS = 0.02
 """Of a processor, for compiling all patterns of a schema; 200 ordinary ones take a tenth of it."""
 
-_COSTLY_PATTERN = re.compile(r"[^\x00-\x7f]|\\[uUxN]|\(\?[a-zA-Z]*i")
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]|\\[uUxN]")
 _META_SCHEMAS = ("http://json-schema.org/", "https://json-schema.org/")
 _REFERENCE_ALONE = ("Draft4Validator", "Draft6Validator", "Draft7Validator")
 """In these drafts nothing counts beside a `$ref`."""
@@ -249,6 +249,15 @@ def _unique_items(_: Any, is_wanted: Any, value: Any, __: Any) -> Iterator["Vali
         yield ValidationError("it names something twice")
 
 
+def check_length(pattern: str) -> None:
+    """Raise BadSchema for a pattern that may take long to compile."""
+    is_costly = "[" in pattern and _BEYOND_ASCII.search(pattern) is not None
+    most = MAX_COSTLY_PATTERN if is_costly else MAX_PATTERN
+    if len(pattern) > most:
+        why = ", and a [...] with characters beyond ASCII" if is_costly else ""
+        raise BadSchema(f"the pattern {shorten(pattern)} has more than {most} characters{why}")
+
+
 class _Patterns:
     """The check of the format `regex` in one schema, within bounds; no other format is judged."""
 
@@ -259,11 +268,7 @@ class _Patterns:
         """Compile `text` where the format is `regex`. Raises BadSchema."""
         if format != "regex" or not isinstance(text, str):
             return
-        is_costly = _COSTLY_PATTERN.search(text) is not None
-        most = MAX_COSTLY_PATTERN if is_costly else MAX_PATTERN
-        if len(text) > most:
-            why = ", and ignores case or names characters beyond ASCII" if is_costly else ""
-            raise BadSchema(f"the pattern {shorten(text)} has more than {most} characters{why}")
+        check_length(text)
         began = time.thread_time()
         try:
             re.compile(text)

@@ -76,6 +76,7 @@ NAMES = {
     f"tools: {', '.join(f'mcp__*{n}__b' for n in range(500))}",
     "references": f"env: {{A: '{'${A:-' * 9_000}'}}",
     "a-long-name": f"tools: mcp__{'a__' * 30_000}",
+    "a-costly-pattern": "failIf: {output: '(?i)%s'}" % ("[\u0100-\uffff]" * 500),
     "a-long-code": f"failIf: {{exitCodes: [{'9' * 5_000}]}}",
 }
 
