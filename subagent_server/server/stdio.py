@@ -286,7 +286,10 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
     async def _read(self) -> bytes:
         with suppress(PermissionError):  # a file: it is always readable, and cannot be waited for
             await readable(self._descriptor)
-        return os.read(self._descriptor, CHUNK_BYTES)
+        try:
+            return os.read(self._descriptor, CHUNK_BYTES)
+        except ConnectionError:  # a client at a socket has gone, and has left an answer unread
+            return b""
 
     async def _has_room(self) -> bool:
         """Wait until one more message may be taken. False: the client has gone and reads no answers."""

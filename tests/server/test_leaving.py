@@ -15,6 +15,7 @@ import mcp_types as types
 import pytest
 from mcp.shared.message import SessionMessage
 
+from subagent_server.run.commands import readable
 from subagent_server.server import stdio
 from subagent_server.server.connection import ClientConnection, SharedByClients
 from subagent_server.server.stdio import Reports, Serving, _Outgoing
@@ -120,6 +121,25 @@ def test_a_message_that_is_cancelled_half_written_is_written_whole() -> None:
     with os.fdopen(incoming, "rb"), os.fdopen(outgoing, "wb"):
         texts = [json.loads(line)["params"]["text"] for line in asyncio.run(written(incoming, outgoing))]
     assert texts == ["a" * 9_000, "b"]
+
+
+def test_a_client_at_a_socket_that_has_gone_and_read_no_answer_is_the_end_of_input(world: World) -> None:
+    async def left() -> BaseException | None:
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                connection = ClientConnection(
+                    world.service, "parent", USER, SharedByClients(world.service, USER)
+                )
+                serving = Serving(connection, ours.fileno(), ours.fileno(), Reports())
+                theirs.sendall(b"no message\n")
+                await readable(theirs.fileno(), BOUND)
+            try:
+                return await serving.until_left()
+            finally:
+                await serving.aclose()
+
+    assert asyncio.run(left()) is None
 
 
 def test_nothing_of_a_connection_works_on_after_its_end_whatever_its_client_still_sends(
