@@ -143,13 +143,10 @@ class OutputCapture:
         try:
             room = self._kept - self._written
             self._overflowed |= len(masked) > room
-            part = memoryview(masked)[:room]
-            while part:  # a disk that fills takes a piece, and refuses the next
-                taken = self._file.write(part)
-                self._written += taken
-                part = part[taken:]
+            write_all(self._file.fileno(), masked[:room])
         except OSError as error:
             self._trouble = error.strerror or str(error)
+        self._written = self._file.tell()  # a disk that fills takes a piece, and refuses the next
 
 
 def _decode_head(data: bytes | bytearray) -> str:

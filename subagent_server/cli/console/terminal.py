@@ -310,13 +310,7 @@ def cut(text: str, width: int) -> str:
     """Return `text` in at most `width` columns, with an ellipsis if it was cut."""
     if width_of(text) <= width:
         return text
-    kept, room = "", max(0, width - 1)
-    for c in text:
-        room -= _columns(c)
-        if room < 0:
-            break
-        kept += c
-    return f"{kept.rstrip()}…"
+    return f"{text[: _fitting(text, max(0, width - 1))].rstrip()}…"
 
 
 def padded(text: str, width: int) -> str:
@@ -330,7 +324,7 @@ def wrapped(text: str, width: int) -> list[str]:
     lines: list[str] = []
     for line in text.split("\n"):
         rest = line
-        while (fits := _fitting(rest, width)) < len(rest):
+        while (fits := max(1, _fitting(rest, width))) < len(rest):
             space = rest.rfind(" ", 1, fits + 1)
             end = space if space > 0 else fits
             lines.append(rest[:end].rstrip())
@@ -340,11 +334,11 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _fitting(text: str, width: int) -> int:
-    """Return how many characters fit into the width, at least one. Looks at no more of the text."""
+    """Return how many characters fit into the width. Looks at no more of the text."""
     for number, c in enumerate(text):
         width -= _columns(c)
         if width < 0:
-            return max(1, number)
+            return number
     return len(text)
 
 
