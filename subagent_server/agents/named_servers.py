@@ -165,8 +165,9 @@ def _checked(path: Path, servers: Value) -> dict[str, ServerDefinition]:
 def _files(directories: list[Path | None], users: Path | None) -> Iterator[Path]:
     for directory in filter(None, directories):
         upwards = (above / PROJECT_FILE for above in (directory, *directory.parents))
-        yield from islice(filter(os.path.isfile, upwards), 1)  # `Path` raises below a closed directory
-    yield from filter(os.path.isfile, filter(None, [users]))
+        yield from islice(filter(os.path.isfile, upwards), 1)
+    if users is not None and os.path.isfile(users):  # noqa: PTH113 - `Path` raises below a closed directory
+        yield users
 
 
 def _look_up(name: str, paths: list[Path], users: Path | None, files: ServerFiles) -> FoundServer:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, filterfalse, islice
+from itertools import filterfalse, islice
 from pathlib import Path
 
 from subagent_server.process.zygote_protocol import default_directory
@@ -158,8 +158,10 @@ def protected_paths(
         ],
         [
             step
-            for step in filter(os.path.islink, dict.fromkeys(chain.from_iterable(map(steps_to, named))))
-            if step.is_relative_to(cwd) and not any(map(step.is_relative_to, agents))
+            for step in dict.fromkeys(step for path in named for step in steps_to(path))
+            if step.is_relative_to(cwd)
+            and os.path.islink(step)  # noqa: PTH114 - see `steps_to`
+            and not any(map(step.is_relative_to, agents))
         ],
         [
             *written,
