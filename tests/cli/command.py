@@ -17,11 +17,13 @@ from typing import Any, Self
 
 from subagent_server.extensions.simulator import Simulator
 from subagent_server.run import locks, transitions
+from subagent_server.run.journal import RunJournal
 from subagent_server.run.processes import now
-from subagent_server.run.records import RunMeta, RunResult
+from subagent_server.run.records import Failure, RunMeta, RunResult
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
+from subagent_server.verbs.access import token_hash
 from subagent_server.verbs.trust_check import coverage, trust
 from tests.helpers import bubblewrap, warm
 from tests.helpers.forked import PROGRAM, popen, run
@@ -33,13 +35,25 @@ BOUND = 120.0
 """How long one command may take, in seconds, on a machine that has much else to do."""
 
 Completed = subprocess.CompletedProcess[str]
-Turn = dict[str, Any]
 Model = Callable[..., Simulator]
+
+FAILED = transitions.RunFailed(failure=Failure(code="agent_error", message="It broke.", hint="Try again."))
+STOPPED = transitions.StopRequested(reason="enough")
+TOKEN = "a-token-that-cannot-be-guessed"
+"""The token of every run that is made by hand."""
 
 
 def run_name(tail: str) -> str:
     """Return a run id that ends in `tail`."""
     return f"20261122-093015-417-{tail}"
+
+
+def inside(run_id: str, token: str = TOKEN) -> dict[str, str]:
+    """Return the variables that a run gives to its programs.
+
+    Its id must differ from those of other tests: who has it in its environment is taken for its process.
+    """
+    return {"SUBAGENT_RUN_ID": run_id, "SUBAGENT_RUN_TOKEN": token}
 
 
 class Cli:
@@ -110,9 +124,10 @@ class Cli:
                 with suppress(OSError):  # the terminal has no other end any more
                     while part := os.read(outer, 1 << 16):
                         shown += part
-                command.end()
+                said = command.end()[2]
         finally:
             os.close(outer)
+        assert "Traceback" not in said, said
         return shown.decode()
 
     def start(self, *words: str, **options: Any) -> "Running":
@@ -149,7 +164,8 @@ class Cli:
         return run_id
 
     def _publish(self, run_id: str, happened: Sequence[transitions.RunEvent], facts: dict[str, Any]) -> None:
-        self.store.publish(make_meta(run_id, **{k: v for k, v in facts.items() if k != "prompt"}))
+        stated = {key: value for key, value in facts.items() if key != "prompt"}
+        self.store.publish(make_meta(run_id, child_token_hash=token_hash(TOKEN), **stated))
         for event in (STARTED, *happened):
             self.store.update(run_id, event, now())
 
@@ -160,6 +176,12 @@ class Cli:
         result = RunResult(**given) if output is None else RunResult(**given, output=output)
         self.store.update(run_id, transitions.Finished(summary=text[:60]), now(), result=result)
         return run_id
+
+    def record(self, run_id: str, *events: tuple[str, dict[str, Any]]) -> None:
+        """Write events into the journal of a run."""
+        journal = RunJournal(self.store.paths.run(run_id))
+        for kind, facts in events:
+            journal.append(kind, now(), facts)
 
     def meta(self, run_id: str) -> RunMeta:
         """Return the state of a run as it is on disk."""

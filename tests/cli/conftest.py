@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from subagent_server.extensions.simulator import Simulator
-from tests.cli.command import BOUND, Cli, Model, Turn
+from tests.cli.command import BOUND, Cli, Model
+from tests.helpers.turns import Turn
 from tests.helpers.wait import wait_for
 
 _HOMES_OF_CLIENTS = ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME", "XDG_CONFIG_HOME")

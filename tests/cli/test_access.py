@@ -4,37 +4,28 @@ import secrets
 
 import pytest
 
-from subagent_server.verbs.access import token_hash
-from tests.cli.command import Cli, asked
+from tests.cli.command import Cli, asked, inside
 
-TOKEN = "a-token-that-cannot-be-guessed"
 OWN, NESTED, OTHER = (secrets.token_hex(3) for _ in range(3))
-"""Different from other tests: any process with a run's id in its environment is taken for its process."""
-
-
-def child(run_id: str, token: str = TOKEN) -> dict[str, str]:
-    """Return the variables that a run gives to its programs."""
-    return {"SUBAGENT_RUN_ID": run_id, "SUBAGENT_RUN_TOKEN": token}
 
 
 def test_a_child_sees_its_own_run_and_those_it_started(cli: Cli) -> None:
-    with cli.living(OWN, child_token_hash=token_hash(TOKEN)) as own:
+    with cli.living(OWN) as own:
         nested, other = cli.completed(NESTED, parent_run_id=own), cli.completed(OTHER)
-        assert cli("ls", "-q", env=child(own)).stdout.split() == [own, nested]
-        assert cli("show", nested, env=child(own)).returncode == 0
-        assert cli("logs", own, env=child(own)).returncode == 0
+        assert cli("ls", "-q", env=inside(own)).stdout.split() == [own, nested]
+        assert cli("show", nested, env=inside(own)).returncode == 0
+        assert cli("logs", own, env=inside(own)).returncode == 0
         for words in (["show", other], ["logs", other], ["wait", other], ["logs", "-f", other]):
-            refused = cli(*words, env=child(own))
+            refused = cli(*words, env=inside(own))
             assert refused.returncode == 2 and "not open to run" in refused.stderr
             assert refused.stdout == ""
 
 
 def test_a_child_whose_agent_may_start_no_others_may_not_start_answer_or_stop(cli: Cli) -> None:
     cli.agent("reviewer")
-    with cli.living(OWN, asked(), child_token_hash=token_hash(TOKEN)) as own:
+    with cli.living(OWN, asked()) as own:
         for words in (["run", "reviewer", "Go"], ["reply", own, "blue"], ["stop", own]):
-            refused = cli(*words, env=child(own))
-            assert refused.returncode == 2 and "may" in refused.stderr and "start" in refused.stderr
+            cli.leaves_with(2, f"The agent of run {own} may ", *words, env=inside(own))
         assert cli.meta(own).status == "waiting_parent_reply"
         assert cli("ls", "-q").stdout.split() == [own]
 
@@ -42,15 +33,15 @@ def test_a_child_whose_agent_may_start_no_others_may_not_start_answer_or_stop(cl
 @pytest.mark.parametrize("verb", [["ls"], ["show", "@last"], ["inbox"], ["stop", "@last"]])
 @pytest.mark.parametrize("token", ["", "wrong"])
 def test_a_wrong_token_opens_nothing(cli: Cli, verb: list[str], token: str) -> None:
-    with cli.living(OWN, child_token_hash=token_hash(TOKEN)) as own:
-        cli.leaves_with(2, "SUBAGENT_RUN_TOKEN", *verb, env=child(own, token))
+    with cli.living(OWN) as own:
+        cli.leaves_with(2, "SUBAGENT_RUN_TOKEN", *verb, env=inside(own, token))
         assert cli.meta(own).status == "running"
 
 
 def test_a_child_registers_no_server_with_a_client(cli: Cli) -> None:
-    with cli.living(OWN, child_token_hash=token_hash(TOKEN)) as own:
+    with cli.living(OWN) as own:
         cli.leaves_with(
-            2, "only the owner of the runs may do this", "init", "claude", "--yes", env=child(own)
+            2, "only the owner of the runs may do this", "init", "claude", "--yes", env=inside(own)
         )
         assert not (cli.home / ".mcp.json").exists()
 
@@ -61,19 +52,19 @@ def test_a_child_registers_no_server_with_a_client(cli: Cli) -> None:
 def test_a_child_starts_no_server_of_an_agent(cli: Cli, words: tuple[str, ...]) -> None:
     started = cli.home / "started"
     cli.agent("reviewer", codeMode=True, mcpServers={"x": {"command": "touch", "args": [str(started)]}})
-    with cli.living(OWN, child_token_hash=token_hash(TOKEN)) as own:
-        cli.leaves_with(2, "only the owner of the runs may do this", *words, env=child(own))
+    with cli.living(OWN) as own:
+        cli.leaves_with(2, "only the owner of the runs may do this", *words, env=inside(own))
         assert not started.exists()
 
 
 def test_a_child_that_may_delegate_answers_its_children_and_not_itself(cli: Cli) -> None:
-    with cli.living(OWN, asked(), child_token_hash=token_hash(TOKEN)) as own:
+    with cli.living(OWN, asked()) as own:
         request = cli.store.read_request(own)
         named = request.model_copy(update={"agent": {**request.agent, "agents": ["tester"]}})
         cli.store.paths.run(own).request.path.write_bytes(named.to_json())
         with cli.living(NESTED, asked(), parent_run_id=own) as nested:
-            assert cli("reply", nested, "blue", env=child(own)).returncode == 0
+            assert cli("reply", nested, "blue", env=inside(own)).returncode == 0
             assert cli.meta(nested).messages[0].answered_by == "parent"
-        cli.leaves_with(2, "its parent or a person answers it", "reply", own, "blue", env=child(own))
+        cli.leaves_with(2, "its parent or a person answers it", "reply", own, "blue", env=inside(own))
         cli.agent("reviewer")
-        assert "may not start reviewer" in cli("run", "reviewer", "Go", env=child(own)).stderr
+        assert "may not start reviewer" in cli("run", "reviewer", "Go", env=inside(own)).stderr

@@ -1,37 +1,22 @@
 """A person at a terminal answers the questions of a followed run."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from subagent_server.extensions.simulator import Simulator
-from tests.cli.command import Cli, asked
+from tests.cli.command import Cli, Model, asked
 from tests.cli.terminal import person
+from tests.helpers.turns import asks, says
 
 PROMPT = "Your answer"
-TURNS = {
-    "turns": [
-        {
-            "tool_use": [
-                {
-                    "name": "ask_parent",
-                    "input": {"question": "Which\x1b[2J colour?", "options": ["blue", "red"]},
-                }
-            ]
-        },
-        {"text": "Thanks."},
-    ]
-}
+QUESTION, THANKS = asks("Which\x1b[2J colour?", "blue", "red"), says("Thanks.")
 
 
 @pytest.fixture
-def asking(cli: Cli) -> Iterator[Cli]:
+def asking(cli: Cli, model: Model) -> Cli:
     """The command with an agent that asks for a colour and then says thanks."""
-    cli.agent("asker")
-    with Simulator(TURNS) as simulator:
-        cli.environment |= {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "scripted"}
-        yield cli
+    model(QUESTION, THANKS)
+    return cli
 
 
 def answer(cli: Cli) -> tuple[str | None, str | None]:
@@ -50,20 +35,19 @@ TYPED = {
 }
 
 
-def test_a_person_answers_with_a_number_or_words_and_repeats_a_number_without_an_option(cli: Cli) -> None:
-    cli.agent("asker")
-    question, thanks = TURNS["turns"]
-    with Simulator({"turns": [*[question] * len(TYPED), thanks]}) as simulator:
-        cli.environment |= {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "scripted"}
-        with person(cli, "run", "asker", "Go") as terminal:
-            for typed in TYPED:
-                seen = terminal.hear(PROMPT)
-                assert "? Which\\x1b[2J colour?" in seen and "2  red" in seen
+def test_a_person_answers_with_a_number_or_words_and_repeats_a_number_without_an_option(
+    cli: Cli, model: Model
+) -> None:
+    model(*[QUESTION] * len(TYPED), THANKS)
+    with person(cli, "run", "worker", "Go") as terminal:
+        for typed in TYPED:
+            seen = terminal.hear(PROMPT)
+            assert "? Which\\x1b[2J colour?" in seen and "2  red" in seen
+            terminal.type(typed)
+            if typed.strip() == "3":
+                terminal.hear(f"or type 3 again to send it as it is.\r\n{PROMPT}")
                 terminal.type(typed)
-                if typed.strip() == "3":
-                    terminal.hear(f"or type 3 again to send it as it is.\r\n{PROMPT}")
-                    terminal.type(typed)
-            code, out, _ = terminal.command.end()
+        code, out, _ = terminal.command.end()
     assert (code, out) == (0, "Thanks.\n")
     (run_id,) = cli.store.run_ids()
     answers = [(each.answer_content, each.answered_by) for each in cli.meta(run_id).messages]
@@ -71,7 +55,7 @@ def test_a_person_answers_with_a_number_or_words_and_repeats_a_number_without_an
 
 
 def test_a_line_that_the_terminal_has_cut_is_no_answer(asking: Cli) -> None:
-    with person(asking, "run", "asker", "Go") as terminal:
+    with person(asking, "run", "worker", "Go") as terminal:
         terminal.hear(PROMPT)
         terminal.type("x" * 5000 + "\n")
         assert "q1 - < FILE" in terminal.hear(PROMPT)
@@ -82,12 +66,12 @@ def test_a_line_that_the_terminal_has_cut_is_no_answer(asking: Cli) -> None:
 
 def test_the_log_of_a_followed_run_has_colours_on_a_terminal(asking: Cli) -> None:
     asking.environment["TERM"] = "xterm"
-    with person(asking, "run", "asker", "Go") as terminal:
-        assert re.search(r"(?m)^\x1b\[2m[0-9:]{8} \x1b\[0m\x1b\[1m▶ asker started", terminal.hear(PROMPT))
+    with person(asking, "run", "worker", "Go") as terminal:
+        assert re.search(r"(?m)^\x1b\[2m[0-9:]{8} \x1b\[0m\x1b\[1m▶ worker started", terminal.hear(PROMPT))
 
 
 def test_closing_the_input_leaves_the_question_open(asking: Cli) -> None:
-    with person(asking, "run", "asker", "Go") as terminal:
+    with person(asking, "run", "worker", "Go") as terminal:
         terminal.hear(PROMPT)
         terminal.type("\x04")
         terminal.hear("q1 ANSWER")
@@ -96,7 +80,7 @@ def test_closing_the_input_leaves_the_question_open(asking: Cli) -> None:
 
 
 def test_an_answer_from_elsewhere_ends_the_asking(asking: Cli) -> None:
-    with person(asking, "run", "asker", "Go") as terminal:
+    with person(asking, "run", "worker", "Go") as terminal:
         terminal.hear(PROMPT)
         assert asking("reply", "@last", "green").returncode == 0
         terminal.hear("q1 needs no answer any more.")
@@ -105,7 +89,7 @@ def test_an_answer_from_elsewhere_ends_the_asking(asking: Cli) -> None:
 
 
 def test_ctrl_c_at_the_question_leaves_it_open_and_names_the_command_that_answers(asking: Cli) -> None:
-    with person(asking, "run", "asker", "Go") as terminal:
+    with person(asking, "run", "worker", "Go") as terminal:
         terminal.hear(PROMPT)
         terminal.command.interrupt()
         said = terminal.hear("subagent stop")
@@ -115,8 +99,8 @@ def test_ctrl_c_at_the_question_leaves_it_open_and_names_the_command_that_answer
 
 
 def test_a_missing_prompt_on_a_terminal_is_refused(cli: Cli) -> None:
-    cli.agent("asker")
-    with person(cli, "run", "asker") as terminal:
+    cli.agent("worker")
+    with person(cli, "run", "worker") as terminal:
         assert "The prompt is missing" in terminal.hear("--help`")
         assert terminal.command.end()[0] == 2
     assert cli.store.run_ids() == []
@@ -126,4 +110,5 @@ def test_remarks_are_for_people_at_a_terminal(cli: Cli) -> None:
     with cli.living("aaaaaa", asked()), person(cli, "ls", "-n", "0") as terminal:
         seen = terminal.hear("ls -a`")
         assert terminal.command.end()[0] == 0
+        assert cli("ls", "-n", "0").stderr == ""
     assert "1 needs an answer: `subagent inbox`" in seen and "There are more" in seen

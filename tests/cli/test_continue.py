@@ -1,8 +1,9 @@
 """`subagent continue`: a new run carries on an ended one (see also tests/end_to_end/test_continuing.py)."""
 
 from tests.cli.command import Cli, Model
+from tests.helpers.turns import says
 
-FIRST, SECOND = {"text": "First."}, {"text": "Second."}
+FIRST, SECOND = says("First."), says("Second.")
 
 
 def test_the_new_run_is_followed_and_names_the_run_that_it_continues(cli: Cli, model: Model) -> None:

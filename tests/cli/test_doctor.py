@@ -4,12 +4,7 @@ import json
 
 import pytest
 
-from subagent_server.run import transitions
-from subagent_server.run.records import Failure
-from tests.cli.command import Cli, asked
-
-FAILED = transitions.RunFailed(failure=Failure(code="agent_error", message="It broke."))
-
+from tests.cli.command import FAILED, Cli, asked
 
 # -- agent files
 

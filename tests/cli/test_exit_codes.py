@@ -3,11 +3,7 @@
 import pytest
 
 from subagent_server.run import transitions
-from subagent_server.run.records import Failure
-from tests.cli.command import Cli
-
-FAILED = transitions.RunFailed(failure=Failure(code="agent_error", message="It broke.", hint="Try again."))
-STOPPED = transitions.StopRequested(reason="enough")
+from tests.cli.command import FAILED, STOPPED, Cli
 
 
 def complains(cli: Cli, code: int, said: str, *words: str) -> None:

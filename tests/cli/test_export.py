@@ -3,18 +3,15 @@
 import io
 import json
 import os
-import subprocess
 import tarfile
 from typing import Any
 
 import pytest
 
-from subagent_server.run.journal import RunJournal
-from subagent_server.run.processes import now
 from subagent_server.run.records import Usage
-from tests.cli.command import Cli
+from tests.cli.command import BOUND, Cli
 from tests.cli.families import family
-from tests.helpers.forked import PROGRAM
+from tests.helpers.forked import PROGRAM, run
 
 SECRET = "sk-this-is-the-secret-of-the-test-0123456789"
 
@@ -46,14 +43,7 @@ def test_a_run_is_packed_without_secrets_locks_and_what_is_no_file_of_it(cli: Cl
 def test_a_tree_goes_to_stdout_and_nothing_is_written_over(cli: Cli) -> None:
     with family(cli) as ids:
         command = [*PROGRAM, "export", ids.boss, "--tree", "-o", "-"]
-        done = subprocess.run(
-            command,
-            cwd=cli.home,
-            env=cli.environment,
-            capture_output=True,
-            check=True,
-            stdin=subprocess.DEVNULL,
-        )
+        done = run(command, cli.environment, cwd=cli.home, seconds=BOUND)
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
             assert {name.split("/")[0] for name in archive.getnames()} == {ids.boss, ids.helper, ids.tester}
         (cli.home / "mine").write_text("mine", encoding="utf-8")
@@ -73,8 +63,8 @@ def test_nothing_is_exported_to_a_terminal(cli: Cli, form: list[str]) -> None:
 
 def test_a_run_becomes_a_log_of_inspect_and_spans_without_secrets(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa", f"The result. {SECRET}", label="the plan")
-    journal = RunJournal(cli.store.paths.run(run_id))
-    for kind, facts in (
+    cli.record(
+        run_id,
         ("run_started", {"model": "claude-test"}),
         ("turn", {"turn": 1}),
         ("thought", {"text": "Let me see."}),
@@ -82,8 +72,7 @@ def test_a_run_becomes_a_log_of_inspect_and_spans_without_secrets(cli: Cli) -> N
         ("tool_result", {"toolCallId": "t1", "toolName": "bash", "isError": True, "text": f"no {SECRET}"}),
         ("turn", {"turn": 2}),
         ("text", {"text": "Done."}),
-    ):
-        journal.append(kind, now(), facts)
+    )
     for words in (("--inspect", "run.json"), ("--otlp", "run.otlp.json")):
         done = cli("export", "aaaaaa", *words, env={"MY_API_KEY": SECRET})
         assert done.returncode == 0 and f"{words[1]} is written" in done.stderr
@@ -103,8 +92,7 @@ def test_a_run_becomes_a_log_of_inspect_and_spans_without_secrets(cli: Cli) -> N
 
 def test_a_run_without_a_model_is_exported_with_its_result(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa", "The result.")
-    journal = RunJournal(cli.store.paths.run(run_id))
-    journal.append("subagent_event", now(), {"event": "subagent_start", "model": "of-another-run"})
+    cli.record(run_id, ("subagent_event", {"event": "subagent_start", "model": "of-another-run"}))
     (sample,) = json.loads(cli("export", "aaaaaa", "--inspect", "-").stdout)["samples"]
     assert sample["output"]["choices"][0]["message"]["content"] == "The result."
     assert sample["output"]["model"] == "none/unknown"
@@ -113,8 +101,8 @@ def test_a_run_without_a_model_is_exported_with_its_result(cli: Cli) -> None:
 
 def test_a_call_of_a_model_that_is_told_in_parts_is_one_span(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa")
-    journal = RunJournal(cli.store.paths.run(run_id))
-    for kind, facts in (
+    cli.record(
+        run_id,
         ("turn", {"turn": 1}),
         ("usage", {"inputTokens": 30, "outputTokens": 1}),
         ("text", {"text": "One."}),
@@ -123,8 +111,7 @@ def test_a_call_of_a_model_that_is_told_in_parts_is_one_span(cli: Cli) -> None:
         ("usage", {"inputTokens": 30, "outputTokens": 5}),
         ("turn", {"turn": 2}),
         ("usage", {"inputTokens": 70, "outputTokens": 9}),
-    ):
-        journal.append(kind, now(), facts)
+    )
     with cli.store.paths.run(run_id).events.path.open("a", encoding="utf-8") as file:
         file.write('{"type": "usage", "inputTokens": "damaged"}\n')
     asked = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
@@ -136,23 +123,21 @@ def test_a_call_of_a_model_that_is_told_in_parts_is_one_span(cli: Cli) -> None:
         assert len(keys) == len(set(keys)), keys
     assert len({span["spanId"] for span in scope["spans"]}) == 4
     assert [_told(span, "gen_ai.usage.output_tokens") for span in (first, second)] == ["5", "4"]
-    assert "One." in _told(first, "gen_ai.output.messages") and "Two." in _told(
-        first, "gen_ai.output.messages"
-    )
+    messages = _told(first, "gen_ai.output.messages")
+    assert "One." in messages and "Two." in messages
     assert _told(call, "gen_ai.tool.call.arguments") == "true" and call["parentSpanId"] == whole["spanId"]
 
 
 def test_a_call_that_the_next_model_answers_is_a_span_of_its_own(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa")
-    journal = RunJournal(cli.store.paths.run(run_id))
-    for kind, facts in (
+    cli.record(
+        run_id,
         ("run_started", {"model": "first"}),
         ("turn", {"turn": 1}),
         ("usage", {"inputTokens": 3}),
         ("warning", {"message": "The next model, second, is tried.", "model": "second"}),
         ("usage", {"inputTokens": 10}),
-    ):
-        journal.append(kind, now(), facts)
+    )
     (scope,) = json.loads(cli("export", "aaaaaa", "--otlp", "-").stdout)["resourceSpans"][0]["scopeSpans"]
     _, failed, answered = scope["spans"]
     assert (failed["name"], _told(failed, "error.type")) == ("chat first", "model_error")

@@ -9,10 +9,10 @@ import pytest
 
 from subagent_server.process.cleanup import HOOK_SECONDS
 from tests.cli.command import BOUND, Cli, Model, stored
+from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
 
 HOSTILE = "Which $(touch owned)\n`touch owned`; \x1b[2J colour?"
-ASK = {"tool_use": [{"name": "ask_parent", "input": {"question": HOSTILE}}]}
 TELL = """\
 import json, os, sys
 name = sys.argv[1] + "/" + os.environ["SUBAGENT_EVENT"]
@@ -35,7 +35,7 @@ def told(cli: Cli, event: str) -> Any:
 
 
 def test_hooks_are_told_as_data_and_are_not_decided_by_an_agent(cli: Cli, model: Model) -> None:
-    model(ASK, {"text": "Done."})
+    model(asks(HOSTILE), says("Done."))
     tell = cli.home.with_name(f"{cli.home.name}.tell.py")
     tell.write_text(TELL, encoding="utf-8")
     command = [sys.executable, str(tell), str(cli.home)]
@@ -59,14 +59,14 @@ def test_hooks_are_told_as_data_and_are_not_decided_by_an_agent(cli: Cli, model:
 
 
 def test_a_hook_that_hangs_or_fails_holds_up_and_fails_nothing(cli: Cli, model: Model) -> None:
-    model({"text": "Done."})
+    model(says("Done."))
     hang = ["sh", "-c", "tr '\\0' ' ' < /proc/$PPID/cmdline; sleep 3600"]
     hooks_file(cli).write_text(json.dumps({"onEnd": hang}), encoding="utf-8")
     assert cli("run", "worker", "Do it.", "--wait", "60").stdout == "Done.\n"
     (run_id,) = stored(cli)
     printed = cli.store.paths.run(run_id).worker_out.path
     wait_for(lambda: f"bounded_command.py +{HOOK_SECONDS:g} " in printed.read_text(), BOUND, "its bound")
-    wait_for(lambda: cli.json("show", run_id)["live"] is False, 20, "the end of its tree")
+    wait_for(lambda: cli.json("show", run_id)["live"] is False, BOUND, "the end of its tree")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_file_of_hooks_that_cannot_be_used_is_said(cli: Cli, content: str, mod
 
 
 def test_a_link_in_place_of_the_hooks_is_not_followed_and_the_run_goes_on(cli: Cli, model: Model) -> None:
-    model({"text": "Done."})
+    model(says("Done."))
     planted = cli.home / "planted.json"
     planted.write_text('{"onEnd": "touch owned"}', encoding="utf-8")
     hooks_file(cli).symlink_to(planted)

@@ -17,8 +17,6 @@ import pytest
 
 from subagent_server.cli.console.live_screen import TypedKeys, help_lines
 from subagent_server.cli.console.terminal import width_of
-from subagent_server.run.journal import RunJournal
-from subagent_server.run.processes import now
 from subagent_server.run.states import Status
 from tests.cli.command import BOUND, Cli, asked
 from tests.helpers.forked import PROGRAM, popen
@@ -58,7 +56,7 @@ class Screen:
 
     def frame(self) -> list[str]:
         """Return the lines of the last frame that was drawn whole, without colours."""
-        whole = [each for each in self.drawn.split("\x1b[H") if each.endswith("\x1b[J") or "\x1b[J" in each]
+        whole = [each for each in self.drawn.split("\x1b[H") if "\x1b[J" in each]
         last = whole[-1].partition("\x1b[J")[0] if whole else ""
         return [re.sub(r"\x1b\[[0-9;]*[mK]", "", line) for line in last.split("\r\n")]
 
@@ -117,8 +115,7 @@ def test_frames_fit_every_size_of_terminal(cli: Cli, environment: dict[str, str]
         cli.living("bbbbbb", asked(), agent_name="an-agent-of-long-name") as asking,
         watched(cli, 60, 12, **environment) as screen,
     ):
-        journal = RunJournal(cli.store.paths.run(asking))
-        journal.append("question", now(), {"question": f"Which\x1b[2J\u202e colour? {WIDE}"})
+        cli.record(asking, ("question", {"question": f"Which\x1b[2J\u202e colour? {WIDE}"}))
         for columns, lines in ((60, 12), (120, 30), (80, 24), (20, 5)):
             screen.resize(columns, lines)
             deadline = time.monotonic() + BOUND

@@ -10,18 +10,15 @@ import pytest
 from subagent_server.cli.console.terminal import moment, width_of, without_colours
 from subagent_server.cli.logs import EventText
 from subagent_server.run import transitions
-from subagent_server.run.journal import RunJournal, render
+from subagent_server.run.journal import render
 from subagent_server.run.processes import now
-from tests.cli.command import Cli, until_watching
+from tests.cli.command import BOUND, Cli, until_watching
 from tests.cli.families import family
-from tests.helpers.wait import wait_for
 
 
 def journal(cli: Cli, run_id: str, *texts: str) -> None:
     """Let the run say something, a line each."""
-    writer = RunJournal(cli.store.paths.run(run_id))
-    for text in texts:
-        writer.append("text", now(), {"text": text})
+    cli.record(run_id, *(("text", {"text": text}) for text in texts))
 
 
 def test_the_last_events_are_printed_50_by_default(cli: Cli) -> None:
@@ -67,7 +64,7 @@ def test_following_prints_new_lines_until_the_run_has_ended(cli: Cli) -> None:
             command.hear("later")
             cli.store.update(run_id, transitions.Finished(summary="done"), now())
             journal(cli, run_id, "after the end of the status")
-            RunJournal(cli.store.paths.run(run_id)).append("run_ended", now(), {"status": "completed"})
+            cli.record(run_id, ("run_ended", {"status": "completed"}))
             code, said, _ = command.end()
     assert code == 0
     assert "after the end of the status" in said and said.rstrip().endswith("0 tokens")
@@ -114,8 +111,7 @@ def test_following_ends_when_the_reader_of_stdout_has_gone(cli: Cli) -> None:
             command.hear("early")
             assert command.process.stdout is not None
             command.process.stdout.close()
-            wait_for(lambda: command.process.poll() is not None, 60, "the end of a command without a reader")
-            assert command.process.returncode == 0
+            assert command.process.wait(BOUND) == 0
             assert command.process.stderr is not None and command.process.stderr.read() == b""
 
 
@@ -141,7 +137,7 @@ def test_events_of_a_hostile_journal_are_shown_as_text(cli: Cli) -> None:
 def test_a_log_has_colours_on_a_terminal_that_wants_them(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa")
     journal(cli, run_id, "Looks \x1b[31mfine.")
-    RunJournal(cli.store.paths.run(run_id)).append("warning", now(), {"message": "careful"})
+    cli.record(run_id, ("warning", {"message": "careful"}))
     assert "\x1b[33m⚠ careful\x1b[0m" in cli.raw_screen("logs", run_id)
     assert "\x1b" not in cli.raw_screen("logs", run_id, NO_COLOR="1")
     assert "\x1b" not in cli("logs", run_id).stdout
@@ -151,9 +147,9 @@ def test_tool_calls_that_are_shown_otherwise_and_book_keeping_are_left_out_unles
     cli: Cli,
 ) -> None:
     run_id = cli.completed("aaaaaa")
-    writer = RunJournal(cli.store.paths.run(run_id))
     long = "\n".join(f"row {number}" for number in range(30))
-    for kind, facts in (
+    cli.record(
+        run_id,
         ("turn", {"turn": 1}),
         ("usage", {"inputTokens": 200, "outputTokens": 40, "turns": 1, "costUsd": "0.0008"}),
         ("tool_call", {"toolName": "ask_parent", "arguments": {"question": "Which?"}}),
@@ -161,8 +157,7 @@ def test_tool_calls_that_are_shown_otherwise_and_book_keeping_are_left_out_unles
         ("tool_result", {"toolName": "bash", "text": long}),
         ("turn", {"turn": 2}),
         ("text", {"text": "All good.\nReally."}),
-    ):
-        writer.append(kind, now(), facts)
+    )
     cli("show", run_id)  # closes the journal
     short, full = cli("logs", run_id).stdout, cli("logs", run_id, "--full").stdout
     assert short.count("Which?") == 1 and "ask_parent" not in short and "ask_parent" in full
@@ -186,7 +181,7 @@ def test_each_piece_of_a_long_line_of_several_runs_begins_with_its_run_on_a_term
     one, other = cli.completed("aaaaaa"), cli.completed("bbbbbb")
     for run_id in (one, other):
         journal(cli, run_id, "漢字 words " * 30)
-        RunJournal(cli.store.paths.run(run_id)).append("warning", now(), {"message": "careful " * 30})
+        cli.record(run_id, ("warning", {"message": "careful " * 30}))
     lines = cli.raw_screen("logs", one, other, COLUMNS="60").splitlines()
     assert len(lines) > 20 and all("│" in line for line in lines)
     assert max(width_of(without_colours(line)) for line in lines) <= 60

@@ -7,15 +7,10 @@ import pytest
 
 from subagent_server.cli.console.terminal import width_of
 from subagent_server.run import transitions
-from subagent_server.run.journal import RunJournal
-from subagent_server.run.processes import now
-from subagent_server.run.records import Failure, LaunchInfo
+from subagent_server.run.records import LaunchInfo
 from subagent_server.verbs import list_runs
-from tests.cli.command import Cli, asked, run_name
+from tests.cli.command import FAILED, STOPPED, Cli, asked, run_name
 from tests.helpers.stored import make_stored
-
-FAILED = transitions.RunFailed(failure=Failure(code="agent_error", message="It broke."))
-STOPPED = transitions.StopRequested(reason="enough")
 
 
 def listed(cli: Cli, *words: str) -> list[str]:
@@ -102,14 +97,10 @@ def test_the_table_fits_80_columns_and_has_a_mark_and_a_word(cli: Cli) -> None:
 
 
 def test_what_a_run_is_about_is_never_empty(cli: Cli) -> None:
-    agent_works = {"text": "Reading the change."}
     never_began = cli.made("aaaaaa", transitions.StopRequested(), prompt="Look elsewhere.")
     with cli.living("222222") as works, cli.living("333333") as begins:
-        for run_id, kind, facts in (
-            (begins, "run_started", {"prompt": "Look."}),
-            (works, "text", agent_works),
-        ):
-            RunJournal(cli.store.paths.run(run_id)).append(kind, now(), facts)
+        cli.record(begins, ("run_started", {"prompt": "Look."}))
+        cli.record(works, ("text", {"text": "Reading the change."}))
         rows = {row.split()[2]: row for row in cli("ls").stdout.splitlines()[1:]}
     assert rows[works].endswith("Reading the change.") and rows[begins].endswith("Look.")
     assert rows[never_began].endswith("Look elsewhere.")

@@ -57,7 +57,6 @@ def test_list_servers_shows_every_server_with_its_kind_without_secrets_and_does_
     found = cli.json("mcp", "list-servers", "--config", config)["servers"]
     assert [server["name"] for server in found] == sorted(SERVERS)
     assert found[-1]["headers"] == {"Authorization": "Bearer ***"}
-    assert "ready" not in done.stderr, "nothing was started"
 
 
 def test_info_connects_and_prints_name_and_version(cli: Cli, config: str) -> None:
@@ -122,13 +121,13 @@ def test_an_error_is_one_sentence_and_an_exit_code(
 def test_the_servers_of_an_agent_are_meant_by_its_name_and_those_of_any_file_by_its_path(cli: Cli) -> None:
     cli.agent("worker", mcpServers={"files": FILES, "shared": None}, env={"WORD": "x"})
     (cli.home / ".mcp.json").write_text(
-        json.dumps({"mcpServers": {"shared": {"command": "true"}}}), encoding="utf-8"
+        json.dumps({"mcpServers": {"shared": {"command": "touch", "args": ["started"]}}}), encoding="utf-8"
     )
     for words in (["--agent", "worker"], ["--config", "agents/worker.md"]):
         names = [each["name"] for each in cli.json("mcp", "list-servers", *words)["servers"]]
         assert names == ["files", "shared"]
     only = cli.json("mcp", "list-servers", "--config", ".mcp.json")["servers"]
-    assert [each["name"] for each in only] == ["shared"]
+    assert [each["name"] for each in only] == ["shared"] and not (cli.home / "started").exists()
     assert cli("mcp", "list-servers").returncode == 2, "whose?"
     assert cli("mcp", "list-servers", "--agent", "nobody").returncode == 3
     assert cli("mcp", "list-servers", "--config", "nowhere.yaml").returncode == 2
@@ -137,7 +136,6 @@ def test_the_servers_of_an_agent_are_meant_by_its_name_and_those_of_any_file_by_
     for keys, why in (({"network": "no way"}, "network must be"), ({"cwd": "~nobody-here/x"}, "be entered")):
         cli.agent("odd", mcpServers={"files": FILES}, **keys)
         cli.leaves_with(2, why, "mcp", "info", "files", "--agent", "odd")
-    assert Path(cli.home / "runs").is_dir()
 
 
 def test_a_user_without_a_name_and_a_home_has_boxes_of_servers_and_no_files_of_clients(

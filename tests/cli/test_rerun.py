@@ -5,8 +5,9 @@ import json
 import pytest
 
 from tests.cli.command import Cli, Model, stored
+from tests.helpers.turns import says
 
-DONE = {"text": "Done."}
+DONE = says("Done.")
 
 
 def test_a_rerun_has_the_edited_prompt_the_inputs_and_the_options_given(cli: Cli, model: Model) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from subagent_server.run.paths import REMOVED_CHILD
 from subagent_server.run.records import LaunchInfo
-from subagent_server.verbs.access import token_hash
-from tests.cli.command import Cli, stored, until_watching
+from tests.cli.command import Cli, inside, stored, until_watching
 from tests.helpers.files import names
 
 
@@ -115,19 +114,16 @@ def own_work(cli: Cli, name: str, *, state: str | None = None) -> Path:
 def test_a_directory_that_is_not_a_run_is_never_removed(cli: Cli, state: str | None) -> None:
     cli.completed("aaaaaa")
     file = own_work(cli, "exp1", state=state)
-    done = cli("rm", "exp1")
-    assert done.returncode != 0
-    assert "holds 'deep' and is not a run" in done.stderr
+    cli.leaves_with(2, "holds 'deep' and is not a run", "rm", "exp1")
     assert cli("prune", "--older-than", "0s").returncode == 0
     assert file.read_text(encoding="utf-8") == "weights"
 
 
 def test_a_child_removes_nothing(cli: Cli) -> None:
-    with cli.living("222222", child_token_hash=token_hash("secret")) as own:
+    with cli.living("d2e3f4") as own:
         over = cli.completed("aaaaaa", parent_run_id=own)
-        env = {"SUBAGENT_RUN_ID": own, "SUBAGENT_RUN_TOKEN": "secret"}
         for words in (["rm", over], ["prune", "--keep", "0"], ["stats"]):
-            assert cli(*words, env=env).returncode == 2
+            cli.leaves_with(2, "only the owner of the runs may do this", *words, env=inside(own))
     assert over in stored(cli)
 
 
@@ -148,7 +144,7 @@ def test_a_run_of_a_later_version_stays_with_one_sentence(cli: Cli, readable: bo
     state = json.loads(file.read_bytes()) | {"schemaVersion": 99}
     file.write_text(json.dumps(state if readable else {"schemaVersion": 99}), encoding="utf-8")
     done = cli("rm", run_id)
-    assert done.returncode != 0 and done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1 and "upgrade subagent-server" in done.stderr
     left = cli.json("prune", "--keep", "0")
     assert left["removed"] == [] and stored(cli) == [run_id]

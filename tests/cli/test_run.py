@@ -4,16 +4,11 @@ import json
 
 import pytest
 
-from tests.cli.command import Cli, Completed, Model, Turn
-from tests.helpers.turns import shell
+from tests.cli.command import Cli, Model
+from tests.helpers.turns import asks, says, shell
 
-ASK: Turn = {
-    "text": "I ask.",
-    "tool_use": [
-        {"name": "ask_parent", "input": {"question": "Which\x07 colour?", "options": ["blue", "red"]}}
-    ],
-}
-ANSWER: Turn = {"text": "It is \x1b[31mdone."}
+ASK = asks("Which\x07 colour?", "blue", "red")
+ANSWER = says("It is \x1b[31mdone.")
 SLOW = shell("sleep 600")
 
 
@@ -120,7 +115,7 @@ def test_a_run_that_is_refused_exits_with_1_and_the_reason(cli: Cli, words: list
 )
 def test_a_refused_start_creates_no_run(cli: Cli, words: list[str], stdin: bytes, reason: str) -> None:
     cli.agent("worker")
-    done: Completed = cli("run", *words, stdin=stdin)
+    done = cli("run", *words, stdin=stdin)
     assert (done.returncode, done.stdout) == (2, "")
     assert reason in done.stderr and done.stderr.count("\n") == 1
     assert cli.store.run_ids() == []

@@ -49,9 +49,8 @@ def test_a_run_below_a_scripted_run_is_played_by_the_same_script(cli: Cli) -> No
 
 def test_a_scripted_run_is_not_repeated_or_carried_on_by_a_real_model(cli: Cli) -> None:
     cli.agent("worker")
-    assert (
-        cli("run", "worker", "Do it.", "--script", scripted(cli, says("Played.")), env=NO_KEY).returncode == 0
-    )
+    script = scripted(cli, says("Played."))
+    assert cli("run", "worker", "Do it.", "--script", script, env=NO_KEY).returncode == 0
     for again in (("continue", "@last", "Go on."), ("rerun", "@last"), ("rerun", "@last", "--edit")):
         cli.leaves_with(2, "was a script", *again, env={"EDITOR": "touch edited"})
     assert not (cli.home / "edited").exists(), "it is refused before somebody writes"
@@ -71,21 +70,10 @@ def test_the_next_step_after_the_failure_of_a_scripted_run_names_a_script(cli: C
 def test_a_script_that_cannot_be_played_starts_nothing(cli: Cli) -> None:
     cli.agent("worker")
     (cli.home / "script.yaml").write_text("turns: [{txt: Hello}]", encoding="utf-8")
-    for name, said in (
-        ("script.yaml", "has no key 'txt' (did you mean 'text'?)"),
-        ("no.yaml", "cannot be read"),
-    ):
+    did_you_mean = "has no key 'txt' (did you mean 'text'?)"
+    for name, said in (("script.yaml", did_you_mean), ("no.yaml", "cannot be read")):
         cli.leaves_with(2, said, "run", "worker", "Do it.", "--script", name)
     assert stored(cli) == []
-
-
-def test_a_simulator_with_a_key_answers_nothing_without_it() -> None:
-    import httpx2
-
-    with Simulator({"turns": [says("Hello.")]}, key="right") as simulator:
-        answer = httpx2.post(f"{simulator.base_url}/v1/messages", headers={"x-api-key": "wrong"})
-        assert answer.status_code == 401
-        assert simulator.requests == []
 
 
 def test_a_model_without_a_price_is_refused_with_its_budget_and_played_by_a_script(cli: Cli) -> None:
@@ -93,7 +81,7 @@ def test_a_model_without_a_price_is_refused_with_its_budget_and_played_by_a_scri
     done = cli("run", "worker", "Go.", "--model", "sonet")
     assert done.returncode == 1 and "the model 'sonet' (nearest: sonnet)" in done.stderr
     assert "The agent file is in order" in done.stderr
-    (cli.home / "script.json").write_text(json.dumps({"turns": [{"text": "Done."}]}), encoding="utf-8")
-    assert cli("run", "worker", "Go.", "--model", "sonet", "--script", "script.json").stdout == "Done.\n"
+    script = scripted(cli, says("Done."))
+    assert cli("run", "worker", "Go.", "--model", "sonet", "--script", script).stdout == "Done.\n"
     shown = cli("show", "@last").stdout
     assert "\nmodel     sonet, played by a script\n" in shown and "\nfile      agents/worker.md\n" in shown

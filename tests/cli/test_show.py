@@ -3,7 +3,7 @@
 import pytest
 
 from subagent_server.run import transitions
-from subagent_server.run.journal import RunJournal, Transcript
+from subagent_server.run.journal import Transcript
 from subagent_server.run.processes import now
 from subagent_server.run.records import Failure, LaunchInfo, Usage
 from tests.cli.command import Cli, asked
@@ -45,7 +45,7 @@ def test_an_error_names_commands_and_not_tools(cli: Cli, words: list[str], comma
 
 def test_a_run_that_has_ended_is_shown_with_everything_about_it(cli: Cli) -> None:
     run_id = cli.made("aaaaaa", asked("Which colour?", "blue", "red"), prompt="Paint it.", label="a label")
-    RunJournal(cli.store.paths.run(run_id)).append("run_started", now(), {"sandbox": "unsandboxed: no bwrap"})
+    cli.record(run_id, ("run_started", {"sandbox": "unsandboxed: no bwrap"}))
     answer = transitions.ReplyGiven(message_id="q1", answer="red", answered_by="person")
     cli.store.update(run_id, answer, now())
     failure = Failure(code="agent_error", message="No paint left.", hint="Buy some.")

@@ -1,30 +1,25 @@
 """Trust of a directory on the command line: a clone's agents are listed, and run only after a yes."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from subagent_server.extensions.simulator import Simulator
-from subagent_server.verbs.access import token_hash
-from tests.cli.command import BOUND, Cli
+from tests.cli.command import BOUND, Cli, Model, inside
 from tests.cli.terminal import person
-from tests.helpers.wait import wait_for
+from tests.helpers.turns import says
 
 RUN = ("run", "worker", "Do it.", "--wait", "30")
 SERVER = {"type": "http", "url": "http://127.0.0.1:9"}
 
 
 @pytest.fixture
-def clone(cli: Cli) -> Iterator[Cli]:
-    """The command in an untrusted directory, with an agent whose answer shows its prompt."""
+def clone(cli: Cli, model: Model) -> Cli:
+    """The command in a directory that is not trusted any more, with an agent whose work is soon done."""
+    model(says("Done."))
     assert cli("trust", "--remove", ".").returncode == 0
     cli.trusts = False
-    cli.agent("worker")
-    with Simulator({"turns": [{"text": "Done."}]}) as simulator:
-        cli.environment |= {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "k"}
-        yield cli
+    return cli
 
 
 def trusted(cli: Cli) -> list[str]:
@@ -116,7 +111,7 @@ def test_what_is_too_much_to_show_is_not_asked_but_named(clone: Cli) -> None:
         with person(clone, *words) as terminal:
             refusal = terminal.hear("trusts it.")
             assert "mcpServers.x.args" in refusal and "worker.md" in refusal and "AAAA" not in refusal
-            wait_for(lambda: terminal.command.process.poll() is not None, BOUND, "the end")
+            terminal.command.process.wait(BOUND)
     assert trusted(clone) == []
     assert clone("trust", "--yes", ".").returncode == 0 and trusted(clone) == [str(clone.home)]
     assert clone("trust", ".").stdout == "", "what is kept of a long value is enough to know it again"
@@ -130,7 +125,7 @@ def test_the_yes_of_init_lists_what_it_covers_and_the_server_asks_nothing_afterw
     with person(clone, "init", "claude") as terminal:
         terminal.hear("It trusts the directory too")
         terminal.type("y\n")
-        wait_for(lambda: terminal.command.process.poll() is not None, BOUND, "the end of init")
+        terminal.command.process.wait(BOUND)
     assert trusted(clone) == [str(clone.home)]
     assert clone.json("agents")["agents"][0]["trusted"]
     assert clone("trust", "--remove", ".").returncode == 0
@@ -160,8 +155,8 @@ def test_a_server_that_is_named_comes_from_a_trusted_directory_and_is_what_was_t
 
 
 def test_a_run_cannot_trust(clone: Cli) -> None:
-    with clone.living("c1d2e3", child_token_hash=token_hash("t")) as own:
-        env = {"SUBAGENT_RUN_ID": own, "SUBAGENT_RUN_TOKEN": "t"}
+    with clone.living("c1d2e3") as own:
+        env = inside(own)
         for words in (["trust", "."], ["trust", ".", "--yes"], ["trust", "--remove", "."], [*RUN, "--trust"]):
             clone.leaves_with(2, "A run cannot trust", *words, env=env)
         assert clone("init", "claude", "--yes", env=env).returncode == 2

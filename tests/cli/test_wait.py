@@ -4,22 +4,14 @@ import pytest
 
 from subagent_server.run import transitions
 from subagent_server.run.processes import now
-from subagent_server.run.records import Failure
-from tests.cli.command import Cli, asked, until_watching
+from tests.cli.command import FAILED, STOPPED, Cli, asked, until_watching
 
 DONE = transitions.Finished(summary="done")
-FAILED = transitions.RunFailed(failure=Failure(code="agent_error", message="It broke."))
-STOPPED = transitions.StopRequested(reason="enough")
 
 
 @pytest.mark.parametrize(
     ("endings", "code"),
-    [
-        ([DONE, DONE], 0),
-        ([DONE, STOPPED], 4),
-        ([STOPPED, FAILED], 1),
-        ([FAILED, DONE], 1),
-    ],
+    [([DONE, DONE], 0), ([DONE, STOPPED], 4), ([STOPPED, FAILED], 1), ([FAILED, DONE], 1)],
 )
 def test_of_several_runs_the_worst_counts(cli: Cli, endings: list[transitions.RunEvent], code: int) -> None:
     names = [cli.made(f"aaaaa{number}", ending) for number, ending in enumerate(endings, start=2)]

@@ -50,6 +50,30 @@ def _after(meta: RunMeta, event: transitions.RunEvent) -> RunMeta | None:
     return None if after is meta else after
 
 
+COMPLETED = json.loads(apply(apply(make_meta(), STARTED, LATER), transitions.Finished(), LATER).to_json())
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({}, set()),
+        ({"revision": -1}, {"revision"}),
+        ({"runId": "../x"}, {"runId"}),
+        ({"usage": {"inputTokens": -5}}, {"usage", "usage/inputTokens"}),
+        ({"status": "failed"}, {""}),
+        ({"status": "stopped"}, {""}),
+        ({"error": {"code": "tired", "message": "m"}}, {"error/code"}),
+        *(({key: ...}, {""}) for key in ("usage", "transitions", "pendingQuestions", "createdAt")),
+    ],
+)
+def test_the_schema_of_a_state_is_as_strict_as_its_writer(
+    changes: dict[str, object], where: set[str]
+) -> None:
+    state = {key: value for key, value in {**COMPLETED, **changes}.items() if value is not ...}
+    errors = Draft202012Validator(file_schema("meta")).iter_errors(state)
+    assert {"/".join(map(str, error.absolute_path)) for error in errors} == where
+
+
 def test_every_state_that_events_lead_to_is_valid() -> None:
     validator = Draft202012Validator(file_schema("meta"))
     states = list(reached(5).values())

@@ -61,6 +61,13 @@ def test_a_request_without_a_key_is_an_authentication_error(headers: dict[str, s
             assert (response.status_code, error["type"]) == (401, "authentication_error")
 
 
+def test_a_simulator_with_a_key_answers_nothing_without_it() -> None:
+    with Simulator(SCRIPT, key="right") as simulator:
+        assert post(simulator, headers={"x-api-key": "wrong"}).status_code == 401
+        assert simulator.requests == []
+        assert post(simulator, headers={"x-api-key": "right"}).status_code == 200
+
+
 @pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b"[]", b"null", b'"x"'])
 def test_a_body_that_is_no_json_object_is_an_invalid_request(raw: bytes) -> None:
     with Simulator(SCRIPT) as simulator:
