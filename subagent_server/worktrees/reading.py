@@ -30,7 +30,6 @@ from subagent_server.worktrees.git import (
     SEEN_BY_GIT,
     Git,
     GitFailed,
-    end_with_parent,
     identity_of,
     sentence_of,
 )
@@ -228,6 +227,14 @@ if [ "$what" = end ]; then [ "$tip" != "$start" ] || exit 0; base="$base
 printf '%s\n^%s\n' "$tip" "$base" | git pack-objects --revs --thin --stdout --delta-base-offset -q
 """.replace("DIFF", " ".join(NO_PROGRAMS)).replace("MOST", str(MOST_NAMED))
 
+_ENDS_WITH_READER = """
+exec 9<&0 </dev/null
+{ read -r -u 9 || kill 0; } >/dev/null 2>&1 &
+trap "kill $!" EXIT
+exec 9<&-
+"""
+"""Before the script without a box: it and its git end with their reader, which holds their input open."""
+
 
 @dataclass(frozen=True)
 class LeftWork:
@@ -337,7 +344,8 @@ class Reader:
             with (directory / "store" / "info" / "exclude").open("ab") as file:
                 file.writelines(os.fsencode(f"/{_literal(name)}\n") for name in self.state.included)
             words = [what, str(store or ""), str(files), worktree.base, worktree.branch, start, message]
-            command = ["bash", "--noprofile", "--norc", "-c", _SCRIPT, "bash", *words]
+            script = _SCRIPT if self.state.boxed else _ENDS_WITH_READER + _SCRIPT
+            command = ["bash", "--noprofile", "--norc", "-c", script, "bash", *words]
             shown = [each for each in (files, *([] if store is None else [store])) if each.is_dir()]
             for each in shown:  # a run can close them to its own user, who then could not even drop its work
                 if each.lstat().st_mode & 0o700 != 0o700:
@@ -355,11 +363,10 @@ class Reader:
                     command,
                     cwd=directory,
                     env=variables,
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=complaint,
                     start_new_session=True,
-                    preexec_fn=end_with_parent,
                 )
             failed: GitFailed | None = None
             most = _LOOK_SECONDS if what in ("name", "diff") else self.git.seconds
@@ -476,6 +483,8 @@ def _bounded(process: "subprocess.Popen[bytes]", seconds: float) -> Iterator[thr
         _stream(process).close()  # whoever still writes has nothing more to say
         process.wait()
         timer.cancel()
+        if process.stdin is not None:
+            process.stdin.close()
 
 
 def _left(process: "subprocess.Popen[bytes]") -> LeftWork:

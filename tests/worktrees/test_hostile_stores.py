@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server.run import processes
 from subagent_server.run.records import Worktree, WorktreeState
 from subagent_server.worktrees.git import GitFailed
 from subagent_server.worktrees.reading import Reader
 from subagent_server.worktrees.store_of_run import repository_of
+from tests.helpers import forked
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import asks, says, shell
-from tests.helpers.world import World
+from tests.helpers.wait import wait_for
+from tests.helpers.world import BOUND, World
 from tests.worktrees.repository import WORK, Repository
 
 COMMITS = "git -c user.name=A -c user.email=a@b commit -q"
@@ -202,6 +205,25 @@ def test_no_program_of_the_callers_path_reads_what_a_run_has_left(reader: Reader
     left = reads.everything(reader.worktree.base, "What is left", history=True)
     assert left.tip != reader.worktree.base and not mark.exists()
     assert [path.name for path in files.iterdir()] == ["new.txt"]
+
+
+def test_nothing_that_a_reader_without_a_box_has_started_outlives_it(reader: Reader) -> None:
+    files = Path(reader.worktree.path)
+    files.mkdir()
+    with (files / "endless").open("wb") as sparse:
+        sparse.truncate(4 << 40)
+
+    def reads() -> int:
+        return len(reader.everything(reader.worktree.base, "What is left", history=True).tip)
+
+    def hashing() -> list[processes.Identity]:
+        found = processes.descendants([process.pid])
+        return found if any(b"update-index" in processes.command_of(each.pid) for each in found) else []
+
+    with forked.popen(["reader"], os.environ, call=reads) as process:
+        started = wait_for(hashing, BOUND, "git at the file")
+        process.kill()
+    wait_for(lambda: not any(map(processes.is_alive, started)), BOUND, "the end of all")
 
 
 @pytest.mark.parametrize("name", streams(""))
