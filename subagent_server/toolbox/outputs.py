@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import codecs
 import mimetypes
 import os
 from pathlib import Path
@@ -110,8 +109,9 @@ class OutputCapture:
         self._store(b"", last=True)
         half = self._characters // 2
         everything = self._head + self._tail if self.total <= 2 * self._room else None
-        head = _decode_head(everything or self._head)[:half]
-        tail = _decode_tail(everything or self._tail[-self._room :])[-half:]
+        # a character that the end of the room tears is beyond the half: it has room for four bytes each
+        head = (everything or self._head).decode("utf-8", "replace")[:half]
+        tail = (everything or self._tail[-self._room :]).decode("utf-8", "replace")[-half:]
         hidden = self.total - len(head.encode()) - len(tail.encode())
         return f"{head}\n[... about {max(hidden, 1):,} bytes left out here; {self._where()} ...]\n{tail}"
 
@@ -147,15 +147,6 @@ class OutputCapture:
         except OSError as error:
             self._trouble = error.strerror or str(error)
         self._written = self._file.tell()  # a disk that fills takes a piece, and refuses the next
-
-
-def _decode_head(data: bytes | bytearray) -> str:
-    return codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(data))
-
-
-def _decode_tail(data: bytes | bytearray) -> str:
-    start = next((n for n in range(min(4, len(data))) if data[n] & 0xC0 != 0x80), 0)
-    return bytes(data[start:]).decode("utf-8", "replace")
 
 
 MOST_BASE64 = {"image": 5 << 20, "document": 20 << 20}
