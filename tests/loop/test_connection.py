@@ -45,11 +45,6 @@ def test_every_attempt_that_reaches_the_api_is_sent_once() -> None:
     assert played.outcome.text == "Done." and played.run.sent == len(played.bodies) == 3
 
 
-def test_no_request_is_sent_to_an_api_out_of_reach() -> None:
-    played = Played(says("Never said."), base_url="http://127.0.0.1:1")
-    assert played.failure.code == "model_error" and played.run.sent == 0
-
-
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [

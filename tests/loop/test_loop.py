@@ -135,13 +135,17 @@ def test_the_conversation_is_remembered_message_by_message() -> None:
 
 
 def test_a_run_that_was_ended_makes_no_further_call() -> None:
+    runs = []
+
     class Stopped(Played):
         async def _carried_on(self, base_url: str) -> Any:
             self.run.over_at = lambda: bool(self.run.recorded("tool_result"))
+            runs.append(self.run)
             return await super()._carried_on(base_url)
 
     with pytest.raises(RunOver):
         Stopped(call("echo"), says("Never said."), tools=[ECHO])
+    assert [run.sent for run in runs] == [1]
 
 
 # -- structured results

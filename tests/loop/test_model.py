@@ -137,7 +137,7 @@ def test_an_api_that_cannot_be_reached_is_tried_again_with_a_warning() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         played = Played(says("Never said."), base_url=f"http://127.0.0.1:{unused.getsockname()[1]}")
-    assert played.failure.code == "model_error" and not played.bodies
+    assert played.failure.code == "model_error" and not played.bodies and played.run.sent == 0
     assert "ANTHROPIC_BASE_URL" in (played.failure.hint or "")
     assert len(played.run.recorded("warning")) == 9
     assert "the connection to the API failed" in played.run.recorded("warning")[0]["message"]

@@ -60,12 +60,9 @@ def test_what_has_git_start_programs_is_dropped(text: str, tmp_path: Path) -> No
     kept = harmless(f"{text}\n{USUAL}")
     assert kept is not None and "evil" not in kept
     (tmp_path / "config").write_text(kept, encoding="utf-8")
-    listed = git("config", "--file", tmp_path / "config", "--list")
-    usual = set(USUAL.replace("\t", "").split("\n"))
-    assert "remote.origin.url=https://example.com/a.git" in listed and usual
-    known = ("core.", "remote.origin.", "branch.main.")
-    assert all(line.startswith(known) for line in listed.split("\n") if line)
-    assert not any(word in listed.lower() for word in ("hookspath", "worktree=", "fsmonitor"))
+    (tmp_path / "usual").write_text(USUAL, encoding="utf-8")
+    listed = [git("config", "--file", tmp_path / name, "--list").split() for name in ("config", "usual")]
+    assert {*listed[0]} == {*listed[1]}, "all that is harmless stays"
 
 
 @pytest.mark.timeout(30)

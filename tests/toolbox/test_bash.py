@@ -8,7 +8,8 @@ import pytest
 
 from subagent_server.run.files import Directory
 from subagent_server.toolbox.bash import BashTool
-from tests.toolbox.calls import ENVIRONMENT, a_shell, fault_of, run, run_texts, with_shell
+from tests.helpers.wait import wait_for
+from tests.toolbox.calls import ENVIRONMENT, PATIENCE_SECONDS, a_shell, fault_of, run, run_texts, with_shell
 
 pytestmark = pytest.mark.process
 
@@ -133,10 +134,7 @@ def test_output_between_two_commands_is_marked_as_such(tmp_path: Path) -> None:
     async def body(tool: BashTool) -> str:
         await tool.call({"command": "(while [ ! -e go ]; do :; done; echo late; > gone) & true"})
         (tmp_path / "go").touch()
-        for _ in range(3000):
-            if (tmp_path / "gone").exists():
-                break
-            await asyncio.sleep(0.01)
+        wait_for((tmp_path / "gone").exists, PATIENCE_SECONDS, "the last of the background process")
         return (await tool.call({"command": "echo now"})).text
 
     assert with_shell(tmp_path, body) == "[background processes had printed:]\nlate\n[this command:]\nnow"

@@ -11,6 +11,7 @@ import pytest
 
 from subagent_server.toolbox.bash import BashTool
 from subagent_server.toolbox.tool import ToolResult
+from tests.helpers.files import open_descriptors
 from tests.helpers.wait import wait_for
 from tests.toolbox.calls import PATIENCE_SECONDS, run, with_shell
 
@@ -211,10 +212,7 @@ def test_closing_ends_the_shell_and_its_background_jobs(tmp_path: Path) -> None:
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
-    def count() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
     run(tmp_path, "true")
-    before = count()
+    before = open_descriptors()
     run(tmp_path, "exit 1", "seq 1 20000", "sleep 60", "true", timeout=0.2)
-    assert count() == before
+    assert open_descriptors() == before

@@ -165,9 +165,7 @@ def test_a_result_is_bounded_whatever_the_limit(grep: GrepTool, cwd: Path) -> No
 
 def test_a_search_that_takes_too_long_is_ended_and_its_results_so_far_are_kept(cwd: Path) -> None:
     set_trap(cwd)
-    started = time.monotonic()
     text = text_of(GrepTool(SearchScope(cwd), seconds=1.5), pattern=SLOW_PATTERN, outputMode="content")
-    assert time.monotonic() - started < PATIENCE_SECONDS
     assert text.startswith("a_first:1:aab\n[stopped after 1.5 s")
 
 

@@ -1,7 +1,6 @@
 """Nothing outside of the working directory is read or written, and read-only roots are not written."""
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from subagent_server.toolbox.editor import EditorTool
 from subagent_server.toolbox.ripgrep import SearchScope
 from subagent_server.toolbox.search import GlobTool, GrepTool
 from subagent_server.toolbox.tool import Tool
+from tests.helpers.files import open_descriptors
 from tests.toolbox.calls import call, fault_of, text_of
 
 
@@ -210,6 +210,6 @@ def test_no_descriptor_is_left_open(cwd: Path) -> None:
             call(tool, pattern="x", path="file_out")
 
     use()
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - an iterator would count itself
+    before = open_descriptors()
     use()
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert open_descriptors() == before

@@ -64,9 +64,9 @@ def test_records_that_a_program_fakes_end_that_program_and_nothing_else(world: W
     odd = {
         "[shop.price(n=n) for n in range(1001)], shop.price(n=1)": "and 950 more calls",
         "shop.mail(from_='x' * 5_000_000)": "the arguments have more than 4,194,304 bytes",
-        writes('b\'{"fault": "mine"}\\n\'') + "2": "2",
+        writes('b\'{"fault": "mine"}\\n\'') + "'unharmed'": "unharmed",
         writes("b'{\"end\": 0}\\n'") + "os._exit(3)": "[exit code 3]",
-        writes(f"{CHECKS!r}.encode()") + "3": "3",
+        writes(f"{CHECKS!r}.encode()") + "'unharmed'": "unharmed",
         EACH.format("close(n)") + "1": "the program died",
         "print('\\0\\x1b[31m', 'ü' * 3)": "üüü",
         f"x = '{'ü' * 900_000}'\nlen(x)": "900000",
