@@ -1,14 +1,10 @@
 """Markdown agent files as people have them."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from subagent_server.agents.formats import load_agent_file
 from subagent_server.agents.yaml_reader import AgentFileError, NotAnAgent
-
-WriteFile = Callable[[str, str | bytes], Path]
+from tests.agents.conftest import WriteFile
 
 
 def front(keys: str, body: str = "You help.") -> str:
@@ -50,14 +46,13 @@ def test_a_file_without_front_matter_is_no_agent(write: WriteFile, text: str) ->
     ],
 )
 def test_what_cannot_be_understood_is_refused_with_file_line_and_reason(
-    write: WriteFile, content: str | bytes, line: int | None, reason: str
+    write: WriteFile, content: str | bytes, line: int, reason: str
 ) -> None:
     path = write("bad.md", content)
     with pytest.raises(AgentFileError) as caught:
         load_agent_file(path)
     assert caught.value.path == path
-    assert reason in caught.value.reason
-    assert line is None or caught.value.line == line
+    assert reason in caught.value.reason and caught.value.line == line
     assert str(path) in caught.value.sentence
     assert "\n" not in caught.value.sentence
 

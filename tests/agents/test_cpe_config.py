@@ -9,8 +9,7 @@ from subagent_server.agents.discover import discover
 from subagent_server.agents.formats import load_agent_file, load_config
 from subagent_server.agents.yaml_reader import AgentFileError
 from subagent_server.run.agent_definition import CodeMode
-
-WriteFile = Callable[[str, str | bytes], Path]
+from tests.agents.conftest import WriteFile
 
 CONFIG = """\
 version: "1.0"
@@ -74,11 +73,10 @@ def test_keys_of_an_agent_may_stand_under_subagent_defaults_or_at_the_top(config
     text = CONFIG.replace("  model: big", "  model: big\n  limits: {maxTurns: 5}").replace(
         "  description:", "  tools: Read, Grep\n  description:"
     )
-    agent = load_agent_file(config(text + "isolation: worktree\nbudgetUsd: 2\n"))
+    agent = load_config(config(text + "isolation: worktree\nbudgetUsd: 2\neffort: high\n"))
     assert agent.faults == agent.warnings == []
     assert (agent.limits.max_turns, str(agent.limits.budget_usd)) == (5, "2")
-    assert agent.tools == ["Read", "Grep"]
-    assert agent.isolation == "worktree"
+    assert (agent.tools, agent.isolation, agent.effort) == (["Read", "Grep"], "worktree", "high")
 
 
 def test_unknown_keys_are_kept_with_one_warning(config: WriteConfig) -> None:
@@ -109,7 +107,6 @@ def test_unknown_keys_are_kept_with_one_warning(config: WriteConfig) -> None:
         pytest.param(
             "defaults:", "subagent: {name: x}\ndefaults:", "subagent appears twice", id="block-twice"
         ),
-        pytest.param("version:", "effort: high\nversion:", "", id="fine"),
         pytest.param("mcpServers:", "model: x\nmcpServers:", "'model' appears twice", id="model-twice"),
         pytest.param("type: stdio", "type: pipe", "mcpServers.files.type", id="server-type"),
         pytest.param("api_key_env: MY_KEY", "api_key_env: sk-ant-abc", "apiKeyEnv", id="key-instead-of-name"),
@@ -122,12 +119,7 @@ def test_a_missing_or_wrong_piece_is_a_fault_in_a_directory_and_refused_as_a_con
     catalog = discover([path.parent])
     assert len(catalog.agents) == 1
     faults = [problem.reason for problem in catalog.problems if problem.kind == "fault"]
-    if not reason:
-        assert not faults
-        assert load_config(path).effort == "high"
-        return
-    assert len(faults) == 1
-    assert reason in faults[0]
+    assert len(faults) == 1 and reason in faults[0]
     with pytest.raises(AgentFileError) as caught:
         load_config(path)
     assert faults[0] in caught.value.sentence

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,8 +11,7 @@ import pytest
 from subagent_server.agents.discover import Catalog, discover
 from subagent_server.agents.formats import LoadedFile, load_file
 from subagent_server.run.errors import UnknownAgent
-
-WriteFile = Callable[[str, str | bytes], Path]
+from tests.agents.conftest import WriteFile
 
 
 def agent(name: str | None = None, more: str = "") -> str:

@@ -1,4 +1,4 @@
-"""The agents that come with the project, and those in its pages, are agents without a single remark."""
+"""The agents of the project, of its pages and of its template are agents without a single remark."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 from subagent_server.agents.discover import discover
 from subagent_server.agents.formats import load_agent_file
 from subagent_server.agents.known_names import ALIASES
-from subagent_server.agents.templates import EXAMPLE_AGENTS
+from subagent_server.agents.templates import EXAMPLE_AGENTS, TEMPLATE
 from subagent_server.run.agent_definition import (
     AgentDefinition,
     CodeMode,
@@ -21,6 +21,7 @@ from subagent_server.run.agent_definition import (
 
 ROOT = Path(__file__).parents[2]
 AGENTS = ROOT / "agents"
+LINES = TEMPLATE.read_text(encoding="utf-8")
 
 
 def test_the_examples_load_without_a_remark() -> None:
@@ -81,3 +82,13 @@ def test_the_page_on_agents_names_every_key() -> None:
         - set(re.findall(r"`(\w+)`", page))
     )
     assert missing == set()
+
+
+@pytest.mark.parametrize("block", re.findall(r"(?:^#\w.*\n(?:^#  .*\n)*)", LINES, re.MULTILINE))
+def test_every_line_of_the_template_works_when_uncommented(block: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text(LINES.replace(block, re.sub("(?m)^#", "", block)), encoding="utf-8")
+    definition = load_agent_file(path)
+    assert (definition.faults, definition.warnings) == ([], [])
+    assert set(definition.ask) <= set(definition.tools or [])
+    assert definition.ask or definition.agents or definition.output_schema

@@ -1,7 +1,6 @@
 """Files that are meant to hurt, or that nobody meant at all: each ends, soon, in an agent or a reason."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,8 @@ from subagent_server.agents.variables import expand_as_far_as_set, redact
 from subagent_server.agents.yaml_reader import MAX_BYTES, AgentFileError
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import visible
+from tests.agents.conftest import WriteFile
 from tests.helpers.scale import times
-
-WriteFile = Callable[[str, str | bytes], Path]
 
 MIB = 1 << 20
 LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(

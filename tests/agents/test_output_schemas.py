@@ -4,18 +4,13 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from subagent_server.agents.formats import load_agent_file
-from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.toolbox.basic import FinalAnswer
-
-WriteFile = Callable[[str, str | bytes], Path]
-Load = Callable[[str], AgentDefinition]
+from tests.agents.conftest import Load, WriteFile
 
 
 def test_a_schema_file_is_found_beside_the_agent_and_taken_in(write: WriteFile) -> None:
@@ -42,15 +37,12 @@ def test_a_schema_file_is_found_beside_the_agent_and_taken_in(write: WriteFile) 
     ],
 )
 def test_a_schema_file_that_is_no_schema_is_a_fault_with_its_path(
-    write: WriteFile, content: str | bytes
+    write: WriteFile, agent: Load, content: str | bytes
 ) -> None:
     write("out.json", content)
-    definition = load_agent_file(
-        write("a.md", "---\nname: a\ndescription: d\noutputSchemaPath: out.json\n---\nx")
-    )
-    assert definition.output_schema is None
-    assert len(definition.faults) == 1
-    assert "out.json" in definition.faults[0]
+    definition = agent("outputSchemaPath: out.json")
+    (fault,) = definition.faults
+    assert definition.output_schema is None and "out.json" in fault
 
 
 MOST_SECONDS = 0.5  # five times what it takes: a core that others share counts more time for the same work
@@ -149,12 +141,12 @@ DRAFTS: dict[str, tuple[dict[str, Any], object, object]] = {
 
 @pytest.mark.process
 @pytest.mark.parametrize("draft", DRAFTS)
-def test_each_draft_is_judged_by_its_own_rules(write: WriteFile, draft: str) -> None:
+def test_each_draft_is_judged_by_its_own_rules(write: WriteFile, agent: Load, draft: str) -> None:
     rules, right, wrong = DRAFTS[draft]
     write("out.json", json.dumps({"$schema": draft, **rules}))
-    agent = load_agent_file(write("a.md", "---\nname: a\ndescription: d\noutputSchemaPath: out.json\n---\nx"))
-    assert agent.faults == [] and agent.output_schema is not None
-    final = FinalAnswer(agent.output_schema)
+    definition = agent("outputSchemaPath: out.json")
+    assert definition.faults == [] and definition.output_schema is not None
+    final = FinalAnswer(definition.output_schema)
     assert final.definition()["input_schema"]["type"] == "object"
     assert asyncio.run(final.call({"value": wrong})).is_error
     assert not asyncio.run(final.call({"value": right})).is_error

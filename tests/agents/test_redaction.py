@@ -1,10 +1,10 @@
-"""What of a definition may stand on disk."""
+"""What of a definition may stand on disk, and which secrets it holds itself."""
 
 import json
 
 import pytest
 
-from subagent_server.agents.variables import redact
+from subagent_server.agents.variables import hidden_values, redact
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 
 VARIABLES = """
@@ -126,3 +126,35 @@ def test_the_schema_of_the_result_is_not_touched_and_all_is_json() -> None:
     stored = json.loads(json.dumps(redact(definition)))
     assert stored["outputSchema"] == schema
     assert AgentDefinition.model_validate(stored) == definition.model_copy(update={"env": {"TOKEN": "***"}})
+
+
+def test_the_secrets_of_env_headers_arguments_and_addresses_are_found_and_nothing_else() -> None:
+    servers = {
+        "a": ServerDefinition(
+            command="/opt/4f2a9c81d7e34b5a9c0f11/server",
+            args=[
+                "--token",
+                "tok-of-the-args",
+                "--root",
+                "/srv/9c81d7e34b5a9c0f114f2a",
+                "--level=debug",
+                "--url=HTTPS://u:of-the-arg@h#",
+            ],
+            env={"SERVICE_PASSWORD": "of-the-env", "DEBUG": "true", "PIN_KEY": "1234"},
+        ),
+        "b": ServerDefinition(
+            type="http",
+            url="https://user:of-the-url@host/mcp?key=of-the-query",
+            headers={"Authorization": "Bearer of-the-header", "X-Version": "2026-11-22"},
+        ),
+    }
+    agent = AgentDefinition(name="a", env={"API_TOKEN": "of-the-agent"}, mcp_servers=servers)
+    assert hidden_values(agent) == {
+        "tok-of-the-args",
+        "of-the-arg",
+        "of-the-env",
+        "of-the-url",
+        "of-the-query",
+        "of-the-header",
+        "of-the-agent",
+    }

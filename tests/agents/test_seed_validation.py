@@ -4,7 +4,6 @@ The seed wants a `type` always. Here a `command` without one means stdio, as in 
 (SPEC section 8), so that row is about what has no command.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ import yaml
 
 from subagent_server.agents.formats import load_config, load_file
 from subagent_server.agents.yaml_reader import AgentFileError
-
-WriteFile = Callable[[str, str | bytes], Path]
+from tests.agents.conftest import WriteFile
 
 WEB = "type: http, url: https://h/mcp"
 ROWS = [

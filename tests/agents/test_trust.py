@@ -11,6 +11,7 @@ import pytest
 from subagent_server.agents.formats import load_agent_file
 from subagent_server.settings import read_settings
 from subagent_server.verbs.trust_check import (
+    Pin,
     TrustNotKept,
     coverage,
     differences,
@@ -123,21 +124,22 @@ PINNED = {
 }
 
 
+def pins(write: WriteFile, project: Path, keys: str) -> dict[str, Pin]:
+    """Return what is pinned of an agent of a project with these keys."""
+    return pins_of_agent(load_agent_file(write("p/agents/a.md", PLAIN.format(keys))), project)
+
+
 @pytest.mark.parametrize("key", PINNED)
 def test_what_starts_a_program_sends_a_key_elsewhere_or_leads_outside_is_pinned(
     write: WriteFile, tmp_path: Path, key: str
 ) -> None:
-    old, new = (
-        pins_of_agent(load_agent_file(write("p/agents/a.md", PLAIN.format(text))), tmp_path / "p")
-        for text in PINNED[key]
-    )
+    old, new = (pins(write, tmp_path / "p", keys) for keys in PINNED[key])
     assert {line.split(": ")[1] for line in differences("agent a", old, new)} == {key.split(" of ")[0]}
 
 
 def test_prompt_tools_and_limits_are_not_pinned(write: WriteFile, tmp_path: Path) -> None:
-    text = PLAIN.format("tools: Bash, Write\nmodel: opus\nlimits: {maxTurns: 3}\nagents: [b]\ncwd: src")
-    path = write("p/agents/a.md", text)
-    assert pins_of_agent(load_agent_file(path), tmp_path / "p") == {}
+    keys = "tools: Bash, Write\nmodel: opus\nlimits: {maxTurns: 3}\nagents: [b]\ncwd: src"
+    assert pins(write, tmp_path / "p", keys) == {}
 
 
 def test_a_link_that_leads_out_of_the_directory_is_pinned_with_where_it_leads(
@@ -160,8 +162,7 @@ def test_a_secret_is_masked_in_what_is_kept_and_a_change_of_it_is_a_difference(
     write: WriteFile, tmp_path: Path
 ) -> None:
     old, new = (
-        pins_of_agent(load_agent_file(write("p/agents/a.md", PLAIN.format(text))), tmp_path / "p")
-        for text in ("env: {MY_TOKEN: the-first-one}", "env: {MY_TOKEN: the-other-one}")
+        pins(write, tmp_path / "p", f"env: {{MY_TOKEN: the-{which}-one}}") for which in ("first", "other")
     )
     assert "the-first-one" not in json.dumps([pin.to_json().decode() for pin in old.values()])
     (line,) = differences("agent a", old, new)

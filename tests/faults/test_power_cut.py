@@ -108,10 +108,9 @@ def test_a_run_of_a_program_whose_power_was_cut_says_so_and_is_continued(
 ) -> None:
     disk, elsewhere = PowerCut(tmp_path), world.store
     code = (
-        f"import json, os, sys, time; sys.path.insert(0, {PROGRAMS!r})\n"
-        "from asking_parent import answer_of_parent\n"
+        f"import sys, time; sys.path.insert(0, {PROGRAMS!r})\n"
+        "from asking_parent import Server\n"
         "print('At work.', flush=True)\n"
-        "server = json.load(open(os.environ['SUBAGENT_MCP_CONFIG']))['mcpServers']['subagent']\n"
         f"{MOMENTS[moment]}"
     )
     world.agent(runner="command", command=sys.executable, args=["-c", code], prompt="")
@@ -144,6 +143,6 @@ def test_a_run_of_a_program_whose_power_was_cut_says_so_and_is_continued(
 PROGRAMS = str(Path(__file__).parents[1] / "extensions" / "programs")
 MOMENTS = {
     "while it works": "time.sleep(600)",
-    "while it is asked": "answer_of_parent(server['command'], server['args'], 'Which colour?')",
+    "while it is asked": "Server().ask('Which colour?')",
     "after its end": "",
 }

@@ -57,7 +57,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "it is not a JSON Schema 2020-12 (at type",
     ),
     "address": ({"baseUrl": "${ADDRESS}"}, "baseUrl is not an address of HTTP with a host"),
-    "codex": ({"runner": "codex"}, "The program"),
+    "codex": ({"runner": "codex"}, "install it with `npm install -g @openai/codex`"),
+    "unkept": (
+        {"runner": "codex", "tools": "Bash"},
+        "tools cannot be kept by the runner codex: leave it out",
+    ),
+    "unplaced": (
+        {"runner": "command", "command": "cat", "model": "x"},
+        "model cannot reach the program: put",
+    ),
+    "nowhere": ({"runner": "command", "command": "/nowhere/agent"}, "/nowhere/agent"),
     "turns": ({"maxTurns": 0}, "maxTurns must be"),
     "gone": ({"outputSchemaPath": "nowhere.json"}, "nowhere.json"),
     "several": ({"tools": "Bash(git diff:*)", "maxTurns": "many"}, "maxTurns must be"),

@@ -24,11 +24,11 @@ def send(**message: Any) -> None:
     print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 
 
-def _answer(*words: Any) -> str:
+def _answer(server: dict[str, Any], question: str, env: dict[str, str]) -> str:
     sys.path.insert(0, str(Path(__file__).parents[3]))
-    from tests.extensions.programs.asking_parent import answer_of_parent
+    from tests.extensions.programs.asking_parent import Server
 
-    return answer_of_parent(*words)
+    return Server([server["command"], *server["args"]], env).ask(question)
 
 
 def hear() -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Session:
         self.update("tool_call_update", **self.call(0), status="completed")
         server = self.servers[0]
         env = {pair["name"]: pair["value"] for pair in server["env"]}
-        self.say(f"It is {_answer(server['command'], server['args'], question, env)}.")
+        self.say(f"It is {_answer(server, question, env)}.")
         return {"stopReason": "end_turn"}
 
     def do_approve(self, _: str) -> dict[str, Any]:

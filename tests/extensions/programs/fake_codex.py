@@ -20,11 +20,11 @@ def send(**message: Any) -> None:
     print(json.dumps(message), flush=True)
 
 
-def _answer(*words: Any) -> str:
+def _answer(server: dict[str, Any], question: str, env: dict[str, str]) -> str:
     sys.path.insert(0, str(Path(__file__).parents[3]))
-    from tests.extensions.programs.asking_parent import answer_of_parent
+    from tests.extensions.programs.asking_parent import Server
 
-    return answer_of_parent(*words)
+    return Server([server["command"], *server["args"]], env).ask(question)
 
 
 def hear() -> dict[str, Any]:
@@ -110,8 +110,7 @@ class Thread:
     def do_ask(self, question: str) -> None:
         self.model_call()
         self.command(0)
-        server = self.servers["subagent"]
-        self.say(f"It is {_answer(server['command'], server['args'], question)}.")
+        self.say(f"It is {_answer(self.servers['subagent'], question, {})}.")
 
     def do_approve(self, decision: str) -> None:
         self.model_call()

@@ -3,6 +3,7 @@
 import json
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from subagent_server.run import processes
@@ -10,41 +11,15 @@ from tests.helpers.turns import says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import API_KEY, BOUND, World, kill
 
-CLIENT = """
-import json, os, subprocess, sys
-
-class Server:
-    def __init__(self):
-        with open(os.environ["SUBAGENT_MCP_CONFIG"]) as file:
-            self.words = json.load(file)["mcpServers"]["subagent"]
-        command = [self.words["command"], *self.words["args"]]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        client = {"name": "x", "version": "1"}
-        self.call("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo=client)
-        self.send(method="notifications/initialized")
-
-    def send(self, **message):
-        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\\n")
-        self.process.stdin.flush()
-
-    def call(self, method, **params):
-        self.send(id=1, method=method, params=params)
-        while True:
-            answer = json.loads(self.process.stdout.readline())
-            if answer.get("id") == 1:
-                return answer["result"]
-
-    def ask(self, question):
-        asked = self.call("tools/call", name="ask_parent", arguments={"question": question})
-        return asked["structuredContent"]["answer"]
-"""
+HERE = str(Path(__file__).parent)
+CLIENT = f"import json, os, subprocess, sys; sys.path.insert(0, {HERE!r}); from asking_parent import Server"
 
 
 def program(world: World, code: str, **keys: Any) -> None:
     """Write an agent whose program is this Python code, in a box, with a class `Server` for its questions."""
     script = world.home / "program.py"
     script.write_text(f"{CLIENT}\n{code}", encoding="utf-8")
-    keys = {"sandbox": "bwrap", "sandboxRead": [str(script)], **keys}
+    keys = {"sandbox": "bwrap", "sandboxRead": [str(script), HERE], **keys}
     world.agent("worker", "", runner="command", command=sys.executable, args=[str(script)], **keys)
 
 

@@ -29,9 +29,9 @@ with open("heard", "a") as file:
 for step in json.load(open(os.environ["STEPS"])):
     if "ask" in step:
         sys.path.insert(0, step["helpers"])
-        from asking_parent import answer_of_parent
+        from asking_parent import Server
         server = json.loads(servers)["mcpServers"]["subagent"]
-        answer_of_parent(server["command"], server["args"], step["ask"])
+        Server([server["command"], *server["args"]]).ask(step["ask"])
         continue
     if "sleep" in step:
         time.sleep(step["sleep"])

@@ -206,14 +206,3 @@ def test_a_thread_that_codex_has_lost_is_continued_as_text(world: World) -> None
     prompt = told(world.work, "turn/start")[-1]["input"][0]["text"]
     assert "<result>\nBlue." in prompt and prompt.endswith("say:Again.")
     assert world.meta(second).external_session_id not in (None, thread)
-
-
-def test_what_codex_cannot_be_given_is_refused_and_a_missing_codex_is_told_how_to_install(
-    world: World,
-) -> None:
-    world.agent("worker", "", runner="codex", tools=["Bash"], maxTokens=5)
-    done = world.cli("run", "worker", "Go.")
-    assert done.returncode != 0 and "tools" in done.stderr
-    world.agent("worker", "", runner="codex")
-    done = world.cli("doctor", env={"PATH": "/nowhere"})
-    assert "npm install -g @openai/codex" in done.stdout + done.stderr

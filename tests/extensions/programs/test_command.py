@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from tests.extensions.programs.direct import PROGRAMS, Worked
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
+SERVER = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from asking_parent import Server\n"
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
@@ -225,16 +225,11 @@ def test_a_program_keeps_its_state_in_the_home_directory_and_nowhere_else(world:
 
 
 def test_a_program_starts_runs_of_its_own_by_the_server_of_its_run(world: World) -> None:
-    code = f"""
-        import json, os, sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
-        from asking_parent import answer_of_parent, called
-        server = json.load(open(os.environ["SUBAGENT_MCP_CONFIG"]))["mcpServers"]["subagent"]
-        words = server["command"], server["args"]
-        print(called(*words, "run_inner", {{"prompt": "Do it.", "waitSeconds": 60}})["status"])
-        print(answer_of_parent(*words, "Which colour?"))
-    """
-    program(world, textwrap.dedent(code), agents=["inner"])
+    code = (
+        "print(Server().call('run_inner', prompt='Do it.', waitSeconds=60)['status'])\n"
+        "print(Server().ask('Which colour?'))"
+    )
+    program(world, SERVER + code, agents=["inner"])
     world.agent("inner", "", runner="command", command="echo", args=["Done."])
     run_id = world.start_asking()
     world.reply(run_id, "blue")
@@ -242,29 +237,16 @@ def test_a_program_starts_runs_of_its_own_by_the_server_of_its_run(world: World)
 
 
 def test_a_program_that_ends_its_own_run_reads_the_answer_first(world: World) -> None:
-    code = f"""
-        import json, os, sys, time
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
-        from asking_parent import called
-        server = json.load(open(os.environ["SUBAGENT_MCP_CONFIG"]))["mcpServers"]["subagent"]
-        end = {{"status": "completed", "summary": "All done.", "payload": "the work"}}
-        answer = called(server["command"], server["args"], "update_status", end)
-        open("answer", "w").write(answer["status"])
-        time.sleep(600)
-    """
-    program(world, textwrap.dedent(code))
+    code = (
+        "import time\n"
+        "end = {'status': 'completed', 'summary': 'All done.', 'payload': 'the work'}\n"
+        "open('answer', 'w').write(Server().call('update_status', **end)['status'])\n"
+        "time.sleep(600)"
+    )
+    program(world, SERVER + code)
     run_id = world.start()
     assert world.completed_and_gone(run_id) == "All done."
     assert (world.work / "answer").read_text(encoding="utf-8") == "completed"
-
-
-def test_what_the_program_cannot_be_given_is_refused_before_anything_starts(world: World) -> None:
-    program(world, "print('never')", model="opus", tools=["Bash"])
-    run_id = world.start()
-    code, message = world.failed(run_id)
-    assert code == "config" and "model" in message and "tools" in message
-    world.agent("worker", "", runner="command", command=str(Path("/nowhere/agent")))
-    assert "/nowhere/agent" in world.failed(world.start())[1]
 
 
 def test_a_script_of_any_length_is_an_argument(world: World) -> None:

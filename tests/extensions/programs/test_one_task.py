@@ -35,9 +35,8 @@ def _claude(world: World) -> None:
 
 def _command(world: World) -> None:
     code = (
-        f"import json, os, sys; sys.path.insert(0, {HERE!r}); from asking_parent import answer_of_parent\n"
-        "server = json.load(open(os.environ['SUBAGENT_MCP_CONFIG']))['mcpServers']['subagent']\n"
-        f"print(f\"It is {{answer_of_parent(server['command'], server['args'], {QUESTION!r})}}.\")"
+        f"import sys; sys.path.insert(0, {HERE!r}); from asking_parent import Server\n"
+        f"print('It is ' + Server().ask({QUESTION!r}) + '.')"
     )
     world.agent("worker", "", runner="command", command=sys.executable, args=["-c", code])
 
