@@ -1,11 +1,9 @@
 """Runs made by hand: requests, states and questions with nothing to fill in that a test does not care for."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from subagent_server.run import transitions
-from subagent_server.run.errors import UnknownRun, UnreadableMeta
 from subagent_server.run.records import Message, RunMeta, RunRequest, WorkerIdentity
 from subagent_server.run.states import MessageStatus
 from subagent_server.run.store import RunStore
@@ -53,14 +51,3 @@ def start_run(
     for event in happened:
         store.update(run_id, event, T0)
     return store.read(run_id)
-
-
-def metas(store: RunStore) -> Iterator[RunMeta | UnreadableMeta]:
-    """Yield the state of each run, newest first, and the error of each state that cannot be read."""
-    for run_id in store.run_ids():
-        try:
-            yield store.read(run_id)
-        except UnknownRun:
-            continue  # a start that never was
-        except UnreadableMeta as error:
-            yield error

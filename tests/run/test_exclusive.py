@@ -1,6 +1,6 @@
 """One writer at a time, across threads and processes, with a bound."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,22 +23,19 @@ HOLD = """
 
 
 def test_threads_of_one_process_exclude_each_other_too(tmp_path: Path) -> None:
-    inside: list[int] = []
-    most: list[int] = []
+    lock = Entry.at(tmp_path / "lock")
 
-    def work() -> None:
-        for _ in range(25):
-            with exclusive(Entry.at(tmp_path / "lock")):
-                inside.append(1)
-                most.append(len(inside))
-                inside.pop()
+    def is_kept_out() -> bool:
+        try:
+            with exclusive(lock, timeout=0.05):
+                return False
+        except LockTimeout:
+            return True
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert (len(most), max(most)) == (100, 1)
+    with ThreadPoolExecutor(1) as other:
+        with exclusive(lock):
+            assert other.submit(is_kept_out).result(60)
+        assert not other.submit(is_kept_out).result(60)
 
 
 @pytest.mark.process

@@ -1,7 +1,6 @@
 """Listeners hear of changes in a directory; where the system refuses, nothing is raised."""
 
 import os
-import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from subagent_server.run import durable
 from subagent_server.run.files import Entry
 from subagent_server.run.watch import Watcher
 from tests.helpers.processes import run_python
+from tests.helpers.wait import wait_for
 
 NO_MORE_OBSERVERS = """
     import resource, sys
@@ -36,19 +36,15 @@ class Ear:
     """A listener that remembers."""
 
     def __init__(self) -> None:
-        self.names: queue.Queue[str] = queue.Queue()
+        self.names: list[str] = []
+        """All that have changed, in their order."""
 
     def __call__(self, name: str) -> None:
-        self.names.put(name)
+        self.names.append(name)
 
     def hears(self, wanted: str) -> None:
-        """Wait until a change of `wanted` has been told."""
-        while self.names.get(timeout=60) != wanted:
-            pass
-
-    def forget(self) -> None:
-        while not self.names.empty():
-            self.names.get()
+        """Wait until a change of `wanted` was reported."""
+        wait_for(lambda: wanted in self.names, 60, f"a change of {wanted}")
 
 
 @pytest.fixture
@@ -73,7 +69,7 @@ def test_a_listener_hears_of_a_file_that_is_made_touched_replaced_and_removed(
         lambda: path.unlink(),
     ]
     for change in changes:
-        ear.forget()
+        ear.names.clear()
         change()
         ear.hears("r1")
     assert watcher.active
@@ -84,12 +80,11 @@ def test_a_listener_of_one_directory_hears_nothing_of_another(watcher: Watcher, 
     for name, ear in (("a", one), ("b", other)):
         (tmp_path / name).mkdir()
         watcher.watch(tmp_path / name, ear)
-    (tmp_path / "a" / "in-a").touch()
     (tmp_path / "b" / "in-b").touch()
-    one.hears("in-a")
     other.hears("in-b")
-    assert "in-b" not in list(one.names.queue)
-    assert "in-a" not in list(other.names.queue)
+    (tmp_path / "a" / "in-a").touch()
+    one.hears("in-a")
+    assert "in-b" not in one.names
 
 
 def test_a_flat_watch_does_not_look_into_directories(watcher: Watcher, tmp_path: Path) -> None:
@@ -101,7 +96,7 @@ def test_a_flat_watch_does_not_look_into_directories(watcher: Watcher, tmp_path:
     deep.hears("hidden")
     (tmp_path / "open").touch()
     flat.hears("open")
-    assert "hidden" not in list(flat.names.queue)
+    assert "hidden" not in flat.names
 
 
 def test_of_two_listeners_of_a_directory_the_one_goes_on_when_the_other_ends(
@@ -115,10 +110,9 @@ def test_of_two_listeners_of_a_directory_the_one_goes_on_when_the_other_ends(
     other.hears("first")
     end()
     end()
-    one.forget()
     (tmp_path / "second").touch()
     other.hears("second")
-    assert "second" not in list(one.names.queue)
+    assert "second" not in one.names
     end_other()
     watcher.watch(tmp_path, one)
     (tmp_path / "third").touch()
