@@ -20,6 +20,7 @@ from subagent_server.verbs.reconcile import declare_host_gone
 from subagent_server.verbs.service import open_service
 from tests.cli.command import BOUND, Cli, until_watching
 from tests.cli.terminal import person
+from tests.helpers.processes import identity_of
 from tests.helpers.wait import wait_for
 
 
@@ -90,8 +91,7 @@ def suspended_shim(cli: Cli, run_id: str) -> Iterator[int]:
     program.parent.mkdir()
     program.write_text("import time; time.sleep(600)", encoding="utf-8")
     with subprocess.Popen([sys.executable, *SHIM_FLAGS, program, run.directory]) as process:
-        identity = processes.identify(process.pid)
-        assert identity is not None
+        identity = identity_of(process.pid)
         record = {"shim": identity.to_json(), "directory": run.directory.stat().st_ino}
         run.shim.path.write_text(json.dumps(record), encoding="utf-8")
         process.send_signal(signal.SIGSTOP)

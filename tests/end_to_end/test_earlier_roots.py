@@ -19,6 +19,7 @@ from subagent_server.run import processes
 from subagent_server.run.paths import RootPaths
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
+from tests.helpers.processes import identity_of
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -67,9 +68,8 @@ class Earlier:
         shim = ends.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8"))
         ends.callback(shim.kill)
         assert shim.stdout is not None and shim.stdout.readline() == "keeps\n"
-        who = processes.identify(shim.pid)
-        assert who is not None
-        record = {"shim": who.to_json(), "worker": who.to_json(), "directory": directory.stat().st_ino}
+        who = identity_of(shim.pid).to_json()
+        record = {"shim": who, "worker": who, "directory": directory.stat().st_ino}
         (directory / "shim.json").write_text(json.dumps(record), encoding="utf-8")
         return shim
 

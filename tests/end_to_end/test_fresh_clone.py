@@ -5,7 +5,7 @@ import shutil
 
 from tests.helpers.forked import PROGRAM, run
 from tests.helpers.processes import REPOSITORY
-from tests.helpers.repositories import git_of_somebody
+from tests.helpers.repositories import git
 from tests.helpers.turns import says
 from tests.helpers.world import BOUND, World
 
@@ -16,13 +16,13 @@ def test_the_first_run_goes_into_its_runs_folder_and_leaves_the_clone_clean(worl
     (origin / "runs").mkdir(parents=True)
     for name in (".gitignore", "runs/README.md"):
         shutil.copy(REPOSITORY / name, origin / name)
-    git_of_somebody("init", "--quiet", cwd=origin)
-    git_of_somebody("add", ".", cwd=origin)
-    git_of_somebody("commit", "--quiet", "--message", "A project", cwd=origin)
+    git("init", "--quiet", origin)
+    git("-C", origin, "add", ".")
+    git("-C", origin, "commit", "--quiet", "--message", "A project")
     environment = {name: value for name, value in world.environment.items() if name != "SUBAGENT_RUNS"}
     before = os.umask(0o002)  # the group writes what is cloned
     try:
-        git_of_somebody("clone", "--quiet", str(origin), str(clone), cwd=world.home)
+        git("clone", "--quiet", origin, clone)
         assert [path.name for path in (clone / "runs").iterdir()] == ["README.md"]
         done = run([*PROGRAM, "run", "worker", "Do it."], environment, cwd=clone, seconds=BOUND)
     finally:
@@ -31,4 +31,4 @@ def test_the_first_run_goes_into_its_runs_folder_and_leaves_the_clone_clean(worl
     listed = run([*PROGRAM, "ls", "-q"], environment, cwd=clone, seconds=BOUND)
     (run_id,) = listed.stdout.decode().split()
     assert (clone / "runs" / run_id / "run.meta.json").is_file()
-    assert git_of_somebody("status", "--porcelain", cwd=clone) == ""
+    assert git("-C", clone, "status", "--porcelain") == ""

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from subagent_server.run import processes
+from tests.helpers.processes import identity_of
 
 WORDS = "nothing out of the ordinary"
 """What the files of a planted run say, where the files outside say the secret."""
@@ -85,9 +86,7 @@ class Outside:
         if self._process is None:
             wait = [sys.executable, "-c", "import sys; sys.stdin.read()"]
             self._process = subprocess.Popen(wait, stdin=subprocess.PIPE)
-        identity = processes.identify(self._process.pid)
-        assert identity is not None
-        return identity
+        return identity_of(self._process.pid)
 
     def _name(self) -> Path:
         self._made += 1

@@ -11,7 +11,7 @@ from typing import Any
 from subagent_server.run.store import RunStore
 from tests.faults.canaries import SECRET, Outside, changed, holders_of_secret, tree
 from tests.faults.planted import AGENT, SAMPLED_KINDS, Kind, Planted, plant, write_run
-from tests.helpers.bounded import HANG_SECONDS, Ended, call_bounded, little_room
+from tests.helpers.bounded import Ended, call_bounded, little_room
 from tests.helpers.forked import PROGRAM
 from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
 
@@ -49,8 +49,6 @@ class Scene:
         self._stack = stack
         self._calls = count()
         self._before: dict[str, Any] = {}
-        self.slowest: list[Ended] = []
-        """The slowest calls, the slowest first."""
 
     def plant(self, kinds: Sequence[Kind] = SAMPLED_KINDS) -> list[Planted]:
         """Plant these kinds."""
@@ -66,15 +64,12 @@ class Scene:
         self,
         *words: str,
         cwd: Path | None = None,
-        seconds: int = HANG_SECONDS,
         env: Mapping[str, str] | None = None,
         but: str = "",
     ) -> Ended:
         """Run the command to its end, with `env` added to its environment, without the variable `but`."""
         environment = {n: v for n, v in {**self.environment, **(env or {})}.items() if n != but}
-        ended = call_bounded(*words, home=self.home, environment=environment, cwd=cwd, seconds=seconds)
-        self.slowest = sorted([*self.slowest, ended], key=lambda one: -one.seconds)[:3]
-        return ended
+        return call_bounded(*words, environment=environment, cwd=cwd or self.home)
 
     # -- the judge
 
@@ -90,9 +85,9 @@ class Scene:
             assert SECRET not in text, text[max(0, text.index(SECRET) - 500) :][:1000]
         assert holders_of_secret(self.root, self.outside.inodes()) == []
 
-    def judged(self, *words: str, cwd: Path | None = None) -> Ended:
+    def judged(self, *words: str) -> Ended:
         """Run the command over what is planted, and check."""
-        ended = self.call(*words, cwd=cwd)
+        ended = self.call(*words)
         self.check(ended.said)
         return ended
 

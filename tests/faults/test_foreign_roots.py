@@ -52,7 +52,6 @@ def test_looking_at_a_foreign_root_shows_its_runs_as_they_say_and_leaves_it_to_t
             scene.call(*verb.split(), run_id)
     assert scene.judged("show", HEALTHY).code == 0
     unchanged(scene.root, before)
-    print(*scene.slowest, sep="\n")
 
 
 def test_the_tools_and_resources_show_a_foreign_root_and_change_nothing_in_it(scene: Scene) -> None:

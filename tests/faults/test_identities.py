@@ -55,19 +55,6 @@ def bystander() -> Iterator[Child]:
         yield child
 
 
-def lives(child: Child) -> bool:
-    """Whether the process still lives."""
-    identity = processes.identify(child.pid)
-    return identity is not None and processes.is_alive(identity)
-
-
-def identity_of(child: Child) -> Identity:
-    """Return who the process is."""
-    identity = processes.identify(child.pid)
-    assert identity is not None
-    return identity
-
-
 def begun(store: RunStore, recorded: Identity, host: str | None = None, **record: Any) -> RunPaths:
     """Make a run that works as far as its files tell, kept by `recorded`, whose lock nobody holds.
 
@@ -92,28 +79,28 @@ def begun(store: RunStore, recorded: Identity, host: str | None = None, **record
 def test_a_process_with_the_pid_of_a_dead_worker_is_left_alone_and_the_run_is_lost(
     store: RunStore, bystander: Child, wrong: dict[str, object]
 ) -> None:
-    begun(store, replace(identity_of(bystander), **wrong))  # type: ignore[arg-type]
+    begun(store, replace(bystander.identity, **wrong))  # type: ignore[arg-type]
     observed = observe(store, RUN_ID)
     assert (observed.meta.status, observed.live) == (Status.FAILED, False)
     assert observed.meta.error is not None and observed.meta.error.code == "lost"
-    assert lives(bystander)
+    assert processes.is_alive(bystander.identity)
     assert not list(examine(store, RUN_ID, {}))
 
 
 def test_a_process_with_the_pid_of_a_dead_shim_gets_no_signal(store: RunStore, bystander: Child) -> None:
-    run = begun(store, replace(identity_of(bystander), start_time=1))
+    run = begun(store, replace(bystander.identity, start_time=1))
     held = locks.take(run.live_lock)
     assert held is not None
     stop_run(store, RUN_ID, "enough")
     assert observe(store, RUN_ID).live is True
     os.close(held)
-    assert lives(bystander)
+    assert processes.is_alive(bystander.identity)
 
 
 def test_a_worker_whose_shim_is_dead_is_ended_by_the_next_reader(store: RunStore) -> None:
     with shown_as_worker(store.paths.run(RUN_ID).directory) as worker:
         assert worker.hear() == "asleep"
-        begun(store, identity_of(worker))
+        begun(store, worker.identity)
         observed = observe(store, RUN_ID)
         assert (observed.meta.status, observed.live) == (Status.FAILED, False)
         assert worker.wait() == -9
@@ -123,7 +110,7 @@ def test_a_worker_whose_shim_is_dead_is_ended_by_the_next_reader(store: RunStore
 def test_a_process_without_the_mark_of_the_run_is_not_ended_whatever_the_record_says(
     store: RunStore, bystander: Child, record: dict[str, Any]
 ) -> None:
-    run = begun(store, identity_of(bystander), **record)
+    run = begun(store, bystander.identity, **record)
     assert observe(store, RUN_ID).meta.status is Status.FAILED
     held = locks.take(run.live_lock)
     assert held is not None
@@ -145,7 +132,7 @@ def test_a_process_with_the_mark_of_a_run_is_not_ended_for_another_directory(
 ) -> None:
     with shown_as_worker(store.paths.run(of).directory) as worker:
         assert worker.hear() == "asleep"
-        begun(store, identity_of(worker), **record)
+        begun(store, worker.identity, **record)
         assert observe(store, RUN_ID).meta.status is Status.FAILED
         worker.tell()
         assert worker.wait() == 0, "no signal has reached it"
@@ -163,7 +150,7 @@ def test_a_record_that_no_shim_has_written_names_nobody(store: RunStore, record:
 
 
 def test_a_run_of_another_host_is_unknown_and_never_declared_dead(store: RunStore, bystander: Child) -> None:
-    elsewhere = replace(identity_of(bystander), host="elsewhere")
+    elsewhere = replace(bystander.identity, host="elsewhere")
     run = begun(store, elsewhere, host="elsewhere")
     before = run.meta.path.read_bytes()
     for _ in range(3):
@@ -174,7 +161,7 @@ def test_a_run_of_another_host_is_unknown_and_never_declared_dead(store: RunStor
     assert not list(examine(store, RUN_ID, {}))
     assert stop_run(store, RUN_ID, "enough").status is Status.STOPPED
     assert observe(store, RUN_ID).live is None
-    assert lives(bystander)
+    assert processes.is_alive(bystander.identity)
 
 
 # -- clocks that jump
@@ -203,7 +190,7 @@ def test_a_process_that_outlives_its_run_is_signalled_again_whichever_way_the_cl
     with Child(SHIM, lock, directory) as shim:
         assert shim.hear() == "keeps"
         store.publish(make_meta(launch=LaunchInfo(host=processes.host_name(), boot_id=processes.boot_id())))
-        facts = {"shim": identity_of(shim).to_json(), "directory": directory.stat().st_ino}
+        facts = {"shim": shim.identity.to_json(), "directory": directory.stat().st_ino}
         store.paths.run(RUN_ID).shim.path.write_text(json.dumps(facts), encoding="utf-8")
         store.update(RUN_ID, STARTED, now())
         stopped_at = now() + jump  # whoever stopped it died before it told the shim; then the clock jumped

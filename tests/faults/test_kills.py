@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from subagent_server.run import processes
 from subagent_server.run.locks import TIMEOUT_SECONDS, exclusive
 from subagent_server.run.states import Status
+from tests.helpers.processes import identity_of
 from tests.helpers.truth import processes_of
 from tests.helpers.turns import asks, call, says, shell
 from tests.helpers.wait import wait_for
@@ -54,7 +55,7 @@ def test_what_ignores_term_and_left_its_session_is_gone_within_the_grace_and_liv
 ) -> None:
     run_id = world.asking_run(shell(f"{STUBBORN}; {UNMARKED}"), asks("Go on?"))
     pids = (world.work / "pids").read_text(encoding="utf-8").split()
-    daemons = [one for pid in pids if (one := processes.identify(int(pid))) is not None]
+    daemons = [identity_of(int(pid)) for pid in pids]
     assert len(daemons) == 2
     began = time.monotonic()
     observed = world.stop(run_id)

@@ -1,14 +1,12 @@
 """Every point at which the program may die: the run comes to one end, and its files are in order."""
 
 import os
-from pathlib import Path
 
 import pytest
 
 from subagent_server.run import locks, stderr
 from subagent_server.run.states import Event, Status
 from subagent_server.verbs.reconcile import tree_is_gone
-from tests.helpers.processes import REPOSITORY
 from tests.helpers.scale import sampled
 from tests.helpers.turns import call, says
 from tests.helpers.wait import wait_for
@@ -58,7 +56,6 @@ PLAIN = "shim.recorded"
 def test_every_point_is_tried() -> None:
     alone = {point for points in BEFORE_THE_WORKER for point in points.split(",")}
     assert sorted({*NEVER_A_RUN, *alone, *AFTER_THE_WORK, *ELSEWHERE}) == lethal_points()
-    assert Path(REPOSITORY, "tests", "soak").is_dir()
 
 
 def started(world: World, points: str) -> list[str]:

@@ -8,7 +8,6 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -27,7 +26,6 @@ from tests.helpers.scale import sampled
 from tests.helpers.turns import calls, says, use
 from tests.helpers.wait import wait_for
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="users of Linux")
 IS_ROOT = os.geteuid() == 0
 SEVERAL = pytest.mark.skipif(not IS_ROOT, reason="only root can be several users")
 UMASKS = sampled((0o000, 0o022, 0o077, 0o002), 2)

@@ -13,7 +13,7 @@ from tests.faults import test_kills
 from tests.helpers import warm
 from tests.helpers.forked import PROGRAM
 from tests.helpers.ordinary_user import user
-from tests.helpers.processes import Child
+from tests.helpers.processes import Child, identity_of
 from tests.helpers.scale import WHOLE
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.wait import wait_for
@@ -42,9 +42,7 @@ def started_by(world: World) -> processes.Identity:
     """Return the process whose number is in the file `pid`."""
     file = world.work / "pid"
     pid = wait_for(lambda: file.exists() and file.read_text(encoding="utf-8"), BOUND, "its number")
-    identity = processes.identify(int(pid))
-    assert identity is not None
-    return identity
+    return identity_of(int(pid))
 
 
 @pytest.mark.parametrize("how", HIDING)

@@ -41,22 +41,16 @@ class Ended:
         )
 
 
-def call_bounded(
-    *words: str,
-    home: Path,
-    environment: Mapping[str, str],
-    cwd: Path | None = None,
-    seconds: int = HANG_SECONDS,
-) -> Ended:
+def call_bounded(*words: str, environment: Mapping[str, str], cwd: Path) -> Ended:
     """Run the command to its end.
 
     Raises:
-        subprocess.TimeoutExpired: it did not end within `seconds`.
+        subprocess.TimeoutExpired: it did not end within `HANG_SECONDS`.
         AssertionError: it died, or showed a traceback.
     """
     began = time.monotonic()
     with little_room():
-        done = run([*PROGRAM, *words], environment, cwd=cwd or home, seconds=seconds)
+        done = run([*PROGRAM, *words], environment, cwd=cwd, seconds=HANG_SECONDS)
     said = [text.decode("utf-8", "replace") for text in (done.stdout, done.stderr)]
     ended = Ended(words, done.returncode, said[0], said[1], time.monotonic() - began)
     assert ended.code >= 0, f"died: {ended}"

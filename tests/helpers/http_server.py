@@ -19,9 +19,9 @@ from anyio.from_thread import start_blocking_portal
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from subagent_server.run import processes
 from tests.helpers.forked import popen
 from tests.helpers.mcp_client import Mode, Parent
+from tests.helpers.processes import identity_of
 from tests.helpers.wait import wait_for
 
 BOUND = 60.0
@@ -137,8 +137,6 @@ class HttpServer:
         http = httpx2.AsyncClient(
             headers=headers, timeout=bounds, verify=False
         )  # it is slow to load certificates
-        identity = processes.identify(self.pid)
-        assert identity is not None
         failure: Exception | None = None
         with start_blocking_portal() as portal, ExitStack() as opened:
             opened.enter_context(portal.wrap_async_context_manager(http))
@@ -149,7 +147,7 @@ class HttpServer:
             )
             opened.enter_context(portal.wrap_async_context_manager(client))
             try:
-                yield Parent(client, portal, identity)
+                yield Parent(client, portal, identity_of(self.pid))
             except Exception as error:  # noqa: BLE001 - raised again below, where no task group wraps it
                 failure = error
         if failure is not None:

@@ -16,8 +16,9 @@ from mcp import Client, MCPError
 from mcp.client._transport import TransportStreams
 from mcp.server.stdio import stdio_server
 
-from subagent_server.run import processes
+from subagent_server.run.processes import Identity
 from tests.helpers.forked import popen
+from tests.helpers.processes import identity_of
 
 Mode = Literal["auto", "legacy"]
 BOUND = 120.0
@@ -28,7 +29,7 @@ LEAVE_SECONDS = 10.0
 class Parent:
     """A client of one server. Each tool call answers with the structured content, or the refusal."""
 
-    def __init__(self, client: Client, portal: BlockingPortal, server: processes.Identity) -> None:
+    def __init__(self, client: Client, portal: BlockingPortal, server: Identity) -> None:
         self.server = server
         """The process of the server."""
         self.progress: list[tuple[float, str | None]] = []
@@ -119,15 +120,13 @@ def connected(
         process = popen(
             command, environment, cwd=cwd, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True
         )
-        server = processes.identify(process.pid)
-        assert server is not None
         client = Client(
             _pipes_of(process), mode=mode, client_info=types.Implementation(name=client_name, version="1")
         )
         failure: Exception | None = None
         with portal.wrap_async_context_manager(client):
             try:
-                yield Parent(client, portal, server)
+                yield Parent(client, portal, identity_of(process.pid))
             except Exception as error:  # noqa: BLE001 - raised again below, where no task group wraps it
                 failure = error
     if failure is not None:

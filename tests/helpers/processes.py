@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from subagent_server.run.processes import Identity, identify
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 120.0
 """How long a process may take for its next word, on a machine that has much else to do."""
@@ -22,6 +24,13 @@ def open_files(pid: int) -> Iterator[str]:
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(FileNotFoundError):
             yield str(entry.readlink())
+
+
+def identity_of(pid: int) -> Identity:
+    """Return who a process is that is there, if only as a zombie."""
+    identity = identify(pid)
+    assert identity is not None, f"there is no process {pid}"
+    return identity
 
 
 class Child:
@@ -60,6 +69,11 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
+
+    @property
+    def identity(self) -> Identity:
+        """Who the process is."""
+        return identity_of(self.pid)
 
     def hear(self, seconds: float = PATIENCE_SECONDS) -> str:
         """Return the next line the process says; what it said last, without a newline, at its end."""

@@ -14,7 +14,8 @@ from tests.helpers.wait import wait_for
 
 PLACE = "SUBAGENT_RUNTIME_DIR"
 _SWITCH = "SUBAGENT_WARM"
-_PATIENCE = {"SUBAGENT_WARM_IDLE": "600"}
+_IDLE_SECONDS = 600
+_PATIENCE = {"SUBAGENT_WARM_IDLE": str(_IDLE_SECONDS)}
 """It leaves by itself if a session is killed."""
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 """A run with other certificates than its zygote reads its own: a third of what a short run costs."""
@@ -28,9 +29,9 @@ def begin() -> Path:
     return directory
 
 
-def spawn(directory: Path, idle_seconds: float = 600) -> None:
+def spawn(directory: Path) -> None:
     """Have the zygote of a directory started, as a starter does that has found none."""
-    starting = WarmStart(directory, idle_seconds).spawn()
+    starting = WarmStart(directory, _IDLE_SECONDS).spawn()
     assert starting is not None
     assert starting.wait(_BOUND) == 0
 

@@ -1,8 +1,6 @@
 """A zygote for some tests alone, and how to find its forks."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ from tests.helpers import warm
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
-IDLE_SECONDS = 600
 only_root = pytest.mark.skipif(os.getuid() != 0, reason="only root may look into the processes of a run")
 _FORKED_ROOM = 8_000
 """`/proc` shows this much command line of a fork at least, most of it empty; of nothing else in a test."""
@@ -26,14 +23,10 @@ class WarmPlace:
         self.directory = directory or world.home / "warm"
         world.environment[warm.PLACE] = str(self.directory)
 
-    def start(self, idle_seconds: float = IDLE_SECONDS) -> processes.Identity:
+    def start(self) -> processes.Identity:
         """Have the zygote started, and return it when it listens."""
-        self.spawn(idle_seconds)
+        warm.spawn(self.directory)
         return self.zygote()
-
-    def spawn(self, idle_seconds: float = IDLE_SECONDS) -> None:
-        """Do as a starter that has found no zygote."""
-        warm.spawn(self.directory, idle_seconds)
 
     def zygote(self) -> processes.Identity:
         """Return the zygote as soon as it listens."""
@@ -57,11 +50,3 @@ def forks_of(zygote: processes.Identity) -> list[processes.Identity]:
 def is_fork(identity: processes.Identity) -> bool:
     """Whether a process is a fork of a zygote."""
     return len(Path(f"/proc/{identity.pid}/cmdline").read_bytes()) > _FORKED_ROOM
-
-
-@contextmanager
-def warm_place(world: World) -> Iterator[WarmPlace]:
-    """Give a world a zygote of its own, and end it."""
-    place = WarmPlace(world)
-    yield place
-    warm.end(place.directory)

@@ -275,13 +275,13 @@ class World:
         self.gone(run_id)
         return text
 
-    def failed(self, run_id: str, seconds: float = BOUND) -> tuple[str, str]:
+    def failed(self, run_id: str) -> tuple[str, str]:
         """Return code and message of a run that has to fail."""
-        meta = self.ended(run_id, seconds)
+        meta = self.ended(run_id)
         assert meta.error is not None, meta.status
         return meta.error.code, meta.error.message
 
-    def gone(self, run_id: str, seconds: float = BOUND) -> None:
+    def gone(self, run_id: str) -> None:
         """Return as soon as no process of the run is left.
 
         The lock says it last: a process that is being taken down has lost its environment, by which it is
@@ -290,7 +290,7 @@ class World:
         run = self.paths(run_id)
         wait_for(
             lambda: not locks.is_held(run.live_lock) and not processes_of(run),
-            seconds,
+            BOUND,
             f"the end of all of run {run_id}",
         )
 
@@ -320,8 +320,6 @@ class World:
             return
         wait_for(lambda: self.look(run_id).live is False, BOUND, f"the end of run {run_id}")
         self.gone(run_id)
-        lock = self.paths(run_id).live_lock  # falls after the shim has lost its environment, when it is gone
-        wait_for(lambda: not locks.is_held(lock), BOUND, f"the lock of run {run_id}")
         check_ended(self.store, run_id, self.environment)
 
     def _recorded(self, run_id: str, who: str) -> processes.Identity:

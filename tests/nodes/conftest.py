@@ -21,9 +21,9 @@ LEASE = 6.0
 Made = Callable[[str, Mapping[str, str]], World]
 
 
-def over(world: World, run_id: str, seconds: float = BOUND) -> None:
+def over(world: World, run_id: str) -> None:
     """Return as soon as every reader says that nothing of a run lives."""
-    wait_for(lambda: world.look(run_id).live is False, seconds, f"the end of all of run {run_id}")
+    wait_for(lambda: world.look(run_id).live is False, BOUND, f"the end of all of run {run_id}")
 
 
 def lost(world: World, run_id: str) -> None:

@@ -59,7 +59,7 @@ def _preempt(cluster: Cluster, run_id: str) -> None:
 def _reach_time_limit(cluster: Cluster, run_id: str) -> None:
     """A limit is a minute or more: let it be over soon."""
     job = cluster.command("squeue", "-h", "-o", "%i", "--name", run_id).strip()
-    print(cluster.command("scontrol", "update", f"jobid={job}", "endtime=now+5"))
+    cluster.command("scontrol", "update", f"jobid={job}", "endtime=now+5")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.helpers.processes import REPOSITORY
 from tests.helpers.runs import RUN_ID, make_meta, make_request
 from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
-from tests.helpers.warm_place import WarmPlace, forks_of, is_fork, warm_place
+from tests.helpers.warm_place import WarmPlace, forks_of, is_fork
 from tests.helpers.world import BOUND, World
 from tests.process.zygote.tiny import tiny_place
 
@@ -45,33 +45,33 @@ def test_a_run_starts_plainly_if_the_zygote_is_stopped_or_refuses(
     assert world.completed(run_id) == "Done."
 
 
-def test_a_run_that_finds_the_zygote_loading_waits_for_its_fork(world: World) -> None:
+def test_a_run_that_finds_the_zygote_loading_waits_for_its_fork(world: World, place: WarmPlace) -> None:
     world.agent_saying(asks("Go on?"))
-    with warm_place(world) as place:
-        place.spawn()
-        wait_for(lambda: list(place.directory.glob("*.loading")), BOUND, "a zygote that loads")
-        (zygote,) = warm.zygotes(place.directory)
-        processes.send_signal(zygote, signal.SIGSTOP)  # it cannot be ready before the start
-        run_id = world.start()
-        assert list(place.directory.glob("*.loading"))
-        processes.send_signal(zygote, signal.SIGCONT)
+    warm.spawn(place.directory)
+    wait_for(lambda: list(place.directory.glob("*.loading")), BOUND, "a zygote that loads")
+    (zygote,) = warm.zygotes(place.directory)
+    processes.send_signal(zygote, signal.SIGSTOP)  # it cannot be ready before the start
+    run_id = world.start()
+    assert list(place.directory.glob("*.loading"))
+    processes.send_signal(zygote, signal.SIGCONT)
+    world.asking(run_id)
+    assert is_fork(world.worker(run_id))
+    world.stop(run_id)
+    world.gone(run_id)
+
+
+def test_the_start_right_behind_the_one_that_begins_the_zygote_waits_for_its_fork(
+    world: World, place: WarmPlace
+) -> None:
+    world.agent_saying(asks("Go on?"), asks("Go on?"))
+    service = world.service
+    run_ids = [start(service, StartOrder("worker", "Go.")).run_id for _ in range(2)]
+    for run_id, is_warm in zip(run_ids, (False, True), strict=True):
         world.asking(run_id)
-        assert is_fork(world.worker(run_id))
+        assert is_fork(world.worker(run_id)) is is_warm
         world.stop(run_id)
         world.gone(run_id)
-
-
-def test_the_start_right_behind_the_one_that_begins_the_zygote_waits_for_its_fork(world: World) -> None:
-    world.agent_saying(asks("Go on?"), asks("Go on?"))
-    with warm_place(world) as place:
-        service = world.service
-        run_ids = [start(service, StartOrder("worker", "Go.")).run_id for _ in range(2)]
-        for run_id, is_warm in zip(run_ids, (False, True), strict=True):
-            world.asking(run_id)
-            assert is_fork(world.worker(run_id)) is is_warm
-            world.stop(run_id)
-            world.gone(run_id)
-        place.zygote()
+    place.zygote()
 
 
 def test_a_zygote_that_has_too_much_to_do_to_answer_the_starter_forks_the_run_later(

@@ -58,7 +58,7 @@ def test_a_systemd_that_fails_or_hangs_is_asked_once_and_costs_seconds(tmp_path:
     assert time.monotonic() - began < 10
 
 
-def delegated(place: Path, *, enabled: str = "memory pids", own: str = "/user/me") -> ControlGroups:
+def delegated(place: Path, *, enabled: str = "memory pids") -> ControlGroups:
     """Return the groups of a machine whose tree of groups is a directory of plain files."""
     tree = place / "tree"
     for group in (tree, tree / "user", tree / "user" / "me"):
@@ -66,7 +66,7 @@ def delegated(place: Path, *, enabled: str = "memory pids", own: str = "/user/me
         for name in ("cgroup.procs", "cgroup.controllers", "cgroup.subtree_control"):
             (group / name).touch()
     (tree / "user" / "cgroup.subtree_control").write_text(enabled, encoding="ascii")
-    (place / "own").write_text(f"4:memory:/old\n0::{own}\n", encoding="ascii")
+    (place / "own").write_text("4:memory:/old\n0::/user/me\n", encoding="ascii")
     odd = "29 20 8:1 / /media/\udce4\x0b\u2028 rw - ext4 /dev/sda1 rw"
     mounts = f"{odd}\n30 20 0:26 / {tree} rw,nosuid - cgroup2 cgroup2 rw\n"
     (place / "mounts").write_bytes(os.fsencode(mounts))

@@ -12,7 +12,7 @@ import pytest
 from subagent_server.run import locks, processes
 from subagent_server.run.commands import WorkDied, killable
 from subagent_server.run.files import Entry
-from tests.helpers.processes import Child
+from tests.helpers.processes import Child, identity_of
 from tests.helpers.wait import wait_for
 
 pytestmark = pytest.mark.process
@@ -78,7 +78,7 @@ def test_a_signal_to_the_work_is_not_heard_by_its_parent() -> None:
 
 def test_the_work_dies_with_its_parent() -> None:
     with Child(PARENT) as parent:
-        worker = processes.identify(int(parent.hear()))
-        assert worker is not None and processes.is_alive(worker)
+        worker = identity_of(int(parent.hear()))
+        assert processes.is_alive(worker)
         parent.kill()
     wait_for(lambda: not processes.is_alive(worker), 60, "the end of the work")

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from subagent_server.run import journal
-from subagent_server.run import journal as journal_module
 from subagent_server.run.journal import RunJournal, Transcript, read_transcript
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import Usage
@@ -24,9 +23,9 @@ def run(store: RunStore) -> RunPaths:
 
 def write(run: RunPaths, *happened: tuple[str, dict[str, Any]]) -> None:
     """Append these events by a writer of their own."""
-    journal = RunJournal(run)
+    writer = RunJournal(run)
     for kind, facts in happened:
-        journal.append(kind, T0, facts)
+        writer.append(kind, T0, facts)
 
 
 def events_of(run: RunPaths) -> list[dict[str, Any]]:
@@ -104,11 +103,11 @@ def test_the_usage_of_a_run_is_that_of_the_last_entry_of_its_journal(run: RunPat
 
 
 def test_the_latest_words_are_what_the_agent_said_or_did_last(run: RunPaths) -> None:
-    assert journal_module.latest_text(run) is None
+    assert journal.latest_text(run) is None
     write(run, ("text", {"text": "I look."}), ("tool_call", {"toolName": "grep", "arguments": {"p": "x"}}))
-    assert journal_module.latest_text(run) == "→ grep x"
+    assert journal.latest_text(run) == "→ grep x"
     write(run, ("text", {"text": "Found."}), ("turn", {"turn": 2}))
-    assert journal_module.latest_text(run) == "Found."
+    assert journal.latest_text(run) == "Found."
 
 
 def test_a_transcript_is_read_back_without_what_was_torn(run: RunPaths) -> None:
@@ -135,29 +134,29 @@ def test_a_page_is_the_end_of_a_log_or_what_follows_a_cursor(run: RunPaths) -> N
 
 
 def test_what_a_run_does_is_its_question_its_last_words_or_its_task(run: RunPaths) -> None:
-    journal = RunJournal(run)
-    assert journal_module.latest_doing(run) is None
-    for kind, facts, expected in (
+    assert journal.latest_doing(run) is None
+    happened: list[tuple[str, dict[str, Any], str]] = [
         ("run_started", {"prompt": "Look at it."}, "Look at it."),
         ("turn", {"turn": 1}, "Look at it."),
         ("warning", {"message": "the connection failed; trying again in 6.5 s"}, "the connection failed"),
         ("question", {"question": "Which way?"}, "Which way?"),
-    ):
-        journal.append(kind, T0, facts)
-        assert expected in (journal_module.latest_doing(run) or "")
+    ]
+    for kind, facts, expected in happened:
+        write(run, (kind, facts))
+        assert expected in (journal.latest_doing(run) or "")
 
 
 def test_the_latest_step_of_a_journal_that_anybody_may_have_written_is_one_line(run: RunPaths) -> None:
-    assert journal_module.latest_step(run) == (None, None)
+    assert journal.latest_step(run) == (None, None)
     write(run, ("turn", {"turn": 2}), ("tool_call", {"toolName": "bash", "arguments": {"command": "a\nb"}}))
-    assert journal_module.latest_step(run) == (2, "bash a ⏎ b")
+    assert journal.latest_step(run) == (2, "bash a ⏎ b")
     odd = [
         {"type": "turn", "turn": "\ud800" * 99},
         {"type": "turn", "turn": True},
         {"type": "text", "text": ["\ud83d\nx"]},
         {"type": "tool_call", "toolName": "\ud83d\n\x1b[2J", "arguments": 5},
     ]
-    with run.events.path.open("a", encoding="utf-8") as journal:
-        journal.writelines(json.dumps(event) + "\n" for event in odd)
-    turn, words = journal_module.latest_step(run)
+    with run.events.path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(event) + "\n" for event in odd)
+    turn, words = journal.latest_step(run)
     assert turn == 2 and words == "\\ud83d"

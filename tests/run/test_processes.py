@@ -46,15 +46,9 @@ def child() -> Iterator[Child]:
         yield started
 
 
-def identity_of(pid: int) -> Identity:
-    identity = processes.identify(pid)
-    assert identity is not None
-    return identity
-
-
 @pytest.mark.process
 def test_a_process_is_its_host_pid_start_time_and_boot(child: Child) -> None:
-    identity = identity_of(child.pid)
+    identity = child.identity
     assert identity.pid == child.pid
     assert (identity.host, identity.boot_id) == (processes.host_name(), processes.boot_id())
     assert identity.start_time >= processes.this_process().start_time > 0
@@ -63,7 +57,7 @@ def test_a_process_is_its_host_pid_start_time_and_boot(child: Child) -> None:
 
 @pytest.mark.process
 def test_a_live_process_lives_and_a_collected_one_does_not(child: Child) -> None:
-    identity = identity_of(child.pid)
+    identity = child.identity
     assert processes.is_alive(identity)
     child.kill()
     assert not processes.is_alive(identity)
@@ -73,7 +67,7 @@ def test_a_live_process_lives_and_a_collected_one_does_not(child: Child) -> None
 @pytest.mark.process
 def test_a_zombie_is_dead() -> None:
     with Child("pass") as child:
-        identity = identity_of(child.pid)
+        identity = child.identity
         wait_for(lambda: not processes.is_alive(identity), 60, "the process to become a zombie")
         assert processes.identify(child.pid) == identity
         assert not processes.send_signal(identity, signal.SIGKILL)
@@ -82,15 +76,15 @@ def test_a_zombie_is_dead() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("wrong", [{"start_time": 1}, {"boot_id": "another boot"}, {"host": "elsewhere"}])
 def test_a_pid_that_has_come_again_is_another_process(child: Child, wrong: dict[str, Any]) -> None:
-    former = replace(identity_of(child.pid), **wrong)
+    former = replace(child.identity, **wrong)
     assert not processes.is_alive(former)
     assert not processes.send_signal(former, signal.SIGKILL)
-    assert processes.is_alive(identity_of(child.pid))
+    assert processes.is_alive(child.identity)
 
 
 @pytest.mark.process
 def test_a_signal_reaches_the_process_it_is_for(child: Child) -> None:
-    assert processes.send_signal(identity_of(child.pid), signal.SIGTERM)
+    assert processes.send_signal(child.identity, signal.SIGTERM)
     assert child.wait() == -signal.SIGTERM
 
 
@@ -106,8 +100,8 @@ def test_no_name_of_a_process_misleads_about_its_state(name: str) -> None:
     """
     with Child(code, name) as child:
         assert int(child.hear()) == os.getpid()
-        assert processes.is_alive(identity_of(child.pid))
-        assert identity_of(child.pid) in processes.descendants([os.getpid()])
+        assert processes.is_alive(child.identity)
+        assert child.identity in processes.descendants([os.getpid()])
 
 
 @pytest.mark.parametrize(
@@ -132,7 +126,7 @@ def test_marked_processes_are_found_by_the_environment_they_were_started_with() 
         mark = f"{name}={value}"
         assert {found.pid for found in processes.marked(mark)} == {one.pid, other.pid}
         one.kill()
-        assert processes.marked(mark) == [identity_of(other.pid)]
+        assert processes.marked(mark) == [other.identity]
     assert processes.marked(mark) == []
 
 

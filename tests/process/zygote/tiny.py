@@ -81,25 +81,14 @@ class TinyPlace:
         self._packages = packages
         directory.mkdir(mode=0o700, parents=True)
 
-    def spawn(self, idle_seconds: float = IDLE_SECONDS, *, more: Mapping[str, str] | None = None) -> None:
-        """Start a zygote, which may find that there is one; `more` is added to its environment."""
-        self.spawned(idle_seconds, more=more).wait(BOUND)
-
     def spawned(
         self, idle_seconds: float = IDLE_SECONDS, *, more: Mapping[str, str] | None = None
     ) -> "subprocess.Popen[bytes]":
-        """Return the process that starts a zygote and exits."""
+        """Return the process that starts a zygote and exits; `more` is added to its environment."""
         paths = os.pathsep.join(map(str, (self._packages, REPOSITORY)))
+        words = [str(self.directory), self.name, str(idle_seconds), ROOM]
         return subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.process.zygote.tiny",
-                self.directory,
-                self.name,
-                str(idle_seconds),
-                ROOM,
-            ],
+            [sys.executable, "-m", "tests.process.zygote.tiny", *words],
             env={**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "FILLER": ROOM, **(more or {})},
             stdin=subprocess.DEVNULL,
         )
@@ -108,7 +97,7 @@ class TinyPlace:
         self, idle_seconds: float = IDLE_SECONDS, *, more: Mapping[str, str] | None = None
     ) -> processes.Identity:
         """Start the zygote, and return it when it listens."""
-        self.spawn(idle_seconds, more=more)
+        self.spawned(idle_seconds, more=more).wait(BOUND)
         return self.zygote()
 
     def zygote(self) -> processes.Identity:
