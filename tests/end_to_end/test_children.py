@@ -1,7 +1,6 @@
 """A program that a run has started speaks to the run's parent, and to nobody else."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from subagent_server.run.states import MessageStatus, Status
 from tests.helpers.mcp_client import BOUND, Parent
@@ -10,23 +9,14 @@ from tests.helpers.wait import wait_for
 from tests.helpers.world import World
 
 
-def environment_of(world: World, run_id: str) -> dict[str, str]:
-    """Return what a run gives to the programs it starts."""
-    return {name: value for name, value in world.given_to(run_id).items() if name.startswith("SUBAGENT_")}
-
-
-@contextmanager
-def child_of(world: World, run_id: str) -> Iterator[Parent]:
+def child_of(world: World, run_id: str) -> AbstractContextManager[Parent]:
     """Start a server as a program of the run would, and give its client."""
-    with world.serve(env=environment_of(world, run_id)) as child:
-        yield child
+    return world.serve(env=world.given_to(run_id))
 
 
 def test_a_child_asks_its_parent_and_takes_the_answer_with_and_without_waiting(world: World) -> None:
     world.agent_saying(asks("Not yours."), says("Done."))
-    run_id, other = world.start(), world.start()
-    for each in (run_id, other):
-        world.asking(each)
+    run_id, other = world.start_asking(), world.start_asking()
     with child_of(world, run_id) as child, world.serve("--role", "parent") as parent:
         assert [tool.name for tool in child.tools()] == ["check_status", "ask_parent", "update_status"]
         waiting = child.begin("ask_parent", question="Which colour?", options=["red", "blue"], waitSeconds=60)

@@ -2,7 +2,9 @@
 
 import json
 from functools import partial
+from typing import Any
 
+from subagent_server.extensions.simulator import Simulator
 from subagent_server.run.states import Status
 from tests.helpers.turns import asks, call, says, shell, tool_results
 from tests.helpers.wait import wait_for
@@ -26,14 +28,10 @@ def test_an_agent_hands_work_to_one_that_its_file_names_answers_it_and_uses_its_
     assert world.completed(run_id) == "All done."
     (child,) = world.store.children_of(run_id)
     meta = world.meta(child)
-    assert (meta.agent_name, meta.parent_run_id, meta.root_run_id, meta.depth) == (
-        "helper",
-        run_id,
-        run_id,
-        1,
-    )
+    assert (meta.agent_name, meta.depth) == ("helper", 1)
+    assert meta.parent_run_id == meta.root_run_id == run_id
     assert meta.status is Status.COMPLETED and meta.messages[0].answer_content == "blue"
-    bodies = [request.body for request in simulator.requests if _is_boss(request.body)]
+    bodies = requests_of(simulator, "Lead.")
     offered = {tool["name"] for tool in bodies[0]["tools"]}
     assert {"run_helper", "check_status", "reply_subagent"} <= offered and "run_stranger" not in offered
     replied = json.loads(tool_results(bodies[2])[0])
@@ -55,7 +53,7 @@ def test_an_agent_with_more_agents_than_may_have_a_tool_each_starts_them_by_name
     ]
     simulator = world.play(says("Helped."), conversations=[{"when": {"prompt": "Lead"}, "turns": boss}])
     assert world.completed(world.start("Lead.", agent="boss")) == "All done."
-    bodies = [request.body for request in simulator.requests if _is_boss(request.body)]
+    bodies = requests_of(simulator, "Lead.")
     offered = {tool["name"] for tool in bodies[0]["tools"]}
     assert {"run_agent", "list_agents", "check_status"} <= offered and not {"run_one", "run_two"} & offered
     assert json.loads(tool_results(bodies[1])[0])["result"] == "Helped."
@@ -84,8 +82,10 @@ def test_however_a_run_ends_the_runs_it_started_end_too(world: World) -> None:
     assert world.ended(killed).status is Status.FAILED
 
 
-def _is_boss(body: dict[str, list[dict[str, list[dict[str, str]]]]]) -> bool:
-    return body["messages"][0]["content"][-1]["text"] == "Lead."
+def requests_of(simulator: Simulator, task: str) -> list[Any]:
+    """Return the requests of the runs with this task."""
+    bodies = [request.body for request in simulator.requests]
+    return [body for body in bodies if body["messages"][0]["content"][-1]["text"] == task]
 
 
 def _published(world: World, run_id: str) -> bool:

@@ -3,6 +3,7 @@
 import json
 
 from tests.end_to_end.test_child_programs import CLIENT, client
+from tests.end_to_end.test_nesting import requests_of
 from tests.helpers.forked import PROGRAM
 from tests.helpers.turns import call, calls, says, shell, tool_results, use
 from tests.helpers.world import World
@@ -37,8 +38,7 @@ def test_by_every_door_a_tree_of_runs_stays_where_its_root_was_put(world: World)
     simulator = world.play(writes, says("Made."), conversations=[{"when": {"prompt": "Lead"}, "turns": boss}])
     run_id = world.start("Lead.", agent="boss")
     assert world.completed(run_id) == "Done."
-    bodies = [r.body for r in simulator.requests if r.body["messages"][0]["content"][-1]["text"] == "Lead."]
-    loop, command, served = (tool_results(body) for body in bodies[1:4])
+    loop, command, served = (tool_results(body) for body in requests_of(simulator, "Lead.")[1:4])
     assert len(loop) == 3 and all("leads outside" in sentence for sentence in loop)
     assert command[0].count("leads outside") == 2
     refusals = [json.loads(line)["refused"] for line in served[0].splitlines()[1:]]

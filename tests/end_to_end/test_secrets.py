@@ -73,8 +73,7 @@ def test_no_door_of_a_child_writes_a_secret_to_disk(world: World) -> None:
     simulator = world.play(asks("Go on?"), conversations=[{"when": {"prompt": "Lead"}, "turns": leads}])
     run_id, boss = world.start(), world.start("Lead.", agent="boss")
     world.asking(run_id)
-    environment = dict(world.given_to(run_id))
-    with world.serve(env=environment) as child, world.serve("--role", "parent") as parent:
+    with world.serve(env=world.given_to(run_id)) as child, world.serve("--role", "parent") as parent:
         child.call("ask_parent", question=f"Is it {secret}?", options=[secret], waitSeconds=0)
         child.call("update_status", status="running", summary=secret)
         parent.call("reply_subagent", runId=run_id, messageId="q2", answer=f"It is {TOKEN_SHAPED}.")

@@ -19,11 +19,9 @@ def test_a_server_that_is_told_to_leave_ends_streams_and_calls_within_5_s(world:
     with world.http_server() as server, socket.create_connection(("127.0.0.1", server.port)) as dead:
         session = Session(server)
         dead.sendall(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\n")
-        run_id = session.ask(tool_call(1, "run_worker", prompt="Paint.")).json["result"]["structuredContent"][
-            "runId"
-        ]
+        run_id = session.call("run_worker", prompt="Paint.")["runId"]
         world.asking(run_id)
-        assert session.ask(tool_call(2, "check_status", runId=run_id)).status == 200
+        assert session.call("check_status", runId=run_id)["messages"]
         waits = tool_call(3, "wait_for_runs", runIds=[run_id], cursor=f"{run_id}.9", waitSeconds=60)
         listen = {**MODERN, "notifications": {"toolsListChanged": True}}
         changes = {"jsonrpc": "2.0", "id": 4, "method": "subscriptions/listen", "params": listen}
@@ -51,8 +49,7 @@ def test_after_a_killed_server_a_new_connection_finds_its_runs_and_waits_again(
     world.agent_saying(asks("Which colour?"), says("Painted."))
     with world.http_server() as server:
         session = Session(server)
-        started = session.ask(tool_call(1, "run_worker", prompt="Paint it."))
-        run_id = started.json["result"]["structuredContent"]["runId"]
+        run_id = session.call("run_worker", prompt="Paint it.")["runId"]
         with session.stream(tool_call(2, "wait_for_runs", waitSeconds=60)):
             pass
     with world.http_server() as server, server.parent("another", mode) as parent:

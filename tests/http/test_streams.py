@@ -5,8 +5,9 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.client import HTTPConnection, HTTPResponse
+from itertools import count
 from typing import Any
 
 import mcp_types as types
@@ -19,11 +20,18 @@ from tests.helpers.scale import times
 from tests.http.conftest import Painter
 
 
+def headers_of(server: HttpServer, parent: str, **more: str) -> dict[str, str]:
+    """Return the headers of a message of a parent; `_` stands for `-` in the names of `more`."""
+    named = {name.replace("_", "-"): value for name, value in more.items()}
+    known = {"Accept": ACCEPT, "Content-Type": "application/json"}
+    return {**known, "Authorization": f"Bearer {server.token(parent)}", **named}
+
+
 class Session:
     """A session of the older era, whose streams can be broken."""
 
     def __init__(self, server: HttpServer, parent: str = "default") -> None:
-        self._server, self._parent = server, parent
+        self._server, self._parent, self._numbers = server, parent, count(100)
         hello = server.ask(body=HELLO, token=parent)
         assert hello.status == 200
         self.id = hello.headers["mcp-session-id"]
@@ -33,28 +41,23 @@ class Session:
         """Send a message and return the whole answer."""
         return self._server.ask(method, body=message, token=self._parent, Mcp_Session_Id=self.id)
 
-    @contextmanager
-    def modern(self, message: Any) -> Iterator["Events"]:
+    def call(self, tool: str, **arguments: Any) -> Any:
+        """Call a tool, and return its structured content."""
+        return self.ask(tool_call(next(self._numbers), tool, **arguments)).json["result"]["structuredContent"]
+
+    def modern(self, message: Any) -> AbstractContextManager["Events"]:
         """Open the stream of a request of the newer era, which has no session."""
-        newer = {"MCP-Protocol-Version": MODERN_VERSION, "Mcp-Method": message["method"]}
-        with self._opened(message, newer) as events:
-            yield events
+        return self._opened(message, MCP_Protocol_Version=MODERN_VERSION, Mcp_Method=message["method"])
 
-    @contextmanager
-    def stream(self, message: Any = None, last: str | None = None) -> Iterator["Events"]:
+    def stream(self, message: Any = None, last: str | None = None) -> AbstractContextManager["Events"]:
         """Open a stream: of a request, or the one that an event id names, or the one for all else."""
-        older = {"Mcp-Session-Id": self.id, "MCP-Protocol-Version": "2025-11-25"}
-        with self._opened(message, older if last is None else {**older, "Last-Event-ID": last}) as events:
-            yield events
+        from_there = {} if last is None else {"Last_Event_ID": last}
+        older = {"Mcp_Session_Id": self.id, "MCP_Protocol_Version": "2025-11-25"}
+        return self._opened(message, **older, **from_there)
 
     @contextmanager
-    def _opened(self, message: Any, more: dict[str, str]) -> Iterator["Events"]:
-        headers = {
-            "Accept": ACCEPT,
-            "Content-Type": "application/json",
-            "Authorization": f"Bearer {self._server.token(self._parent)}",
-            **more,
-        }
+    def _opened(self, message: Any, **more: str) -> Iterator["Events"]:
+        headers = headers_of(self._server, self._parent, **more)
         connection = HTTPConnection("127.0.0.1", self._server.port, timeout=BOUND)
         try:
             if message is None:
@@ -98,8 +101,7 @@ class Events:
 def test_a_broken_stream_is_resumed_by_its_own_session_and_by_no_other(painter: Painter) -> None:
     world, server = painter.world, painter.server
     mine, other = Session(server), Session(server)
-    started = mine.ask(tool_call(1, "run_worker", prompt="Paint it."))
-    run_id = started.json["result"]["structuredContent"]["runId"]
+    run_id = mine.call("run_worker", prompt="Paint it.")["runId"]
     world.asking(run_id)
     view = tool_call(2, "check_status", runId=run_id, waitSeconds=60)
     world.reply(run_id, "Red.")
@@ -117,12 +119,9 @@ def test_a_broken_stream_is_resumed_by_its_own_session_and_by_no_other(painter: 
 def test_a_client_that_comes_back_before_the_answer_gets_it_when_it_comes(painter: Painter) -> None:
     world, server = painter.world, painter.server
     session = Session(server)
-    run_id = session.ask(tool_call(1, "run_worker", prompt="Paint.")).json["result"]["structuredContent"][
-        "runId"
-    ]
+    run_id = session.call("run_worker", prompt="Paint.")["runId"]
     world.asking(run_id)
-    seen = session.ask(tool_call(2, "check_status", runId=run_id)).json["result"]["structuredContent"]
-    assert seen["messages"]
+    assert session.call("check_status", runId=run_id)["messages"]
     waits = tool_call(3, "wait_for_runs", runIds=[run_id], waitSeconds=60, cursor=run_id + ".9")
     with session.stream(waits) as stream:
         first = stream.next()
@@ -156,8 +155,7 @@ def test_an_answer_beyond_the_bound_reaches_who_has_resumed_its_stream() -> None
 def test_an_end_whose_reader_had_gone_is_shown_by_the_next_wait_of_any_session(painter: Painter) -> None:
     world, server = painter.world, painter.server
     session = Session(server)
-    started = session.ask(tool_call(1, "run_worker", prompt="Paint it."))
-    run_id = started.json["result"]["structuredContent"]["runId"]
+    run_id = session.call("run_worker", prompt="Paint it.")["runId"]
     world.asking(run_id)
     waits = tool_call(2, "wait_for_runs", runIds=[run_id], waitSeconds=60, cursor=run_id + ".9")
     with session.stream(waits) as stream:
@@ -167,25 +165,17 @@ def test_an_end_whose_reader_had_gone_is_shown_by_the_next_wait_of_any_session(p
     world.completed_and_gone(run_id)
     with session.stream(last=first["id"]) as stream:
         assert stream.answer()["runs"], "the call has continued, and has its answer"
-    for number, asking in enumerate((Session(server), session)):
-        found = asking.ask(tool_call(3 + number, "wait_for_runs", waitSeconds=0)).json["result"]
-        runs = found["structuredContent"]["runs"]
+    for asking in (Session(server), session):
+        runs = asking.call("wait_for_runs", waitSeconds=0)["runs"]
         assert [run["result"] for run in runs if run["runId"] == run_id] == ["Painted."]
 
 
 def sent(server: HttpServer, message: Any) -> socket.socket:
     """Send a request of the newer era, and return the connection without reading the answer."""
-    headers = {
-        "Host": "localhost",
-        "Accept": ACCEPT,
-        "Content-Type": "application/json",
-        "Authorization": f"Bearer {server.token()}",
-        "MCP-Protocol-Version": MODERN_VERSION,
-        "Mcp-Method": message["method"],
-        "Mcp-Name": message["params"]["name"],
-    }
     body = json.dumps(message).encode()
-    head = [f"{name}: {value}" for name, value in {**headers, "Content-Length": len(body)}.items()]
+    named = {"Mcp_Method": message["method"], "Mcp_Name": message["params"]["name"]}
+    more = {"Host": "localhost", "MCP_Protocol_Version": MODERN_VERSION, "Content_Length": str(len(body))}
+    head = [f"{name}: {value}" for name, value in headers_of(server, "default", **named, **more).items()]
     peer = socket.create_connection(("127.0.0.1", server.port), timeout=BOUND)
     peer.sendall("\r\n".join(["POST /mcp HTTP/1.1", *head, "", ""]).encode() + body)
     return peer
@@ -207,11 +197,7 @@ def test_a_parent_with_too_many_sessions_gets_no_more_and_others_go_on(painter: 
     older = Session(server, "another")
     hello = json.dumps(HELLO).encode()
     connection = HTTPConnection("127.0.0.1", server.port, timeout=BOUND)
-    headers = {
-        "Accept": ACCEPT,
-        "Content-Type": "application/json",
-        "Authorization": f"Bearer {server.token('greedy')}",
-    }
+    headers = headers_of(server, "greedy")
     statuses = Counter[int]()
     openings = times(300, 10_000)
     for number in range(openings + openings // 2):

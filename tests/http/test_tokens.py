@@ -96,5 +96,5 @@ def test_a_door_that_cannot_be_opened_is_refused_in_a_sentence(
 
 def test_a_run_opens_no_door(world: World) -> None:
     run_id = world.asking_run(asks("Go on?"), says("Done."))
-    given = {"SUBAGENT_RUN_ID": run_id, "SUBAGENT_RUN_TOKEN": world.given_to(run_id)["SUBAGENT_RUN_TOKEN"]}
-    assert "is a subagent" in world.refused("serve", "--http", f"127.0.0.1:{free_port()}", env=given)
+    words = ("serve", "--http", f"127.0.0.1:{free_port()}")
+    assert "is a subagent" in world.refused(*words, env=world.given_to(run_id))

@@ -38,6 +38,11 @@ def post(server: HttpServer, path: str, body: dict[str, Any], secret: str = "", 
     )
 
 
+def get(server: HttpServer, path: str, secret: str, **headers: str) -> Reply:
+    """Read as the page does."""
+    return server.ask("GET", path, token=None, Authorization=f"Bearer {secret}", **headers)
+
+
 def entered(world: World, server: HttpServer) -> str:
     """Return the secret of a new session."""
     answer = post(server, "/page/session", {"code": code_of(world)})
@@ -73,26 +78,24 @@ def test_a_code_opens_the_page_once_and_the_session_ends_with_the_server(world: 
         assert (first.status, again.status) == (200, 401)
         assert "run `subagent page` again" in again.json["error"]
         secret, knock = first.json["secret"], first.json["knock"]
-        known = {"Authorization": f"Bearer {secret}"}
-        assert server.ask("GET", "/page/costs", token=None, **known).status == 200
+        assert get(server, "/page/costs", secret).status == 200
         assert knocked(server, knock).json == {"proof": first.json["proof"]}
         assert knocked(server, secret).status == knocked(server, "").status == 401
-        assert server.ask("GET", "/page/costs", token=None, Authorization=f"Bearer {knock}").status == 401
+        assert get(server, "/page/costs", knock).status == 401
         unused, port = code_of(world), server.port
     with world.http_server(port=port) as server:
         for word in (knock, first.json["proof"], secret):  # who takes the port learns nothing that opens it
-            asked = server.ask("GET", "/page/costs", token=None, Authorization=f"Bearer {word}")
-            assert asked.status == knocked(server, word).status == 401
+            assert get(server, "/page/costs", word).status == knocked(server, word).status == 401
         assert post(server, "/page/session", {"code": unused}).status == 401, "a code is for one process"
     state = world.home / ".local" / "state" / "subagent"
     kept = [f"{path.name} {path.read_text()}" for path in state.rglob("*") if path.is_file()]
     assert not [text for text in kept if secret in text or knock in text or first.json["proof"] in text]
 
 
-def test_a_code_is_of_no_use_when_it_is_old_or_of_another_process(world: World) -> None:
-    access = PageAccess(world.home / "page")
+def test_a_code_is_of_no_use_when_it_is_old_or_of_another_process(tmp_path: Path) -> None:
+    access = PageAccess(tmp_path / "page")
     code, other = access.new_code(here()), access.new_code(here())
-    for path in (world.home / "page").iterdir():
+    for path in (tmp_path / "page").iterdir():
         os.utime(path, (path.stat().st_mtime - CODE_SECONDS - 1,) * 2)
     assert access.redeem(code) is None and access.redeem(other) is None
     before = replace(here().process, start_time=here().process.start_time - 1)
@@ -114,8 +117,8 @@ def test_a_server_is_seen_whenever_somebody_looks_while_it_announces_itself(tmp_
             assert access.servers() == [here()]
 
 
-def test_the_oldest_browser_is_forgotten_when_there_are_too_many(world: World) -> None:
-    access = PageAccess(world.home / "page")
+def test_the_oldest_browser_is_forgotten_when_there_are_too_many(tmp_path: Path) -> None:
+    access = PageAccess(tmp_path / "page")
     sessions = [access.redeem(access.new_code(here())) for _ in range(MAX_SESSIONS + 1)]
     known = [session is not None and access.knows(session.secret.encode()) for session in sessions]
     assert known == [False] + [True] * MAX_SESSIONS
@@ -160,14 +163,14 @@ def test_under_a_foreign_name_and_for_foreign_pages_nothing_is_served(
     shared: tuple[World, HttpServer],
 ) -> None:
     world, server = shared
-    known = {"Authorization": f"Bearer {entered(world, server)}"}
+    secret = entered(world, server)
     there, elsewhere = f"evil.example:{server.port}", f"http://127.0.0.1:{server.port + 1}"
     for path in ("/", "/page/static/main.js", "/page/costs", "/page/older?before=x"):
-        assert server.ask("GET", path, token=None, Host=there, **known).status == 421
-        foreign = server.ask("GET", path, token=None, Origin="http://evil.example", **known)
-        asked = server.ask("OPTIONS", path, token=None, Origin=elsewhere, **known)
+        assert get(server, path, secret, Host=there).status == 421
+        foreign = get(server, path, secret, Origin="http://evil.example")
+        asked = server.ask("OPTIONS", path, None, None, Origin=elsewhere, Authorization=f"Bearer {secret}")
         for answer in (foreign, asked):
-            assert answer.status in (403, 405), "no other page may read it"
+            assert answer.status == 403, "no other page may read it"
             assert not [name for name in answer.headers if name.startswith("access-control-allow")]
 
 
@@ -178,14 +181,13 @@ def test_a_change_is_no_reading_and_a_session_is_needed_for_it_too(shared: tuple
     for verb in ("reply", "stop", "continue", "rerun"):
         path = f"/page/runs/{run_id}/{verb}"
         assert post(server, path, {"answer": "yes", "prompt": "x"}, "x" * 43).status == 401
-        answer = server.ask("GET", path, token=None, Authorization=f"Bearer {secret}")
-        assert answer.status == 405, "a link or an image must not change anything"
+        assert get(server, path, secret).status == 405, "a link or an image must not change anything"
     assert post(server, f"/page/runs/{run_id}/stop", {}, secret[:-1]).status == 401
     assert world.meta(run_id).pending_questions == 1 and world.store.run_ids()[0] == run_id
 
 
-def test_of_two_browsers_with_one_link_one_enters(world: World) -> None:
-    access = PageAccess(world.home / "page")
+def test_of_two_browsers_with_one_link_one_enters(tmp_path: Path) -> None:
+    access = PageAccess(tmp_path / "page")
     code = access.new_code(here())
     with ThreadPoolExecutor(8) as browsers:
         sessions = list(browsers.map(lambda _: access.redeem(code), range(16)))
@@ -207,11 +209,10 @@ def test_a_directory_of_codes_that_another_user_could_have_made_is_not_used(worl
 def test_what_a_verb_refuses_is_its_sentence(shared: tuple[World, HttpServer]) -> None:
     world, server = shared
     secret = entered(world, server)
-    unknown = server.ask("GET", "/page/runs/nobody", token=None, Authorization=f"Bearer {secret}")
+    unknown = get(server, "/page/runs/nobody", secret)
     assert unknown.status == 404 and "There is no run 'nobody'" in unknown.json["error"]
     assert "`subagent ls`" in unknown.json["error"]  # a person has commands, not tools
-    wrong = post(server, "/page/runs/..%2f..%2fetc/stop", {}, secret)
-    assert wrong.status in (400, 404)
+    assert post(server, "/page/runs/..%2f..%2fetc/stop", {}, secret).status == 404
     half = post(server, "/page/runs/nobody/continue", {"prompt": "\ud83d"}, secret)
     assert half.status == 400 and "'prompt' holds half a character" in half.json["error"]
 
@@ -224,8 +225,7 @@ def test_a_run_in_a_root_whose_name_is_no_text_is_shown(world: World) -> None:
         pytest.skip("this file system has names of UTF-8 only")
     world.environment["SUBAGENT_RUNS"] = str(odd)
     with world.http_server() as server:
-        secret = entered(world, server)
-        shown = server.ask("GET", f"/page/runs/{run_id}", token=None, Authorization=f"Bearer {secret}")
+        shown = get(server, f"/page/runs/{run_id}", entered(world, server))
     assert shown.status == 200 and shown.json["view"]["runId"] == run_id
 
 

@@ -4,7 +4,7 @@ import html
 
 from tests.helpers.turns import says
 from tests.helpers.world import World
-from tests.page.test_access import entered
+from tests.page.test_access import entered, get
 from tests.page.test_standalone import Elements
 from tests.worktrees.repository import Repository
 
@@ -22,8 +22,7 @@ def test_a_patch_is_data_and_has_its_bound_and_in_a_file_no_secret(world: World)
         secret = entered(world, server)
 
         def ask(run_id: str) -> tuple[int, dict[str, object]]:
-            path = f"/page/runs/{run_id}/changes"
-            answer = server.ask("GET", path, token=None, Authorization=f"Bearer {secret}")
+            answer = get(server, f"/page/runs/{run_id}/changes", secret)
             return answer.status, answer.json
 
         status, found = ask(run_id)

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from tests.helpers.http_server import Reply
 from tests.helpers.stored import make_stored
 from tests.helpers.world import World
-from tests.page.test_access import entered
+from tests.page.test_access import entered, get
 from tests.page.test_stream import stream
 
 STORED, SHOWN, PART = 800, 500, 200
@@ -21,8 +21,7 @@ def test_a_page_reaches_all_ended_runs_part_by_part_and_by_search(world: World) 
         secret = entered(world, server)
 
         def ask(before: str, words: str = "") -> Reply:
-            path = f"/page/older?{urlencode({'before': before, 'q': words})}"
-            return server.ask("GET", path, token=None, Authorization=f"Bearer {secret}")
+            return get(server, f"/page/older?{urlencode({'before': before, 'q': words})}", secret)
 
         with stream(server, secret) as events:
             news = next(news for _, news in events if news.get("older"))

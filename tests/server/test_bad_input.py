@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from subagent_server.run.records import RunMeta
 from tests.helpers.mcp_client import Parent
-from tests.helpers.turns import says
+from tests.helpers.turns import calls, says, use
 from tests.helpers.world import World
 
 
@@ -75,18 +74,6 @@ def test_arguments_that_do_not_fit_are_refused_by_name(world: World, parent: Par
     assert world.store.run_ids() == []
 
 
-def test_a_task_that_cannot_be_given_starts_nothing(world: World, parent: Parent) -> None:
-    (world.work / "folder").mkdir()
-    (world.work / "binary").write_bytes(bytes(range(256)))
-    assert "The prompt is empty" in parent.refused("run_worker", prompt=" ")
-    assert "10,000,000 characters" in parent.refused("run_worker", prompt="x" * 10_000_000)
-    assert "no file" in parent.refused("run_worker", prompt="Go.", inputs=["missing"])
-    assert "directory" in parent.refused("run_worker", prompt="Go.", inputs=["folder"])
-    assert "neither UTF-8 text" in parent.refused("run_worker", prompt="Go.", inputs=["binary"])
-    assert "cwd" in parent.refused("run_worker", prompt="Go.", cwd="nowhere")
-    assert world.store.run_ids() == []
-
-
 def test_cursors_that_are_none_are_refused(parent: Parent) -> None:
     run_id = parent.call("run_worker", prompt="Go.")["runId"]
     for cursor in ("abc", "-1", "9" * 30, "1.5", "٣"):
@@ -128,14 +115,10 @@ def test_a_state_that_cannot_be_read_is_listed_as_such_and_the_other_runs_work(
 def test_answers_that_cannot_be_taken_are_refused_and_a_repeated_one_succeeds(world: World) -> None:
     world.agent()
     world.play(
-        {"tool_use": [{"name": "ask_parent", "input": {"question": q}} for q in ("Colour?", "Size?")]},
+        calls(use("ask_parent", question="Colour?"), use("ask_parent", question="Size?")),
         says("Done."),
     )
     run_id = world.start()
-
-    def untouched(before: RunMeta) -> bool:
-        return world.meta(run_id) == before
-
     world.asking(run_id, 2)
     with world.serve() as parent:
         before = world.meta(run_id)
@@ -146,7 +129,7 @@ def test_answers_that_cannot_be_taken_are_refused_and_a_repeated_one_succeeds(wo
         assert "200,000 characters" in parent.refused(
             "reply_subagent", runId=run_id, messageId="q1", answer="x" * 200_001
         )
-        assert untouched(before)
+        assert world.meta(run_id) == before
         for _ in range(2):
             answered = parent.call("reply_subagent", runId=run_id, messageId="q1", answer="blue")
             assert answered["success"]

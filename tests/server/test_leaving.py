@@ -20,7 +20,7 @@ from subagent_server.server import stdio
 from subagent_server.server.connection import ClientConnection, SharedByClients
 from subagent_server.server.stdio import Reports, Serving, _Outgoing
 from subagent_server.verbs.access import USER
-from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
+from tests.helpers.raw_server import HELLO, READY, request, tool_call
 from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -33,14 +33,7 @@ LEFT = -32000
 
 def test_it_leaves_with_0_at_a_signal_and_at_the_end_of_input_while_the_run_goes_on(world: World) -> None:
     run_id = world.asking_run(asks("Go on?"), says("Done."))
-
-    def interrupted(server: RawServer) -> None:
-        server.signal(signal.SIGINT)
-
-    def terminated(server: RawServer) -> None:
-        server.signal(signal.SIGTERM)
-
-    for leave in (RawServer.end_input, interrupted, terminated):
+    for number in (None, signal.SIGINT, signal.SIGTERM):
         with world.raw_server("--max-wait", "60") as server:
             server.say(HELLO, READY)
             server.answer_to("hello")
@@ -50,7 +43,7 @@ def test_it_leaves_with_0_at_a_signal_and_at_the_end_of_input_while_the_run_goes
             server.say(tool_call(2, "wait_for_runs", **wait), tool_call(3, "wait_for_runs", **wait))
             server.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}})
             server.result_of(tool_call(4, "list_runs"))
-            leave(server)
+            server.end_input() if number is None else server.signal(number)
             assert server.leaves(LEAVES_WITHIN) == 0
             (last,) = [message for message in server.rest() if message["id"] != 3]
             assert last["id"] == 2 and last["error"]["code"] == LEFT

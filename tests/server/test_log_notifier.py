@@ -91,14 +91,17 @@ def test_a_modern_client_hears_the_events_of_the_runs_that_its_request_waits_for
         assert types_of(client, run_id) == expected
 
 
-@pytest.mark.parametrize("level", ["nonsense", 7, None])
-def test_a_level_that_is_none_is_refused_or_passed_over(world: World, level: Any) -> None:
+@pytest.mark.parametrize(("level", "answered"), [("nonsense", -32602), (7, -32602), (None, "Done.")])
+def test_a_level_that_is_none_is_refused_and_null_passed_over(
+    world: World, level: Any, answered: object
+) -> None:
     world.agent_saying(says("Done."))
     with Listener(world, "modern") as client:
         params = {"name": "run_worker", "arguments": {"prompt": "Go.", "waitSeconds": 40}}
         answer = client.answer_to(client.begin("tools/call", meta={LOG_LEVEL: level}, **params))
         assert client.events() == []
-        assert "error" in answer or answer["result"]["structuredContent"]["result"] == "Done."
+        error = answer.get("error")
+        assert answered == (error["code"] if error else answer["result"]["structuredContent"]["result"])
 
 
 def test_a_client_that_does_not_read_delays_nothing_and_learns_how_many_events_were_dropped(

@@ -8,7 +8,7 @@ import pytest
 
 from subagent_server.run import durable, store
 from tests.helpers.processes import open_files
-from tests.helpers.turns import asks, says, shell
+from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World, kill
 from tests.server.listening import ERAS, LOG_LEVEL, SUBSCRIPTION, Era, Listener
@@ -160,17 +160,9 @@ def test_a_client_that_asked_for_nothing_gets_no_notification(world: World, era:
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_child_hears_of_its_own_run_and_of_no_other(world: World, era: Era) -> None:
-    world.agent()
-    token = shell('printf %s "$SUBAGENT_RUN_TOKEN" > token-$SUBAGENT_RUN_ID')
-    world.play(token, asks("Go on?"), asks("And now?"), says("Done."))
-    own, other = world.start(), world.start()
-    world.asking(own)
-    world.asking(other)
-    env = {
-        "SUBAGENT_RUN_ID": own,
-        "SUBAGENT_RUN_TOKEN": (world.work / f"token-{own}").read_text(encoding="utf-8"),
-    }
-    with Listener(world, era, env=env) as client:
+    own = world.asking_run(asks("Go on?"), asks("And now?"), says("Done."))
+    other = world.start_asking()
+    with Listener(world, era, env=world.given_to(own)) as client:
         client.listen(f"run://{own}/meta", resources=True)
         if era == "older":
             client.ask("logging/setLevel", level="debug")

@@ -7,7 +7,7 @@ import pytest
 
 from subagent_server.run import store
 from tests.helpers.runs import start_run
-from tests.helpers.turns import asks, calls, says, shell, use
+from tests.helpers.turns import asks, call, says
 from tests.helpers.world import World
 from tests.server.listening import ERAS, Era, Listener
 
@@ -71,9 +71,8 @@ def test_what_never_changes_again_may_be_kept_and_nothing_else(world: World) -> 
 
 
 def test_a_structured_result_is_json_with_the_whole_of_it(world: World) -> None:
-    world.agent_saying(calls(use("final_answer", verdict="good")), outputSchema=SCHEMA)
-    run_id = world.start()
-    world.ended(run_id)
+    world.agent_saying(call("final_answer", verdict="good"), outputSchema=SCHEMA)
+    run_id = world.completed_run()
     with Listener(world, "modern") as client:
         uri = f"run://{run_id}/result"
         assert listed(client)[uri]["mimeType"] == "application/json"
@@ -169,13 +168,8 @@ def test_the_live_runs_and_the_newest_are_listed_and_one_that_cannot_be_read_hid
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_child_sees_its_own_run_and_no_other(world: World, era: Era) -> None:
-    world.agent()
-    world.play(shell('printf %s "$SUBAGENT_RUN_TOKEN" > "$SUBAGENT_RUN_ID"'), asks("Go on?"), says("Done."))
-    own, other = world.start(), world.start()
-    world.asking(own)
-    world.asking(other)
-    token = (world.work / own).read_text(encoding="utf-8")
-    with Listener(world, era, env={"SUBAGENT_RUN_ID": own, "SUBAGENT_RUN_TOKEN": token}) as client:
+    own, other = world.asking_run(asks("Go on?"), says("Done.")), world.start_asking()
+    with Listener(world, era, env=world.given_to(own)) as client:
         assert set(listed(client)) == {f"run://{own}/meta", f"run://{own}/log"}
         assert json.loads(client.read(f"run://{own}/meta"))["runId"] == own
         for kind in ("meta", "log", "result"):
