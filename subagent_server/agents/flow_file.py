@@ -22,11 +22,11 @@ from subagent_server.agents.yaml_reader import (
     AgentFileError,
     Block,
     Notes,
-    NotYaml,
+    Unreadable,
     canonical,
+    from_json,
     is_ours,
     nearest_key,
-    parse,
 )
 from subagent_server.run.agent_definition import AgentDefinition, CodeMode, JsonSchema
 from subagent_server.run.errors import shorten
@@ -126,9 +126,8 @@ def _constants(tree: ast.Module, notes: Notes) -> Block:
             continue
         if canonical(name) in KEYS:
             try:
-                literal = json.dumps(ast.literal_eval(values[target]), allow_nan=False)
-                block.put(name.lower(), parse(literal, line), line)
-            except (KeyError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError, NotYaml):
+                block.put(name.lower(), from_json(_literal(values[target]), line), line)
+            except (KeyError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError, Unreadable):
                 rule = "set once, on the first level, to a literal: the file is read, and not executed"
                 notes.fault(f"{name} must be {rule}", line)
         elif target in values and (is_ours(name) or canonical(name) in GUARDS):

@@ -17,20 +17,18 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from subagent_server.agents.agent_file import Reading, read_servers
 from subagent_server.agents.formats import load_config
 from subagent_server.agents.known_names import nearest
 from subagent_server.agents.yaml_reader import (
-    MAX_DEPTH,
     AgentFileError,
     Block,
     Notes,
     NotYaml,
-    Plain,
     Unreadable,
     Value,
+    from_json,
     parse,
     read_text,
 )
@@ -181,7 +179,8 @@ def _look_up(name: str, paths: list[Path], users: Path | None, files: ServerFile
 def _servers_in(path: Path) -> Value:
     try:
         text = read_text(path)
-        content = _from_json(json.loads(text)) if path.suffix == ".json" else parse(text)
+        # JSON is not read by the YAML reader: clients indent with tabs, which YAML forbids
+        content = from_json(json.loads(text)) if path.suffix == ".json" else parse(text)
     except Unreadable as error:
         raise AgentFileError(path, error.reason, error.line) from error
     except NotYaml as error:
@@ -191,23 +190,6 @@ def _servers_in(path: Path) -> Value:
     if not isinstance(content, Block):
         raise AgentFileError(path, "it must be a mapping of keys")
     return content.get("mcpServers", Block())
-
-
-def _from_json(value: Any, depth: int = 0) -> Value:
-    """Return JSON data as the YAML reader would give it. Raises Unreadable."""
-    # Not read by the YAML reader: clients indent with tabs, which YAML forbids.
-    if depth > MAX_DEPTH:
-        raise Unreadable(f"it is nested more than {MAX_DEPTH} deep")
-    if isinstance(value, dict):
-        block = Block()
-        for key, item in value.items():
-            block.put(key, _from_json(item, depth + 1), 1)
-        return block
-    if isinstance(value, list):
-        return [_from_json(item, depth + 1) for item in value]
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()  # no process can be started with half a character
-    return Plain(json.dumps(value))
 
 
 # -- Entries that start `subagent serve --config FILE`: agents that an agent file names as MCP servers.

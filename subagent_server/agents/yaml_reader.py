@@ -3,6 +3,7 @@
 YAML is read by its standard, bounded, without types, and with line numbers.
 """
 
+import json
 import math
 import re
 import textwrap
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import yaml
 from pydantic import BaseModel
@@ -104,6 +105,25 @@ def _scalar(text: Plain) -> Json:
     if _FLOAT.fullmatch(text) and not _LEADING_ZERO.match(text) and math.isfinite(float(text)):
         return float(text)
     return str(text)
+
+
+def from_json(value: Any, line: int = 1, depth: int = 0) -> Value:
+    """Return JSON data, which stands on a line of its file, as `parse` would give it. Raises Unreadable."""
+    if depth > MAX_DEPTH:
+        raise Unreadable(f"it is nested more than {MAX_DEPTH} deep")
+    if isinstance(value, dict):
+        block = Block()
+        for key, item in value.items():
+            block.put(_whole(key), from_json(item, line, depth + 1), line)
+        return block
+    if isinstance(value, list):
+        return [from_json(item, line, depth + 1) for item in value]
+    return _whole(value) if isinstance(value, str) else Plain(json.dumps(value))
+
+
+def _whole(text: str) -> str:
+    """Return `text` without half characters: no process can be started with one."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def as_text_tree(value: Value) -> object:

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.agents.named_servers import UnknownServer, read_server_file, with_named_servers
+from subagent_server.agents.named_servers import (
+    ServerFiles,
+    UnknownServer,
+    read_server_file,
+    with_named_servers,
+)
 from subagent_server.agents.yaml_reader import AgentFileError
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 
@@ -38,9 +43,11 @@ def test_a_name_is_looked_up_in_the_nearest_project_file_and_then_in_that_of_the
 
 
 def test_half_a_character_which_no_process_can_get_is_a_question_mark(tmp_path: Path) -> None:
-    write(tmp_path / ".mcp.json", {"github": {"command": "x", "env": {"TOKEN": "\ud800abcdefg12345"}}})
+    servers = {"github": {"command": "x", "env": {"TOKEN\ud800": "\ud800abcdefg12345"}}, "\ud800": {}}
+    write(tmp_path / ".mcp.json", servers)
     found = with_named_servers(ASKS, tmp_path, {})
-    assert found.mcp_servers["github"].env == {"TOKEN": "?abcdefg12345"}
+    assert found.mcp_servers["github"].env == {"TOKEN?": "?abcdefg12345"}
+    assert ServerFiles().names(tmp_path / ".mcp.json") == ["github", "?"]
 
 
 def test_in_a_process_of_a_run_the_agent_file_leads_to_the_servers_and_its_directory_does_not(
