@@ -72,6 +72,10 @@ NAMES = {
     "servers": f"mcpServers: [{', '.join(f's{n}' for n in MANY)}]\ntools: mcp__a__b",
     "patterns": f"mcpServers: [{', '.join(f's{n}' for n in MANY[:5_000])}]\n"
     f"tools: {', '.join(f'mcp__*{n}__b' for n in range(500))}",
+    "patterns-in-parts": "mcpServers: {s: {command: x}}\n"
+    f"tools: {', '.join(f'mcp__a*{n}' + '__bcd' * 38 for n in range(500))}",
+    "tools-and-agents": f"agents: {', '.join('é' * 60 + str(n) for n in range(500))}\n"
+    f"tools: {', '.join(f'x{n}' for n in range(500))}",
     "references": f"env: {{A: '{'${A:-' * 9_000}'}}",
     "a-long-name": f"tools: mcp__{'a__' * 30_000}",
     "a-costly-pattern": "failIf: {output: '(?i)%s'}" % ("[\u0100-\uffff]" * 500),
