@@ -578,7 +578,7 @@ def is_http_url(text: str) -> bool:
         _ = parts.port  # read only to be checked
     except ValueError:
         return False
-    return parts.scheme in ("http", "https") and bool(parts.netloc) and not any(c.isspace() for c in text)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and not any(c.isspace() for c in text)
 
 
 _READERS: Mapping[str, Callable[[Value, _Key], object]] = {
