@@ -203,7 +203,8 @@ def _use_model(combined: Block, whole: Block, notes: Notes) -> None:
     The built-in loop needs a model; another runner has its own, and the ref may be its name there.
     """
     runner = _find(combined, "runner")
-    is_built_in = runner is None or combined[runner] == "messages"
+    written = Plain("") if runner is None else combined[runner]
+    is_built_in = is_null(written) or str(written).strip().lower() == "messages"
     key = _find(combined, "model")
     reference = combined[key] if key else None
     if key is None or not isinstance(reference, str) or is_null(reference):
