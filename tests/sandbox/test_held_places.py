@@ -164,3 +164,12 @@ def test_a_place_with_a_name_that_no_file_can_have_is_not_there(
     monkeypatch.delenv("HOME")
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)  # nobody's, as in a container
     assert named_paths("sandboxWrite", ["/" + "a" * 300, "~/cache"], [tmp_path]) == []
+
+
+def test_a_place_is_found_where_the_working_directory_of_the_server_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert named_paths("sandboxWrite", [str(tmp_path)], []) == [tmp_path]
