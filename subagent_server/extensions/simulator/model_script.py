@@ -58,7 +58,7 @@ def _compiled(pattern: object) -> object:
         return pattern
     try:
         return re.compile(pattern, re.MULTILINE)
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"is no regular expression ({error})") from error
 
 
@@ -424,8 +424,8 @@ class _Loader(yaml.SafeLoader):
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        double = next((key for number, key in enumerate(keys) if key in keys[:number] and key != "<<"), None)
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        double = next((key for key, count in keys.items() if count > 1 and key != "<<"), None)
         if double is not None:
             raise yaml.constructor.ConstructorError(
                 None, None, f"the key {double!r} appears twice", node.start_mark

@@ -19,6 +19,8 @@ CASE = "agents: [a]\ncases:\n- name: x\n  prompt: y\n  expect:\n"
     [
         (f"{CASE}  - patern: a\n", 6, "not a key here (nearest: pattern)"),
         (f"{CASE}  - pattern: '('\n", 6, "no regular expression"),
+        (f"{CASE}  - pattern: '{'(' * 900 + ')' * 900}'\n", 6, "more than 1000 characters"),
+        (f"{CASE}  - pattern: 'a{{99999999999}}'\n", 6, "no regular expression"),
         (f"{CASE}  - {{pattern: a, schema: {{}}}}\n", 6, "exactly one of"),
         (f"{CASE}  - {{pattern: a, timeoutSeconds: 3}}\n", 6, "belongs to a command"),
         (f"{CASE}  - schema: {{type: 3}}\n", None, "schema of case 'x'"),

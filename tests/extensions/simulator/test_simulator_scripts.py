@@ -45,6 +45,8 @@ WRONG: list[tuple[str, str]] = [
     ("rules: [{text: x}]", "rules[0].when is missing"),
     ("rules: [{when: {}, repeat: 2}]", "rules[0] has no key 'repeat'"),
     ("rules: [{when: {prompt: '*'}}]", "rules[0].when.prompt is no regular expression"),
+    ("rules: [{when: {prompt: 'a{99999999999}'}}]", "rules[0].when.prompt is no regular expression"),
+    ("rules: [{when: {prompt: '" + "(" * 900 + ")" * 900 + "'}}]", "prompt is no regular expression"),
     ("rules: [{when: {turn: '1'}}]", "rules[0].when.turn should be a valid integer"),
     ("conversations: [{turns: []}]", "conversations[0].when is missing"),
     ("conversations: [{when: {turn: 1}}]", "conversations[0].when has no key 'turn': allowed are prompt"),
