@@ -6,12 +6,14 @@ of these names.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from math import sqrt
 from statistics import stdev
 
 _AROUND = " \t\r\n.,;:!?*_`\"'()[]"
-_NUMBER = re.compile(r"(?:(?<!\w)[-+])?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,3})?", re.ASCII)
+_NUMBER = re.compile(
+    r"(?:(?<!\w)[-+])?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?", re.ASCII
+)
 _CHOICE = re.compile(r"(?im)^[^\w\n]*(?:the )?(?:final )?answer(?: is)?\W+([a-z](?:\s*,\s*[a-z])*)\W*$")
 _LETTERS = re.compile(r"(?i)\W*([a-z](?:\s*,\s*[a-z])*)(?:[).:]\s.*|\W*)", re.DOTALL)
 MAX_NUMBER_CHARACTERS = 100_000
@@ -48,13 +50,8 @@ def number(text: str, wanted: str, tolerance: Decimal) -> bool:
 
 def numbers_of(text: str) -> list[Decimal]:
     """Return the numbers of a text, `1,234.5` as 1234.5; what is between two, as in 12-14, is no sign."""
-    found: list[Decimal] = []
-    for each in _NUMBER.findall(text.replace("\u2212", "-")):  # the minus of typography
-        try:
-            found.append(Decimal(each.replace(",", "")))
-        except InvalidOperation:
-            continue  # a sign or nothing
-    return found
+    found = _NUMBER.findall(text.replace("\u2212", "-"))  # the minus of typography
+    return [Decimal(each.replace(",", "")) for each in found]
 
 
 SCORERS: Mapping[str, Callable[[str, str, Decimal], bool]] = {

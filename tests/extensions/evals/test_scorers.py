@@ -27,6 +27,8 @@ from subagent_server.extensions.evals.trials import TrialResult
         ("number", "1,235 or 7", ["1235"], "0", False),
         ("number", "x = \u22127", ["-7"], "0", True),
         ("number", "On 2026-11-28.", ["28"], "0", True),
+        ("number", "see line12", ["12"], "0", True),
+        ("number", "-.5e1 - so", ["-5"], "0", True),
         ("number", "no figure", ["7"], "0", False),
     ],
 )
