@@ -336,7 +336,7 @@ def _deltas(block: dict[str, Any], chunk_size: int | None, malformed: str | None
                 yield {"type": "input_json_delta", "partial_json": piece}
 
 
-def input_json(arguments: dict[str, Any], malformed: str | None = None) -> str:
+def input_json(arguments: Any, malformed: str | None = None) -> str:
     """Return tool input as it is streamed: nothing at all for no arguments, as at the real API.
 
     `malformed`: `truncated` ends in the middle, `garbled` is what even a lenient parser does not take.

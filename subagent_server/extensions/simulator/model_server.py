@@ -85,7 +85,7 @@ class RecordedRequest:
         """The parsed body; the text itself if it is not JSON."""
         try:
             return json.loads(self.raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             return self.raw.decode("utf-8", "replace")
 
     def line(self) -> bytes:
@@ -247,14 +247,11 @@ class Answer:
 
     def _as_sent(self) -> dict[str, Any]:
         """Return the message; tool input that shall not parse becomes a string of it."""
-        if self.fault is None or self.fault.malformed_tool_json is None:
-            return self.message | {"content": [as_sent(block) for block in self.message["content"]]}
-        content = [
-            block | {"input": input_json(block["input"], self.fault.malformed_tool_json)}
-            if block["type"] == "tool_use"
-            else block
-            for block in self.message["content"]
-        ]
+        content = [as_sent(block) for block in self.message["content"]]
+        if self.fault is not None and (malformed := self.fault.malformed_tool_json) is not None:
+            for block in content:
+                if block["type"] == "tool_use":
+                    block["input"] = input_json(block.get("input"), malformed)
         return self.message | {"content": content}
 
     async def _start(self, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
@@ -330,6 +327,7 @@ _ANY = Script.model_validate({"turns": [{"text": "any"}], "allow_prefill": True}
 """What a function that answers takes."""
 _ONLY_WARM_UP = Turn(stop_reason="max_tokens")  # what `max_tokens: 0` asks for
 _GONE = 499
+_DAMAGED = (AttributeError, KeyError, TypeError, RecursionError)
 
 
 class MessagesApi:
@@ -367,24 +365,24 @@ class MessagesApi:
             body = self._admit(record, counting=False)
             betas = record.headers.get("anthropic-beta", "")
             context = self.seen(body, betas)
-        view = RequestView(body)
-        choice = self._choose(view)
-        fault = self._faults.take((view.conversation, view.turn, choice.path), choice.turn.fault)
+            view = RequestView(body)
+            choice = self._choose(view)
+            message = compose(choice.turn, view, _new_id("msg"), context)
+            fault = self._faults.take((view.conversation, view.turn, choice.path), choice.turn.fault)
         self._recorder.answered(record, f"{choice.path} {fault.kind}" if fault else choice.path)
         streaming = body.get("stream", False)
         error = error_of(fault, streaming)
         if error is not None:
             raise error
-        message = compose(choice.turn, view, _new_id("msg"), context)
         return Answer(message, choice.turn, fault, streaming, _new_id("req"))
 
     async def _count_tokens(self, request: Request) -> Response:
         self._check_key(request)
         record = await self._record(request)
         with self._refusal_recorded(record):
-            body = self._admit(record, counting=True)
+            tokens = input_tokens(self._admit(record, counting=True))
         self._recorder.answered(record, "count")
-        return JSONResponse({"input_tokens": input_tokens(body)}, headers={"request-id": _new_id("req")})
+        return JSONResponse({"input_tokens": tokens}, headers={"request-id": _new_id("req")})
 
     def _check_key(self, request: Request) -> None:
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -397,11 +395,14 @@ class MessagesApi:
 
     @contextmanager
     def _refusal_recorded(self, record: RecordedRequest) -> Iterator[None]:
+        """Record a refusal; a body that cannot be played, because a part is missing or wrong, is one too."""
         try:
             yield
-        except ApiError as error:
+        except (ApiError, *_DAMAGED) as caught:
+            why = f"The request cannot be played ({type(caught).__name__}: {caught})."
+            error = caught if isinstance(caught, ApiError) else ApiError(400, why)
             self._recorder.answered(record, f"{error.status} {error.message}")
-            raise
+            raise error from caught
 
     def _admit(self, record: RecordedRequest, *, counting: bool) -> dict[str, Any]:
         body = _checked(_parsed(record), counting)

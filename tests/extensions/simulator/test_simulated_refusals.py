@@ -16,12 +16,17 @@ CALL = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name"
 THOUGHT = {"role": "assistant", "content": [{"type": "thinking", "thinking": "x", "signature": "y"}]}
 RESULT = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "x"}]}
 MARKED = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
+NESTED: Any = {"type": "text", "text": "x"}
+for _ in range(300):
+    NESTED = {"type": "x", "content": [NESTED]}
 WRONG: list[tuple[dict[str, Any], str]] = [
     *(({key: None}, f"{key}: Field required") for key in ("model", "max_tokens", "messages")),
     ({"messages": "go"}, "messages: must be a list"),
     ({"messages": ["go"]}, "messages.0: must be an object"),
     ({"messages": [{"role": "user"}]}, "messages.0.content: Field required"),
     ({"messages": [{"role": "user", "content": ["go"]}]}, "must be a string or a list of blocks"),
+    ({"system": 3}, "cannot be played"),
+    ({"messages": [{"role": "user", "content": [NESTED]}]}, "cannot be played (RecursionError"),
     # what only the simulator of the tests refuses: mistakes that our client could make
     ({"messages": [GO, SAID]}, "the conversation must end with a user message"),
     ({"messages": [GO, CALL, GO]}, "messages.1: `tool_use` ids were found without `tool_result`"),
