@@ -22,8 +22,9 @@ from subagent_server.verbs.access import (
 from tests.helpers.runs import start_run
 
 
-def test_a_run_opens_the_runs_that_it_started_and_those_of_the_runs_that_it_continues(tmp_path: Path) -> None:
-    store = RunStore(tmp_path / "runs")
+def test_a_run_opens_the_runs_that_it_started_and_those_of_the_runs_that_it_continues(
+    store: RunStore,
+) -> None:
     facts = {
         "first": {},
         "child-of-first": {"parent_run_id": "first"},
@@ -58,9 +59,8 @@ def test_a_run_opens_the_runs_that_it_started_and_those_of_the_runs_that_it_cont
     ],
 )
 def test_a_token_that_is_not_that_of_the_run_opens_nothing(
-    tmp_path: Path, run_id: str | None, token: str | None, words: str
+    store: RunStore, tmp_path: Path, run_id: str | None, token: str | None, words: str
 ) -> None:
-    store = RunStore(tmp_path / "runs")
     start_run(store, "first", child_token_hash=token_hash("right"))
     start_run(store, "odd", child_token_hash="é")
 
@@ -75,9 +75,9 @@ def test_a_token_that_is_not_that_of_the_run_opens_nothing(
 
 
 def test_a_cursor_says_what_was_shown_of_each_run_and_nothing_of_a_name_that_fits_several(
-    tmp_path: Path,
+    store: RunStore,
 ) -> None:
-    store, shown = RunStore(tmp_path / "runs"), ShownRuns()
+    shown = ShownRuns()
     known = ["20260101-000000-001-aaaaaa", "20260101-000000-002-bbbbbb", "20260101-000000-003-cccccc"]
     shown.note(known[0])
     shown.note(known[1], 7)

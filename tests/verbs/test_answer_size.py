@@ -1,11 +1,7 @@
 """Answers about many runs are bounded, and what does not fit into one comes with the next, once."""
 
-import asyncio
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,15 +11,12 @@ from subagent_server.run.errors import UnreadableMeta
 from subagent_server.run.records import RunResult
 from subagent_server.run.states import Status, make_run_id
 from subagent_server.settings import read_settings
-from subagent_server.tools.spec import Call
-from subagent_server.tools.tool_table import TOOLS, ToolDispatcher
-from subagent_server.verbs.access import USER
 from subagent_server.verbs.contract_agent import agent_statuses
 from subagent_server.verbs.list_runs import ListedRuns
 from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.views import MAX_RESULT_CHARACTERS, MAX_TOOL_ANSWER_CHARACTERS, RunRow
-from subagent_server.verbs.wait_for_runs import Changes
 from tests.helpers.runs import STARTED, T0, start_run
+from tests.verbs.calling import connection
 
 NUMBER = 20
 RESULT = "r" * MAX_RESULT_CHARACTERS
@@ -39,21 +32,6 @@ def service(tmp_path: Path) -> Service:
         result = RunResult(outcome=Status.COMPLETED, text=RESULT)
         made.store.update(run_id, transitions.Finished(summary="s" * 4_000), T0, result=result)
     return made
-
-
-@contextmanager
-def connection(service: Service) -> Iterator[Any]:
-    """Give a function that calls a tool, as one client does."""
-    changes = Changes(service.store)
-    dispatcher = ToolDispatcher(service, changes, USER, TOOLS)
-
-    def call(tool: str, **arguments: Any) -> dict[str, Any]:
-        return asyncio.run(dispatcher.call(tool, Call(arguments, longest_wait=5.0)))
-
-    try:
-        yield call
-    finally:
-        changes.close()
 
 
 def test_the_ends_of_many_runs_come_in_pages_each_once_on_one_connection_and_by_cursor(

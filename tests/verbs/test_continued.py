@@ -11,10 +11,10 @@ from subagent_server.run.processes import now
 from subagent_server.settings import read_settings
 from subagent_server.verbs.access import Caller, NotAllowed
 from subagent_server.verbs.continue_run import AgentGone, ContinueOrder, NotEnded, continue_run
-from subagent_server.verbs.service import Service, open_service
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers.runs import STARTED
-from tests.verbs.test_nesting import HoldingLauncher
+from tests.verbs.holding import holding
 
 AGENT = "---\nname: worker\ndescription: d\nagents: [worker]\n---\nWork."
 
@@ -26,9 +26,8 @@ def service(tmp_path: Path) -> Iterator[Service]:
     (tmp_path / "agents/worker.md").write_text(AGENT, encoding="utf-8")
     (tmp_path / "deep").mkdir()
     environment = {"ANTHROPIC_API_KEY": "k", "SUBAGENT_AGENTS": str(tmp_path / "agents")}
-    launcher = HoldingLauncher()
-    yield open_service(read_settings(environment=environment, cwd=tmp_path), launcher)
-    launcher.close()
+    with holding(read_settings(environment=environment, cwd=tmp_path)) as service:
+        yield service
 
 
 def made(service: Service, *happened: transitions.RunEvent, cwd: str | None = None) -> str:

@@ -3,15 +3,13 @@
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from subagent_server.process.launcher import LaunchPackage
-from subagent_server.run import locks, processes, transitions
+from subagent_server.run import transitions
 from subagent_server.run.errors import RunRefused, SubagentError, UnreadableMeta
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.processes import now
@@ -25,58 +23,11 @@ from subagent_server.verbs.reconcile import (
     tree_cost,
     tree_is_gone,
 )
-from subagent_server.verbs.service import Service, open_service
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.start import StartOrder, start
 from subagent_server.verbs.tree_limits import budgets_of, exhausted, refuse_spent
 from subagent_server.worker.worker_run import ModelCalls
-
-
-class Kept:
-    """A run that seems to live: its lock is held by this process, and there is no other."""
-
-    def __init__(self, lock: int) -> None:
-        self._lock = lock
-
-    def start(self, package: LaunchPackage) -> None:
-        """Go on holding the lock."""
-
-    def give_up(self) -> None:
-        """Let go of it."""
-        os.close(self._lock)
-
-
-class HoldingLauncher:
-    """A launcher that starts no process."""
-
-    kind = "local"
-    host = processes.host_name()
-    lease = None
-
-    def __init__(self) -> None:
-        self.locks: list[int] = []
-
-    def starting(self) -> AbstractContextManager["HoldingLauncher"]:
-        """There is nothing to prepare."""
-        return nullcontext(self)
-
-    def reserve(self, run: RunPaths) -> Kept:
-        """Hold the lock of the run."""
-        descriptor = locks.take(run.live_lock)
-        assert descriptor is not None
-        self.locks.append(descriptor)
-        return Kept(descriptor)
-
-    def close(self) -> None:
-        """Let go of every lock that was not given up."""
-        for descriptor in self.locks:
-            with suppress(OSError):
-                os.close(descriptor)
-
-    def warm_up(self) -> None:
-        """There is nothing to prepare."""
-
-    def reap(self) -> None:
-        """There is nothing to collect."""
+from tests.verbs.holding import HoldingLauncher, Kept, holding
 
 
 @pytest.fixture
@@ -90,10 +41,8 @@ def service(tmp_path: Path) -> Iterator[Service]:
         "SUBAGENT_AGENTS": "agents",
         "ANTHROPIC_API_KEY": "k",
     }
-    settings = read_settings(environment=environment, cwd=tmp_path)
-    launcher = HoldingLauncher()
-    yield open_service(settings, launcher)
-    launcher.close()
+    with holding(read_settings(environment=environment, cwd=tmp_path)) as service:
+        yield service
 
 
 def begun(service: Service, parent: str | None = None) -> RunMeta:
@@ -153,6 +102,14 @@ def paid(service: Service, run_id: str, cost: str, *, ends: bool = False) -> Non
     service.store.update(run_id, event, now())
 
 
+def bound(service: Service, run_id: str) -> None:
+    """Let the agent of a run have a budget of 2 dollars."""
+    request = service.store.read_request(run_id)
+    agent = {**request.agent, "limits": {"budgetUsd": "2"}}
+    changed = request.model_copy(update={"agent": agent})
+    service.store.paths.run(run_id).request.path.write_bytes(changed.to_json())
+
+
 def test_a_child_that_ends_after_its_parent_still_adds_its_cost_all_the_way_up(
     service: Service,
 ) -> None:
@@ -190,9 +147,7 @@ def test_a_run_is_bound_by_the_budgets_above_it_over_their_whole_trees(service: 
     root = begun(service).run_id
     first, second = begun(service, root).run_id, begun(service, root).run_id
     for run_id in (root, second):
-        request = service.store.read_request(run_id)
-        bound = request.model_copy(update={"agent": {**request.agent, "limits": {"budgetUsd": "2"}}})
-        service.store.paths.run(run_id).request.path.write_bytes(bound.to_json())
+        bound(service, run_id)
     budgets = budgets_of(service.store, service.store.read(second))
     assert [(each.run_id, str(each.usd)) for each in budgets] == [(second, "2"), (root, "2")]
     paid(service, second, "0.7")
@@ -230,9 +185,7 @@ def test_of_calls_at_one_moment_only_those_begin_that_the_rest_of_the_budget_has
     root = begun(service).run_id
     lead = begun(service, root).run_id
     hands = [begun(service, lead).run_id for _ in range(2)]
-    request = service.store.read_request(root)
-    bound = request.model_copy(update={"agent": {**request.agent, "limits": {"budgetUsd": "2"}}})
-    service.store.paths.run(root).request.path.write_bytes(bound.to_json())
+    bound(service, root)
     calls = {i: ModelCalls(service.store, service.store.paths.run(i)) for i in (root, lead, *hands)}
     first, second = (calls[i] for i in hands)
     assert first.begin(Usage()) and not second.begin(Usage()), "what a call costs is not known yet"

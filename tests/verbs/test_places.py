@@ -17,9 +17,9 @@ from subagent_server.settings import read_settings
 from subagent_server.verbs.access import USER, Caller
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from subagent_server.verbs.inputs import enter
-from subagent_server.verbs.service import Service, open_service
+from subagent_server.verbs.service import Service
 from subagent_server.verbs.start import StartOrder, start
-from tests.verbs.test_nesting import HoldingLauncher, Kept
+from tests.verbs.holding import HoldingLauncher, Kept, holding
 
 FRONT = "---\nname: {}\ndescription: It goes on.\nagents: [again, placed]\n{}---\nGo on."
 
@@ -42,9 +42,8 @@ def service(tmp_path: Path) -> Iterator[Service]:
     settings = read_settings(
         agents=[tmp_path / "agents"], runs=tmp_path / "runs", environment={"ANTHROPIC_API_KEY": "k"}, cwd=cwd
     )
-    launcher = HoldingLauncher()
-    yield open_service(settings, launcher)
-    launcher.close()
+    with holding(settings) as service:
+        yield service
 
 
 LINKS = {

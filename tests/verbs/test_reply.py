@@ -1,6 +1,5 @@
 """Answering and asking at the tools: each step of the state is read and written once."""
 
-import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -18,13 +17,11 @@ from subagent_server.run.states import (
     MAX_SUMMARY_CHARACTERS,
 )
 from subagent_server.settings import read_settings
-from subagent_server.tools.spec import Call
-from subagent_server.tools.tool_table import TOOLS, ToolDispatcher
-from subagent_server.verbs.access import USER, Caller
+from subagent_server.verbs.access import USER, Caller, NotAllowed
 from subagent_server.verbs.service import Service, open_service
-from subagent_server.verbs.wait_for_runs import Changes
 from tests.helpers.runs import ASKED, RUN_ID, STARTED, T0, make_request, start_run
 from tests.helpers.state_files import StateFiles, counted_state_files
+from tests.verbs.calling import connection
 
 
 @pytest.fixture
@@ -42,14 +39,8 @@ def called(
     service: Service, tool: str, caller: Caller = USER, **arguments: Any
 ) -> tuple[dict[str, Any], StateFiles]:
     """Call a tool, and return its answer and how often it has read and written states."""
-    changes = Changes(service.store)
-    dispatcher = ToolDispatcher(service, changes, caller, TOOLS)
-    try:
-        with counted_state_files() as count:
-            answer = asyncio.run(dispatcher.call(tool, Call(arguments, longest_wait=5.0)))
-    finally:
-        changes.close()
-    return answer, count
+    with connection(service, caller) as call, counted_state_files() as count:
+        return call(tool, **arguments), count
 
 
 def test_a_reply_reads_the_state_once_and_once_more_under_the_lock_and_writes_it_once(
@@ -111,7 +102,7 @@ def test_a_question_and_a_report_of_a_child_read_and_write_as_often_as_a_reply(s
 
 
 def test_a_run_does_not_answer_itself(service: Service) -> None:
-    with pytest.raises(Exception, match="asked that itself"):
+    with pytest.raises(NotAllowed, match="asked that itself"):
         called(service, "reply_subagent", Caller(RUN_ID), runId=RUN_ID, answer="blue")
 
 
@@ -125,20 +116,13 @@ def test_a_parent_that_names_a_question_sees_it_and_takes_no_answer_from_its_ask
 
 
 def test_a_program_without_a_token_takes_the_answer_to_what_it_has_asked_here(service: Service) -> None:
-    changes = Changes(service.store)
-    dispatcher = ToolDispatcher(service, changes, USER, TOOLS)
-
-    def call(tool: str, **arguments: Any) -> dict[str, Any]:
-        return asyncio.run(dispatcher.call(tool, Call({"runId": RUN_ID, **arguments}, longest_wait=5.0)))
-
-    try:
-        asked = call("ask_parent", question="Which size?", waitSeconds=0)["messageId"]
+    with connection(service) as call:
+        asked = call("ask_parent", runId=RUN_ID, question="Which size?", waitSeconds=0)["messageId"]
         for message_id in ("q1", asked):
-            call("reply_subagent", messageId=message_id, answer="large")
-            shown = {m["messageId"]: m for m in call("check_status", messageId=message_id)["messages"]}
+            of_it = {"runId": RUN_ID, "messageId": message_id}
+            call("reply_subagent", **of_it, answer="large")
+            shown = {m["messageId"]: m for m in call("check_status", **of_it)["messages"]}
             assert shown[message_id]["answer"] == "large"
-    finally:
-        changes.close()
     statuses = [m.message_status.value for m in service.store.read(RUN_ID).messages]
     assert statuses == ["parent_replied", "acknowledged_by_subagent"]
 
