@@ -163,8 +163,14 @@ def try_box(box: Box) -> None:
     """
     say_and_wait = ["sh", "-c", "echo ready; read line"]
     try:
-        process = box.start(
-            say_and_wait, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+        # gated, because one that hangs, as a bubblewrap on a network disk that is away, is given up then
+        process = start_gated(
+            box,
+            say_and_wait,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
         )
     except OSError as error:
         raise not_started(error) from error

@@ -12,6 +12,7 @@ import pytest
 from subagent_server.run.agent_definition import AgentDefinition, SandboxLimits, ServerDefinition
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.states import Status
+from subagent_server.sandbox import verify
 from subagent_server.sandbox.box import Rules, build_box, find_box_program
 from subagent_server.sandbox.readable import BoxRefused, PathRefused
 from subagent_server.sandbox.verify import check_box, discard, try_box
@@ -182,11 +183,15 @@ FAKES = {
     "refuses": "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n",
     "is of 0.6": "#!/bin/sh\necho 'bwrap: Unknown option --disable-userns' >&2\nexit 1\n",
     "ends at once": "#!/bin/sh\n",
+    "hangs": "#!/bin/sh\nexec sleep 1000\n",
 }
 
 
 @pytest.mark.parametrize("fake", FAKES)
-def test_a_bubblewrap_that_makes_no_box_is_found_out(tmp_path: Path, fake: str) -> None:
+def test_a_bubblewrap_that_makes_no_box_is_found_out(
+    tmp_path: Path, fake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "_SECONDS", 1.0)
     program = tmp_path / "bwrap"
     program.write_text(FAKES[fake], encoding="utf-8")
     program.chmod(0o755)
