@@ -447,11 +447,13 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
     """Return the extent of trust in a directory, and the new part; `leave_out` names a server.
 
     Raises:
-        BadArgument: the path is not a directory, or the trust file would lie inside.
+        BadArgument: the path is not a directory, has no name for JSON, or the trust file would lie inside.
     """
     project = real_path(settings.cwd / directory)
     if not project.is_dir():
         raise BadArgument(f"{shorten(str(directory))} is not a directory: name one that exists.")
+    if shown(project) != str(project):  # the file of trust is JSON, and would name another one
+        raise BadArgument(f"{shown(project)} cannot be trusted, because its name is not UTF-8: rename it.")
     trusted = read_trust_file(settings.trust_file)
     if (trouble := trusted.trouble or _brought_along(settings, project)) is not None:
         raise BadArgument(trouble)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.agents.formats import load_agent_file
+from subagent_server.run.errors import BadArgument
 from subagent_server.settings import read_settings
 from subagent_server.verbs.trust_check import (
     Pin,
@@ -176,3 +177,10 @@ def test_names_that_are_too_much_to_show_are_counted(write: WriteFile, tmp_path:
     too_much = coverage(settings, tmp_path).too_much
     assert too_much is not None
     assert f"'its 200 agents', with 44,000 characters: look at {tmp_path}, then" in too_much
+
+
+def test_a_directory_whose_name_json_cannot_hold_is_not_trusted_under_another(tmp_path: Path) -> None:
+    (tmp_path / "\udcff").mkdir()
+    settings = read_settings(environment={"HOME": str(tmp_path / "home")}, cwd=tmp_path)
+    with pytest.raises(BadArgument, match=r"udcff cannot be trusted"):
+        coverage(settings, Path("\udcff"))
