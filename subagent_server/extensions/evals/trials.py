@@ -27,7 +27,7 @@ from pydantic import Field
 from subagent_server.extensions.evals.eval_file import EvalCase, EvalFile, Judging
 from subagent_server.extensions.evals.scorers import passes
 from subagent_server.run.commands import misfit, searched
-from subagent_server.run.errors import CallerError, SubagentError, UnknownRun, UnreadableMeta, shorten
+from subagent_server.run.errors import CallerError, SubagentError, shorten
 from subagent_server.run.records import Money, Record, RunMeta, RunResult
 from subagent_server.run.secrets import secret_values
 from subagent_server.run.states import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, Status, cut, timestamp
@@ -183,10 +183,10 @@ class Evaluation:
             changes.close()
 
     def stop_active(self) -> list[str]:
-        """Stop the runs that have not ended, and return their ids; one that cannot be read is left out."""
+        """Stop the runs that have not ended, and return their ids; one that cannot be stopped is left out."""
         stopped = []
         for run_id in sorted(self.active):
-            with suppress(UnknownRun, UnreadableMeta):  # its trial says so
+            with suppress(SubagentError):  # it is removed or unreadable, or the disk refuses: the others cost
                 stop(self.service, run_id, "The evaluation was ended.", self.caller)
                 stopped.append(run_id)
         return stopped

@@ -8,8 +8,18 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from subagent_server.extensions.evals.eval_file import BadEvalFile, EvalCase, eval_schema, read_eval_file
-from subagent_server.extensions.evals.trials import Trial
+from subagent_server.extensions.evals import trials
+from subagent_server.extensions.evals.eval_file import (
+    BadEvalFile,
+    EvalCase,
+    EvalFile,
+    eval_schema,
+    read_eval_file,
+)
+from subagent_server.extensions.evals.trials import Evaluation, Trial
+from subagent_server.run.errors import StorageFailed
+from subagent_server.settings import read_settings
+from subagent_server.verbs.service import Service, open_service
 
 CASE = "agents: [a]\ncases:\n- name: x\n  prompt: y\n  expect:\n"
 
@@ -78,3 +88,16 @@ def test_the_schema_of_a_dataset_is_judged_once_and_not_for_each_row(tmp_path: P
     cases = read_eval_file(path).cases
     assert time.process_time() - began < 10, "for each row it takes 40 s"
     assert len(cases) == 1_000 and cases[-1].expect[0].json_schema == {"properties": properties}
+
+
+def test_a_run_that_the_disk_lets_nobody_stop_keeps_the_others_from_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: Service, run_id: str, *__: object) -> None:
+        if run_id == "a":
+            raise StorageFailed(tmp_path, "no space left on device")
+
+    monkeypatch.setattr(trials, "stop", stop)
+    service = open_service(read_settings(environment={}, cwd=tmp_path))
+    file = EvalFile.model_validate({"agents": ["a"], "cases": [{"name": "x", "prompt": "y"}]})
+    assert Evaluation(service, file, tmp_path, active={"a", "b"}).stop_active() == ["b"]
