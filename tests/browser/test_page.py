@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -52,7 +51,7 @@ def picture(page: Page, name: str, height: int = 400) -> None:
 
 
 def test_a_question_is_answered_by_a_click_and_the_run_completes(world: World, open_page: OpenPage) -> None:
-    world.agent("releaser", sandbox="none")
+    world.agent("releaser")
     world.play(
         asks("Merge into **main** or into `release`?", "main", "release"),
         says("# Merged\n\nInto **main**.\n\n- [x](https://example.org)\n\n```diff\n-old\n+new\n```"),
@@ -88,15 +87,14 @@ def test_a_question_is_answered_by_a_click_and_the_run_completes(world: World, o
 
 
 def test_programs_files_and_the_log_of_a_run_are_shown(world: World, open_page: OpenPage) -> None:
-    world.agent("buyer", sandbox="none", mcpServers={"shop": scripted("price")}, codeMode=True)
+    world.agent("buyer", mcpServers={"shop": scripted("price")}, codeMode=True)
     code = 'teas = ["assam", "sencha"]\nprint(len(teas), "to ask for")\n[price(tea=tea) for tea in teas]\n'
     world.play(
-        calls(use("execute_python_code", code=code, executionTimeout=30)),
+        call("execute_python_code", code=code, executionTimeout=30),
         shell("seq -f 'invoice %g' 20000"),
         says("Sencha is the cheapest."),
     )
-    run_id = world.start("Which tea is the cheapest?", agent="buyer", label="tea")
-    world.completed(run_id)
+    world.completed_run("Which tea is the cheapest?", "buyer", label="tea")
     with world.http_server(), open_page(link(world)) as page:
         page.locator("a.run").click()
         expect(page.locator(".log")).to_contain_text("✔ completed")
@@ -115,10 +113,9 @@ def test_programs_files_and_the_log_of_a_run_are_shown(world: World, open_page: 
 
 
 def test_what_runs_say_is_shown_as_text_and_does_nothing(world: World, open_page: OpenPage) -> None:
-    world.agent("mean", prompt="x", sandbox="none")
+    world.agent("mean", prompt="x")
     world.play(shell(f"printf %s '{HOSTILE[:-2]}'"), asks(HOSTILE, HOSTILE), says(HOSTILE))
-    run_id = world.start(HOSTILE[:-2], agent="mean", label=HOSTILE[:100])
-    world.asking(run_id)
+    run_id = world.start_asking(HOSTILE[:-2], "mean", label=HOSTILE[:100])
     with world.http_server(), open_page(link(world)) as page:
         page.locator("a.run").click()
         expect(page.locator(".card.asks .text")).to_contain_text("<script>alert(1)</script>")
@@ -137,10 +134,7 @@ def test_what_runs_say_is_shown_as_text_and_does_nothing(world: World, open_page
 
 
 def test_long_lines_and_very_many_events_stay_quick(world: World, open_page: OpenPage) -> None:
-    world.agent("loud", sandbox="none")
-    world.play(asks("Go on?"), says("done"))
-    run_id = world.start(agent="loud")
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Go on?"), says("done"))
     event = {"type": "text", "at": "2026-01-01T00:00:00.000Z", "text": "<b>" + "x" * 100}
     first = len(world.events(run_id)) + 1
     world.abandoned.add(run_id)  # its own events would not follow these
@@ -166,8 +160,7 @@ def test_long_lines_and_very_many_events_stay_quick(world: World, open_page: Ope
 
 
 def test_a_double_click_starts_one_run(world: World, open_page: OpenPage) -> None:
-    world.agent()
-    world.play(says("done"))
+    world.agent_saying(says("done"))
     run_id = world.completed_run()
     with world.http_server(), open_page(link(world)) as page:
         page.locator("a.run").click()
@@ -185,13 +178,11 @@ SEEN = """state => {
 
 
 def test_a_page_comes_back_to_the_same_server_without_a_new_link(world: World, open_page: OpenPage) -> None:
-    world.agent()
-    world.play(asks("Now?", "yes"), says("done"))
+    world.agent_saying(asks("Now?", "yes"), says("done"))
     with world.http_server(), open_page(link(world)) as page:
         expect(page.get_by_text("No runs yet")).to_be_visible()
         page.evaluate(SEEN, "hidden")  # it has no connection then, as on a computer that sleeps
-        run_id = world.start()
-        world.asking(run_id)
+        run_id = world.start_asking()
         with page.expect_response("**/page/server") as proved:
             page.evaluate(SEEN, "visible")
         assert "authorization" not in proved.value.request.all_headers()
@@ -218,10 +209,7 @@ def test_a_connection_that_is_silent_for_too_long_is_made_anew(world: World, ope
 
 
 def test_what_others_do_with_a_run_appears_where_it_is_shown(world: World, open_page: OpenPage) -> None:
-    world.agent()
-    world.play(asks("Now?"), says("done"))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Now?"), says("done"))
     with world.http_server() as server, open_page(link(world)) as page:
         page.locator(".needs a.run").click()
         page.get_by_label("Your answer").fill("a long answer")
@@ -238,10 +226,7 @@ def test_what_others_do_with_a_run_appears_where_it_is_shown(world: World, open_
 
 
 def test_an_answer_that_comes_after_a_later_one_changes_nothing(world: World, open_page: OpenPage) -> None:
-    world.agent()
-    world.play(asks("Now?"), says("It is done."))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Now?"), says("It is done."))
     late: list[tuple[Route, APIResponse]] = []
 
     def keep_first(route: Route) -> None:
@@ -295,10 +280,7 @@ def test_a_page_sends_nothing_secret_to_who_takes_the_port_of_its_server(
 
 
 def test_a_typed_answer_outlives_the_server_and_goes_to_no_other(world: World, open_page: OpenPage) -> None:
-    world.agent()
-    world.play(asks("Now?"))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Now?"))
     with world.http_server() as server, open_page(link(world)) as page:
         page.locator(".needs a.run").click()
         page.get_by_label("Your answer").fill("a long answer")
@@ -335,15 +317,13 @@ def squatter(port: int) -> Iterator[list[bytes]]:
 
 
 def test_a_tree_is_one_group_and_its_runs_lead_to_each_other(world: World, open_page: OpenPage) -> None:
-    world.agent("boss", agents=["helper"], sandbox="none")
-    world.agent("helper", sandbox="none")
+    world.agent("boss", agents=["helper"])
+    world.agent("helper")
     world.play(
         call("run_helper", prompt="dig", waitSeconds=60),
         call("wait_for_runs", waitSeconds=120),  # it leaves the question to a person
         says("all dug"),
-        conversations=[
-            {"when": {"prompt": "dig"}, "turns": [asks("Where?", "here"), says("dug")]},
-        ],
+        conversations=[{"when": {"prompt": "dig"}, "turns": [asks("Where?", "here"), says("dug")]}],
     )
     world.start("lead", agent="boss")
     with world.http_server(), open_page(link(world)) as page:
@@ -365,7 +345,7 @@ def test_a_tree_is_one_group_and_its_runs_lead_to_each_other(world: World, open_
 
 
 def test_keys_move_filter_stop_and_the_address_keeps_the_filter(world: World, open_page: OpenPage) -> None:
-    world.agent("sleeper", sandbox="none")
+    world.agent("sleeper")
     world.play(shell("sleep 600"))
     stored = make_stored(world.home / "runs", 500)
     run_id = world.start(agent="sleeper")
@@ -403,13 +383,12 @@ def test_keys_move_filter_stop_and_the_address_keeps_the_filter(world: World, op
 def test_a_narrow_and_a_dark_screen_hide_nothing_beside_the_edge(
     world: World, open_page: OpenPage, width: int, scheme: str
 ) -> None:
-    world.agent("reviewer", sandbox="none")
+    world.agent("reviewer")
     world.play(
         calls(use("bash", command="true"), text="I look."),
         asks("Which of " + "these " * 40 + "?", "a " * 60, "b"),
     )
-    run_id = world.start("word " * 100, agent="reviewer", label="a label")
-    world.asking(run_id)
+    world.start_asking("word " * 100, "reviewer", label="a label")
     with world.http_server(), open_page(link(world), width, scheme) as page:
         line = page.locator("a.run")
         expect(line).to_be_visible()
@@ -431,21 +410,6 @@ def test_another_tab_of_the_browser_needs_no_second_link_and_another_browser_doe
         expect(other.get_by_text("By agent")).to_be_visible()
         with open_page(f"http://127.0.0.1:{server.port}/") as stranger:
             expect(stranger.get_by_text("run `subagent page`").first).to_be_visible()
-
-
-def test_a_log_line_is_there_soon(world: World, open_page: OpenPage) -> None:
-    world.agent("slow", sandbox="none")
-    world.play(asks("Go on?"), says("done"))
-    run_id = world.start(agent="slow")
-    world.asking(run_id)
-    with world.http_server(), open_page(link(world)) as page:
-        page.locator("a.run").click()
-        expect(page.locator(".log")).to_contain_text("? q1")
-        with Path(world.paths(run_id).log.path).open("a", encoding="utf-8") as log:
-            log.write("12:00:00 a new line\n")
-        began = time.monotonic()
-        expect(page.locator(".log")).to_contain_text("a new line")
-        print(f"a log line took {1000 * (time.monotonic() - began):.0f} ms")
 
 
 def test_the_calls_of_a_flow_are_listed_by_phase_while_it_works(world: World, open_page: OpenPage) -> None:
@@ -536,10 +500,9 @@ def test_older_runs_are_reached_when_all_that_were_shown_are_removed(
 
 
 def test_what_is_open_and_has_the_focus_stays_while_a_run_works(world: World, open_page: OpenPage) -> None:
-    world.agent(sandbox="none")
-    world.play(shell("seq -f 'invoice %g' 20000"), asks("Which?"), asks("How many?"), says("done"))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(
+        shell("seq -f 'invoice %g' 20000"), asks("Which?"), asks("How many?"), says("done")
+    )
     with world.http_server(), open_page(link(world)) as page:
         page.locator("a.run").click()
         page.get_by_role("link", name="Conversation").press("Enter")
@@ -560,10 +523,9 @@ def test_what_is_open_and_has_the_focus_stays_while_a_run_works(world: World, op
 
 
 def test_a_question_is_answered_by_the_keys_alone(world: World, open_page: OpenPage) -> None:
-    world.agent("releaser", sandbox="none")
+    world.agent("releaser")
     world.play(asks("Merge?", "yes", "no"), says("done"))
-    run_id = world.start(agent="releaser")
-    world.asking(run_id)
+    run_id = world.start_asking(agent="releaser")
     with world.http_server() as server, open_page(link(world), 420, "dark") as page:
         expect(page.locator(".needs a.run")).to_be_visible()
         page.keyboard.press("j")

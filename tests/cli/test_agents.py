@@ -76,6 +76,7 @@ def test_an_empty_list_says_how_to_write_an_agent(cli: Cli) -> None:
 def test_a_description_cannot_steer_the_terminal(cli: Cli) -> None:
     cli.agent("reviewer", description="red \x1b[31malert\n\u202eend")
     said = cli("agents").stdout + cli("agents", "--json").stdout
+    assert "red \\x1b[31malert" in said and "red \\u001b[31malert" in said
     assert all(c.isprintable() or c == "\n" for c in said)
 
 

@@ -33,8 +33,7 @@ class Preset(Program):
     def shell(self, command: str, *, outside: bool = False) -> Call:
         """Return a call of its shell."""
         if self.name == "codex-acp":
-            more = {"sandbox_permissions": "require_escalated", "justification": "x"} if outside else {}
-            return Call("exec_command", {"cmd": command, **more}, own=True)
+            return super().shell(command, outside=outside)
         tool, given = _SHELLS[self.name]
         return Call(tool, {"command": command, **given}, own=True)
 
@@ -51,9 +50,7 @@ class Preset(Program):
         """Write the agent, and let its model follow a plan."""
         folder = self.world.home / "bin"
         folder.mkdir(exist_ok=True)
-        wrapper = folder / ("claude-agent-acp" if self.name == "claude-acp" else self.name)
-        wrapper.write_text("#!/bin/sh\nexec " + " ".join(self._words) + ' "$@"\n', encoding="utf-8")
-        wrapper.chmod(0o755)
+        self.wrapper(folder / ("claude-agent-acp" if self.name == "claude-acp" else self.name))
         if str(folder) not in self.world.environment["PATH"]:
             self.world.environment["PATH"] = f"{folder}:{self.world.environment['PATH']}"
         model = ParentModel(plan)

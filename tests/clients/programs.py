@@ -90,12 +90,16 @@ class Program:
         tools = {} if self.name == "codex" else {"tools": ["Bash"]}
         return {"sandbox": "bwrap", "sandboxRead": [*map(str, shown)], **tools}
 
+    def wrapper(self, file: Path) -> Path:
+        """Make a file a command that starts it."""
+        file.write_text("#!/bin/sh\nexec " + " ".join(self._words) + ' "$@"\n', encoding="utf-8")
+        file.chmod(0o755)
+        return file
+
     @contextmanager
     def playing(self, plan: Plan, agent: str = "worker", **keys: Any) -> Iterator[None]:
         """Write the agent, and let its model follow a plan."""
-        wrapper = self.world.home / self.name
-        wrapper.write_text("#!/bin/sh\nexec " + " ".join(self._words) + ' "$@"\n', encoding="utf-8")
-        wrapper.chmod(0o755)
+        wrapper = self.wrapper(self.world.home / self.name)
         model = ParentModel(plan)
         with self._asking(model) as environment:
             words: dict[str, Any] = {"runner": self.name, "command": str(wrapper)}

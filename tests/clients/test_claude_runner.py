@@ -5,16 +5,11 @@ import re
 from typing import Any
 
 from tests.clients.installed import Installed
-from tests.helpers.turns import Turn, says
+from tests.helpers.turns import call, says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
 SCHEMA = {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]}
-
-
-def uses(tool: str, **given: Any) -> Turn:
-    """Return a turn with one call."""
-    return {"tool_use": [{"name": tool, "input": given}]}
 
 
 def painter(world: World, clients: Installed, **keys: Any) -> None:
@@ -25,8 +20,8 @@ def painter(world: World, clients: Installed, **keys: Any) -> None:
 def test_it_asks_wants_a_permission_and_is_carried_on(world: World, clients: Installed) -> None:
     painter(world, clients)
     world.play(
-        uses("mcp__subagent__ask_parent", question="Which colour?"),
-        uses("Bash", command="touch made", description="x"),
+        call("mcp__subagent__ask_parent", question="Which colour?"),
+        call("Bash", command="touch made", description="x"),
         says("Painted."),
     )
     run_id = world.start("Paint it.")
@@ -40,26 +35,24 @@ def test_it_asks_wants_a_permission_and_is_carried_on(world: World, clients: Ins
     first = world.meta(run_id).usage
     assert first.turns == 3 and first.cost_usd
     simulator = world.play(says("It is blue."))
-    done = world.cli("continue", run_id, "Which one was it?", "--detach")
-    assert done.returncode == 0, done.stderr
-    world.completed(done.stdout.strip())
+    again = world.continued(run_id, "Which one was it?")
+    world.completed(again)
     assert "Which colour?" in str(simulator.requests[0].body["messages"])
-    second = world.meta(done.stdout.strip()).usage
+    second = world.meta(again).usage
     assert second.cost_usd is not None and second.cost_usd < 2 * first.cost_usd, (
         "of this run, not of the session"
     )
     for session in world.home.glob(".claude/projects/*/*.jsonl"):
         session.unlink()
     simulator = world.play(says("Still blue."))
-    last = world.cli("continue", done.stdout.strip(), "And now?", "--detach").stdout.strip()
-    assert world.completed(last) == "Still blue."
+    assert world.completed(world.continued(again, "And now?")) == "Still blue."
     assert "<result>\\nPainted." in str(simulator.requests[0].body["messages"]), "it has lost its session"
 
 
 def test_nothing_of_its_work_goes_on_after_its_answer(world: World, clients: Installed) -> None:
     painter(world, clients, tools=["Agent", "Workflow"])
     simulator = world.play(
-        uses("Agent", description="x", prompt="Look for it.", subagent_type="general-purpose"),
+        call("Agent", description="x", prompt="Look for it.", subagent_type="general-purpose"),
         says("It is ${found}.", capture={"found": "(blue)"}),
         conversations=[{"when": {"prompt": "Look for it"}, "turns": [says("The colour is blue.")]}],
     )
@@ -87,7 +80,7 @@ def test_it_neither_follows_nor_changes_what_claude_remembers_unasked(
     memory = world.home / ".claude" / "projects" / re.sub(r"[^A-Za-z0-9]", "-", str(world.work)) / "memory"
     memory.mkdir(parents=True)
     (memory / "MEMORY.md").write_text("ultramarine", encoding="utf-8")
-    simulator = world.play(uses("Write", file_path=str(memory / "new.md"), content="x"), says("Painted."))
+    simulator = world.play(call("Write", file_path=str(memory / "new.md"), content="x"), says("Painted."))
     run_id = world.start()
     assert str(memory) in world.asking(run_id).pending[0].question_content
     assert "ultramarine" not in str(simulator.requests[0].body) and not (memory / "new.md").exists()

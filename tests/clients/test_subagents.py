@@ -97,13 +97,8 @@ def test_what_it_may_not_do_by_itself_is_a_question_to_the_loop(program: Program
     world = program.world
     allowed, denied = world.work / "allowed", world.work / "denied"
     loop.plays(RUN, replies("once"), replies("no"), turns.says("${last}", capture={"last": "(Tried both)"}))
-    with program.playing(
-        steps(
-            program.shell(f"touch {allowed}", outside=True),
-            program.shell(f"touch {denied}", outside=True),
-            Say("Tried both."),
-        )
-    ):
+    touches = [program.shell(f"touch {place}", outside=True) for place in (allowed, denied)]
+    with program.playing(steps(*touches, Say("Tried both."))):
         run_id = world.start(agent=AGENT)
         assert world.completed(run_id) == "Tried both"
     asked = [message.question_content for message in world.meta(below(loop, run_id)).messages]
@@ -145,12 +140,7 @@ def test_after_kill_9_the_loop_hears_of_it_and_carries_the_session_on(
         return Say("Again.") if GO_ON in heard.conversation else program.stays()
 
     world, told = program.world, list[str]()
-    loop.plays(
-        RUN,
-        replies("once"),
-        carries_on(),
-        turns.says("${last}", capture={"last": "(Again)"}),
-    )
+    loop.plays(RUN, replies("once"), carries_on(), turns.says("${last}", capture={"last": "(Again)"}))
     with program.playing(plan):
         run_id = world.start(agent=AGENT)
         program.begun()
@@ -185,8 +175,7 @@ def test_after_kill_9_of_the_server_it_asks_by_the_model_is_told_and_the_run_goe
         assert servers and world.completed(run_id) == said
         assert [event for event in world.events(run_id, "tool_result") if event["isError"]]
         world.gone(run_id)
-        done = world.cli("continue", run_id, GO_ON, "--detach")
-        assert world.completed(done.stdout.strip()) == said
+        assert world.completed(world.continued(run_id, GO_ON)) == said
 
 
 def test_in_a_box_it_works_asks_and_its_session_is_carried_on(program: Program) -> None:
@@ -203,9 +192,7 @@ def test_in_a_box_it_works_asks_and_its_session_is_carried_on(program: Program) 
         world.reply(run_id, "blue")
         assert world.completed(run_id) == "In blue."
         world.gone(run_id)
-        done = world.cli("continue", run_id, "Which one was it?", "--detach")
-        assert done.returncode == 0, done.stderr
-        assert world.completed(done.stdout.strip()) == "In blue."
+        assert world.completed(world.continued(run_id, "Which one was it?")) == "In blue."
     assert IN_WORDS not in told[-1], "its own session, not words about it"
     assert (world.work / "made").exists() and not (world.home / "escaped").exists()
 
