@@ -16,9 +16,14 @@ from tests.cli.command import Cli, asked
         (["ls", "--all=1"], 2, "usage", "`subagent ls --help` says more."),
         (["ls", "--nope"], 2, "usage", "`subagent ls --help` says more."),
         (["run", "worker", "x", "--detach", "--wait", "1"], 2, "usage", "`subagent run --help` says more."),
-        (["run", "worker", ""], 2, "bad_argument", None),
+        (["run", "worker", ""], 2, "bad_argument", "say what the agent should do."),
         (["new", "../x"], 2, "bad_argument", "take 1 to 48 of a-z, 0-9, '-' and '_'."),
-        (["new", "x", "--agents", "/proc/none"], 6, "environment", None),
+        (
+            ["new", "x", "--agents", "/proc/none"],
+            6,
+            "environment",
+            "fix that, or name another place, then try again.",
+        ),
         (["reply", "nope", "yes"], 3, "unknown_run", "`subagent ls` shows them."),
         (["stop", "nope"], 3, "unknown_run", "`subagent ls` shows them."),
         (["init", "claude"], 5, "needs_answer", "add --yes to write this without being asked."),
@@ -26,15 +31,23 @@ from tests.cli.command import Cli, asked
     ],
 )
 def test_an_error_is_the_sentence_for_people_as_an_object(
-    cli: Cli, words: list[str], exit_code: int, code: str, next_step: str | None
+    cli: Cli, words: list[str], exit_code: int, code: str, next_step: str
 ) -> None:
     cli.agent("worker")
     done = cli(*words, "--json")
     told = json.loads(done.stderr)
     assert (done.returncode, told["code"], done.stderr.count("\n")) == (exit_code, code, 1)
     assert f"subagent: {told['message']}\n" == cli(*words).stderr
-    assert told["nextStep"] == next_step or next_step is None
+    assert told["nextStep"] == next_step
     assert not done.stdout or json.loads(done.stdout) is not None
+
+
+def test_a_colon_in_parentheses_is_before_no_next_step(cli: Cli) -> None:
+    meta = cli.home / "runs" / cli.completed("aaaaaa") / "run.meta.json"
+    meta.unlink()
+    meta.mkdir()
+    told = json.loads(cli("show", "aaaaaa", "--json").stderr)
+    assert f"({meta}: " in told["message"] and told["nextStep"] is None
 
 
 def test_how_a_run_ended_is_an_object_too(cli: Cli) -> None:

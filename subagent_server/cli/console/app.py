@@ -231,7 +231,8 @@ def report_json(sentence: str, *, code: str, next_step: str | None = None) -> No
 def last_clause(sentence: str) -> str | None:
     """Return the clause after the last colon of an error's sentence, which is the next step."""
     _, colon, clause = sentence.rpartition(": ")
-    return clause if colon and clause.count("`") % 2 == 0 else None
+    is_within = clause.count("`") % 2 or clause.count(")") > clause.count("(")
+    return clause if colon and not is_within else None
 
 
 # -- The table of verbs. The module of a verb is imported when it is called, so that `ls` starts quickly.
