@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 
 from subagent_server.extensions.simulator.model_request import signature_of
-from subagent_server.loop.resume import NOT_BEGUN, NOT_STORED, UNKNOWN, Opening, Resumed, resume, sendable
+from subagent_server.loop.resume import (
+    _MOST_LOST_CALLS,
+    CUT_PROGRAM,
+    NOT_BEGUN,
+    NOT_STORED,
+    UNKNOWN,
+    Opening,
+    Resumed,
+    resume,
+    sendable,
+)
+from subagent_server.run.agent_definition import CODE_TOOL_NAME
 from subagent_server.run.history import PreviousCall, PreviousChild, PreviousRun
 from subagent_server.run.states import MessageStatus, Status
 from subagent_server.toolbox.basic import NO_ANSWER, FinalAnswer
@@ -85,6 +96,26 @@ def test_a_result_in_the_journal_is_given_whole_or_reported_as_incomplete() -> N
     assert "whole result" in third and "[image]" in third
     flags = [block.get("is_error", False) for block in found.messages[-1]["content"]]
     assert flags == [True, False, True, True, True] and found.unknown == ["bash"]
+
+
+def test_calls_whose_messages_are_lost_are_named_with_what_is_known_of_each() -> None:
+    price = PreviousCall("", "shop.price", {"n": 1}, finished=True, text="7")
+    calls = [
+        PreviousCall("a", "bash", {"command": "ls"}, finished=True, text="out"),
+        PreviousCall("b", "bash", finished=True, is_error=True),
+        PreviousCall("c", "bash", {"command": "make"}),
+        PreviousCall("d", CODE_TOOL_NAME, made={1: price}),
+        *(PreviousCall(f"e{number}", "bash") for number in range(_MOST_LOST_CALLS)),
+    ]
+    found = carried_on(past(said("Begun.", used("seen", "bash")), given("seen", "x"), calls=calls))
+    _, told = results(found)
+    assert found.unknown == ["bash", CODE_TOOL_NAME, *["bash"] * (_MOST_LOST_CALLS - 4)]
+    _, ended, failed, cut, program, made, *_, more = told.splitlines()
+    assert ended == '- bash {"command": "ls"}: ended without an error: out'
+    assert failed == "- bash null: ended with an error."
+    assert cut.startswith('- bash {"command": "make"}: it is not known what it did;')
+    assert CUT_PROGRAM in program and made.startswith('1. shop.price {"n": 1}')
+    assert more == "- and 4 more, of which the same is known."
 
 
 def test_questions_are_reported_as_answered_expired_or_open_each_by_its_own_words_and_time() -> None:
@@ -186,3 +217,4 @@ def test_any_remains_of_a_conversation_are_repaired_so_that_the_api_takes_them()
             carried_on(PreviousRun("old", Status.FAILED, "The task.", messages=broken[start:end]))
     whole = carried_on(PreviousRun("old", Status.FAILED, "The task.", messages=broken), prompt="Go.")
     assert whole.messages[0] == TASK and "Two." in str(whole.messages) and "whose?" not in str(whole.messages)
+    assert str(whole.messages).count("One.") == 1, "a disk may have refused a line that it had taken"
