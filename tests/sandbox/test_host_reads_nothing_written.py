@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,21 +19,13 @@ from tests.helpers.installation import Installation
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import call, says, shell, tool_results
 from tests.helpers.world import BOUND, World
+from tests.sandbox.boxed import boxed
 
 
 def planting(target: Path, evidence: Path) -> str:
     """Return the commands that write a program which leaves `evidence` when it is executed."""
     program = f'#!/bin/sh\\ntouch {evidence}\\nexec /usr/bin/{target.name} "$@"\\n'
     return f"mkdir -p {target.parent}; printf '{program}' > {target} && chmod +x {target} && echo planted"
-
-
-def boxed(world: World, *commands: str, **keys: Any) -> list[str]:
-    """Let a run in a box do these commands; return their results."""
-    world.agent(**{"sandbox": "bwrap", "tools": "Bash", **keys})
-    simulator = world.play(*(shell(command) for command in commands), says("Done."))
-    run_id = world.start()
-    assert world.completed_and_gone(run_id) == "Done."
-    return [tool_results(request.body)[0] for request in simulator.requests[1:]]
 
 
 def command(world: World, program: Sequence[str], *words: str) -> "subprocess.CompletedProcess[str]":

@@ -5,8 +5,9 @@ import pytest
 from subagent_server.run.agent_definition import SandboxLimits
 from subagent_server.run.control_groups import GROUPS
 from subagent_server.sandbox.box_limits import limits_as_text
-from tests.helpers.turns import call, says, shell, tool_results
+from tests.helpers.turns import call, says, shell
 from tests.helpers.world import World
+from tests.sandbox.boxed import boxed
 
 HAS_GROUP = GROUPS.kind() is not None
 HOGS = """
@@ -34,20 +35,16 @@ def test_log_and_doctor_name_the_bound_that_holds(world: World) -> None:
 @pytest.mark.skipif(not HAS_GROUP, reason="no control group can be had here")
 def test_a_box_cannot_hold_more_shared_memory_or_files_in_memory_than_its_bound(world: World) -> None:
     (world.work / "hogs.py").write_text(HOGS, encoding="utf-8")
-    world.agent(sandbox="bwrap", sandboxLimits={"memoryBytes": 128 << 20})
-    commands = [shell(f"python3 hogs.py {kind}; echo ended with $?") for kind in ("shared", "files")]
-    simulator = world.play(*commands, says("Done."))
-    run_id = world.start()
-    world.completed_and_gone(run_id)
-    results = tool_results(simulator.requests[2].body)
+    commands = [f"python3 hogs.py {kind}; echo ended with $?" for kind in ("shared", "files")]
+    results = boxed(world, *commands, sandboxLimits={"memoryBytes": 128 << 20})
     assert "never" not in str(results) and results[-1].endswith("ended with 137")
+    (run_id,) = world.store.run_ids()
     GROUPS.remove(run_id)
 
 
 @pytest.mark.parametrize("name", ["bash", "nice"])
 def test_a_program_that_a_run_puts_into_its_path_does_not_lift_its_bounds(world: World, name: str) -> None:
     world.environment["PATH"] = f"{world.work}/bin:{world.environment['PATH']}"
-    world.agent(sandbox="bwrap", sandboxLimits={"fileBytes": 1 << 20})
     plants = r"""
         mkdir bin; cat > bin/NAME <<'END'
 #!/usr/bin/python3
@@ -57,6 +54,7 @@ os.execv("/usr/bin/NAME", ["NAME", *words])
 END
         chmod +x bin/NAME
     """.replace("NAME", name)
-    simulator = world.play(shell(plants), call("bash", restart=True), shell("ulimit -f"), says("Done."))
-    assert world.completed(world.start()) == "Done."
-    assert tool_results(simulator.requests[3].body)[-1].endswith("1024")
+    *_, bound = boxed(
+        world, plants, call("bash", restart=True), "ulimit -f", sandboxLimits={"fileBytes": 1 << 20}
+    )
+    assert bound.endswith("1024")

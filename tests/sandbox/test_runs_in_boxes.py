@@ -11,7 +11,6 @@ import pytest
 
 from subagent_server.run.agent_definition import AgentDefinition, SandboxLimits, ServerDefinition
 from subagent_server.run.errors import RunRefused
-from subagent_server.run.states import Status
 from subagent_server.sandbox import verify
 from subagent_server.sandbox.box import Rules, build_box, find_box_program
 from subagent_server.sandbox.readable import BoxRefused, PathRefused
@@ -21,25 +20,14 @@ from tests.helpers.bubblewrap import settings
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import calls, says, shell, tool_results, use
 from tests.helpers.world import API_KEY, World
-
-
-def results_of(world: World, *commands: str, **keys: Any) -> list[str]:
-    """Return the results of these commands, each in a call of its own, of a run in a box."""
-    world.agent("boxed", **{"sandbox": "bwrap", **keys})
-    simulator = world.play(*(shell(command) for command in commands), says("Done."))
-    run_id = world.start("Look.", agent="boxed")
-    assert world.completed(run_id) == "Done."
-    (started,) = world.events(run_id, "run_started")
-    assert started["sandbox"].startswith("bwrap (")
-    world.gone(run_id)
-    return [tool_results(request.body)[0] for request in simulator.requests[1:]]
+from tests.sandbox.boxed import boxed
 
 
 def a_shell_in_a_box(world: World) -> None:
     (world.home / "canary.txt").write_text("CANARY", encoding="utf-8")
     (world.work / "sub").mkdir()
     (world.work / ".mcp.json").write_text("{}", encoding="utf-8")
-    wrote, home, secrets, walls, private, ended, left_with, anew = results_of(
+    wrote, home, secrets, walls, private, ended, left_with, anew = boxed(
         world,
         "pwd; echo made > made.txt; cat made.txt; cd sub; export LASTS=yes",
         f"pwd; echo $LASTS; cat {world.home}/canary.txt; ls -A {world.home}; cat {world.runs}/*/request.json",
@@ -91,7 +79,7 @@ def test_places_elsewhere_are_written_if_the_agent_names_them_and_are_not_too_mu
     with tempfile.TemporaryDirectory(dir="/var/tmp") as lasting:
         places = ["~/cache", "/missing", ".claude/agents", lasting]
         command = f"echo kept > ~/cache/new; mkdir ~/other; mv ~/cache/new {lasting}"
-        (wrote,) = results_of(world, command, sandboxWrite=places)
+        (wrote,) = boxed(world, command, sandboxWrite=places)
         assert wrote == "(no output)" and Path(lasting, "new").read_text(encoding="utf-8") == "kept\n"
     assert not (world.home / "other").exists()
     world.agent("greedy", sandbox="auto", sandboxWrite=[str(world.runs)])
@@ -115,7 +103,7 @@ def test_a_place_that_is_too_much_is_not_written(tmp_path: Path, place: str) -> 
 
 def test_without_network_nothing_is_reached_and_the_model_is_given_the_reason(world: World) -> None:
     port = world.play(says("Nothing.")).base_url.rpartition(":")[2]
-    (result,) = results_of(world, f"echo > /dev/tcp/127.0.0.1/{port}; pip download six", network=False)
+    (result,) = boxed(world, f"echo > /dev/tcp/127.0.0.1/{port}; pip download six", network=False)
     assert "Connection refused" in result
 
 
@@ -170,12 +158,8 @@ def test_in_the_home_directory_there_is_no_box_which_is_said_or_refused(world: W
 
 
 def test_nothing_of_a_box_stays_when_its_run_ends(world: World) -> None:
-    world.agent("boxed", sandbox="bwrap")
-    world.play(shell("setsid nohup sleep 9999 & (trap '' TERM; sleep 9998) & echo $$"), says("Done."))
-    run_id = world.start("Go.", agent="boxed")
-    assert world.completed_and_gone(run_id) == "Done."
-    assert world.meta(run_id).status is Status.COMPLETED
-    assert not list(Path(world.work).iterdir())
+    boxed(world, "setsid nohup sleep 9999 & (trap '' TERM; sleep 9998) & echo $$")
+    assert not list(world.work.iterdir())
 
 
 FAKES = {
@@ -260,7 +244,7 @@ for pid in made:
 
 
 def test_a_box_that_is_killed_is_a_new_shell_and_its_processes_are_bounded(world: World) -> None:
-    killed, bombed = results_of(world, "kill -9 $$; sleep 60", BOMB, sandboxLimits={"processes": 40})
+    killed, bombed = boxed(world, "kill -9 $$; sleep 60", BOMB, sandboxLimits={"processes": 40})
     assert "[the shell was ended by SIGKILL" in killed
     assert bombed == "Resource temporarily unavailable"
 
@@ -282,7 +266,7 @@ exec {real} "$@"
 
 def test_a_box_that_fails_for_a_reason_that_passes_is_built_once_more(world: World) -> None:
     failing_bubblewrap(world, "1")
-    (result,) = results_of(world, "echo works", sandbox="auto")
+    (result,) = boxed(world, "echo works", sandbox="auto")
     assert result == "works"
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from subagent_server.run import processes
 from tests.helpers.mcp_servers import scripted
-from tests.helpers.turns import calls, says, shell, tool_results, use
+from tests.helpers.turns import calls, says, shell, use
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
+from tests.sandbox.boxed import boxed
 
 HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 PROGRAMS = {
@@ -60,20 +61,14 @@ print(tried(lambda: socket.socket(socket.AF_UNIX).connect("listens")))
 
 def test_a_box_without_network_reaches_no_unix_socket_of_the_directory_and_makes_pairs(world: World) -> None:
     (world.work / "reaches.py").write_text(REACHES, encoding="utf-8")
-    world.agent(sandbox="bwrap")
-    world.agent("offline", sandbox="bwrap", network=False)
     with chdir(world.work), socket.socket(socket.AF_UNIX) as listening:  # the name has room for 100 bytes
         listening.bind("listens")
         listening.listen()
-        found = {}
-        for name in ("worker", "offline"):
-            simulator = world.play(shell("python3 reaches.py"), says("Done."))
-            world.completed(world.start(agent=name))
-            found[name] = tool_results(simulator.requests[1].body)
-    assert found == {
-        "worker": ["3 2\nNone"],
-        "offline": ["3 2\nAddress family not supported by protocol"],
-    }
+        with_network, without = (
+            boxed(world, "python3 reaches.py", network=network) for network in (True, False)
+        )
+    assert with_network == ["3 2\nNone"]
+    assert without == ["3 2\nAddress family not supported by protocol"]
 
 
 def status_of(pid: int) -> dict[str, str]:

@@ -215,23 +215,22 @@ def test_a_configuration_that_never_ends_is_given_up_in_time(repository: Reposit
         harmless_git(os.environ, repository.top, seconds=0.2)
 
 
-def test_the_branch_of_the_user_does_not_move_wherever_a_run_points_its_head(
-    world: World, repository: Repository
-) -> None:
+def test_the_branch_of_the_user_does_not_move_wherever_a_run_points_its_head(repository: Repository) -> None:
     head, own = repository.head, "$(git rev-parse --git-dir)"
     run_id = repository.ran(f"echo 'ref: refs/heads/main' > {own}/HEAD; {WORK}")
     assert repository.head == head and repository.git("status", "--porcelain") == ""
     assert repository.shown(run_id)["commits"] == 1
-    assert len(repository.branches()) == 1 and repository.branches() == [repository.shown(run_id)["branch"]]
-    link = repository.ran(
+    assert repository.branches() == [repository.shown(run_id)["branch"]]
+    run_id = repository.ran(
         f"cd {own}/../../refs/heads/subagent; for f in *; do echo 'ref: refs/heads/main' > $f; done; "
         f"cd - >/dev/null; cd {repository.world.home}/.local/state/subagent/worktrees/*{'[0-9]'}*; {WORK}"
     )
-    assert repository.head == head and link
+    assert repository.head == head and repository.git("status", "--porcelain") == ""
+    assert repository.shown(run_id)["commits"] == 1
 
 
 def test_files_that_other_programs_execute_are_not_merged_even_from_a_made_up_commit(
-    world: World, repository: Repository
+    repository: Repository,
 ) -> None:
     made_up = (
         "b=$(echo evil | git hash-object -w --stdin); git update-index --add --cacheinfo 100755,$b,.envrc; "
@@ -324,14 +323,10 @@ def test_a_place_without_a_commit_is_refused_in_a_sentence_and_nothing_is_made(
     for place, words in ((plain, "not a git repository"), (empty, "has no commit yet")):
         code, message = world.failed(world.start(cwd=str(place)))
         assert code == "config" and words in message and "isolation" in message
-    world.play(shell(WORK), says("Done."))
     repository.git("checkout", "--quiet", "--detach")
     linked = world.home / "linked"
     repository.git("worktree", "add", "--quiet", linked, "-b", "side")
     for place in (bare, repository.top, linked):
-        run_id = world.start(cwd=str(place))
-        assert world.completed(run_id) == "Done."
-        repository.gone(run_id)
-        assert "merged" in repository.merge(run_id)
+        assert "merged" in repository.merge(repository.ran(cwd=str(place)))
         assert git("-C", place, "show", "HEAD:new.txt") == "new\n"
     assert len(list(repository.places.glob("*.git"))) == 3

@@ -71,7 +71,7 @@ def test_what_a_repository_has_beside_plain_files_is_there_or_said_to_be_missing
 
 
 def test_a_file_in_the_place_of_a_submodule_is_not_merged_over_files_of_the_user(
-    world: World, repository: Repository
+    repository: Repository,
 ) -> None:
     a_bit_of_everything(repository)
     loose = repository.top / "present" / "loose.txt"
@@ -120,12 +120,9 @@ def test_runs_begin_inside_a_submodule_and_at_a_detached_head_of_a_linked_worktr
     linked = world.home / "linked"
     repository.git("worktree", "add", "--quiet", "--detach", linked, "HEAD~1")
     inside = Path("present")
-    world.play(shell("ls; echo new > made.txt"), says("Done."))
     for place in (repository.top / inside, linked, linked / "deep"):
         before = git("-C", place, "rev-parse", "HEAD")
-        run_id = world.start(cwd=str(place))
-        assert world.completed(run_id) == "Done."
-        repository.gone(run_id)
+        run_id = repository.ran("echo new > made.txt", cwd=str(place))
         shown = repository.shown(run_id)
         assert (shown["commits"], shown["base"]) == (1, before.strip())
         assert "merged" in repository.merge(run_id) and (place / "made.txt").read_text("utf-8") == "new\n"
@@ -171,10 +168,7 @@ def test_a_repository_of_another_kind_is_worked_on_and_merged(
     place = made_as(world, kind)
     world.agent(isolation="worktree", sandbox=sandbox)
     commits = "git -c user.name=A -c user.email=a@b commit -qam mine; git log --format=%s | head -1"
-    world.play(shell(f"{WORK}; {commits}; echo more >> shared.txt"), says("Done."))
-    run_id = world.start(cwd=str(place))
-    assert world.completed(run_id) == "Done."
-    repository.gone(run_id)
+    run_id = repository.ran(f"{WORK}; {commits}; echo more >> shared.txt", cwd=str(place))
     assert world.events(run_id, "tool_result")[0]["text"] == "mine"
     assert repository.shown(run_id)["commits"] == 2
     assert "+more" in world.cli("show", run_id, "--diff").stdout

@@ -94,9 +94,7 @@ def test_a_run_that_a_hook_of_git_starts_commits_in_its_worktree(
     assert repository.head == before and repository.git("status", "--short") == ""
 
 
-def test_a_rebase_leaves_out_nothing_that_a_merge_commit_alone_has(
-    world: World, repository: Repository
-) -> None:
+def test_a_rebase_leaves_out_nothing_that_a_merge_commit_alone_has(repository: Repository) -> None:
     run_id = repository.ran(
         "g() { git -c user.name=A -c user.email=a@b $@; }; g checkout -qb side; echo x > x; g add x; "
         "g commit -qm x; g checkout -q -; echo y > y; g add y; g commit -qm y; g merge -q --no-commit side; "
@@ -162,15 +160,12 @@ def test_unmerged_work_is_dropped_only_if_asked_and_never_pruned(
     merged = repository.ran()
     repository.merge(merged, "--squash")
     assert json.loads(world.cli("prune", "--keep", "0", "--json").stdout)["removed"] == [merged]
-    assert (
-        repository.branches() == []
-        and repository.worktrees() == []
-        and repository.git("fsck", "--no-dangling") == ""
-    )
+    assert repository.branches() == repository.worktrees() == []
+    assert repository.git("fsck", "--no-dangling") == ""
 
 
 def test_a_rebased_commit_has_its_words_whatever_encoding_the_repository_names(
-    world: World, repository: Repository
+    repository: Repository,
 ) -> None:
     repository.git("config", "i18n.commitEncoding", "ISO-8859-1")
     commit = "git add -A; git -c user.name=Jörg -c user.email=a@b commit -qm Größe"

@@ -287,7 +287,7 @@ def test_references_that_are_just_packed_are_waited_for_once_by_a_reader_of_many
 
 @pytest.mark.parametrize("lock", ["HEAD.lock", "refs/heads/main.lock", "index.lock"])
 def test_a_merge_that_a_lock_stops_leaves_the_working_copy_as_it_was(
-    world: World, repository: Repository, lock: str
+    repository: Repository, lock: str
 ) -> None:
     run_id = repository.ran(f"{WORK}; rm -r deep")
     (repository.top / "shared.txt").chmod(0o755)
@@ -303,9 +303,7 @@ def test_a_merge_that_a_lock_stops_leaves_the_working_copy_as_it_was(
     assert repository.git("status", "--short") == " M loose.txt" and not (repository.top / "deep").exists()
 
 
-def test_a_merge_that_fills_the_disk_says_that_half_of_it_is_there(
-    world: World, repository: Repository
-) -> None:
+def test_a_merge_that_fills_the_disk_says_that_half_of_it_is_there(repository: Repository) -> None:
     run_id = repository.ran("echo new > a.txt; mkdir full; head -c 9000 /dev/zero > full/new.bin")
     (repository.top / "full").mkdir()
     with memory_disk(repository.top / "full", "1m"):
@@ -326,9 +324,9 @@ def test_a_merge_that_is_killed_leaves_a_working_copy_that_git_can_use(
     lock = repository.top / ".git" / "index.lock"
     command = [*forked.PROGRAM, "merge", run_id]
     with forked.popen(command, world.environment, cwd=world.work, stdout=subprocess.DEVNULL) as merge:
-        wait_for(lambda: (repository.top / "f3").exists() or None, BOUND, "files of the merge")
+        wait_for((repository.top / "f3").exists, BOUND, "files of the merge")
         merge.kill()
-    wait_for(lambda: not lock.exists() or None, 20.0, "the end of git")
+    wait_for(lambda: not lock.exists(), 20.0, "the end of git")
     assert repository.git("status", "--porcelain") == ""
 
 
@@ -336,7 +334,7 @@ def test_a_merge_whose_git_is_killed_says_what_is_there(world: World, repository
     run_id = repository.ran(f"{WORK}; for i in $(seq 3000); do echo $i > f$i; done")
     command = [*forked.PROGRAM, "merge", run_id]
     with forked.popen(command, world.environment, cwd=world.work, stderr=subprocess.PIPE) as merge:
-        wait_for(lambda: (repository.top / "f3").exists() or None, BOUND, "files of the merge")
+        wait_for((repository.top / "f3").exists, BOUND, "files of the merge")
         for each in processes.descendants([merge.pid]):
             if b"--ff-only" in processes.command_of(each.pid):
                 processes.send_signal(each, signal.SIGKILL)
