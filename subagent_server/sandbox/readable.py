@@ -255,9 +255,10 @@ def named_paths(key: str, named: Iterable[str], written: Sequence[Path]) -> list
     """
     found = []
     for name in named:
-        # `os.path` answers where `Path` raises: for a name that is too long, where there is no home, and in a
-        # working directory that is gone.
-        path = Path(os.path.abspath(os.path.expanduser(name)))  # noqa: PTH100, PTH111
+        # `os.path` answers where `Path` raises: for a name that is too long, and where there is no home.
+        path = Path(os.path.expanduser(name))  # noqa: PTH111
+        if not path.is_absolute():
+            path = Path.cwd() / path
         for step in steps_to(path):
             if os.path.islink(step) and any(map(step.is_relative_to, written)):  # noqa: PTH114
                 raise PathRefused(

@@ -173,3 +173,9 @@ def test_a_place_is_found_where_the_working_directory_of_the_server_is_gone(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert named_paths("sandboxWrite", [str(tmp_path)], []) == [tmp_path]
+
+
+def test_a_place_is_where_the_system_finds_it(tmp_path: Path) -> None:
+    (tmp_path / "far" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "inner")
+    assert named_paths("sandboxWrite", [f"{tmp_path}/link/.."], []) == [tmp_path / "far"]
