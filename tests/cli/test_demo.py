@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.command import BOUND, Cli
 from tests.helpers.processes import REPOSITORY
-from tests.helpers.repositories import git
+from tests.helpers.repositories import git, make_repository
 
 
 @pytest.fixture
@@ -41,8 +41,10 @@ def test_a_refusal_in_the_demo_is_one_sentence(cli: Cli, place: Path) -> None:
     assert done.returncode == 1 and "parent ← refused, run_reviewer: The runs root " in done.stdout
 
 
-def test_a_named_directory_without_a_commit_is_refused(cli: Cli) -> None:
-    cli.leaves_with(2, "leave --repo out.", "demo", "--repo", ".")
+def test_a_named_directory_without_a_commit_or_a_name_for_messages_is_refused(cli: Cli) -> None:
+    make_repository(cli.home / "\udcff")
+    for name in (".", "\udcff"):
+        cli.leaves_with(2, "leave --repo out.", "demo", "--repo", name)
     assert cli.store.run_ids() == []
 
 

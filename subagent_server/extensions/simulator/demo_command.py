@@ -225,13 +225,16 @@ def _make_repository(directory: Path) -> None:
 
 
 def _git(*words: str) -> str | None:
-    """Return what git prints, or None if it fails. Raises BadArgument if there is no git."""
+    """Return what git prints, or None if it fails, or names a directory that no message can name.
+
+    Raises BadArgument if there is no git.
+    """
     try:
         program = system_program("git", os.environ.get("PATH"), working_copies(Path.cwd(), os.environ))
         done = subprocess.run([program, *words], capture_output=True, text=True, check=True, timeout=20)
     except NoHostProgram as error:
         raise BadArgument(f"git is needed for the demo, and {error.why}: install it.") from error
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired, UnicodeDecodeError):
         return None
     return done.stdout
 
