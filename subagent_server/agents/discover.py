@@ -157,10 +157,8 @@ class Catalog:
     def why_missing(self, name: str) -> str | None:
         """Return why a file of this name is not an agent, or None."""
         for problem in self.problems:
-            if name in (problem.agent, problem.path.stem.removesuffix(".flow")) and problem.kind not in (
-                "fault",
-                "warning",
-            ):
+            stem = problem.path.stem.removesuffix(".flow").removesuffix(".cpe")
+            if name in (problem.agent, stem) and problem.kind not in ("fault", "warning"):
                 return f"{shown(problem.path)}: {problem.reason}"
         return None
 

@@ -49,6 +49,9 @@ def test_an_unknown_agent_is_refused_with_the_reason_its_file_has(write: WriteFi
     write("good.md", agent())
     with pytest.raises(UnknownAgent, match=r"broken\.md: its front matter has no end.*good"):
         discover([tmp_path]).require("broken")
+    write("other.cpe.yaml", "subagent: 3\n")
+    with pytest.raises(UnknownAgent, match=r"other\.cpe\.yaml: 'subagent:' must be a mapping"):
+        discover([tmp_path]).require("other")
     with pytest.raises(UnknownAgent, match="good"):
         discover([tmp_path]).require("nobody")
 
