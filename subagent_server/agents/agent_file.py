@@ -24,6 +24,7 @@ from subagent_server.agents.output_schemas import BadSchema, check_length, inlin
 from subagent_server.agents.yaml_reader import (
     AGENT_FIELDS,
     LIMIT_FIELDS,
+    MOST_NAMES,
     Block,
     Notes,
     Plain,
@@ -367,6 +368,8 @@ def _tools(value: Value, key: _Key) -> list[str] | None:
 def _model(value: Value, key: _Key) -> object:
     written = value if isinstance(value, list) else ["" if is_null(value) else value]
     names = [as_text(item) for item in written] or [""]
+    if len(names) > MOST_NAMES:
+        raise WrongValue(f"must have at most {MOST_NAMES} names")
     if any(name.startswith("-") for name in names):
         raise WrongValue("must not begin with -: a program would take it for an option")
     first, *key.reading.other_models = names

@@ -98,6 +98,11 @@ def test_no_names_hold_up_a_listing(write: WriteFile, front: str) -> None:
     assert min(took) < 1
 
 
+def test_a_list_of_models_is_as_long_as_any_list_of_names(write: WriteFile) -> None:
+    path = write("a.md", f"---\nname: a\ndescription: d\nmodel: [{', '.join(['opus'] * 501)}]\n---\nbody\n")
+    assert load_agent_file(path).faults == ["model must have at most 500 names"]
+
+
 def test_thousands_of_broken_keys_are_refused_at_once(write: WriteFile) -> None:
     keys = "".join(f"x{n}: a: b\n" for n in MANY)
     path = write("a.md", f"---\nname: a\ndescription: a: b\n{keys}---\nbody\n")
