@@ -163,19 +163,18 @@ def try_box(box: Box) -> None:
     """
     say_and_wait = ["sh", "-c", "echo ready; read line"]
     try:
-        # gated, because one that hangs, as a bubblewrap on a network disk that is away, is given up then
-        process = start_gated(
-            box,
-            say_and_wait,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
+        process = box.start(
+            say_and_wait, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
         )
     except OSError as error:
         raise not_started(error) from error
     try:
-        if process.stdout is not None and process.stdout.read(1):
+        assert process.stdout is not None
+        poller = select.poll()
+        poller.register(process.stdout, select.POLLIN)
+        if not poller.poll(1_000 * _SECONDS):  # it hangs, as on a network disk that is away
+            raise BoxRefused(f"bubblewrap started no program within {_SECONDS:g} s")
+        if process.stdout.read(1):
             check_box(process, box)
         else:
             raise ended_early(process)
