@@ -9,6 +9,7 @@ Every argument goes to bubblewrap by a file in memory, so that the inside cannot
 order of the mounts matters: a later one lies over an earlier one.
 """
 
+import errno
 import os
 import stat
 import subprocess
@@ -160,8 +161,8 @@ def directories_above(
         around = [above for above in path.parents if any(above.is_relative_to(free) for free in writable)]
         for above in reversed(around):
             if above not in writable and not any(above.is_relative_to(other) for other in closed):
-                if not stat.S_ISDIR(above.lstat().st_mode):
-                    break  # a link: the mount lies where it leads
+                if os.path.islink(above) or not os.path.isdir(above):  # noqa: PTH112, PTH114
+                    break  # a link: the mount lies where it leads; or it is gone, as `_identity` says
                 found[above] = None
     return list(found)
 
@@ -435,13 +436,16 @@ def _setting(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _identity(path: Path) -> Identity:
-    """Return the identity of a real path. Raises BoxRefused: it is gone, or a link has come into it."""
+    """Return the identity of a real path. Raises BoxRefused: it is gone, or a link has come into it.
+
+    Both pass: boxes work here, so an agent that can do without one must not work without it for that.
+    """
     try:
         with held_open(open_real(path.parent)) as directory:
             status = os.stat(path.name or ".", dir_fd=directory, follow_symlinks=False)
     except OSError as error:
-        gone = isinstance(error, FileNotFoundError)
-        raise BoxRefused(f"{path} cannot be shown in it ({error.strerror})", passes=gone) from error
+        passes = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+        raise BoxRefused(f"{path} cannot be shown in it ({error.strerror})", passes=passes) from error
     if stat.S_ISLNK(status.st_mode):
-        raise BoxRefused(f"{path} cannot be shown in it (a link has come in its place)")
+        raise BoxRefused(f"{path} cannot be shown in it (a link has come in its place)", passes=True)
     return status.st_dev, status.st_ino

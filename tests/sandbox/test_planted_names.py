@@ -8,7 +8,7 @@ import pytest
 
 from subagent_server.sandbox.box import MAX_HELD, Box, Rules, build_box, hold
 from subagent_server.sandbox.git_files import config_without_credentials
-from subagent_server.sandbox.readable import showing
+from subagent_server.sandbox.readable import BoxRefused, showing
 from subagent_server.sandbox.verify import try_box
 from tests.helpers import bubblewrap
 
@@ -38,6 +38,23 @@ def test_a_box_is_made_over_fifos_and_sockets(cwd: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(cwd / ".mcp.json"))
         try_box(box_of(cwd))
+
+
+@pytest.mark.parametrize("gone", [".mcp.json", ".github/hooks", ".github"])
+@pytest.mark.parametrize("link", [True, False])
+def test_a_name_that_goes_or_becomes_a_link_after_the_look_says_nothing_of_boxes(
+    cwd: Path, gone: str, link: bool
+) -> None:
+    (cwd / ".github/hooks").mkdir(parents=True)
+    (cwd / ".mcp.json").touch()
+    over = hold(cwd, []).mounts
+    (cwd / gone).rename(cwd / "elsewhere")
+    if link:
+        (cwd / gone).symlink_to("elsewhere")
+    environment = {"HOME": "/root/nobody", "PATH": os.defpath, **bubblewrap.settings()}
+    with pytest.raises(BoxRefused) as refused:
+        build_box(Rules(cwd=cwd, environment=environment, over=over))
+    assert refused.value.passes
 
 
 def test_thousands_of_names_are_held_as_far_as_a_box_can_and_the_rest_is_said(cwd: Path) -> None:
