@@ -17,6 +17,7 @@ import pytest
 from subagent_server.run.watch import Watcher
 from subagent_server.server.page.page_app import Feed
 from subagent_server.verbs.access import USER
+from subagent_server.verbs.page_data import RunTable, TableNews
 from tests.helpers.http_server import BOUND, HttpServer
 from tests.helpers.planted import planted
 from tests.helpers.stored import make_stored
@@ -144,6 +145,41 @@ def test_a_page_that_is_closed_before_its_first_rows_leaves_nothing_at_work(worl
 
     world.store.make_root()
     assert asyncio.run(closed()) == 0
+
+
+def test_a_page_that_is_loaded_again_amid_the_first_look_gets_all_ended_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes, ended, whole = (*(threading.Event() for _ in range(3)), RunTable.read_over)
+
+    def read_over(table: RunTable) -> TableNews:
+        if begun.is_set():
+            goes.set()
+            assert ended.wait(BOUND)
+            return whole(table)
+        begun.set()
+        assert goes.wait(BOUND)
+        found = whole(table)
+        ended.set()
+        return found
+
+    monkeypatch.setattr(RunTable, "read_over", read_over)
+
+    async def seen() -> set[str]:
+        feed, rows = Feed(world.service, USER), set[str]()
+        async with feed.reader():
+            assert await asyncio.to_thread(begun.wait, BOUND)
+        async with feed.reader() as reader, asyncio.timeout(10):
+            while not rows:
+                news = await reader.get()
+                rows |= {row["runId"] for row in (news or {})["rows"]}
+        feed.end()
+        return rows
+
+    stored = make_stored(world.runs, 3)
+    assert asyncio.run(seen()) == {*stored}
+    for name in stored:
+        shutil.rmtree(world.runs / name)  # they have no more than lists show
 
 
 def test_a_page_that_is_closed_as_its_log_begins_to_be_watched_leaves_no_watch(

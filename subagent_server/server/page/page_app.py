@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -454,7 +455,8 @@ class Feed:
     def __init__(self, service: Service, caller: Caller) -> None:
         self._store = service.store
         self._changes = Changes(service.store)
-        self._table = RunTable(service, caller)
+        self._new_table = partial(RunTable, service, caller)
+        self._table = self._new_table()
         self._readers: set[Reader] = set()
         self._pages = 0
         """How many are open; those that wait for the first look are no readers yet."""
@@ -473,6 +475,7 @@ class Feed:
         reader: Reader = asyncio.Queue(MAX_WAITING)
         if self._looking is None or self._looking.done():
             self._is_read.clear()
+            self._table = self._new_table()  # a thread of the look before may still be at work in the other
             self._looking = asyncio.create_task(self._look())
             self._looking.add_done_callback(self._stopped)
         looking = self._looking
@@ -530,7 +533,7 @@ class Feed:
         return {"all": True, "rows": self._table.rows, "older": self._table.has_older}
 
     async def _look(self) -> None:
-        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        loop, woken, table = asyncio.get_running_loop(), asyncio.Event(), self._table
 
         def note(run_id: str) -> None:
             self._changed.add(run_id)
@@ -546,14 +549,14 @@ class Feed:
         self._changes.add(on_change)
         try:
             await asyncio.to_thread(self._changes.watch)
-            await asyncio.to_thread(self._table.read_active)
+            await asyncio.to_thread(table.read_active)
             self._is_read.set()  # a page has its first rows now, and those of ended runs in a moment
             self._send(self._whole())
-            if len(self._table.active) > LEAST_POLLED:
+            if len(table.active) > LEAST_POLLED:
                 await asyncio.sleep(SETTLE_SECONDS)  # they are on their way before another thread is busy
-            over = await asyncio.to_thread(self._table.read_over)
+            over = await asyncio.to_thread(table.read_over)
             if over:
-                self._send({**_wire(over), "older": self._table.has_older})
+                self._send({**_wire(over), "older": table.has_older})
             while True:
                 try:
                     async with asyncio.timeout(FEED_POLL_SECONDS):
@@ -562,8 +565,8 @@ class Feed:
                     woken.clear()
                     wanted, self._changed = self._changed, set()
                 except TimeoutError:
-                    wanted = await asyncio.to_thread(self._some)
-                news = await asyncio.to_thread(self._table.look, wanted)
+                    wanted = await asyncio.to_thread(self._some, table)
+                news = await asyncio.to_thread(table.look, wanted)
                 if news:
                     self._send(_wire(news))
         finally:
@@ -574,12 +577,12 @@ class Feed:
             self._is_read.set()
             self._end_readers()
 
-    def _some(self) -> set[str]:
+    def _some(self, table: RunTable) -> set[str]:
         """Return the runs at work whose turn it is to be looked at, and the runs that were removed."""
         self._turn += 1
-        active = self._table.active
+        active = table.active
         first, step = (0, 1) if len(active) <= LEAST_POLLED else (self._turn % POLLS_A_ROUND, POLLS_A_ROUND)
-        return {*active[first::step], *self._table.removed()}
+        return {*active[first::step], *table.removed()}
 
     def _send(self, news: Json) -> None:
         for reader in self._readers:
