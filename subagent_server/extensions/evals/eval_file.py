@@ -384,7 +384,7 @@ def reach_of(path: Path, file: EvalFile) -> tuple[str, Path, Reach]:
 def reach_in(project: Path) -> Iterator[tuple[str, Reach]]:
     """Yield what trust in a directory covers of its evaluation files; an unreadable one runs nothing."""
     for around in (project, project / EVALS):
-        for path in islice(sorted(around.glob("*.yaml")), _MOST_TRUSTED):
+        for path in islice(sorted(around.glob("*.y*ml")), _MOST_TRUSTED):
             with suppress(BadEvalFile):
                 yield f"evaluation {path.relative_to(project)}", _reach(read_eval_file(path), path, project)
 

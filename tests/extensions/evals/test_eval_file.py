@@ -14,6 +14,7 @@ from subagent_server.extensions.evals.eval_file import (
     EvalCase,
     EvalFile,
     eval_schema,
+    reach_in,
     read_eval_file,
 )
 from subagent_server.extensions.evals.trials import Evaluation, Trial
@@ -101,3 +102,10 @@ def test_a_run_that_the_disk_lets_nobody_stop_keeps_the_others_from_nothing(
     service = open_service(read_settings(environment={}, cwd=tmp_path))
     file = EvalFile.model_validate({"agents": ["a"], "cases": [{"name": "x", "prompt": "y"}]})
     assert Evaluation(service, file, tmp_path, active={"a", "b"}).stop_active() == ["b"]
+
+
+@pytest.mark.parametrize("name", ["x.yaml", "x.yml"])
+def test_trust_covers_the_commands_of_each_file_of_a_project(tmp_path: Path, name: str) -> None:
+    (tmp_path / "evals").mkdir()
+    (tmp_path / "evals" / name).write_text(f"{CASE}  - command: ['true']\n", encoding="utf-8")
+    assert dict(reach_in(tmp_path)) == {f"evaluation evals/{name}": {"x.1": ["true"]}}
