@@ -1,6 +1,7 @@
 """`subagent continue`: a new run carries on an ended one (see also tests/end_to_end/test_continuing.py)."""
 
 from tests.cli.command import Cli, Model
+from tests.extensions.flows.place import FAN
 from tests.helpers.turns import says
 
 FIRST, SECOND = says("First."), says("Second.")
@@ -26,3 +27,25 @@ def test_options_change_the_agent_for_the_new_run_alone(cli: Cli, model: Model) 
     assert simulator.requests[-1].body["model"].startswith("claude-haiku")
     done = cli("continue", first, "Go on.", "--max-turns", "none")
     assert done.returncode == 2 and "--max-turns" in done.stderr and len(cli.store.run_ids()) == 2
+
+
+def test_without_its_file_an_agent_is_taken_as_it_was_only_by_an_option(cli: Cli, model: Model) -> None:
+    model(FIRST, SECOND)
+    first = cli.json("run", "worker", "Go.")["runId"]
+    (cli.home / "agents" / "worker.md").unlink()
+    cli.leaves_with(2, "`--stored-agent`", "continue", first, "Go on.")
+    assert cli("continue", first, "Go on.", "--stored-agent").stdout == "Second.\n"
+
+
+def test_a_flow_starts_failed_calls_and_those_of_an_agent_anew_only_by_options(
+    cli: Cli, model: Model
+) -> None:
+    simulator = model(says("Done.", fault={"status": 400}))
+    (cli.home / "agents" / "fan.flow.py").write_text(FAN.replace("= 3", "= 1"), encoding="utf-8")
+    cli.trust()
+    assert cli("run", "fan").returncode == 1
+    calls = []
+    for options in ([], ["--retry-failed"], [], ["--fresh", "worker", "--dry-run"], ["--fresh", "worker"]):
+        cli("continue", "@last", *options)
+        calls.append(len(simulator.requests))
+    assert calls == [1, 2, 2, 2, 3]

@@ -23,6 +23,8 @@ def test_ended_runs_are_removed_with_all_their_files(cli: Cli) -> None:
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, [first, second], "")
     assert stored(cli) == [third] and names(cli.store.paths.removed.path) == []
     assert cli("show", first).returncode == 3
+    found = cli.json("rm", third, "nobody", code=3)
+    assert found["removed"] == [third] and [each["runId"] for each in found["left"]] == ["nobody"]
 
 
 def test_living_runs_are_refused_and_the_others_are_removed(cli: Cli) -> None:

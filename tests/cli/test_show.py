@@ -204,3 +204,5 @@ def test_a_program_is_shown_with_calls_that_nobody_has_made(cli: Cli) -> None:
     )
     shown = cli("show", run_id, "--code").stdout
     assert "print(1)" in shown and "→ [1]. f" in shown and "← x" in shown
+    (program,) = cli.json("show", run_id, "--code")
+    assert (program["code"], len(program["calls"])) == ("print(1)", 2)

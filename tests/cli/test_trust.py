@@ -44,6 +44,17 @@ def test_an_agent_that_came_with_a_directory_is_listed_and_not_run_until_it_is_t
     assert clone("trust", "--remove", ".").returncode == 0 and clone(*RUN).returncode == 2
 
 
+def test_for_programs_there_is_json(clone: Cli) -> None:
+    here = str(clone.home)
+    states = [clone.json("trust", *words)["state"] for words in ([here], [here], ["--remove", here])]
+    assert states == ["trusted", "current", "removed"]
+    assert clone.json("trust", "--runs", "runs") == {
+        "runs": f"{here}/runs",
+        "state": "current",
+        "statuses": {},
+    }
+
+
 def test_trust_for_one_command_is_not_stored(clone: Cli) -> None:
     before = Path(clone.environment["XDG_CONFIG_HOME"], "subagent", "trust.json").read_bytes()
     assert clone(*RUN, "--trust").stdout == "Done.\n"
