@@ -91,6 +91,7 @@ class Recorded:
         model = Model(ModelSettings(model=MODEL, api_key="key", base_url=base_url), Alone())
         loop = Loop(self.writer, model, [{"type": "text", "text": "Work."}], tools, 10)
         first = {"role": "user", "content": [{"type": "text", "text": "Look at it."}]}
+        self.writer.record("run_started", model=MODEL)
         self.writer.remember(first)
         try:
             assert (await loop.work([first])).text == "All done."
@@ -186,9 +187,11 @@ def test_a_last_message_that_was_written_ends_the_run_with_it_and_a_new_prompt_g
     words = [{"type": "text", "text": "And now?"}]
     found = recorded.resumed(*whole, words=words)
     assert found.outcome is None and found.messages[-1] == {"role": "user", "content": words}
-    assert not [
-        b for m in recorded.resumed(*whole, model="another").messages for b in m["content"] if "sign" in b
-    ]
+    thinks = {
+        model: "'signature'" in str(recorded.resumed(*whole, model=model).messages)
+        for model in (MODEL, "another")
+    }
+    assert thinks == {MODEL: True, "another": False}, "no other model takes the thoughts of one"
 
 
 def test_after_a_restart_of_the_machine_a_call_that_seems_not_begun_is_unknown(recorded: Recorded) -> None:
