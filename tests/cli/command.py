@@ -26,6 +26,7 @@ from subagent_server.settings import read_settings
 from subagent_server.verbs.access import token_hash
 from subagent_server.verbs.trust_check import coverage, trust
 from tests.helpers import bubblewrap, warm
+from tests.helpers.files import write_agent
 from tests.helpers.forked import PROGRAM, popen, run
 from tests.helpers.processes import open_files
 from tests.helpers.runs import STARTED, make_meta, make_request
@@ -136,10 +137,8 @@ class Cli:
 
     def agent(self, name: str, **keys: Any) -> None:
         """Write an agent file."""
-        front = {"name": name, "description": f"Does {name}.", **keys}
-        lines = [f"{key}: {json.dumps(value)}" for key, value in front.items()]
-        text = "\n".join(["---", *lines, "---", "You are an agent."])
-        (self.home / "agents" / f"{name}.md").write_text(text, encoding="utf-8")
+        keys = {"description": f"Does {name}.", **keys}
+        write_agent(self.home / "agents", name, "You are an agent.", **keys)
         if self.trusts:
             self.trust()
 

@@ -53,9 +53,8 @@ def test_whatever_room_is_left_the_state_is_whole_and_with_more_room_the_end_is_
             assert run.meta.path.read_bytes() == before
         assert set(names(run.directory)) <= KNOWN
         filler.unlink()
-        assert (
-            small_store.update(run.run_id, transitions.Finished(), LATER, result=RESULT).status == "completed"
-        )
+        ended = small_store.update(run.run_id, transitions.Finished(), LATER, result=RESULT)
+        assert ended.status == "completed"
         assert small_store.read_result(run.run_id) == RESULT
     assert 0 < len(stored_at) < 14, "there was too little room, and there was enough"
 
@@ -113,9 +112,8 @@ def test_a_run_works_on_while_the_disk_is_full_and_its_journal_goes_on_once_ther
     small_world: World,
 ) -> None:
     world = small_world
-    world.agent()
     wait_and_say = "until [ -e {0} ]; do sleep 0.05; done; head -c 9000 /dev/zero | tr '\\0' x; echo {0}"
-    simulator = world.play(
+    simulator = world.agent_saying(
         shell(wait_and_say.format("full")), shell(wait_and_say.format("free")), says("Done.")
     )
     run_id = world.start()
@@ -177,10 +175,7 @@ def test_what_ends_a_run_is_written_though_the_disk_is_full_and_the_rest_once_th
 
 def test_a_dead_run_whose_end_has_no_room_at_all_is_read_and_removed(small_world: World) -> None:
     world = small_world
-    world.agent()
-    world.play(asks("Go on?"))
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Go on?"))
     world.paths(run_id).spare.path.unlink()  # as where a quota refuses what was reserved, too
     filler = fill(world.runs)
     kill(world.shim(run_id))

@@ -1,9 +1,11 @@
-"""Looking at directories."""
+"""Files and directories of tests."""
 
+import json
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 def names(directory: Path) -> list[str]:
@@ -14,6 +16,12 @@ def names(directory: Path) -> list[str]:
 def open_descriptors() -> int:
     """Return how many descriptors this process has open (and the one that is needed to look)."""
     return len(names(Path("/proc/self/fd")))
+
+
+def write_agent(agents: Path, name: str, prompt: str, /, **keys: Any) -> None:
+    """Write an agent file. Its values are JSON, which YAML reads."""
+    lines = [f"{key}: {json.dumps(value)}" for key, value in {"name": name, **keys}.items()]
+    (agents / f"{name}.md").write_text("\n".join(["---", *lines, "---", prompt]), encoding="utf-8")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any, Self
 from tests.helpers.forked import popen
 
 BOUND = 120.0
-HELLO = {
+HELLO: dict[str, Any] = {
     "jsonrpc": "2.0",
     "id": "hello",
     "method": "initialize",

@@ -4,13 +4,8 @@ import os
 import signal
 
 _INHERITED = (
-    signal.SIGCHLD,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGALRM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
+    *(signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2),
 )
 
 

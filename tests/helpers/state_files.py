@@ -17,33 +17,21 @@ class StateFiles:
     writes: int = 0
 
 
-_counting: list[StateFiles] = []
-_hooked: list[bool] = []
-
-
 @contextmanager
 def counted_state_files() -> Iterator[StateFiles]:
     """Count inside the `with` block, in all threads."""
-    if not _hooked:
-        _hooked.append(True)
-        sys.addaudithook(_heard)  # it stays as long as the process, and does nothing outside the block
-    count = StateFiles()
-    _counting.append(count)
+    count, is_over = StateFiles(), False
+
+    def look(event: str, arguments: tuple[Any, ...]) -> None:
+        if not is_over:
+            count.reads += event == "open" and _is_state(arguments[0])
+            count.writes += event == "os.rename" and _is_state(arguments[1])
+
+    sys.addaudithook(look)  # it stays as long as the process, and does nothing outside the block
     try:
         yield count
     finally:
-        _counting.remove(count)
-
-
-def _heard(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _counting:
-        return
-    if event == "open" and _is_state(arguments[0]):
-        for count in _counting:
-            count.reads += 1
-    elif event == "os.rename" and _is_state(arguments[1]):
-        for count in _counting:
-            count.writes += 1
+        is_over = True
 
 
 def _is_state(path: object) -> bool:

@@ -17,32 +17,9 @@ BOUND = 60.0
 def make_certificate(directory: Path) -> Path:
     """Write a key and a certificate of `NAME` into one file."""
     file = directory / "proxy.pem"
-    subprocess.run(
-        [
-            *(
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "rsa:2048",
-                "-nodes",
-                "-days",
-                "2",
-                "-subj",
-                f"/CN={NAME}",
-            ),
-            *(
-                "-addext",
-                f"subjectAltName=DNS:{NAME}",
-                "-keyout",
-                str(file),
-                "-out",
-                str(directory / "c.pem"),
-            ),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    words = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={NAME}".split()
+    words += ["-addext", f"subjectAltName=DNS:{NAME}", "-keyout", str(file), "-out", str(directory / "c.pem")]
+    subprocess.run(words, check=True, capture_output=True)
     file.write_bytes(file.read_bytes() + (directory / "c.pem").read_bytes())
     return file
 

@@ -3,7 +3,6 @@
 What a test leaves running is stopped with it, and then every run on disk has to be in order.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -27,6 +26,7 @@ from subagent_server.verbs.reconcile import Observed, observe, read_shim
 from subagent_server.verbs.service import Service, open_service, warm_start
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers import bubblewrap, warm
+from tests.helpers.files import write_agent
 from tests.helpers.forked import PROGRAM, run
 from tests.helpers.http_server import HttpServer, free_port
 from tests.helpers.mcp_client import Mode, Parent, connected
@@ -120,11 +120,8 @@ class World:
 
         Most worlds look at what a program of a run does to the rest of it; in a box it could do nothing.
         """
-        usual = {"name": name, "description": f"Does the work of a {name}.", "sandbox": "none"}
-        front = {**usual, **keys}
-        lines = [f"{key}: {json.dumps(value)}" for key, value in front.items()]
-        text = "\n".join(["---", *lines, "---", prompt])
-        (self.agents / f"{name}.md").write_text(text, encoding="utf-8")
+        usual = {"description": f"Does the work of a {name}.", "sandbox": "none"}
+        write_agent(self.agents, name, prompt, **{**usual, **keys})
 
     def agent_saying(self, *turns: Turn, **keys: Any) -> Simulator:
         """Write the agent, and let the model say these turns to every run that is started from now on."""

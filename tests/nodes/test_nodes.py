@@ -30,10 +30,8 @@ def shims(run_id: str) -> list[int]:
 
 
 def test_a_run_on_a_node_asks_is_answered_and_ends(world: World, home: Path) -> None:
-    world.play(asks("Which colour?"), says("Blue it is."))
-    world.agent()
-    run_id = world.start("The secret word is quagga-77.")
-    world.asking(run_id)
+    world.agent_saying(asks("Which colour?"), says("Blue it is."))
+    run_id = world.start_asking("The secret word is quagga-77.")
     node = world.look(run_id).node
     assert node in ("n1", "n2", "n3", "h1")
     assert f"its processes live on {node}" in world.cli("show", run_id).stdout
@@ -57,10 +55,9 @@ def test_the_doctor_hears_of_every_node(world: World) -> None:
 
 def test_code_mode_works_in_a_worktree_on_a_node(world: World) -> None:
     make_repository(world.work)
-    world.play(call("execute_python_code", code="print(6 * 7)", executionTimeout=60), says("Done."))
-    world.agent(isolation="worktree", codeMode={"enabled": True})
-    run_id = world.start()
-    assert world.completed(run_id) == "Done."
+    program = call("execute_python_code", code="print(6 * 7)", executionTimeout=60)
+    world.agent_saying(program, says("Done."), isolation="worktree", codeMode={"enabled": True})
+    run_id = world.completed_run()
     assert "42" in str(world.events(run_id, "tool_result"))
     assert world.meta(run_id).worktree is not None
     over(world, run_id)
@@ -80,8 +77,7 @@ def test_a_program_of_another_make_works_in_a_box_on_a_node(world: World) -> Non
 
 
 def test_a_stop_ends_the_tree_on_its_node(world: World) -> None:
-    world.play(shell("touch begun; sleep 1000"), says("Done."))
-    world.agent()
+    world.agent_saying(shell("touch begun; sleep 1000"), says("Done."))
     run_id = world.start()
     wait_for((world.work / "begun").exists, BOUND, "the command")
     assert world.stop(run_id).meta.status is Status.STOPPED
@@ -90,8 +86,7 @@ def test_a_stop_ends_the_tree_on_its_node(world: World) -> None:
 
 
 def test_the_worker_of_a_killed_shim_is_gone_before_a_reader_says_lost(world: World) -> None:
-    world.play(shell("while :; do echo tick >> ticks; sleep 0.05; done"), says("Done."))
-    world.agent()
+    world.agent_saying(shell("while :; do echo tick >> ticks; sleep 0.05; done"), says("Done."))
     run_id = world.start()
     ticks = world.work / "ticks"
     wait_for(ticks.exists, BOUND, "the command")

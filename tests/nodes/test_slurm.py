@@ -46,13 +46,7 @@ def _cancel(cluster: Cluster, run_id: str) -> None:
 
 def _preempt(cluster: Cluster, run_id: str) -> None:
     """Submit a job of more right to all nodes."""
-    options = (
-        "--partition=urgent",
-        f"--nodes={len(NODES)}",
-        "--exclusive",
-        "--output=/dev/null",
-        "--chdir=/",
-    )
+    options = f"--partition=urgent --nodes={len(NODES)} --exclusive --output=/dev/null --chdir=/".split()
     cluster.command("sbatch", *options, f"--comment={run_id}", "--wrap=true")
 
 
@@ -82,8 +76,7 @@ def test_a_run_names_why_slurm_ends_it(
     sentence: str,
 ) -> None:
     world = on_slurm
-    world.play(shell("touch begun; sleep 1000"), says("Done."))
-    world.agent(placement={"time": "10"})
+    world.agent_saying(shell("touch begun; sleep 1000"), says("Done."), placement={"time": "10"})
     run_id = world.start()
     wait_for((world.work / "begun").exists, BOUND, "the command")
     end(cluster, run_id)
@@ -118,8 +111,7 @@ def test_a_killed_node_loses_its_own_runs_alone_and_they_are_continued(
     on_slurm: World, cluster: Cluster
 ) -> None:
     world = on_slurm
-    world.play(asks("Which colour?"), says("Blue it is."))
-    world.agent()
+    world.agent_saying(asks("Which colour?"), says("Blue it is."))
     runs = [world.start() for _ in NODES]
     for run_id in runs:
         world.asking(run_id)
@@ -178,10 +170,7 @@ def test_with_slurmctld_dead_runs_are_seen_answered_and_stopped(
     on_slurm: World, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = on_slurm
-    world.play(asks("Which colour?"), asks("Which size?"), says("Done."))
-    world.agent()
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Which colour?"), asks("Which size?"), says("Done."))
     cluster.controller_kill()
     monkeypatch.setattr(slurm, "_asked", {"until": -1.0, "sights": None})
     try:

@@ -8,10 +8,7 @@ from tests.nodes.ssh_hosts import SshHosts
 
 def test_a_run_outlives_the_server_of_its_host(on_host: World, hosts: SshHosts) -> None:
     world = on_host
-    world.play(asks("Which colour?"), says("Blue it is."))
-    world.agent()
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Which colour?"), says("Blue it is."))
     hosts.end_server("h1")
     code, message = world.failed(world.start())
     assert code == "launch_failed" and "`ssh h1 ls " in message and "refused" in message
@@ -26,10 +23,7 @@ def test_a_run_of_a_host_that_is_gone_is_lost_and_continued_on_another(
     on_host: World, hosts: SshHosts
 ) -> None:
     world = on_host
-    world.play(asks("Which colour?"), says("Blue it is."))
-    world.agent()
-    run_id = world.start()
-    world.asking(run_id)
+    run_id = world.asking_run(asks("Which colour?"), says("Blue it is."))
     hosts.power_off("h1")
     lost(world, run_id)
     done = world.cli("--launcher", "ssh:h2", "continue", run_id, "--detach", "--json")

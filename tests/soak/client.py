@@ -5,6 +5,7 @@ import os
 import select
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Self
 
 from tests.helpers.forked import PROGRAM
 from tests.helpers.http_server import HttpServer, free_port
+from tests.helpers.raw_server import HELLO, READY, request
 
 BOUND = 120.0
 """How long a server may take for one answer, in seconds, on a machine that is kept busy."""
@@ -26,8 +28,33 @@ class ServerSilent(Exception):
     """The server lives and does not answer."""
 
 
-class McpClient:
+class Client(ABC):
     """One server and its only client. Leaving the `with` block lets the server leave."""
+
+    pid: int
+
+    def call(self, tool: str, **arguments: Any) -> dict[str, Any] | None:
+        """Call a tool and return its structured answer; None where it refused.
+
+        Raises:
+            ServerGone: it died before it answered.
+            ServerSilent: it did not answer in time.
+        """
+        result = self._asked("tools/call", name=tool, arguments=arguments)
+        answer: dict[str, Any] | None = None if result.get("isError") else result.get("structuredContent")
+        return answer
+
+    @abstractmethod
+    def greet(self) -> str:
+        """Do what every client does first, and return the server's version. Raises as `call` does."""
+
+    @abstractmethod
+    def _asked(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Make a request and return its result."""
+
+
+class McpClient(Client):
+    """A client over pipes."""
 
     def __init__(
         self, environment: Mapping[str, str], cwd: Path, errors: Path, program: Sequence[str] = PROGRAM
@@ -64,30 +91,13 @@ class McpClient:
             raise ServerSilent(f"server {self.pid} did not leave at the end of its input") from error
 
     def greet(self) -> str:
-        """Do what every client does first, and return the server's version. Raises as `call` does."""
-        hello = {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": {"name": "soak", "version": "1"},
-        }
-        answer = self._request("initialize", hello)
-        self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        answer = self._asked("initialize", **HELLO["params"])
+        self._send(READY)
         return str(answer["serverInfo"]["version"])
 
-    def call(self, tool: str, **arguments: Any) -> dict[str, Any] | None:
-        """Call a tool and return its structured answer; None where it refused.
-
-        Raises:
-            ServerGone: it died before it answered.
-            ServerSilent: it did not answer in time.
-        """
-        result = self._request("tools/call", {"name": tool, "arguments": arguments})
-        answer: dict[str, Any] | None = None if result.get("isError") else result.get("structuredContent")
-        return answer
-
-    def _request(self, method: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    def _asked(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._count += 1
-        self._send({"jsonrpc": "2.0", "id": self._count, "method": method, "params": parameters})
+        self._send(request(self._count, method, **parameters))
         deadline = time.monotonic() + BOUND
         while True:
             message = json.loads(self._line(deadline))
@@ -116,8 +126,8 @@ class McpClient:
         return line
 
 
-class HttpClient:
-    """One server over HTTP and its only client. Leaving the `with` block lets the server leave."""
+class HttpClient(Client):
+    """A client over HTTP."""
 
     def __init__(
         self, environment: Mapping[str, str], cwd: Path, errors: Path, program: Sequence[str] = PROGRAM
@@ -140,20 +150,8 @@ class HttpClient:
         self._server.kill()
 
     def greet(self) -> str:
-        """Return the server's version. Raises as `call` does."""
         meta = self._asked("server/discover")["_meta"]
         return str(meta["io.modelcontextprotocol/serverInfo"]["version"])
-
-    def call(self, tool: str, **arguments: Any) -> dict[str, Any] | None:
-        """Call a tool and return its structured answer; None where it refused.
-
-        Raises:
-            ServerGone: it died before it answered.
-            ServerSilent: it did not answer in time.
-        """
-        result = self._asked("tools/call", name=tool, arguments=arguments)
-        answer: dict[str, Any] | None = None if result.get("isError") else result.get("structuredContent")
-        return answer
 
     def _asked(self, method: str, **parameters: Any) -> dict[str, Any]:
         try:

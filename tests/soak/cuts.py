@@ -67,8 +67,7 @@ def _world(place: Path) -> World:
     world.environment["SUBAGENT_WARM"] = "0"  # every process of a run has its mark
     (home / ".gitconfig").write_text("[user]\nname = A\nemail = a@example.com\n", encoding="utf-8")
     make_repository(world.work)
-    world.agent(isolation="worktree")
-    world.play(shell(_WORK), says("Done."))
+    world.agent_saying(shell(_WORK), says("Done."), isolation="worktree")
     subprocess.run(["sync", "--file-system", str(place)], check=True)
     return world
 

@@ -1,6 +1,5 @@
 """Where a soak happens: its directories, its agents, and the processes that belong to it."""
 
-import json
 import os
 import random
 import re
@@ -19,6 +18,7 @@ from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
 from subagent_server.verbs.service import Service, open_service
 from tests.helpers import bubblewrap
+from tests.helpers.files import write_agent
 from tests.helpers.installation import Installation
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.repositories import make_repository
@@ -71,11 +71,8 @@ class Field:
         }
         agents_to_write: dict[str, dict[str, object]] = {**_AGENTS, "program": by_program}
         for name, keys in agents_to_write.items():
-            front = {"name": name, "description": f"The agent {name}.", **keys}
-            lines = [f"{key}: {json.dumps(value)}" for key, value in front.items()]
-            body = [] if "command" in keys else ["Do as ordered."]
-            text = "\n".join(["---", *lines, "---", *body, ""])
-            (agents / f"{name}.md").write_text(text, encoding="utf-8")
+            prompt = "" if "command" in keys else "Do as ordered."
+            write_agent(agents, name, prompt, description=f"The agent {name}.", **keys)
         make_repository(self.work)
         (self.work / ".git" / "info" / "exclude").write_text("effects/\n", encoding="utf-8")
         (home / ".gitconfig").write_text("[user]\nname = A\nemail = a@example.com\n", encoding="utf-8")

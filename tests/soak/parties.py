@@ -14,12 +14,11 @@ from subagent_server.run.errors import CallerError, HostError
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.questions import reply
 from subagent_server.verbs.reconcile import observe
-from tests.soak.client import HttpClient, McpClient, ServerGone, ServerSilent
+from tests.soak.client import Client, HttpClient, McpClient, ServerGone, ServerSilent
 from tests.soak.field import Field, deadly_environment
 from tests.soak.orders import OrderBook, answer_to
 from tests.soak.worktrees import with_worktrees
 
-Client = McpClient | HttpClient
 _CALLS_OF_ONE_SERVER = 40
 _COMMAND_SECONDS = 90
 

@@ -17,7 +17,7 @@ from tests.helpers.turns import says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import World
 from tests.soak import soak as soaks
-from tests.soak.client import HttpClient, McpClient
+from tests.soak.client import Client, HttpClient, McpClient
 from tests.soak.held import held_by
 
 STARTS, CALLS, FIRST_CALLS = times(60, 500), times(1_500, 20_000), times(500, 2_000)
@@ -27,8 +27,7 @@ BOUND = 1_200.0
 @pytest.mark.soak
 @pytest.mark.timeout(BOUND + 300)
 def test_of_hundreds_of_starts_at_once_on_a_fresh_server_each_is_a_run_that_completes(world: World) -> None:
-    world.agent()
-    simulator = world.play(says("Done."))
+    simulator = world.agent_saying(says("Done."))
     with world.raw_server("--role", "parent") as server:
         server.say(HELLO, READY, *(tool_call(n, "run_worker", prompt="Do it.") for n in range(STARTS)))
         server.answer_to("hello")
@@ -72,7 +71,7 @@ def test_thousands_of_calls_beside_a_soak_leave_a_server_with_what_it_held_befor
     assert not verdicts[0].findings, verdicts[0].report()
 
 
-def _call(server: McpClient | HttpClient, store: RunStore, count: int) -> None:
+def _call(server: Client, store: RunStore, count: int) -> None:
     """Make so many calls about runs that come, ask and are killed meanwhile. A refusal is an answer, too."""
     chance = random.Random(count)
     for _ in range(count):

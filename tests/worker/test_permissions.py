@@ -78,7 +78,7 @@ def test_names_of_claude_code_in_disallowed_tools_take_away_what_comes_unnamed(w
     world.agent("kid")
     world.agent(tools=["Read"], agents=["kid"], disallowedTools=["Task", "AskUserQuestion"])
     simulator = world.play(says("Done."))
-    assert world.completed(world.start()) == "Done."
+    world.completed_run()
     assert [tool["name"] for tool in simulator.requests[0].body["tools"]] == ["str_replace_based_edit_tool"]
     listed = world.cli("doctor", str(world.agents / "worker.md")).stdout
     assert "takes the starting of agents away, so agents is not used" in listed

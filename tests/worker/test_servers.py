@@ -93,8 +93,7 @@ def test_a_server_that_does_not_start_fails_the_run_before_any_model_call_with_i
 def test_a_name_that_no_server_offers_stands_in_the_result_and_the_log(world: World) -> None:
     world.agent(tools="mcp__own__told, mcp__own__gone", mcpServers={"own": scripted({"name": "told"})})
     world.play(says("Done."))
-    run_id = world.start()
-    assert world.completed(run_id) == "Done."
+    run_id = world.completed_run()
     message = "No tool is offered under the names mcp__own__gone."
     assert world.result(run_id).warnings == [message]
     assert [event["message"] for event in world.events(run_id, "warning")] == [message]
