@@ -290,6 +290,12 @@ class Kind:
     shape: str
     base: str
 
+    @property
+    def run_id(self) -> str:
+        """An id that tells which it is: of digits alone no two would be told apart in a failure."""
+        name = "".join(c for c in self.file if c.isalnum())[:9].lower()
+        return f"20260101-{FILE_KINDS.index(self):03d}-{name or 'run'}-{self.shape}"
+
     def __str__(self) -> str:
         return f"{self.file} {self.shape} ({self.base})"
 
@@ -305,17 +311,9 @@ SAMPLED_KINDS = sampled(
 )
 
 
-@dataclass(frozen=True)
-class Planted:
-    """A planted run."""
-
-    kind: Kind
-    run_id: str
-
-
-def plant(root: Path, kind: Kind, outside: Outside, work: Path) -> Planted:
-    """Plant one kind below a root, under an id that names it."""
-    run_id = _id_of(kind)
+def plant(root: Path, kind: Kind, outside: Outside, work: Path) -> None:
+    """Plant one kind below a root, under its id."""
+    run_id = kind.run_id
     if kind.file:
         run = write_run(root, run_id, kind.base, work)
         (SHAPES | {"bomb": _bomb})[kind.shape](run / kind.file, outside)
@@ -330,11 +328,3 @@ def plant(root: Path, kind: Kind, outside: Outside, work: Path) -> Planted:
     else:
         SHAPES[kind.shape](root / run_id, outside)
         (root / ".changes" / run_id).touch()
-    return Planted(kind, run_id)
-
-
-def _id_of(kind: Kind) -> str:
-    """Return an id that tells which kind it is: of digits alone no two would be told apart in a failure."""
-    number = FILE_KINDS.index(kind)
-    name = "".join(c for c in kind.file if c.isalnum())[:9].lower()
-    return f"20260101-{number:03d}-{name or 'run'}-{kind.shape}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from subagent_server.run.store import RunStore
 from tests.faults.canaries import SECRET, Outside, changed, holders_of_secret, tree
-from tests.faults.planted import AGENT, SAMPLED_KINDS, Kind, Planted, plant, write_run
+from tests.faults.planted import AGENT, SAMPLED_KINDS, Kind, plant, write_run
 from tests.helpers.bounded import Ended, call_bounded, little_room
 from tests.helpers.forked import PROGRAM
 from tests.helpers.raw_server import HELLO, READY, RawServer, request, tool_call
@@ -50,9 +50,11 @@ class Scene:
         self._calls = count()
         self._before: dict[str, Any] = {}
 
-    def plant(self, kinds: Sequence[Kind] = SAMPLED_KINDS) -> list[Planted]:
-        """Plant these kinds."""
-        return [plant(self.root, kind, self.outside, self.work) for kind in kinds]
+    def plant(self, kinds: Sequence[Kind] = SAMPLED_KINDS) -> Sequence[Kind]:
+        """Plant these kinds, and return them."""
+        for kind in kinds:
+            plant(self.root, kind, self.outside, self.work)
+        return kinds
 
     def hold(self, run_id: str) -> None:
         """Hold the `live.lock` of a run, as its shim would, until the end of the test."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.canaries import tree
-from tests.faults.planted import AGENT, FIFO, FILE_KINDS
+from tests.faults.planted import AGENT, FIFO, Kind
 from tests.faults.planted_lies import (
     LIES,
     PLANTED_NAMES,
@@ -21,8 +21,6 @@ from tests.faults.planted_lies import (
 from tests.faults.scene import HEALTHY, TRUST, Scene, sentence, unchanged
 from tests.helpers.raw_server import request, tool_call
 from tests.helpers.scale import WHOLE
-
-NAMED = [kind for kind in FILE_KINDS if kind.file]
 
 
 @pytest.fixture
@@ -38,12 +36,12 @@ def test_looking_at_a_foreign_root_shows_its_runs_as_they_say_and_leaves_it_to_t
     before = tree(scene.root)
     scene.seen()
     rows = {row["runId"]: row for row in scene.judged("ls", "--json", "--all").json()}
-    assert {HEALTHY, *lies.values(), *(each.run_id for each in planted if each.kind.file)} <= rows.keys()
+    assert {HEALTHY, *lies.values(), *(each.run_id for each in planted if each.file)} <= rows.keys()
     for each in planted:
         row = rows.get(each.run_id, {})
-        if each.kind.base in ("running", "waiting") and "unreadable" not in row:
+        if each.base in ("running", "waiting") and "unreadable" not in row:
             at_work = ("running", "waiting_parent_reply")
-            assert row["status"] in at_work and not row.get("live"), (str(each.kind), row)
+            assert row["status"] in at_work and not row.get("live"), (str(each), row)
     for words in (["ls"], ["stats"], ["inbox"], ["doctor", "--runs"], ["ls", "--tree"]):
         scene.judged(*words)
     verbs = ("show", "show --json", "logs", "logs --json")
@@ -69,7 +67,7 @@ def test_the_tools_and_resources_show_a_foreign_root_and_change_nothing_in_it(sc
                 ("continue_run", {}),
             ):
                 sentence(ask.tool(tool, runId=each.run_id, **more))
-        running = next(each.run_id for each in planted if each.kind.file == "worker.out")
+        running = next(each.run_id for each in planted if each.file == "worker.out")
         for tool, more in (("stop_run", {}), ("continue_run", {"prompt": "Go on."})):
             assert TRUST in sentence(ask.tool(tool, runId=running, **more))
         assert TRUST in sentence(ask.tool(f"run_{AGENT}", prompt="Do it."))
@@ -79,10 +77,8 @@ def test_the_tools_and_resources_show_a_foreign_root_and_change_nothing_in_it(sc
 
 def test_a_verb_that_changes_is_refused_in_a_foreign_root_and_names_what_adopts_it(scene: Scene) -> None:
     kinds = (("worker.out", "running"), (FIFO, "waiting"))
-    running, waiting = (
-        scene.plant([next(k for k in NAMED if (k.file, k.base, k.shape) == (file, base, "fifo"))])[0].run_id
-        for file, base in kinds
-    )
+    planted = scene.plant([Kind(file, "fifo", base) for file, base in kinds])
+    running, waiting = (each.run_id for each in planted)
     before = tree(scene.root)
     scene.seen()
     for words in (

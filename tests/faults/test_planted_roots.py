@@ -69,7 +69,7 @@ def test_a_verb_over_every_planted_run_ends_with_reasons_and_reaches_nothing_out
     scene: Scene, verbs: str
 ) -> None:
     planted = scene.plant()
-    named = [each.run_id for each in planted if each.kind.file]
+    named = [each.run_id for each in planted if each.file]
     scene.seen()
     for words in (verb.split() for verb in verbs.split(", ")):
         ended = scene.judged(
@@ -78,7 +78,7 @@ def test_a_verb_over_every_planted_run_ends_with_reasons_and_reaches_nothing_out
         if words[0] == "ls" and "--all" in words:
             rows = {row["runId"]: row for row in ended.json()}
             assert {HEALTHY, *named} <= rows.keys()
-            states = [each for each in planted if each.kind.file == "run.meta.json"]
+            states = [each for each in planted if each.file == "run.meta.json"]
             assert [each for each in states if not rows[each.run_id].get("unreadable")] == []
     assert scene.judged("show", HEALTHY).code == (3 if verbs.startswith("prune") else 0)
 
@@ -96,7 +96,7 @@ def test_a_verb_on_one_planted_run_ends_with_a_reason_and_reaches_nothing_outsid
 def test_no_tool_and_no_resource_reaches_anything_outside(scene: Scene) -> None:
     planted = scene.plant()
     for each in planted:
-        if each.kind.base == "waiting" and each.kind.file != "live.lock":
+        if each.base == "waiting" and each.file != "live.lock":
             scene.hold(each.run_id)
     scene.seen()
     with scene.server() as ask:
@@ -221,7 +221,7 @@ def test_a_run_that_continues_a_planted_one_gets_nothing_from_outside(scene: Sce
     }
     planted = scene.plant([kind for kind in NAMED if kind.shape in shapes.get(kind.file, ())])
     for each in planted:
-        if each.kind.file != "transcript.jsonl":  # without a conversation it is told what that run was given
+        if each.file != "transcript.jsonl":  # without a conversation it is told what that run was given
             (scene.root / each.run_id / "transcript.jsonl").unlink()
     scene.seen()
     with Simulator({"turns": [says("It is done.")]}) as simulator:

@@ -11,7 +11,7 @@ from subagent_server.process import remote
 from subagent_server.process.launcher import LaunchPackage
 from subagent_server.process.remote import NoAnswer, SshLauncher, call, seal, unseal
 from subagent_server.run import locks
-from subagent_server.run.errors import LaunchFailed
+from subagent_server.run.errors import BadArgument, LaunchFailed
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
@@ -137,5 +137,5 @@ def test_no_program_of_the_working_copy_around_the_directory_is_started(
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=id", "a b", "a;id", "$(id)", "a/b", "", "a\n", "x" * 300])
 def test_a_name_that_could_be_more_than_a_host_is_refused(host: str, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="launcher"):
+    with pytest.raises(BadArgument, match="launcher"):
         read_settings(environment={"SUBAGENT_LAUNCHER": f"ssh:{host}"}, cwd=tmp_path)

@@ -60,9 +60,12 @@ def test_servers_from_before_an_upgrade_start_runs_after_it_and_those_from_after
                     assert world.completed(ordered(server, number)) == "Done."
     wait_for(lambda: not processes.is_alive(old), BOUND, "the leave of the old warm process")
     new = place.zygote()
+    world.play(asks("Go on?"), says("Done."))  # so that its processes are there to be looked at
     with serving(world, installed) as last:
         run_id = ordered(last, 5)
+        world.asking(run_id)
         assert forks_of(new)
+        world.reply(run_id, "yes")
         assert world.completed(run_id) == "Done."
     world.judged(amid[0])
     assert world.meta(amid[0]).status in (Status.COMPLETED, Status.FAILED)

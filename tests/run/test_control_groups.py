@@ -55,7 +55,7 @@ def test_a_systemd_that_fails_or_hangs_is_asked_once_and_costs_seconds(tmp_path:
     assert groups.words("x", **BOUNDS) == () and groups.has_failed
     (tmp_path / "systemd-run").write_text("#!/bin/sh\nexit 0\n", encoding="utf-8")
     assert groups.words("x", **BOUNDS) == () and groups.kind() is None
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60, "less than what hangs"
 
 
 def delegated(place: Path, *, enabled: str = "memory pids") -> ControlGroups:

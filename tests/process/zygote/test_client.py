@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.process.zygote_client import MOST_ZYGOTES, WarmStart
-from subagent_server.process.zygote_protocol import zygote_name
+from subagent_server.process.zygote_protocol import default_directory, zygote_name
 from subagent_server.run import locks, processes
 from subagent_server.run.files import Entry
 from subagent_server.sandbox.box import find_program
@@ -19,7 +19,7 @@ from tests.helpers import bubblewrap, warm
 from tests.helpers.forked import PROGRAM
 from tests.helpers.ordinary_user import user
 from tests.helpers.wait import wait_for
-from tests.helpers.world import BOUND, World, kill
+from tests.helpers.world import BOUND, kill
 from tests.process.zygote.tiny import TinyPlace
 
 
@@ -102,17 +102,20 @@ def test_a_directory_with_a_long_path_is_as_good_as_another(tmp_path: Path) -> N
         place.end()
 
 
-def test_the_private_directory_lies_where_no_other_user_can_take_the_name_first(world: World) -> None:
-    session, cache, home = (world.home / name for name in ("session", "cache", "home"))
+def test_the_private_directory_lies_where_no_other_user_can_take_the_name_first(tmp_path: Path) -> None:
+    session, cache, home = (tmp_path / name for name in ("session", "cache", "home"))
     session.mkdir(mode=0o700)
     for each in (cache, home):
         each.mkdir(mode=0o755)
     usual, node = Path(f"/run/user/{os.getuid()}"), f"subagent-{os.uname().nodename}"
 
     def place(**environment: Path) -> Path:
-        named = {name: str(path) for name, path in environment.items()}
-        examined = world.cli("doctor", "--json", env={**named, warm.PLACE: ""})
-        return Path(json.loads(examined.stdout)["warmStart"].partition(": ")[0])
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("XDG_RUNTIME_DIR", "XDG_CACHE_HOME"):
+                patch.delenv(name, raising=False)
+            for name, path in environment.items():
+                patch.setenv(name, str(path))
+            return default_directory()
 
     assert place(XDG_RUNTIME_DIR=session) == session / "subagent"
     session.chmod(0o755)

@@ -9,6 +9,7 @@ from subagent_server.process.zygote_protocol import installation_key
 from tests.helpers.processes import REPOSITORY, run_python
 
 BOUND = 60.0
+KEY = "from subagent_server.process.zygote_protocol import installation_key; print(installation_key())"
 
 
 def only(packages: Path) -> dict[str, str]:
@@ -21,10 +22,7 @@ def test_the_key_changes_with_every_source(tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "subagent_server", copy, ignore=shutil.ignore_patterns("__pycache__"))
 
     def key() -> str:
-        code = (
-            "from subagent_server.process.zygote_protocol import installation_key; print(installation_key())"
-        )
-        return run_python(code, environment=only(tmp_path)).stdout.strip()
+        return run_python(KEY, environment=only(tmp_path)).stdout.strip()
 
     seen = [installation_key(), key()]
     (copy / "run" / "states.py").write_bytes((copy / "run" / "states.py").read_bytes() + b"\n")
@@ -36,10 +34,9 @@ def test_the_key_changes_with_every_source(tmp_path: Path) -> None:
 
 
 def test_the_key_is_the_same_for_every_name_of_the_interpreter() -> None:
-    code = "from subagent_server.process.zygote_protocol import installation_key; print(installation_key())"
     there = Path(sys.executable).parent.glob("python*")
     keys = {
-        subprocess.run([name, "-c", code], capture_output=True, encoding="utf-8", timeout=BOUND).stdout
+        subprocess.run([name, "-c", KEY], capture_output=True, encoding="utf-8", timeout=BOUND).stdout
         for name in there
         if name.resolve() == Path(sys.executable).resolve()
     }
@@ -49,15 +46,9 @@ def test_the_key_is_the_same_for_every_name_of_the_interpreter() -> None:
 def test_the_key_changes_with_an_installed_package(tmp_path: Path) -> None:
     installed = tmp_path / "site-packages"
     installed.mkdir()
-    code = """
-        import sys
-        sys.path.append(sys.argv[1])
-        from subagent_server.process.zygote_protocol import installation_key
-        print(installation_key())
-    """
 
     def key() -> str:
-        return run_python(code, installed).stdout
+        return run_python(f"import sys; sys.path.append(sys.argv[1]); {KEY}", installed).stdout
 
     before = key()
     (installed / "no record").touch()
