@@ -29,14 +29,8 @@ def write(run: RunPaths, *happened: tuple[str, dict[str, Any]]) -> None:
 
 
 def events_of(run: RunPaths) -> list[dict[str, Any]]:
-    """Return the events that can be read."""
-    found = []
-    for line in run.events.path.read_text(encoding="utf-8").splitlines():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
+    """Return the events, all of which can be read."""
+    return [json.loads(line) for line in run.events.path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_every_event_has_a_number_a_time_and_a_kind(run: RunPaths) -> None:

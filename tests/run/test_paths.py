@@ -7,6 +7,7 @@ import pytest
 from subagent_server.run.errors import InvalidRunId
 from subagent_server.run.files import Directory, Entry
 from subagent_server.run.paths import RootPaths, RunPaths, run_at
+from tests.helpers.files import names
 from tests.helpers.runs import RUN_ID
 
 DOCUMENTED = {
@@ -38,10 +39,10 @@ def test_every_file_of_a_run_lies_where_the_contract_says(tmp_path: Path, name: 
 def test_the_names_that_no_run_has_are_known(tmp_path: Path) -> None:
     run = RootPaths(tmp_path).run(RUN_ID)
     run.directory.mkdir()
-    places = [getattr(run, name) for name, kind in vars(RunPaths).items() if isinstance(kind, property)]
-    for place in places:
-        if isinstance(place, Entry | Directory) and place.path.parent == run.directory:
+    for name in vars(RunPaths):
+        if isinstance(place := getattr(run, name), Entry | Directory) and place.path.parent == run.directory:
             place.path.touch()
+    assert {*DOCUMENTED.values(), "worktree.json", "quarantine"} <= set(names(run.directory))
     for name in ("wake.17", "wake.n-1.17", ".run.meta.json.17.0a0b.tmp", "model.pt", "deep"):
         (run.directory / name).touch()
     assert sorted(run.other_names()) == ["deep", "model.pt"]
