@@ -23,9 +23,12 @@ def counted_state_files() -> Iterator[StateFiles]:
     count, is_over = StateFiles(), False
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
-        if not is_over:
-            count.reads += event == "open" and _is_state(arguments[0])
-            count.writes += event == "os.rename" and _is_state(arguments[1])
+        if is_over:
+            return
+        if event == "open" and _is_state(arguments[0]):
+            count.reads += 1
+        elif event == "os.rename" and _is_state(arguments[1]):
+            count.writes += 1
 
     sys.addaudithook(look)  # it stays as long as the process, and does nothing outside the block
     try:

@@ -7,7 +7,7 @@ from tests.helpers.http_server import HttpServer, Reply
 from tests.helpers.raw_server import HELLO, READY, request, tool_call
 from tests.helpers.world import World
 
-OLD = {**HELLO, "params": {**HELLO["params"], "protocolVersion": "2025-03-26"}}  # type: ignore[dict-item]
+OLD = {**HELLO, "params": {**HELLO["params"], "protocolVersion": "2025-03-26"}}
 
 
 def answers(reply: Reply) -> dict[Any, Any]:
