@@ -21,6 +21,7 @@ from pathlib import Path
 from subagent_server.agents.agent_file import Reading, read_servers
 from subagent_server.agents.formats import load_config
 from subagent_server.agents.known_names import nearest
+from subagent_server.agents.variables import expand_as_far_as_set
 from subagent_server.agents.yaml_reader import (
     AgentFileError,
     Block,
@@ -32,7 +33,7 @@ from subagent_server.agents.yaml_reader import (
     parse,
     read_text,
 )
-from subagent_server.run.agent_definition import AgentDefinition, ServedAgent, ServerDefinition
+from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.run.errors import BadArgument, CallerError, shorten
 
 PROJECT_FILE = ".mcp.json"
@@ -237,8 +238,8 @@ def _is_one_of(found: str, ours: Sequence[str]) -> bool:
     return False
 
 
-def served_agent(name: str, server: ServerDefinition, source: Path | None, cwd: Path) -> ServedAgent:
-    """Return the agent of an entry that `serves_config`, as its file is now.
+def served_agent(name: str, server: ServerDefinition, source: Path | None, cwd: Path) -> AgentDefinition:
+    """Return the agent of an entry that `serves_config`, as its file is now, without the `env` of the entry.
 
     The path is relative to the file that has the entry; what is not there is looked up in `cwd`.
 
@@ -260,8 +261,7 @@ def served_agent(name: str, server: ServerDefinition, source: Path | None, cwd: 
             raise BadArgument(
                 f"{key} has {field}, and its agent's own file says where the agent works: leave it out."
             )
-    agent = load_config(_config(words[1], source, cwd))
-    return ServedAgent(entry=server, agent=agent.model_copy(update={"env": {**server.env, **agent.env}}))
+    return load_config(_config(words[1], source, cwd))
 
 
 def _split(word: str) -> list[str]:
@@ -279,17 +279,18 @@ def _config(text: str, source: Path | None, cwd: Path) -> Path:
 
 
 def served_below(
-    agents: Mapping[str, AgentDefinition], path: str | None, cwd: Path
+    agents: Mapping[str, AgentDefinition], environment: Mapping[str, str], cwd: Path
 ) -> Iterator[AgentDefinition]:
     """Yield the agents that the files of these name as MCP servers, and those that they name, each once."""
     pending, seen = list(agents.values()), set[Path | None]()
     while pending:
-        above = pending.pop()
+        above, _ = expand_as_far_as_set(pending.pop(), environment)
+        path = above.env.get("PATH", environment.get("PATH"))
         for name, server in above.mcp_servers.items():
             with suppress(AgentFileError, BadArgument):
-                if not serves_config(server, path):
+                if not serves_config(server, server.env.get("PATH", path)):
                     continue
-                agent = served_agent(name, server, above.source, cwd).agent
+                agent = served_agent(name, server, above.source, cwd)
                 if agent.source not in seen:
                     seen.add(agent.source)
                     pending.append(agent)

@@ -222,10 +222,10 @@ class AgentChecker:
         if not elsewhere and ready.cwd is not None and not _has_unset(ready.cwd):
             cwd, wrong = self._directory(ready.cwd)
             refusals += wrong
-        ready, wrong = self._with_served(ready, cwd)
+        ready, found, wrong = self._with_served(ready, cwd)
         refusals += wrong
         if doubt is None and not is_asked_for:
-            doubts = (self._trust_check.doubt(each.agent, agent) for each in ready.served.values())
+            doubts = (self._trust_check.doubt(each, agent) for each in found)
             doubt = next((each for each in doubts if each is not None), None)
         refusals += self._of_runner(ready, cwd)
         # 4. To ask a program for its version executes it, so only when nothing is doubted.
@@ -313,19 +313,28 @@ class AgentChecker:
             message = f"The program {shorten(command)} of the runner {agent.runner} is not here: "
             yield Refusal(f"{message}{checks.installing(agent)}.", "runner", in_file=False)
 
-    def _with_served(self, agent: AgentDefinition, cwd: Path | None) -> tuple[AgentDefinition, list[Refusal]]:
-        """Return an agent whose MCP servers that are agents of this installation are read."""
+    def _with_served(
+        self, agent: AgentDefinition, cwd: Path | None
+    ) -> tuple[AgentDefinition, list[AgentDefinition], list[Refusal]]:
+        """Return an agent whose MCP servers that are agents of this installation are read, and these agents.
+
+        They are as their files have them, for trust: the `env` of an entry is pinned with its own file.
+        """
         path, here = self._environment(agent).get("PATH"), cwd or self._service.settings.cwd
         served, others, refusals = dict[str, ServedAgent](), dict[str, ServerDefinition](), list[Refusal]()
+        found: list[AgentDefinition] = []
         for name, server in agent.mcp_servers.items():
             if not serves_config(server, server.env.get("PATH", path)):
                 others[name] = server
                 continue
             try:
-                served[name] = served_agent(name, server, agent.source, here)
+                own = served_agent(name, server, agent.source, here)
+                with_env = own.model_copy(update={"env": {**server.env, **own.env}})
+                served[name] = ServedAgent(entry=server, agent=with_env)
+                found.append(own)
             except (AgentFileError, BadArgument) as error:
                 refusals.append(Refusal(error.sentence, f"mcpServers.{name}"))
-        return agent.model_copy(update={"mcp_servers": others, "served": served}), refusals
+        return agent.model_copy(update={"mcp_servers": others, "served": served}), found, refusals
 
     def _of_box(self, agent: AgentDefinition, cwd: Path | None) -> Iterator[Refusal]:
         asked = asked_of_box(agent)

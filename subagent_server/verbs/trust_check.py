@@ -465,7 +465,7 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
         **{f"agent {name}": pins_of_agent(agent, project) for name, agent in agents.items()},
         **{
             _subject_of_served(agent, project): pins_of_agent(agent, project)
-            for agent in served_below(agents, settings.environment.get("PATH"), project)
+            for agent in served_below(agents, settings.environment, project)
         },
         **{
             f"server {name} of {PROJECT_FILE}": pins_of_server(name, server)

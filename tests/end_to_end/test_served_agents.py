@@ -187,8 +187,12 @@ def test_trust_in_a_project_pins_what_its_served_agents_start(world: World) -> N
     write_seed(world)
     del world.environment["SUBAGENT_AGENTS"]
     (world.work / "agents").mkdir(exist_ok=True)
-    (world.work / "parent.cpe.yaml").rename(world.work / "agents" / "parent.cpe.yaml")
-    coder = world.work / "coder_agent.cpe.yaml"
+    coder, parent = (world.work / f"{name}.cpe.yaml" for name in ("coder_agent", "parent"))
+    text = parent.read_text(encoding="utf-8").replace(
+        '"./coder_agent.cpe.yaml"]', '"${CODER}"]\n    env: {A: "${CODER}"}'
+    )
+    (world.work / "agents" / "parent.cpe.yaml").write_text(text, encoding="utf-8")
+    world.environment["CODER"] = str(coder)
     conversations = [{"when": {"prompt": "Lead"}, "turns": [call("run_implement_change", **CHANGE)]}]
     world.play(says("Changed."), conversations=conversations)
     untrusted = world.cli("run", "lead", "Lead.")
