@@ -284,7 +284,10 @@ def served_below(
     """Yield the agents that the files of these name as MCP servers, and those that they name, each once."""
     pending, seen = list(agents.values()), set[Path | None]()
     while pending:
-        above, _ = expand_as_far_as_set(pending.pop(), environment)
+        above = pending.pop()
+        with suppress(UnknownServer, AgentFileError):
+            above = with_named_servers(above, cwd, environment)
+        above, _ = expand_as_far_as_set(above, environment)
         path = above.env.get("PATH", environment.get("PATH"))
         for name, server in above.mcp_servers.items():
             with suppress(AgentFileError, BadArgument):

@@ -9,6 +9,7 @@ from subagent_server.agents.named_servers import (
     ServerFiles,
     UnknownServer,
     read_server_file,
+    served_below,
     with_named_servers,
 )
 from subagent_server.agents.yaml_reader import AgentFileError
@@ -87,3 +88,12 @@ def test_a_file_of_servers_that_breaks_a_rule_is_an_error_with_its_reason(
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(AgentFileError, match=reason):
         read_server_file(tmp_path / name)
+
+
+def test_an_agent_that_is_a_server_is_found_by_its_name_and_by_a_variable(tmp_path: Path) -> None:
+    config = "subagent: {name: b, description: d}\nrunner: command\ncommand: x\n"
+    (tmp_path / "b.yaml").write_text(config, encoding="utf-8")
+    entry = {"command": "subagent", "args": ["serve", "--config", "${FILE}"]}
+    write(tmp_path / ".mcp.json", {"github": entry})
+    found = served_below({"a": ASKS}, {"PATH": "", "FILE": "b.yaml"}, tmp_path)
+    assert [each.name for each in found] == ["b"]
