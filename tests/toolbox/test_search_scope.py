@@ -59,10 +59,12 @@ def test_a_run_that_works_below_a_runs_root_searches_there(cwd: Path) -> None:
     assert text_of(GrepTool(scope), pattern="needle") == "record.md"
 
 
-def test_a_copy_of_a_runs_root_is_an_ordinary_directory(cwd: Path) -> None:
-    shutil.copytree(cwd / "runs", cwd / "docs/copy", copy_function=shutil.copyfile)
+@pytest.mark.process
+def test_a_copy_of_a_runs_root_is_searched_as_an_ordinary_directory(cwd: Path) -> None:
+    shutil.copytree(cwd / "runs", cwd / "docs/copy")
     shutil.rmtree(cwd / "runs")
-    assert not is_marked(cwd / "docs/copy")
+    for pattern, tool in tools(cwd).items():
+        assert "docs/copy/20260101-000000-abcdef/record.md" in text_of(tool, pattern=pattern)
 
 
 @pytest.mark.process

@@ -10,7 +10,7 @@ import pytest
 from anthropic.types import Message
 
 from subagent_server.extensions.simulator import Simulator
-from tests.extensions.simulator.clients import LOCAL, ask, post
+from tests.extensions.simulator.clients import KEY, LOCAL, ask, post
 
 
 def said(message: Message) -> str:
@@ -58,16 +58,12 @@ def test_a_cut_ends_the_connection_in_the_middle_of_the_stream(events: int) -> N
         with pytest.raises((anthropic.APIConnectionError, httpx2.RemoteProtocolError)):
             ask(simulator, "go")
         received = b""
-        body = {
-            "model": "m",
-            "max_tokens": 9,
-            "stream": True,
-            "messages": [{"role": "user", "content": "go"}],
-        }
-        url, key = simulator.base_url + "/v1/messages", {"x-api-key": "test"}
+        messages = [{"role": "user", "content": "go"}]
+        body = {"model": "m", "max_tokens": 9, "stream": True, "messages": messages}
+        url = simulator.base_url + "/v1/messages"
         with (
             pytest.raises(httpx2.RemoteProtocolError, match="incomplete"),
-            httpx2.stream("POST", url, json=body, headers=key, timeout=60, **LOCAL) as response,
+            httpx2.stream("POST", url, json=body, headers=KEY, timeout=60, **LOCAL) as response,
         ):
             for piece in response.iter_bytes():
                 received += piece

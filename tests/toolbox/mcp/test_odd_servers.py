@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -56,10 +56,6 @@ def has_gone(pid: int) -> bool:
     return identity is None or not processes.is_alive(identity)
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
-
-
 async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(BOUND):
         while not condition():
@@ -72,7 +68,7 @@ def test_all_pages_of_a_list_are_read(tmp_path: Path) -> None:
         async with connected(tmp_path, s=scripted(*many, pageSize=10)) as field:
             assert list(field.tools) == many
 
-    run(work())
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize(
@@ -220,7 +216,7 @@ def test_a_lost_session_is_begun_anew_as_often_as_calls_succeed_between(tmp_path
     with ThreadingHTTPServer(("127.0.0.1", 0), OneCallASession) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,)).start()
         try:
-            run(work(server.server_port))
+            asyncio.run(work(server.server_port))
         finally:
             server.shutdown()
 
@@ -267,7 +263,7 @@ def test_an_old_server_that_ends_or_falls_silent_at_a_new_word_is_asked_in_the_o
             assert field.protocols() == {"old": "2025-11-25"}
             assert (await field.call("t", a=1)).text == '{"a": 1}'
 
-    run(work())
+    asyncio.run(work())
 
 
 def test_a_loose_schema_costs_that_tool_alone_and_an_empty_one_is_an_object(tmp_path: Path) -> None:
@@ -297,7 +293,7 @@ def test_a_loose_schema_costs_that_tool_alone_and_an_empty_one_is_an_object(tmp_
         for name, warning in zip(["'number'", "'text'", "'odd'", "'7'"], warnings, strict=True):
             assert f": {name} (" in warning, warning
 
-    run(work())
+    asyncio.run(work())
 
 
 def test_nothing_of_the_handshake_with_an_older_server_is_in_the_log_and_all_in_its_file(
@@ -315,7 +311,7 @@ def test_nothing_of_the_handshake_with_an_older_server_is_in_the_log_and_all_in_
             await wait_until(lambda: bool(field.said("server_log")))
             assert [facts["text"] for facts in field.said("server_log")] == ["called"]
 
-    run(work())
+    asyncio.run(work())
     kept = (tmp_path / "mcp" / "old.log").read_text(encoding="utf-8").splitlines()
     assert kept == ["ready", *noise, "called"]
 
@@ -334,7 +330,7 @@ def test_output_of_a_server_is_logged_and_kept_and_never_ends_the_conversation(t
             said = [facts["text"] for facts in field.said("server_log")]
         assert said == ["[warning] almost full", "my key: ***"]
 
-    run(work())
+    asyncio.run(work())
     (kept,) = (tmp_path / "mcp").iterdir()
     text = kept.read_text(encoding="utf-8")
     assert (
@@ -382,7 +378,7 @@ def test_failures_of_calls_are_results_for_the_model_and_the_server_stays(tmp_pa
             assert progress == {"server": "s", "toolName": "works", "progress": 1.0}
             assert field.said("warning") == []
 
-    run(work())
+    asyncio.run(work())
 
 
 def test_a_server_that_asks_on_and_reads_no_answer_is_not_read_either(tmp_path: Path) -> None:
@@ -392,7 +388,7 @@ def test_a_server_that_asks_on_and_reads_no_answer_is_not_read_either(tmp_path: 
             assert "did not answer within 0.5 s" in (await field.call("t")).text
             assert len(asyncio.all_tasks()) < 1_500, "a task for each answer that is not sent"
 
-    run(work())
+    asyncio.run(work())
 
 
 def test_a_server_that_takes_its_requests_back_is_read_on(tmp_path: Path) -> None:
@@ -400,7 +396,7 @@ def test_a_server_that_takes_its_requests_back_is_read_on(tmp_path: Path) -> Non
         async with connected(tmp_path, s=scripted({"name": "t", "does": {"cancels": 1_500}})) as field:
             assert [(await field.call("t", n=n)).text for n in range(2)] == ['{"n": 0}', '{"n": 1}']
 
-    run(work())
+    asyncio.run(work())
 
 
 def test_progress_that_is_no_number_is_not_in_the_journal(tmp_path: Path) -> None:
@@ -410,7 +406,7 @@ def test_progress_that_is_no_number_is_not_in_the_journal(tmp_path: Path) -> Non
             await field.call("t")
             assert field.said("tool_progress") == [{"server": "s", "toolName": "t", "progress": 1.0}]
 
-    run(work())
+    asyncio.run(work())
 
 
 def test_a_server_that_dies_between_calls_is_started_again_and_the_model_reads_so(tmp_path: Path) -> None:
@@ -428,7 +424,7 @@ def test_a_server_that_dies_between_calls_is_started_again_and_the_model_reads_s
             assert answer == "1" and "was ended by SIGKILL" in remark and "started again" in remark
             assert (await field.call("count")).text == "2", "it is told once"
 
-    run(work())
+    asyncio.run(work())
     assert len(pids(mark)) == 2 and all(processes.identify(pid) is None for pid in pids(mark))
 
 
@@ -449,7 +445,7 @@ def test_all_calls_that_a_dying_server_had_open_fail_and_it_is_started_again_onc
             assert "for the second time" in again.text
             assert "Go on without its tools" in (await field.call("hangs")).text
 
-    run(work())
+    asyncio.run(work())
     assert len(pids(mark)) == 2
 
 
@@ -467,7 +463,7 @@ def test_a_restart_is_waited_for_by_other_calls_and_outlives_the_call_that_met_i
             results = await asyncio.gather(field.call("works"), field.call("works"))
             assert sorted(result.text for result in results) == ["1", "2"]
 
-    run(work())
+    asyncio.run(work())
 
 
 def test_a_server_that_cannot_be_started_again_is_gone_with_its_reason(tmp_path: Path) -> None:
@@ -483,7 +479,7 @@ def test_a_server_that_cannot_be_started_again_is_gone_with_its_reason(tmp_path:
                 result.is_error and "could not be started" in result.text and "go on without" in result.text
             )
 
-    run(work())
+    asyncio.run(work())
 
 
 def test_servers_that_ignore_their_end_are_killed_with_their_children(tmp_path: Path) -> None:
@@ -499,7 +495,7 @@ def test_servers_that_ignore_their_end_are_killed_with_their_children(tmp_path: 
         async with connected(tmp_path, s={"command": "bash", "args": words}) as field:
             assert (await field.call("t", x=1)).text == '{"x": 1}'
 
-    run(work())
+    asyncio.run(work())
     assert len(pids(mark)) == 2
     for pid in pids(mark):
         wait_for(partial(has_gone, pid), BOUND, "the end of what was killed")
@@ -519,7 +515,7 @@ def test_cancelling_while_servers_connect_leaves_none_of_them(tmp_path: Path) ->
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    run(work())
+    asyncio.run(work())
     assert all(processes.identify(pid) is None for pid in pids(mark))
 
 
@@ -530,7 +526,7 @@ def test_the_exit_of_a_program_is_known_though_it_was_collected_before(tmp_path:
         assert await process.exited() == 0
         await process.aclose()
 
-    run(work())
+    asyncio.run(work())
 
 
 def test_a_bubblewrap_that_hangs_holds_no_loop_up_and_can_be_given_up(tmp_path: Path) -> None:
@@ -551,5 +547,5 @@ def test_a_bubblewrap_that_hangs_holds_no_loop_up_and_can_be_given_up(tmp_path: 
             with pytest.raises(asyncio.CancelledError):
                 await starting
 
-    run(work())
+    asyncio.run(work())
     wait_for(lambda: all(map(has_gone, pids(mark))), BOUND, "the end of the bubblewrap")
