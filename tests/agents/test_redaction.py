@@ -105,17 +105,19 @@ def test_arguments_are_masked_by_their_looks() -> None:
     assert "hunter2" not in arguments('{"token": "hunter2", "n": 1}')[0]
 
 
-def test_headers_unknown_keys_and_prompts_are_looked_at_too() -> None:
+def test_headers_lists_unknown_keys_and_prompts_are_looked_at_too() -> None:
     headers = {"X-Key": "k", "Accept": "text/html"}
     stored = redact(
         AgentDefinition(
             name="a",
             system_prompt="Use the token sk-ant-REDACTED for the Bearer header.",
+            tools=["Bash(curl -u ghp_abcdefghijkl)"],
             mcp_servers={"s": ServerDefinition(type="http", url="http://h", headers=headers)},
             unknown={"hooks": {"env": {"TOKEN": "abc", "n": 1}}, "pin": ["ghp_abcdefghij"], "secret": 12},
         )
     )
     assert stored["systemPrompt"] == "Use the token *** for the Bearer header."
+    assert stored["tools"] == ["Bash(curl -u ***)"]
     assert stored["mcpServers"]["s"]["headers"] == {"X-Key": "***", "Accept": "text/html"}
     assert stored["unknown"] == {"hooks": {"env": {"TOKEN": "***", "n": 1}}, "pin": ["***"], "secret": "***"}
 

@@ -314,7 +314,7 @@ def tree(directory: Path) -> dict[str, bytes]:
 
 
 def processes_named(words: str) -> list[str]:
-    """Return the command lines of processes of this machine that hold `words`."""
+    """Return the command lines of processes of this machine that begin with `words`."""
     found = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
