@@ -136,7 +136,7 @@ def test_a_judging_agent_decides_and_only_a_clear_yes_passes(cli: Cli) -> None:
 
 def test_commands_of_a_file_run_only_as_they_were_trusted(cli: Cli) -> None:
     touch = {"name": "one", "turns": [says("ok")], "expect": [{"command": ["touch", str(cli.home / "ran")]}]}
-    file = evaluation(cli, dict(touch), trusted=False)
+    file = evaluation(cli, dict(touch), {**touch, "name": "two"}, trusted=False)
     done = cli("eval", file)
     assert (
         done.returncode == 2
@@ -145,7 +145,8 @@ def test_commands_of_a_file_run_only_as_they_were_trusted(cli: Cli) -> None:
     )
     assert not (cli.home / "ran").exists() and stored(cli) == []
     assert cli("trust", "--yes").returncode == 0
-    assert cli("eval", file).returncode == 0 and (cli.home / "ran").exists()
+    for some in ((), ("--case", "two"), ("--limit", "1")):
+        assert cli("eval", file, *some).returncode == 0 and (cli.home / "ran").exists()
     changed = {**touch, "expect": [{"command": ["touch", str(cli.home / "other")]}]}
     assert cli("eval", evaluation(cli, changed, trusted=False)).returncode == 2
     assert cli("eval", file, "--trust").returncode == 0

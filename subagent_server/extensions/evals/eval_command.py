@@ -15,7 +15,7 @@ from subagent_server.cli.console.follow import until_gone
 from subagent_server.cli.console.terminal import EarlyExit, ExitCode, err, one_line, out, out_json
 from subagent_server.cli.run import script_file
 from subagent_server.cli.trust import with_trust
-from subagent_server.extensions.evals.eval_file import EvalFile, reach_of, read_eval_file
+from subagent_server.extensions.evals.eval_file import EvalFile, Reach, reach_of, read_eval_file
 from subagent_server.extensions.evals.kept import (
     EvalLog,
     done_before,
@@ -121,7 +121,8 @@ def eval_(
         raise click.UsageError(f"the directory of {one_line(str(junit))} is not there: make it first.")
     whole = read_eval_file(path)
     read = _chosen(whole, patterns, limit)
-    with_trust(session, lambda: _check(session, path, read))
+    reach = reach_of(path, whole)  # of the cases that are not chosen too: trust knows files
+    with_trust(session, lambda: _check(session, read, reach))
     scripts = _scripts(session, path, read)
     evaluation = Evaluation(session.service, read, path, scripts, session.caller, most_errors=fail_on_error)
     trials = list(trials_of(read))
@@ -254,7 +255,7 @@ def _report(
         out(table_of(results))
 
 
-def _check(session: Session, path: Path, file: EvalFile) -> None:
+def _check(session: Session, file: EvalFile, reach: tuple[str, Path, Reach]) -> None:
     """Refuse the whole file, before the first run, for an agent or a command that may not be used.
 
     Raises:
@@ -264,7 +265,7 @@ def _check(session: Session, path: Path, file: EvalFile) -> None:
     own = [name for case in file.cases for name in case.agents or file.agents]
     for name in dict.fromkeys([*own, *(judge.agent for judge in file.judges)]):
         trust_check.check(session.service.registry.get(name))
-    trust_check.check_reach(*reach_of(path, file))
+    trust_check.check_reach(*reach)
 
 
 def _scripts(session: Session, path: Path, file: EvalFile) -> dict[str, PlayedScript]:
