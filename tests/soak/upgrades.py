@@ -72,4 +72,6 @@ class Upgrades:
         """
         words = output.read_text(encoding="utf-8", errors="replace").splitlines()
         faults = [line for line in words if _IMPORT_FAULT.match(line)]
-        return bool(self._spans) and len(faults) >= words.count("Traceback (most recent call last):")
+        is_cut = words[-1].startswith(" ")  # killed amid its last complaint, before it came to the reason
+        told = words.count("Traceback (most recent call last):") - is_cut
+        return bool(self._spans) and len(faults) >= told
