@@ -102,6 +102,7 @@ def test_arguments_are_masked_by_their_looks() -> None:
     assert arguments("-H", "Authorization: Bearer abc") == ["-H", "Authorization: Bearer ***"]
     script = arguments("-c", "export TOKEN=abc; run --password 'a b' --name x")
     assert script == ["-c", "export TOKEN=***; run --password *** --name x"]
+    assert arguments("--token=two words") == ["--token=***"]
     assert "hunter2" not in arguments('{"token": "hunter2", "n": 1}')[0]
 
 

@@ -150,6 +150,10 @@ def test_a_final_answer_that_was_not_stored_is_taken_if_nothing_else_is_left_to_
         assert asked.outcome is None and results(asked) == [NOT_STORED, "More."]
     beside = past(said(used("b", "bash"), answer), calls=[PreviousCall("b", "bash")])
     assert results(carried_on(beside, final=FinalAnswer(SCHEMA))) == [UNKNOWN, NOT_STORED]
+    open_question = make_message("q1", MessageStatus.CANCELLED, question_content="Open?")
+    asks = said(used("q", "ask_parent", question="Open?"), answer)
+    asked_too = past(asks, calls=[PreviousCall("q", "ask_parent", began_at=T0)], questions=[open_question])
+    assert carried_on(asked_too, final=FinalAnswer(SCHEMA)).outcome is None
     wrong = past(said(used("f", "final_answer", verdict=1)))
     assert "does not fit its schema" in results(carried_on(wrong, final=FinalAnswer(SCHEMA)))[0]
     stored = past(said(answer), given("f", "The answer is taken."), status=Status.COMPLETED)
@@ -166,6 +170,8 @@ def test_a_message_that_was_not_the_end_is_followed_by_the_word_to_go_on(stop: s
     found = carried_on(past(said("Half of", stop=stop)))
     assert found.outcome is None and words in results(found)[0]
     assert [m["role"] for m in found.messages] == ["user", "assistant", "user"]
+    unanswered = carried_on(past(said("Done.", stop="end_turn")), final=FinalAnswer(SCHEMA))
+    assert "final_answer" in results(unanswered)[0]
     only_thought = carried_on(past(said(THOUGHT, stop=stop)))
     assert only_thought.messages == [TASK], "a message may not end with a thought"
 
@@ -218,3 +224,4 @@ def test_any_remains_of_a_conversation_are_repaired_so_that_the_api_takes_them()
     whole = carried_on(PreviousRun("old", Status.FAILED, "The task.", messages=broken), prompt="Go.")
     assert whole.messages[0] == TASK and "Two." in str(whole.messages) and "whose?" not in str(whole.messages)
     assert str(whole.messages).count("One.") == 1, "a disk may have refused a line that it had taken"
+    assert "No." not in str(whole.messages)

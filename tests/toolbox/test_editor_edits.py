@@ -138,7 +138,8 @@ def test_insert_puts_lines_of_their_own_after_a_line(
 
 def test_insert_takes_the_text_under_its_older_name_too(editor: EditorTool, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n", encoding="utf-8")
-    assert "     2\tx" in text_of(editor, command="insert", path="a.txt", insert_line=1, new_str="x")
+    text = text_of(editor, command="insert", path="a.txt", insert_line=1, new_str="x\n" * 20)
+    assert text.endswith("    21\tx"), "all of it is shown"
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ def editor(tmp_path: Path) -> EditorTool:
 
 def test_it_is_the_editor_that_models_know(editor: EditorTool) -> None:
     assert editor.definition() == {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"}
+    assert editor.sequential, "edits of one turn are made in their order"
 
 
 def test_a_file_is_shown_with_numbered_lines(editor: EditorTool, tmp_path: Path) -> None:

@@ -52,7 +52,9 @@ def test_a_whole_list_replaces_the_old_one() -> None:
 
 def test_the_list_of_a_journal_is_taken_as_far_as_it_is_one() -> None:
     kept = [{"id": "4", "content": "Look", "status": "pending", "description": "x"}, {"id": "5"}, "no"]
-    tools = {tool.name: tool for tool in todo_tools(TODO_TOOLS, Listed().record, kept)}
+    listed = Listed()
+    tools = {tool.name: tool for tool in todo_tools(TODO_TOOLS, listed.record, kept)}
+    assert [kind for kind, _ in listed.events] == ["todos"], "the new journal has it too"
     assert asyncio.run(tools["task_list"].call({})).text == "4. [ ] Look"
     assert "Created task 5" in asyncio.run(tools["task_create"].call({"subject": "More"})).text
 

@@ -43,10 +43,18 @@ def test_what_is_asked_makes_another_call(change: dict[str, Any]) -> None:
     assert call_digest(**{**USUAL, **change}) != call_digest(**USUAL)
 
 
-def test_a_call_has_the_same_hash_in_every_version() -> None:
-    agent = AGENT.model_copy(update={"model": "claude-haiku-4-5"})
-    pinned = "5445dbe84bd96fc2e587c389d61aeb7c17c3eaf731e0a41aeffd41418f6fe9f3"
-    assert call_digest(**{**USUAL, "agent": agent}) == pinned
+@pytest.mark.parametrize(
+    ("change", "pinned"),
+    [
+        ({"model": "claude-haiku-4-5"}, "5445dbe84bd96fc2e587c389d61aeb7c17c3eaf731e0a41aeffd41418f6fe9f3"),
+        (
+            {"output_schema": {"maximum": 3}},
+            "4d66a62ac3a48905a633afeb6f8b7a83616e70e290782108efc7461015ce9242",
+        ),
+    ],
+)
+def test_a_call_has_the_same_hash_in_every_version(change: dict[str, Any], pinned: str) -> None:
+    assert call_digest(**{**USUAL, "agent": AGENT.model_copy(update=change)}) == pinned
 
 
 @pytest.mark.parametrize(
@@ -103,6 +111,8 @@ def test_a_key_is_an_identity_whatever_was_asked_before() -> None:
 @pytest.mark.parametrize(
     ("status", "code", "has_begun", "options", "fate"),
     [
+        (Status.RUNNING, None, True, {"is_ours": True}, Fate.RUNNING),
+        (Status.RUNNING, None, True, {}, Fate.RESUMED),
         (Status.COMPLETED, None, True, {}, Fate.RECORDED),
         *((Status.FAILED, code, True, {}, Fate.RESUMED) for code in ("crashed", "lost", "timeout", "budget")),
         (Status.FAILED, "storage", True, {}, Fate.RESUMED),
@@ -116,7 +126,5 @@ def test_a_key_is_an_identity_whatever_was_asked_before() -> None:
 def test_what_becomes_of_a_call(
     status: Status, code: str | None, has_begun: bool, options: dict[str, Any], fate: Fate
 ) -> None:
-    found = fate_of(
-        status, code, has_begun=has_begun, is_ours=False, retry_failed=options.get("retry_failed", False)
-    )
-    assert found is fate
+    usual = {"is_ours": False, "retry_failed": False}
+    assert fate_of(status, code, has_begun=has_begun, **{**usual, **options}) is fate

@@ -39,7 +39,7 @@ def test_a_filter_lets_named_tools_through_or_all_others() -> None:
 
 @pytest.mark.parametrize("key", ["enabledTools", "disabledTools"])
 def test_a_filter_that_names_no_known_tool_is_a_warning_with_near_matches(key: str) -> None:
-    keys = {key: ["Read_Fil", "zzz"]}
+    keys = {key: ["Read_Fil", "zzz", "write"]}
     made = offer(listing("files", "read_file", "read_files", "write", **keys))
     near, far = [warning for warning in made.warnings if key in warning]
     assert f"mcpServers.files.{key} names 'Read_Fil'" in near and "did you mean read_file" in near

@@ -101,14 +101,23 @@ def test_content_that_the_model_cannot_see_is_kept_in_a_file_that_it_reads_of(tm
 @pytest.mark.parametrize(
     ("content", "structured", "wanted"),
     [
-        ([], {"a": 1}, ['{"a": 1}']),
+        ([], {"a": "ü"}, ['{"a": "ü"}']),
         ([text("One.")], {"a": 1}, ["One.", '{"a": 1}']),
         ([text('{"a":  1}')], {"a": 1}, ['{"a":  1}']),
         ([text("5")], {"result": 5}, ["5"]),
         ([text("five")], {"result": "five"}, ["five"]),
+        ([text("5")], {"a": 5, "b": 6}, ["5", '{"a": 5, "b": 6}']),
         ([text("[" * 100_000)], {"a": 1}, ["[" * 100_000, '{"a": 1}']),
     ],
-    ids=["alone", "beside a text", "as a text", "its value", "its text", "beside a deep text"],
+    ids=[
+        "alone",
+        "beside a text",
+        "as a text",
+        "its value",
+        "its text",
+        "one of two values",
+        "beside a deep text",
+    ],
 )
 def test_structured_content_reaches_the_model_once(
     tmp_path: Path, content: list[Any], structured: Any, wanted: list[str]
