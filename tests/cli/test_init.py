@@ -99,10 +99,11 @@ def test_a_file_keeps_its_mode_and_a_new_one_is_for_those_it_belongs_to(cli: Cli
 
 def test_flags_that_are_given_are_passed_to_the_server_as_absolute_paths(cli: Cli, home: Path) -> None:
     flags = ("--agents", "agents", "--agents", "/opt/agents", "--runs", "elsewhere", "--max-runs", "3")
-    written(cli, "claude", *flags)
+    cli.agent("reviewer")
+    written(cli, "claude", *flags, "--agent", "review*")
     places = ["--agents", f"{cli.home}/agents", "--agents", "/opt/agents", "--runs", f"{cli.home}/elsewhere"]
     entry = servers(cli.home / ".mcp.json")["subagents"]
-    assert entry["args"] == [*SERVE, *places, "--max-runs", "3"]
+    assert entry["args"] == [*SERVE, *places, "--max-runs", "3", "--agent", "review*"]
     cli.leaves_with(2, "--agent 'nobody-*' fits no agent", "init", "claude", "--print", "--agent", "nobody-*")
 
 

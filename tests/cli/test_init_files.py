@@ -256,6 +256,15 @@ def test_a_file_that_cannot_be_read_or_made_is_reported_in_one_sentence(cli: Cli
         assert done.returncode == 6 and done.stderr.count("\n") == 1
 
 
+def test_a_file_that_is_changed_while_a_person_looks_stays_so(file: ClientFile) -> None:
+    file.put("{}")
+    change = plan(JSON_CLIENT, file.path, ENTRY, private=True)
+    file.put('{"mine": 1}')
+    with pytest.raises(HostError, match="changed meanwhile"):
+        write(change, OwnWrites(None))
+    assert file.text() == '{"mine": 1}' and list(file.path.parent.iterdir()) == [file.path]
+
+
 def test_a_link_that_comes_while_a_person_looks_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     change = plan(JSON_CLIENT, tmp_path / "project/.cursor/mcp.json", ENTRY, private=False)
