@@ -104,17 +104,18 @@ def test_calls_whose_messages_are_lost_are_named_with_what_is_known_of_each() ->
         PreviousCall("a", "bash", {"command": "ls"}, finished=True, text="out"),
         PreviousCall("b", "bash", finished=True, is_error=True),
         PreviousCall("c", "bash", {"command": "make"}),
-        PreviousCall("d", CODE_TOOL_NAME, made={1: price}),
+        PreviousCall("d", CODE_TOOL_NAME, made={1: price, 2: PreviousCall("", "shop.hangs")}),
         *(PreviousCall(f"e{number}", "bash") for number in range(_MOST_LOST_CALLS)),
     ]
     found = carried_on(past(said("Begun.", used("seen", "bash")), given("seen", "x"), calls=calls))
     _, told = results(found)
     assert found.unknown == ["bash", CODE_TOOL_NAME, *["bash"] * (_MOST_LOST_CALLS - 4)]
-    _, ended, failed, cut, program, made, *_, more = told.splitlines()
+    _, ended, failed, cut, program, made, hangs, *_, more = told.splitlines()
     assert ended == '- bash {"command": "ls"}: ended without an error: out'
     assert failed == "- bash null: ended with an error."
     assert cut.startswith('- bash {"command": "make"}: it is not known what it did;')
     assert CUT_PROGRAM in program and made.startswith('1. shop.price {"n": 1}')
+    assert hangs.startswith("2. shop.hangs") and "it is not known what it did" in hangs
     assert more == "- and 4 more, of which the same is known."
 
 

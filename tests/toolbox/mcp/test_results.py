@@ -63,6 +63,7 @@ def resource(**facts: Any) -> dict[str, Any]:
             [{"type": "resource_link", "uri": "f:///a", "name": "a", "mimeType": "t/p", "size": 5000}],
             ["[resource f:///a (t/p, 5,000 bytes): a]"],
         ),
+        ([{"type": "resource_link", "uri": "f:///a", "name": "a"}], ["[resource f:///a: a]"]),
     ],
 )
 def test_texts_and_files_of_text_reach_the_model_as_text(
