@@ -87,7 +87,20 @@ def test_a_run_becomes_a_log_of_inspect_and_spans_without_secrets(cli: Cli) -> N
     for port, why in ((9, "(Connection refused)"), ("none", "(nonnumeric port: 'none')")):
         export = ("export", "aaaaaa", "--otlp", f"http://127.0.0.1:{port}")
         cli.leaves_with(6, f"{why}: see that a collector", *export)
-    assert cli("export", "aaaaaa", "--otlp", "a", "--inspect", "b").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--otlp", "a", "--inspect", "b"], "exclude each other"),
+        (["--inspect", "a", "-o", "b"], "leave -o out"),
+        (["--html", "--tree", "-o", "a"], "leave --tree out"),
+    ],
+)
+def test_forms_that_exclude_each_other_write_nothing(cli: Cli, words: list[str], why: str) -> None:
+    cli.completed("aaaaaa")
+    cli.leaves_with(2, why, "export", "aaaaaa", *words)
+    assert not (cli.home / "a").exists() and not (cli.home / "b").exists()
 
 
 def test_a_run_without_a_model_is_exported_with_its_result(cli: Cli) -> None:

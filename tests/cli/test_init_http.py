@@ -58,6 +58,7 @@ def test_over_http_each_client_gets_a_token_of_its_own_which_is_shown_nowhere(
     [
         (("claude-desktop", "--http"), "reads no server over HTTP"),
         (("claude", "--http", "--scope", "project"), "A token does not belong in a file of the project"),
+        (("claude", "--http", "--remove"), "--remove takes out what is there"),
         (("claude", "--http", "127.0.0.1:8101"), "is no URL"),
         (("claude", "--http", "http://[::1"), "is no URL"),
         (("claude", "--http", "http://a b/mcp"), "is no URL"),
