@@ -39,7 +39,12 @@ _COPIED = (
 """The settings of the user that a store has too: none names a program or a place."""
 _SIGNING = ("commit.gpgsign", "tag.gpgsign", "gpg.format", "user.signingkey")
 """What the store of a run without a box has too: in a box there is no key."""
-_OURS = {"core.bare": "false", "core.fsync": "committed,reference,index", "gc.auto": "0"}
+_OURS = {
+    "core.bare": "false",
+    "core.fsync": "committed,reference,index",
+    "gc.auto": "0",
+    "maintenance.auto": "false",  # from git 2.54 on it packs in the background without `gc`, too
+}
 _HELD = ("config", "hooks", "info", "commondir", "objects/info/alternates")
 """What decides what git executes and where it reads. `commondir` could name another configuration."""
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 def git(*words: object) -> str:
     """Run git with these words and return its output."""
-    identity = ["-c", "user.name=A", "-c", "user.email=a@example.com"]
-    command = ["git", *identity, *map(str, words)]
+    settings = ("user.name=A", "user.email=a@example.com", "maintenance.auto=false")
+    own = [word for setting in settings for word in ("-c", setting)]
+    command = ["git", *own, *map(str, words)]
     return subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
 
 

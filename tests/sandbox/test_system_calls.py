@@ -53,7 +53,7 @@ def tried(act):
         return str(act())
     except OSError as error:
         return error.strerror
-with multiprocessing.Pool(2) as pool:
+with multiprocessing.get_context("fork").Pool(2) as pool:
     print(sum(pool.map(abs, [-1, -2])), len(socket.socketpair()))
 print(tried(lambda: socket.socket(socket.AF_UNIX).connect("listens")))
 """

@@ -246,7 +246,7 @@ def test_a_partial_clone_without_all_files_and_a_format_that_git_does_not_know_a
     git("clone", "--quiet", "--filter=blob:none", "--sparse", f"file://{world.work}", partial)
     make_repository(newer)
     git("-C", newer, "config", "core.repositoryFormatVersion", "1")
-    git("-C", newer, "config", "extensions.refStorage", "reftable")
+    git("-C", newer, "config", "extensions.refStorage", "unknown")
     for place, words in ((partial, "partial clone lacks files"), (newer, "refstorage")):
         code, message = world.failed(world.start(cwd=str(place)))
         assert code == "config" and words in message and "isolation" in message
