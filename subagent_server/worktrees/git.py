@@ -59,6 +59,7 @@ _ALWAYS = {
     "core.fsyncMethod": "fsync",
     "core.packedRefsTimeout": "10000",  # many runs of one repository may end at the same moment
     "core.filesRefLockTimeout": "6000",  # longer than the lock of a killed git counts (`set_reference`)
+    "reftable.lockTimeout": "6000",
 }
 _BY_DRIVER = {
     "filter": {"clean": "", "smudge": "", "process": "", "required": "false"},

@@ -232,9 +232,9 @@ def pin_base(git: Git, worktree: Worktree) -> None:
 def set_reference(git: Git, name: str, commit: str | None) -> None:
     """Let a reference of ours name a commit, or be gone; durable, and without a log. Raises GitFailed.
 
-    Git holds the lock of one reference for milliseconds, so an old one is that of a git that was killed. To
-    delete one it takes the lock of the packed ones, too, which `git gc` holds for longer: while it reads all
-    references, and then while it writes.
+    Git holds the lock of one reference, and that of reftable, for milliseconds, so an old one is that of a
+    git that was killed. To delete one it takes the lock of the packed ones, too, which `git gc` holds for
+    longer: while it reads all references, and then while it writes.
     """
     directory = Path(git.variables["GIT_DIR"])
     value = ("-d", name) if commit is None else (name, commit)
@@ -246,12 +246,14 @@ def set_reference(git: Git, name: str, commit: str | None) -> None:
         if not _drop_stale(directory, name):
             raise
         git.run("write a reference", *words)
-    sync_directories((directory / name).parent)
+    for written in ((directory / name).parent, directory / "reftable"):
+        sync_directories(written)
 
 
 def _drop_stale(directory: Path, name: str) -> bool:
     """Remove the locks that a killed git has left; return whether there were any."""
-    own = _drop_old([directory / f"{name}.lock"], _STALE_SECONDS)
+    of_format = (f"{name}.lock", "reftable/tables.list.lock")  # reftable has one lock for all references
+    own = _drop_old([directory / lock for lock in of_format], _STALE_SECONDS)
     packed = [directory / "packed-refs.new", directory / "packed-refs.lock"]
     return _drop_old(packed, _STALE_PACKED_SECONDS) or own
 

@@ -245,17 +245,20 @@ def test_commits_that_cannot_be_read_do_not_keep_the_files_from_being_merged(
         (["packed-refs.lock"], 90),
         (["packed-refs.new", "packed-refs.lock"], 90),
         (["packed-refs.new"], 90),
+        (["reftable/tables.list.lock"], 60),
     ],
 )
 def test_the_lock_of_a_git_that_was_killed_keeps_no_reader_from_its_work(
-    tmp_path: Path, left: list[str], seconds_old: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: list[str], seconds_old: int
 ) -> None:
+    monkeypatch.setenv("GIT_DEFAULT_REF_FORMAT", "reftable" if "reftable" in left[0] else "files")
     make_repository(tmp_path / "top")
     directory, name = tmp_path / "top" / ".git", "refs/subagent/base/run"
     ours = harmless_git(os.environ, directory).at(directory, GIT_DIR=str(directory))
     set_reference(ours, name, ours.commit("HEAD"))
     locks = [directory / each for each in left]
     for lock in locks:
+        lock.parent.mkdir(exist_ok=True)  # git before 2.45 knows no reftable
         lock.touch()
         os.utime(lock, (time.time() - seconds_old,) * 2)
     set_reference(ours, name, None)
