@@ -31,6 +31,7 @@ from subagent_server.run.agent_definition import (
 )
 from subagent_server.run.errors import CallerError, shorten
 from subagent_server.run.files import NotPlain, read_plain
+from subagent_server.run.states import cut
 
 # -- The values of a file before they have a type: text, lists and mappings.
 #
@@ -598,11 +599,11 @@ class Notes:
 
     def fault(self, reason: str, line: int | None = None) -> None:
         """Record a mistake for which the run of this agent is refused."""
-        self.found.append(Note("fault", line, reason))
+        self.found.append(Note("fault", line, cut(reason)))
 
     def warn(self, reason: str, line: int | None = None) -> None:
         """Record a warning, which stops nothing."""
-        self.found.append(Note("warning", line, reason))
+        self.found.append(Note("warning", line, cut(reason)))
 
     def reasons(self, kind: Literal["fault", "warning"]) -> list[str]:
         """Return the sentences of one kind, in the order they were found."""
@@ -615,6 +616,7 @@ class AgentFileError(CallerError):
     code = "bad_agent_file"
 
     def __init__(self, path: Path, reason: str, line: int | None = None) -> None:
+        reason = cut(reason)
         where = f"{shown(path)}, line {line}," if line else shown(path)
         super().__init__(f"{where} is not a usable agent file: {' '.join(reason.split())}.")
         self.path = path

@@ -40,6 +40,7 @@ HEAVY = {
     "many-tools": "tools: " + "Read(a, " * (MIB // 8),
     "many-brackets": "tools: " + "(" * MIB,
     "a-long-key": "? " + "k" * MIB + "\n: v",
+    "a-long-tag": "model: !" + "t" * 100_000 + " x",
 }
 
 
@@ -54,6 +55,7 @@ def test_front_matter_that_multiplies_or_nests_is_read_in_seconds(write: WriteFi
     else:
         assert agent.name in ("a", "a: b")
         assert len(redact(agent)) > 0
+        assert all(len(reason) < 5_000 for reason in (*agent.faults, *agent.warnings))
     assert time.monotonic() - started < 60
 
 
