@@ -31,6 +31,7 @@ from subagent_server.verbs.trust_check import (
     coverage,
     forget,
     read_trust_file,
+    real_path,
     take_inventory,
 )
 from subagent_server.verbs.trust_check import trust as trust_now
@@ -89,15 +90,16 @@ def _trust(session: Session, covered: Coverage, *, asking: bool) -> None:
 
 
 def _remove(session: Session, directory: Path) -> None:
-    if not forget(session.settings, directory):
+    project = real_path(session.settings.cwd / directory)
+    if not forget(session.settings, project):
         raise EarlyExit(
             ExitCode.UNKNOWN,
-            f"{directory} is not trusted. `subagent trust --list` shows the trusted directories.",
+            f"{project} is not trusted. `subagent trust --list` shows the trusted directories.",
         )
     if session.as_json:
-        out_json({"directory": str(directory), "state": "removed"})
+        out_json({"directory": str(project), "state": "removed"})
     else:
-        err(f"{one_line(str(directory))} is trusted no more.")
+        err(f"{one_line(str(project))} is trusted no more.")
 
 
 def _list(session: Session) -> None:

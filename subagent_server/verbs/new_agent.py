@@ -16,7 +16,8 @@ from subagent_server.settings import Settings
 from subagent_server.verbs.service import Service
 from subagent_server.verbs.trust_check import Coverage, coverage, real_path, trust
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+_NAME = re.compile(r"(?!null$)[a-z0-9][a-z0-9_-]{0,47}")
+"""YAML reads `null` as no name."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ def new_agent(service: Service, name: str, source: str | None) -> NewAgent:
     """
     # 1. Whether there can be such an agent.
     if not _NAME.fullmatch(name):
-        raise BadArgument(f"{shorten(name)} is no name for an agent: take 1 to 48 of a-z, 0-9, '-' and '_'.")
+        raise BadArgument(
+            f"{shorten(name)} is no name for an agent: take another, of 1 to 48 of a-z, 0-9, '-' and '_'."
+        )
     present = service.registry.catalog().find(name)
     if present is not None:
         where = "" if present.source is None else f" in {shown(present.source)}"

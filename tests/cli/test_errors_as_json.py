@@ -17,7 +17,7 @@ from tests.cli.command import Cli, asked
         (["ls", "--nope"], 2, "usage", "`subagent ls --help` says more."),
         (["run", "worker", "x", "--detach", "--wait", "1"], 2, "usage", "`subagent run --help` says more."),
         (["run", "worker", ""], 2, "bad_argument", "say what the agent should do."),
-        (["new", "../x"], 2, "bad_argument", "take 1 to 48 of a-z, 0-9, '-' and '_'."),
+        (["new", "../x"], 2, "bad_argument", "take another, of 1 to 48 of a-z, 0-9, '-' and '_'."),
         (
             ["new", "x", "--agents", "/proc/none"],
             6,

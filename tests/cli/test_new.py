@@ -52,6 +52,7 @@ def test_an_agent_of_ones_own_is_copied_before_one_that_comes_with_subagent(cli:
         (["worker"], 2, "There is an agent worker already in "),
         (["../out"], 2, "'../out' is no name for an agent: "),
         (["Capital"], 2, "is no name for an agent: "),
+        (["null"], 2, "is no name for an agent: "),
         (["-x"], 2, "No such option"),
         (["x" * 49], 2, "is no name for an agent: "),
         (["a", "--from", "nobody"], 3, "There is no agent 'nobody': the agents here are "),

@@ -46,8 +46,9 @@ def test_an_agent_that_came_with_a_directory_is_listed_and_not_run_until_it_is_t
 
 def test_for_programs_there_is_json(clone: Cli) -> None:
     here = str(clone.home)
-    states = [clone.json("trust", *words)["state"] for words in ([here], [here], ["--remove", here])]
-    assert states == ["trusted", "current", "removed"]
+    said = [clone.json("trust", *words) for words in ([here], [here], ["--remove", "."])]
+    assert [each["state"] for each in said] == ["trusted", "current", "removed"]
+    assert {each["directory"] for each in said} == {here}
     assert clone.json("trust", "--runs", "runs") == {
         "runs": f"{here}/runs",
         "state": "current",
