@@ -529,11 +529,9 @@ def _server(name: str, block: Block, line: int | None, reading: Reading) -> Serv
             if server.type != "stdio" and key in part.values:
                 reading.notes.warn(f"{part.name(key)} is not used by {server.type}", part.lines.get(key))
     usual = ServerDefinition()
-    zeros = {key: getattr(usual, key) for key in _SECONDS if getattr(server, key) == 0}
+    times = ("timeout", "call_timeout_seconds")
+    zeros = {key: getattr(usual, key) for key in times if getattr(server, key) == 0}
     return server.model_copy(update=zeros) if zeros else server
-
-
-_SECONDS = ("timeout", "call_timeout_seconds")
 
 
 def _rules_of_variables(env: Mapping[str, str]) -> list[tuple[str, object, str]]:
