@@ -29,7 +29,7 @@ from subagent_server.run.agent_definition import (
     WebFetchBounds,
     WebSearchBounds,
 )
-from subagent_server.run.errors import CallerError, shorten
+from subagent_server.run.errors import OTHER_SPACES, CallerError, shorten, visible
 from subagent_server.run.files import NotPlain, read_plain
 from subagent_server.run.states import cut
 
@@ -599,15 +599,20 @@ class Notes:
 
     def fault(self, reason: str, line: int | None = None) -> None:
         """Record a mistake for which the run of this agent is refused."""
-        self.found.append(Note("fault", line, cut(reason)))
+        self.found.append(Note("fault", line, _as_reason(reason)))
 
     def warn(self, reason: str, line: int | None = None) -> None:
         """Record a warning, which stops nothing."""
-        self.found.append(Note("warning", line, cut(reason)))
+        self.found.append(Note("warning", line, _as_reason(reason)))
 
     def reasons(self, kind: Literal["fault", "warning"]) -> list[str]:
         """Return the sentences of one kind, in the order they were found."""
         return [note.reason for note in self.found if note.kind == kind]
+
+
+def _as_reason(reason: str) -> str:
+    """Return a reason as text for a listing: it may hold a key or a value of the file."""
+    return cut(visible(reason, OTHER_SPACES))
 
 
 class AgentFileError(CallerError):
@@ -616,9 +621,9 @@ class AgentFileError(CallerError):
     code = "bad_agent_file"
 
     def __init__(self, path: Path, reason: str, line: int | None = None) -> None:
-        reason = cut(reason)
+        reason = _as_reason(" ".join(reason.split()))
         where = f"{shown(path)}, line {line}," if line else shown(path)
-        super().__init__(f"{where} is not a usable agent file: {' '.join(reason.split())}.")
+        super().__init__(f"{where} is not a usable agent file: {reason}.")
         self.path = path
         self.line = line
         self.reason = reason

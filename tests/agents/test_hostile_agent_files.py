@@ -59,6 +59,15 @@ def test_front_matter_that_multiplies_or_nests_is_read_in_seconds(write: WriteFi
     assert time.monotonic() - started < 60
 
 
+def test_a_key_that_does_not_print_is_named_by_escapes(write: WriteFile) -> None:
+    twice = r'{command: x, env: {"\U00011500\x1b": a, "\U00011500\x1b": b}}'
+    agent = load_agent_file(write("a.md", f"---\nname: a\nmcpServers:\n  s: {twice}\n---\nbody\n"))
+    assert agent.faults and all(visible(reason) == reason for reason in agent.faults)
+    with pytest.raises(AgentFileError) as caught:
+        load_config(write("a.cpe.yaml", f"version: '1.0'\nmodels:\n- {twice}\n"))
+    assert visible(caught.value.sentence) == caught.value.sentence
+
+
 @pytest.mark.parametrize("name", ["aliases-that-multiply", "deep-brackets", "many-keys"])
 def test_a_configuration_that_multiplies_or_nests_is_refused(write: WriteFile, name: str) -> None:
     path = write("a.yaml", f"subagent: {{name: a, description: d}}\n{HEAVY[name]}\n")
