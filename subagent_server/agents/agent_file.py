@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from subagent_server.agents.guards import Guards
 from subagent_server.agents.known_names import misspelt_alias, resolve_model
-from subagent_server.agents.output_schemas import BadSchema, check_length, inline_schema, schema_file
+from subagent_server.agents.output_schemas import BadSchema, check_pattern, inline_schema, schema_file
 from subagent_server.agents.yaml_reader import (
     AGENT_FIELDS,
     LIMIT_FIELDS,
@@ -425,10 +425,9 @@ def _exit_codes(value: Value, _: _Key) -> list[int]:
 
 def _pattern(value: Value, _: _Key) -> str:
     text = as_text(value)
-    check_length(text)
     try:
-        re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
+        check_pattern(text)
+    except ValueError as error:
         raise WrongValue(f"is no pattern of Python's `re` ({error})") from error
     return text
 

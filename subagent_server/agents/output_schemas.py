@@ -21,7 +21,7 @@ from subagent_server.agents.known_names import nearest
 from subagent_server.agents.yaml_reader import Json, Plain, Unreadable, Value, as_json, read_text, shown
 from subagent_server.run.agent_definition import JsonSchema
 from subagent_server.run.errors import shorten
-from subagent_server.run.schemas import validator_name
+from subagent_server.run.schemas import compiled, validator_name
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -249,13 +249,19 @@ def _unique_items(_: Any, is_wanted: Any, value: Any, __: Any) -> Iterator["Vali
         yield ValidationError("it names something twice")
 
 
-def check_length(pattern: str) -> None:
-    """Raise BadSchema for a pattern that may take long to compile."""
+def check_pattern(pattern: str, flags: int = 0) -> None:
+    """Compile a pattern, within bounds.
+
+    Raises:
+        BadSchema: it may take long.
+        ValueError: Python does not read it.
+    """
     is_costly = "[" in pattern and _BEYOND_ASCII.search(pattern) is not None
     most = MAX_COSTLY_PATTERN if is_costly else MAX_PATTERN
     if len(pattern) > most:
         why = ", and a [...] with characters beyond ASCII" if is_costly else ""
         raise BadSchema(f"the pattern {shorten(pattern)} has more than {most} characters{why}")
+    compiled(pattern, flags)
 
 
 class _Patterns:
@@ -268,11 +274,10 @@ class _Patterns:
         """Compile `text` where the format is `regex`. Raises BadSchema."""
         if format != "regex" or not isinstance(text, str):
             return
-        check_length(text)
         began = time.thread_time()
         try:
-            re.compile(text)
-        except (re.error, RecursionError, OverflowError) as error:
+            check_pattern(text)
+        except ValueError as error:
             raise BadSchema(f"the pattern {shorten(text)} is none that Python reads ({error})") from error
         self._left -= time.thread_time() - began
         if self._left < 0:

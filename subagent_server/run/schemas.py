@@ -1,5 +1,6 @@
-"""The drafts of JSON Schema, schemas put inside others, and those of a run's files and questions. Pure."""
+"""The drafts of JSON Schema, schemas inside others, those of a run's files and questions; patterns. Pure."""
 
+import re
 from copy import deepcopy
 from typing import Any
 from urllib.parse import urljoin
@@ -26,6 +27,14 @@ _VALIDATORS = {
 _DATA = frozenset({"const", "enum", "default", "examples"})
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
 _REFERENCES = frozenset({"$ref", "$dynamicRef"})
+
+
+def compiled(pattern: str, flags: int = 0) -> re.Pattern[str]:
+    """Return a pattern that somebody else has written. Raises ValueError: Python does not read it."""
+    try:
+        return re.compile(pattern, flags)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(str(error)) from error
 
 
 def validator_name(schema: Any) -> str | None:

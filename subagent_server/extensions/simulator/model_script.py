@@ -45,6 +45,7 @@ from pydantic import (
 )
 
 from subagent_server.run.errors import CallerError
+from subagent_server.run.schemas import compiled
 
 
 class ScriptError(CallerError):
@@ -57,8 +58,8 @@ def _compiled(pattern: object) -> object:
     if not isinstance(pattern, str):
         return pattern
     try:
-        return re.compile(pattern, re.MULTILINE)
-    except (re.error, RecursionError, OverflowError) as error:
+        return compiled(pattern, re.MULTILINE)
+    except ValueError as error:
         raise ValueError(f"is no regular expression ({error})") from error
 
 

@@ -15,6 +15,8 @@ from itertools import chain, count
 from typing import Any
 from urllib.parse import unquote
 
+from subagent_server.run.schemas import compiled
+
 # -- Schemas of MCP servers as well-formed JSON Schema 2020-12, which the Messages API requires. Pure.
 #
 # Keywords of earlier drafts are translated. A keyword whose value no draft allows is left out, so that one
@@ -138,8 +140,8 @@ def _pattern(value: Any) -> Any:
     if not isinstance(value, str):
         return _DROP
     try:
-        re.compile(value)
-    except (re.error, RecursionError, OverflowError):
+        compiled(value)
+    except ValueError:
         return _DROP
     return value
 
