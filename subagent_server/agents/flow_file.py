@@ -93,7 +93,7 @@ def read_flow(path: Path, text: str, notes: Notes) -> AgentDefinition:
         raise AgentFileError(path, "it is not Python that can be read here") from error
     block = _constants(tree, notes)
     if (description := (ast.get_docstring(tree) or "").strip()) != "":
-        block.put("description", description.encode("utf-8", "replace").decode(), 1)
+        block.put("description", from_json(description), 1)
     definition = read_definition(block, Origin(path, path.name[: -len(SUFFIX)], text), notes)
     for key in _NOT_OF_FLOWS:
         if key in definition.lines:

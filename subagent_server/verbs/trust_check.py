@@ -519,10 +519,10 @@ def trust(settings: Settings, covered: Coverage) -> None:
     trust_project(settings.trust_file, covered.project, covered.pins, now())
 
 
-def forget(settings: Settings, directory: Path) -> bool:
-    """Trust a directory no more; False if it was not trusted. Raises as `trust` does."""
+def forget(settings: Settings, project: Path) -> bool:
+    """Trust a directory, by its real path, no more; False if it was not trusted. Raises as `trust` does."""
     check_may_trust(settings)
-    return forget_project(settings.trust_file, real_path(settings.cwd / directory))
+    return forget_project(settings.trust_file, project)
 
 
 def check_may_trust(settings: Settings) -> None:
