@@ -49,6 +49,17 @@ def test_who_waits_too_long_is_told_so_and_disturbs_nobody(tmp_path: Path) -> No
                 pass
 
 
+def test_a_long_wait_looks_less_often(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lock = Entry.at(tmp_path / "lock")
+    caplog.set_level("DEBUG", "filelock")
+    with exclusive(lock), ThreadPoolExecutor(1) as other:
+        caplog.clear()
+        with pytest.raises(LockTimeout):
+            other.submit(lambda: exclusive(lock, timeout=1.5).__enter__()).result(60)
+    looks = [line for line in caplog.messages if line.startswith("Attempting")]
+    assert 1 < len(looks) < 110  # 300, were all of them 5 ms apart
+
+
 def test_a_program_that_takes_the_lock_by_the_library_keeps_out_and_is_kept_out(tmp_path: Path) -> None:
     lock, by_library = tmp_path / "lock", FileLock(tmp_path / "lock")
     with by_library, pytest.raises(LockTimeout), exclusive(Entry.at(lock), timeout=0.05):
