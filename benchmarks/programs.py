@@ -21,11 +21,10 @@ MOST = 60
 LARGEST_MIB = 25.0
 _ASKING = Path(str(asking_parent.__file__)).parent
 _PROGRAM = f"""
-import json, os, sys
+import sys
 sys.path.insert(0, {str(_ASKING)!r})
-from asking_parent import answer_of_parent
-server = json.load(open(os.environ["SUBAGENT_MCP_CONFIG"]))["mcpServers"]["subagent"]
-print(answer_of_parent(server["command"], server["args"], "Which colour?"))
+from asking_parent import Server
+print(Server().ask("Which colour?"))
 """
 _ALL_SECONDS = 600.0
 _LOOK_SECONDS = 0.5
