@@ -21,7 +21,7 @@ from subagent_server.run.agent_definition import (
     tool_name,
     web_selection,
 )
-from subagent_server.run.errors import shorten
+from subagent_server.run.errors import COMMANDS, shorten
 
 _MOST_COMPARED = 80
 
@@ -107,10 +107,7 @@ _LONGEST_TOOL = 200
 """Characters: no API takes a tool of such a name."""
 ALWAYS = frozenset({"ask_parent", "askuserquestion", "final_answer", "structuredoutput"})
 """Names that mean what every run has without naming it."""
-_STARTS_AGENTS = frozenset(
-    {"task", "agent", "check_status", "wait_for_runs", "list_runs", "get_logs", "reply_subagent", "stop_run"}
-    | {"continue_run", "merge_run"}
-)
+_STARTS_AGENTS = frozenset({"task", "agent", *COMMANDS})
 """Names of tools that an agent has which may start others."""
 _CALLED_BY_RUN = ("bash", "view", "edit", "grep", "glob", "ls", "todos")
 """What of a `Selection` the run calls, so that it can ask first: the API calls the tools of the web."""

@@ -76,8 +76,7 @@ def shorten(text: str, limit: int = 80) -> str:
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
-_COMMANDS = {
-    "run_<agent>": "`subagent run`",
+COMMANDS = {
     "check_status": "`subagent show`",
     "wait_for_runs": "`subagent wait`",
     "list_runs": "`subagent ls`",
@@ -86,17 +85,22 @@ _COMMANDS = {
     "stop_run": "`subagent stop`",
     "continue_run": "`subagent continue`",
     "merge_run": "`subagent merge`",
+}
+"""The tools of parents, and the commands that do the same."""
+_FOR_PEOPLE = {
+    "run_<agent>": "`subagent run`",
+    **COMMANDS,
     "storedAgent: true": "`--stored-agent`",
     "messageId": "MESSAGE",
     "`prompt`": "PROMPT",
     "`inputs`": "`--input`",
 }
-_TOOLS = re.compile("|".join(rf"(?<!\w){re.escape(tool)}(?!\w)" for tool in _COMMANDS))
+_NOT_FOR_PEOPLE = re.compile("|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in _FOR_PEOPLE))
 
 
 def with_commands(sentence: str) -> str:
     """Return a sentence for people, with commands and their arguments in place of tools and theirs."""
-    return _TOOLS.sub(lambda found: _COMMANDS[found[0]], sentence)
+    return _NOT_FOR_PEOPLE.sub(lambda found: _FOR_PEOPLE[found[0]], sentence)
 
 
 def choices(what: str, wanted: str, known: Sequence[str]) -> str:

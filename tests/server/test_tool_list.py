@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.errors import BadArgument
+from subagent_server.run.errors import COMMANDS, BadArgument
 from subagent_server.tools.parent_tools import MANY_AGENTS, run_tool
 from subagent_server.tools.spec import Schema, ToolSpec, check_arguments, output_answer
 from subagent_server.tools.tool_table import LIFECYCLE_TOOLS, TOOLS
@@ -18,10 +18,7 @@ from tests.helpers.mcp_client import Mode
 from tests.helpers.turns import says
 from tests.helpers.world import World
 
-PARENT = [
-    *("check_status", "wait_for_runs", "list_runs", "get_logs", "reply_subagent", "stop_run"),
-    *("continue_run", "merge_run"),
-]
+PARENT = list(COMMANDS)
 CHILD = ["ask_parent", "update_status"]
 RESULT = {
     "type": "object",
