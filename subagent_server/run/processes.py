@@ -105,9 +105,8 @@ def boot_id() -> str:
 
 def stat_of(pid: int) -> Stat | None:
     """Return the present process of `pid` as shown by the kernel, or None."""
-    try:
-        text = (_PROC / str(pid) / "stat").read_bytes().decode("ascii", "replace")
-    except OSError:
+    text = (_read(pid, "stat") or b"").decode("ascii", "replace")
+    if not text:
         return None
     fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything, also ')'
     return Stat(fields[0], parent=int(fields[1]), threads=int(fields[17]), start_time=int(fields[19]))
@@ -200,14 +199,14 @@ _MOST = 4 << 20
 
 def command_of(pid: int) -> Command:
     """Return the command line of a process; empty if it is gone. A process can write over its own."""
-    words = (_words(pid, "cmdline") or b"").rstrip(b"\0")
+    words = (_read(pid, "cmdline") or b"").rstrip(b"\0")
     return words.split(b"\0") if words else []
 
 
-def _words(pid: int, name: str) -> bytes | None:
-    """Return words as they lie in memory, or None if this process may not read them.
+def _read(pid: int, name: str) -> bytes | None:
+    """Return a file about a process, empty if that is gone, or None if this process may not read it.
 
-    A process that was forked warm has much empty room behind them.
+    A process that was forked warm has much empty room behind its words.
     """
     data = b""
     try:
@@ -247,7 +246,7 @@ def with_words(*words: bytes) -> list[int]:
 
 
 def _carries(pid: int, mark: bytes, or_command: Callable[[Command], bool]) -> bool:
-    environment = _words(pid, "environ")
+    environment = _read(pid, "environ")
     if environment is None:
         return or_command(command_of(pid))
     return mark in environment and mark in environment.split(b"\0")

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ _MOST_BYTES = 256 << 20
 """A larger file would hold nothing. A run decides on one path, its directory: thousands have room."""
 _MOST_ROOTS = 200
 _LOCK_SECONDS = 60.0
+_path = lru_cache(10_000)(Path)  # hundreds of entries name the same few
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,9 @@ class LiveRun:
         try:
             worker = Identity.from_json(data["worker"])
             agents, writes, hides = (
-                [Path(str(path)) for path in data.get(name, ())] for name in ("agents", "writes", "hides")
+                [_path(str(path)) for path in data.get(name, ())] for name in ("agents", "writes", "hides")
             )
-            root = Path(str(data["root"]))
+            root = _path(str(data["root"]))
         except (AttributeError, KeyError, TypeError):
             return None
         return None if worker is None else cls(worker, root, agents, writes, hides)
@@ -90,8 +92,9 @@ def enter(state_directory: Path | None, mine: LiveRun) -> list[LiveRun]:
     directory = PrivateDirectory(state_directory)
     with locks.exclusive(directory.entry(_LOCK), _LOCK_SECONDS):
         noted = _noted(directory)
+        alive = _alive(noted)
         # A run of another host is judged there alone: its entry stays (a home that hosts share).
-        kept = [run for run in noted if run.worker.host != host_name() or is_alive(run.worker)]
+        kept = [*(run for run in noted if run.worker.host != host_name()), *alive]
         rooted = {run.root for run in (*kept, mine)}
         last = {run.root: run for run in noted if run.root not in rooted}
         kept = [*list(last.values())[-_MOST_ROOTS:], *kept]
@@ -99,7 +102,7 @@ def enter(state_directory: Path | None, mine: LiveRun) -> list[LiveRun]:
         with os.fdopen(new.open(os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(json.dumps([run.to_json() for run in (*kept, mine)]).encode())
         new.rename(directory.entry(_FILE))
-    return _alive(noted)
+    return alive
 
 
 def live_runs(state_directory: Path | None) -> list[LiveRun]:
