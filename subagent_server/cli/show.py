@@ -438,7 +438,7 @@ def compare(session: Session, first: str, second: str) -> None:
     which a part is not known has a ≥.
     """
     a, b = (run_totals(session.service, session.open_run(session.run_id(name))) for name in (first, second))
-    same = a.result == b.result
+    same = a.result is not None and a.result == b.result
     if session.as_json:
         out_json({"runs": [a.to_wire(), b.to_wire()], "sameResult": same})
         return

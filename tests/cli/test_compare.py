@@ -2,6 +2,8 @@
 
 import json
 
+from subagent_server.run.records import Failure
+from subagent_server.run.transitions import RunFailed
 from tests.cli.command import Cli, stored
 from tests.helpers.turns import says, shell
 
@@ -42,3 +44,11 @@ def test_the_same_result_is_shown_once(cli: Cli) -> None:
     runs = [cli.completed("aaaaaa", "Equal."), cli.completed("bbbbbb", "Equal.")]
     assert cli("compare", *runs).stdout.count("Equal.") == 1
     cli.leaves_with(3, "nope", "compare", runs[0], "nope")
+
+
+def test_runs_without_a_result_have_not_the_same(cli: Cli) -> None:
+    failures = [Failure(code=code, message=f"For {code}.") for code in ("timeout", "budget")]
+    runs = [cli.made(f"{n}" * 6, RunFailed(failure=failure)) for n, failure in enumerate(failures, 2)]
+    said = cli("compare", *runs).stdout
+    assert "timeout: For timeout." in said and "budget: For budget." in said and "Both" not in said
+    assert cli.json("compare", *runs)["sameResult"] is False
