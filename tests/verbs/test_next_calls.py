@@ -27,6 +27,7 @@ def test_after_a_failure_the_next_call_fits_its_code(code: str) -> None:
     assert ("Fix what the error names" in words) == (
         code in {"config", "launch_failed", "storage", "model_error"}
     )
+    assert ("limits of its agent file" in words) == (code in {"max_turns", "timeout", "budget"})
     assert "final_answer" not in words, "a program that carries out a run has no such tool"
     said = for_parent(failed, COMMANDS)
     assert (f"`subagent continue {RUN_ID}" in said) == (code not in NOTHING_TO_CARRY_ON)
