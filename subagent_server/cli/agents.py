@@ -59,7 +59,10 @@ def _print(session: Session, found: list[CheckedAgent], problems: list[Problem])
         out("\n".join(lines))
     if not found:
         where = ", ".join(session.shown(path) for path in session.service.settings.agent_directories)
-        err(f"No agents in {one_line(where)}: `subagent new NAME` writes one; --agents names others.")
+        err(
+            f"No agents in {one_line(where)} (directories above are not searched): `subagent new NAME` "
+            "writes one; --agents names others."
+        )
 
 
 def _cells(session: Session, agent: AgentDefinition) -> tuple[str, ...]:

@@ -217,7 +217,7 @@ class UnknownAgent(CallerError):
         there = (
             choices("agents", name, names)
             if names
-            else "no agents are here, and `subagent new NAME` writes one"
+            else "no agents are here (directories above are not searched), and `subagent new NAME` writes one"
         )
         super().__init__(
             f"There is no agent {shorten(name)}{because}: {_near(name, names)}{there}; "

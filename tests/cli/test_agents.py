@@ -70,7 +70,7 @@ def test_agents_for_programs_have_these_fields(cli: Cli) -> None:
 def test_an_empty_list_says_how_to_write_an_agent(cli: Cli) -> None:
     done = cli("agents")
     assert done.returncode == 0
-    assert "No agents in agents, .claude/agents" in done.stderr
+    assert "No agents in agents, .claude/agents (directories above are not searched)" in done.stderr
 
 
 def test_a_description_cannot_steer_the_terminal(cli: Cli) -> None:

@@ -64,7 +64,8 @@ def test_an_ambiguous_prefix_is_refused_with_all_that_fit_or_the_first_few() -> 
 
 def test_the_nearest_of_a_few_names_is_said_first() -> None:
     assert "the nearest is Reviewer; " in errors.UnknownAgent("reviewr", ["Reviewer", "scout"]).sentence
-    assert "the nearest is" not in errors.UnknownAgent("reviewr", []).sentence
+    nobody = errors.UnknownAgent("reviewr", []).sentence
+    assert "the nearest is" not in nobody and "directories above are not searched" in nobody
 
 
 def _below(kind: type[SubagentError]) -> list[type[SubagentError]]:
