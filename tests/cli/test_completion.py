@@ -2,10 +2,12 @@
 
 import shutil
 import subprocess
+from datetime import UTC, datetime
 
 import pytest
 
 from tests.cli.command import Cli
+from tests.helpers.stored import make_stored
 
 
 def completed(cli: Cli, *words: str) -> list[str]:
@@ -37,8 +39,7 @@ def test_runs_are_completed_by_short_and_whole_ids_and_agents_by_name(cli: Cli) 
 
 def test_an_older_run_is_completed_too(cli: Cli) -> None:
     cli.completed("abc234")
-    for number in range(51):  # more than are shown at once
-        cli.completed(f"xyz7{number + 22}")
+    make_stored(cli.home / "runs", 51, first=datetime(2027, 1, 1, tzinfo=UTC))  # more than are shown at once
     assert completed(cli, "show", "abc") == ["abc234"]
 
 

@@ -64,11 +64,12 @@ BAD_NAMES = [
 ]
 
 
-@pytest.mark.parametrize("verb", ["show", "logs", "logs -f", "wait", "stop"])
-def test_an_unknown_run_exits_with_3_and_touches_nothing(cli: Cli, verb: str) -> None:
+def test_an_unknown_run_exits_with_3_and_touches_nothing(cli: Cli) -> None:
     before = sorted(cli.home.rglob("*"))
     for name in BAD_NAMES:
-        complains(cli, 3, "There is no run", *verb.split(), "--", name)
+        complains(cli, 3, "There is no run", "show", "--", name)
+    for verb in ("logs", "logs -f", "wait", "stop", "rm", "export", "merge", "rerun", "continue"):
+        complains(cli, 3, "There is no run", *verb.split(), "--", "../../etc/passwd")
     assert sorted(cli.home.rglob("*")) == before
     complains(cli, 3, "There is no run", "reply", "a" * 5000, "blue")
     complains(cli, 3, "There is no run", "doctor", "--runs", "nobody")
