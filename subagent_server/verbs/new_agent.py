@@ -61,7 +61,7 @@ def new_agent(service: Service, name: str, source: str | None) -> NewAgent:
     with OwnWrites(settings.state_directory).writing(path):
         _make(path, text)
     # 4. The trust, unless something else would be trusted with it.
-    if before is None or before.changes or not (before.is_trusted or not (before.agents or before.pins)):
+    if before is None or before.changes or (before.agents and not before.is_trusted):
         return NewAgent(path, is_trusted=False)
     after = coverage(settings, settings.cwd)
     if not after.is_new or {*after.agents} - {*before.agents} != {name}:

@@ -17,7 +17,12 @@ def fresh(cli: Cli) -> Cli:
     return cli
 
 
-def test_a_new_agent_runs_at_once(fresh: Cli) -> None:
+@pytest.mark.parametrize("there", ["nothing", "an evaluation"])
+def test_a_new_agent_runs_at_once(fresh: Cli, there: str) -> None:
+    if there == "an evaluation":  # of one that starts no program
+        (fresh.home / "e.yaml").write_text(
+            "agents: [asker]\ncases: [{name: a, prompt: b}]\n", encoding="utf-8"
+        )
     done = fresh("new", "asker")
     assert (done.returncode, done.stdout) == (0, "agents/asker.md\n"), done.stderr
     assert "This directory is trusted now" in done.stderr
