@@ -234,12 +234,13 @@ def test_the_example_of_the_documents_passes_without_a_key(cli: Cli) -> None:
 
 def test_the_rows_of_a_dataset_are_cases_judged_by_their_target(cli: Cli) -> None:
     rows = f'name,prompt,target\ncapital,"Of France?",Paris\nwrong,"Of Italy?{" " * 200_000}",Rome\n'
-    paris = script(cli, "s", says("It is Paris."))
+    paris = script(cli, "s", says("Long thoughts. " * 100 + "It is Paris."))
     dataset = {"path": beside(cli, "rows.csv", rows), "script": paris, "expect": [{"includes": True}]}
     found = cli.json("eval", evaluation(cli, dataset=dataset), code=1, env=NO_KEY)
     assert passed(found) == {"capital": True, "wrong": False}
     (problem,) = [problem for run in found["runs"] for problem in run["problems"]]
-    assert problem == "includes: 'Rome' is wanted, and the result ends with 'It is Paris.'"
+    assert problem.startswith("includes: 'Rome' is wanted, and the result ends with '")
+    assert problem.endswith("Long thoughts. It is Paris.'") and len(problem) < 400
     assert (found["passRate"], found["standardError"]) == (0.5, 0.5)
 
 

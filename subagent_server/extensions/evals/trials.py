@@ -422,8 +422,8 @@ def _miss(scorer: tuple[str, list[str] | bool], case: EvalCase, tolerance: Decim
     targets = parameters if isinstance(parameters, list) else case.target or []
     if passes(name, text, targets, tolerance):
         return None
-    wanted = shorten(" or ".join(targets))
-    return f"{name}: {wanted} is wanted, and the result ends with {shorten(text[-_SHOWN_OUTPUT:])}"
+    wanted, end = shorten(" or ".join(targets)), shorten(text[-_SHOWN_OUTPUT:], _SHOWN_OUTPUT)
+    return f"{name}: {wanted} is wanted, and the result ends with {end}"
 
 
 async def _misfit(schema: Any, result: RunResult) -> str | None:
