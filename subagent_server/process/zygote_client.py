@@ -272,6 +272,8 @@ class WarmStart:
         try:
             with closing(ForkConnection(self.directory, zygote_name())) as connection:
                 connection.wait_until_here()
+        except FileNotFoundError:  # the name of its socket comes last, once it has loaded
+            return f"starts are plain until the zygote (pid {zygote.pid}) listens"
         except FAILURES as error:
             why = str(error).removeprefix("OrderRefused: ")
             return f"starts are plain: the zygote (pid {zygote.pid}) refuses this process: {why}"

@@ -62,6 +62,17 @@ def test_nothing_is_started_by_a_zygote_in_trouble(
     assert not (tmp_path / "lines").exists()
 
 
+def test_a_zygote_that_still_loads_refuses_nobody(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    loading = Entry.at(tmp_path / f"{zygote_name()}.lock")
+    lock = locks.take(loading)
+    loading.write(f"{os.getpid()}\n".encode())
+    outlook = WarmStart(tmp_path, 0.1).outlook()
+    assert lock is not None
+    os.close(lock)
+    assert outlook == f"starts are plain until the zygote (pid {os.getpid()}) listens"
+
+
 def test_nothing_is_sent_to_a_program_of_a_box_in_the_place_of_a_zygote(place: TinyPlace) -> None:
     zygote = place.start()
     (socket_file,) = place.directory.glob("*.sock")
