@@ -505,7 +505,7 @@ class Model:
         api = urlsplit(str(self._client.base_url)).hostname or "the API"
         message = f"{MAX_ATTEMPTS} attempts at {api} failed: {retry.reason}"
         if not retry.busy:
-            hint = "Check ANTHROPIC_BASE_URL and the network, then start the run again."
+            hint = "Check ANTHROPIC_BASE_URL, HTTPS_PROXY, SSL_CERT_FILE and the network, then continue it."
             return RunRefused("model_error", f"{message}.", hint)
         moment = timestamp(now() + timedelta(seconds=retry.seconds))
         return RunRefused("model_error", f"{message}; it may be called again at {moment}.", _BUSY_HINT)
@@ -640,7 +640,8 @@ def _cause(error: Exception) -> str:
     deepest: BaseException = error
     while not isinstance(deepest, _CutStream) and deepest.__cause__ is not None:
         deepest = deepest.__cause__
-    return str(deepest) or type(deepest).__name__
+    words = str(deepest) or type(deepest).__name__
+    return f"the proxy refused: {words}" if isinstance(error.__cause__, httpx2.ProxyError) else words
 
 
 def _refusal(error: Exception, tools: Sequence[Mapping[str, Any]]) -> RunRefused:
@@ -666,6 +667,6 @@ _HINTS = {
     401: "Check the API key in ANTHROPIC_API_KEY (or the variable that `apiKeyEnv` names).",
     402: "The account of the API key has no credit: add some, then continue the run.",
     403: "The API key may not use this model.",
-    404: "Check the name of the model in the agent file.",
+    404: "Check the name of the model in the agent file, and the path in `baseUrl` or ANTHROPIC_BASE_URL.",
     413: "The conversation is too large: give the agent less material.",
 }

@@ -71,13 +71,14 @@ def test_the_waits_between_attempts_grow_and_an_api_that_names_one_is_obeyed() -
         ({"status": 400, "message": "max_tokens: too large"}, ["400", "max_tokens: too large"]),
         ({"status": 401}, ["401", "authentication_error"]),
         ({"status": 403}, ["403", "permission_error"]),
+        ({"status": 404}, ["404", "the name of the model", "the path in `baseUrl`"]),
         (
             {"stream_error": "billing_error", "message": "It broke."},
             ["billing_error", "It broke.", "credit: add"],
         ),
         ({"status": 400, "message": "Your credit balance is too low"}, ["400", "continue the run"]),
     ],
-    ids=["400", "401", "403", "an error in the stream", "no credit"],
+    ids=["400", "401", "403", "404", "an error in the stream", "no credit"],
 )
 def test_any_other_failure_ends_the_run_with_the_words_of_the_api(fault: Turn, words: list[str]) -> None:
     played = Played(faulty(fault))
@@ -95,6 +96,18 @@ def test_an_api_that_stays_busy_is_given_up_after_ten_attempts() -> None:
     moment = re.search(r"it may be called again at (\S+)\.$", played.failure.message)
     assert moment is not None and datetime.fromisoformat(moment[1]) > datetime.now(UTC) + timedelta(seconds=5)
     assert "ANTHROPIC_BASE_URL" not in (played.failure.hint or "")
+
+
+def test_an_api_out_of_reach_is_given_up_with_what_may_be_in_the_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with answering(b"{}", 403) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+        played = Played(says("Never said."), base_url="https://api.example")
+    assert "10 attempts at api.example failed" in played.failure.message
+    assert "(the proxy refused: 501 Unsupported" in played.failure.message
+    hint = played.failure.hint or ""
+    assert "HTTPS_PROXY" in hint and "SSL_CERT_FILE" in hint and "continue it" in hint
 
 
 def test_only_a_wait_for_a_busy_api_is_no_working_time() -> None:
