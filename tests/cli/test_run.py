@@ -106,6 +106,7 @@ def test_a_run_that_is_refused_exits_with_1_and_the_reason(cli: Cli, words: list
         (["worker", ""], b"", "prompt is empty"),
         (["worker"], b"", "prompt is empty"),
         (["worker", "-"], b"\xff", "not UTF-8"),
+        (["worker", "Review", "the", "commit"], b"", "(the commit): put a text of several words in quotes. "),
         (["worker", "Go", "--input", "nowhere.txt"], b"", "'nowhere.txt'"),
         (["worker", "Go", "--input", ""], b"", "empty"),
         (["worker", "Go", "--input", "agents"], b"", "directory"),

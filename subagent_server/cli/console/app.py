@@ -468,9 +468,13 @@ def _verdict(error: Exception) -> _Verdict:
 
 
 def _usage(error: click.ClickException) -> _Verdict:
-    where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "subagent"
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    where = context.command_path if context else "subagent"
     sentence = one_line(error.format_message())
     sentence = _MEANT.sub(r"Did you mean one of \1?", sentence)
+    names = {parameter.name for parameter in context.command.params} if context else ()
+    if sentence.startswith("Got unexpected extra") and ("prompt" in names or "question" in names):
+        sentence = f"{sentence.rstrip('.')}: put a text of several words in quotes"
     end = "" if sentence.endswith((".", "?")) else "."
     more = f"`{where} --help` says more."
     return _Verdict(ExitCode.USAGE, "usage", f"{sentence}{end} {more}", more)
