@@ -76,9 +76,11 @@ _HOME = (
     *(".pyenv", ".rbenv", ".nodenv", ".asdf", ".nvm", ".fnm", ".volta", ".rustup", ".ghcup", ".juliaup"),
     *(".cargo/bin", ".deno/bin", ".bun/bin", ".dotnet", ".sdkman/candidates", ".gem/ruby", ".opam"),
     *("go", "miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba"),
-    *(".local/bin", ".local/lib", ".local/share/uv", ".local/share/pipx", ".local/share/mise"),
+    *(".local/bin", ".local/lib", ".local/share/uv/python", ".local/share/pipx", ".local/share/mise"),
     *(".local/share/fnm", ".local/share/pnpm", ".local/share/virtualenvs"),
 )
+_UV_TOOLS = ".local/share/uv/tools"
+"""Each tool by itself: `uvx` writes files of its own beside them, and ends if it cannot."""
 _NEXT_TO_PROGRAMS = ("lib", "lib64", "libexec", "include", "pyvenv.cfg")
 """What the programs of a directory `bin` use, beside it. Not `share`: people keep data in it."""
 
@@ -134,6 +136,7 @@ def tool_chains(home: Path, cwd: Path, written: Sequence[Path], environment: Map
     is left out, and so is one that leads through a link in a `written` place, which a run can have made.
     """
     wanted = [home / name for name in _HOME]
+    wanted += sorted((home / _UV_TOOLS).glob("[!.]*"))
     wanted += [Path(value) for name in TOOL_CHAINS if (value := environment.get(name))]
     for entry in map(Path, environment.get("PATH", "").split(os.pathsep)):
         wanted += [entry, *_next_to(entry, home)]

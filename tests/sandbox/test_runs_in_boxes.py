@@ -73,6 +73,14 @@ def test_a_model_sees_nothing_of_ours_and_reads_refusals_of_git_as_rules(world: 
     assert viewed.splitlines()[1:] == ["mine"] and listed.splitlines() == [".git", "mine"]
 
 
+def test_tools_of_uv_are_shown_in_a_directory_where_uvx_writes(world: World) -> None:
+    tools = world.home / ".local" / "share" / "uv" / "tools"
+    (tools / "ruff").mkdir(parents=True)
+    (made,) = boxed(world, f"cd {tools} && touch .tmp && ls -A; touch ruff/x || ls -A ruff")
+    assert made.split()[:2] == [".tmp", "ruff"] and "ruff/x': Read-only" in made
+    assert list(tools.iterdir()) == [tools / "ruff"]
+
+
 def test_places_elsewhere_are_written_if_the_agent_names_them_and_are_not_too_much(world: World) -> None:
     cache = world.home / "cache"
     cache.mkdir()
