@@ -80,8 +80,8 @@ check: lint typecheck  ## lint, types, floors, documents
 test-install: $(VENV)/.installed-dev $(INSTALLERS)/.installed  ## the wheel by pip, pipx and uv on each Python that is there
 	INSTALLERS=$(abspath $(INSTALLERS)) $(BIN)/pytest -n 2 --timeout 1200 tests/test_installed.py
 
-picture: $(VENV)/.installed-dev  ## draw docs/screen.svg anew
-	$(BIN)/python -m tests.picture > docs/screen.svg
+picture: $(VENV)/.installed-dev  ## draw docs/demo.svg anew
+	$(BIN)/python -m tests.picture
 
 test-nodes: $(VENV)/.installed-dev  ## runs on a Slurm of three nodes, and on hosts of ssh, as an ordinary user (`apt-get install slurmctld slurmd slurm-client munge openssh-server`)
 	tests/nodes/as_user.sh $(abspath $(BIN))/python -m pytest -n 2 --dist loadfile -p no:cacheprovider --timeout 600 tests/nodes

@@ -1,7 +1,6 @@
-"""Draws the pictures of a terminal in docs/: `make picture`.
+"""Draws the picture of a terminal in docs/: `make picture`.
 
-`docs/demo.svg` moves: `subagent demo` as it really ran, line by line, with shorter pauses. `docs/screen.svg`
-is what `subagent ls` shows of runs that are made for the picture; command and colours are real.
+`docs/demo.svg` moves: `subagent demo` as it really ran, line by line, with shorter pauses.
 `--still SECONDS FILE` writes the film as it stands at that moment, for a look at its frames.
 """
 
@@ -12,8 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from datetime import datetime, timedelta
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,10 +20,6 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from subagent_server.run import transitions
-from subagent_server.run.processes import now
-from subagent_server.run.records import Failure
-from tests.cli.command import Cli, asked
 from tests.helpers.forked import PROGRAM
 from tests.helpers.processes import REPOSITORY
 
@@ -50,9 +44,6 @@ def drawn(rows: list[Text], title: str) -> str:
     for row in rows:
         console.print(row, no_wrap=True, overflow="crop")
     return _FONTS.sub("", console.export_svg(title=title, unique_id="screen")).rstrip() + "\n"
-
-
-# -- The film
 
 
 def spoken(home: Path) -> Iterator[tuple[float, str]]:
@@ -113,33 +104,8 @@ def moving(lines: list[Line], title: str, still: float | None = None) -> str:
     return drawn([row.text for row in rows], title).replace("</style>", "\n".join([*rules, "</style>"]), 1)
 
 
-# -- The list of runs
-
-
-def ago(minutes: float) -> datetime:
-    """Return the moment so many minutes before now."""
-    return now() - timedelta(minutes=minutes)
-
-
-def screen(home: Path) -> str:
-    """Return what `subagent ls` prints on a terminal, with its colours."""
-    cli = Cli(home)
-    cli.store.make_root()
-    with ExitStack() as stack:
-        cli.completed("ubvpsv", text="approve: two nits, no bug", agent_name="reviewer", created_at=ago(190))
-        failed = cli.made("k7p2mq", agent_name="triage", created_at=ago(1500))
-        why = Failure(code="budget", message="The budget of $0.50 is used up.")
-        cli.store.update(failed, transitions.RunFailed(failure=why), now())
-        seek = {"agent_name": "scout", "label": "where discounts are computed", "created_at": ago(1)}
-        stack.enter_context(cli.living("6thsa5", **seek))
-        question = asked("Is the discount meant to be public yet?", "yes", "no")
-        notes = {"agent_name": "changelog", "label": "notes for 1.4", "created_at": ago(4)}
-        stack.enter_context(cli.living("95j2gs", question, **notes))
-        return cli.raw_screen("ls", COLUMNS=str(COLUMNS)).replace("\r\n", "\n")
-
-
 def main(words: list[str]) -> None:
-    """Write the pictures, or one frame of the film."""
+    """Write the film, or one frame of it."""
     with TemporaryDirectory() as directory:
         home = Path(directory, "shop")
         home.mkdir()
@@ -149,10 +115,6 @@ def main(words: list[str]) -> None:
             return
         text = moving(film(home), "subagent demo")
         (REPOSITORY / "docs" / "demo.svg").write_text(text, encoding="utf-8")
-        shown = Text.from_ansi(f"$ subagent ls\n{screen(home)}".rstrip())
-        (REPOSITORY / "docs" / "screen.svg").write_text(
-            drawn(list(shown.split()), "subagent ls"), encoding="utf-8"
-        )
 
 
 if __name__ == "__main__":
