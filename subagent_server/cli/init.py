@@ -311,10 +311,12 @@ class Registration:
         is_absolute = Path(command).is_absolute()
         found = command if is_absolute else shutil.which(command, path=environment.get("PATH"))
         yield one_line(f"It starts {found or command} serve.")
-        if is_absolute and order.scope == "project":
-            instead = (
-                ": install subagent where every shell finds it (pipx, uv), then run this again with --force."
-            )
+        instead = (
+            ": install subagent where every shell finds it (pipx, uv), then run this again with --force."
+        )
+        if ".cache" in Path(command).parts:  # that of `uvx` or `pipx run`
+            yield f"That program is in a cache, which may be emptied{instead}"
+        elif is_absolute and order.scope == "project":
             yield (
                 "The entry names paths of this machine, so that its file is of no use to a colleague"
                 f"{instead if order.client.knows_project else '.'}"

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,18 @@ def test_a_project_file_with_a_path_of_this_machine_says_that_it_is_of_no_use_to
     cli.environment["PATH"] = f"{folder}{os.pathsep}{cli.environment['PATH']}"
     assert "no use to a colleague" not in written(cli, "claude", "--force").stderr
     assert servers(cli.home / ".mcp.json")["subagents"]["command"] == "subagent"
+
+
+def test_a_program_in_a_cache_is_named_as_one_that_may_go(cli: Cli, home: Path) -> None:
+    called = cli.home / ".cache" / "uv" / "bin" / "subagent"
+    called.parent.mkdir(parents=True)
+    called.symlink_to(COMMAND)
+    done = subprocess.run(
+        [called, "init", "codex", "--yes"], cwd=cli.home, env=cli.environment, capture_output=True, text=True
+    )
+    assert (
+        f"It starts {called} serve.\nThat program is in a cache, which may be emptied: install" in done.stderr
+    )
 
 
 def test_init_says_what_is_missing_what_is_started_and_what_will_be_asked(cli: Cli, home: Path) -> None:

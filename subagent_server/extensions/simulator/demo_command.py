@@ -315,7 +315,9 @@ def _conclude(session: Session, view: dict[str, Any]) -> None:
         _tell(line, "grey")
     directory = session.service.store.paths.run(run_id).directory
     out(f"\nEverything is in {session.shown(directory)}: {session.command('logs', run_id)} has the log.")
-    out("Now yours: `subagent new NAME` writes an agent, `subagent init CLIENT` gives it to yours.")
+    out(
+        "Now yours, once installed: `subagent new NAME` writes an agent, `subagent init CLIENT` registers it."
+    )
 
 
 def _tell(text: str, colour: str | None = None) -> None:
