@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
@@ -54,6 +54,7 @@ from subagent_server.run.agent_definition import (
     JsonSchema,
     Limits,
     Placement,
+    RunnerName,
     SandboxLimits,
     ServerDefinition,
     WebFetchBounds,
@@ -412,6 +413,9 @@ def _runner(value: Value, key: _Key) -> object:
     if isinstance(name, str) and name in ACP_PROGRAMS:
         key.reading.program = ACP_PROGRAMS[name]
         return "acp"
+    if isinstance(name, str) and name not in (names := get_args(RunnerName)):
+        known = ", ".join([*names[: names.index("flow")], *ACP_PROGRAMS])  # a flow is known by its name
+        raise WrongValue(f"must be one of {known}, not {shorten(name)}")
     return name
 
 
