@@ -312,6 +312,11 @@ class AgentChecker:
         if checks is not None and _is_missing(command, self._environment(agent).get("PATH"), cwd):
             message = f"The program {shorten(command)} of the runner {agent.runner} is not here: "
             yield Refusal(f"{message}{checks.installing(agent)}.", "runner", in_file=False)
+        python = (agent.enabled_code_mode and agent.enabled_code_mode.python) or ""
+        if os.sep in python and _is_missing(python, None, cwd):
+            yield Refusal(
+                f"codeMode.python: {shorten(python)} is not here.", "codeMode.python", in_file=False
+            )
 
     def _with_served(
         self, agent: AgentDefinition, cwd: Path | None

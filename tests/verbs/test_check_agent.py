@@ -67,6 +67,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "model cannot reach the program: put",
     ),
     "nowhere": ({"runner": "command", "command": "/nowhere/agent"}, "/nowhere/agent"),
+    "interpreter": (
+        {"codeMode": {"enabled": True, "python": "/nowhere/python"}},
+        "codeMode.python: '/nowhere/python' is not here",
+    ),
     "turns": ({"maxTurns": 0}, "maxTurns must be"),
     "gone": ({"outputSchemaPath": "nowhere.json"}, "nowhere.json"),
     "several": ({"tools": "Bash(git diff:*)", "maxTurns": "many"}, "maxTurns must be"),
