@@ -117,7 +117,9 @@ def _remove_left_behind(path: Path) -> None:
 
 def _refused(where: str, error: Exception) -> HostError:
     why = getattr(error, "strerror", None) or str(error)
-    return HostError(f"The server cannot listen on {shorten(where)} ({why}): name another place.")
+    return HostError(
+        f"The server cannot listen on {shorten(where)} ({why}): name another by --http or --unix."
+    )
 
 
 # -- Proxies, through which clients of other machines reach the server.

@@ -1,6 +1,7 @@
 """Who may come in over HTTP: tokens in a file, made at the first start, and counted as they are now."""
 
 import json
+import socket
 import stat
 
 import pytest
@@ -92,6 +93,12 @@ def test_a_door_that_cannot_be_opened_is_refused_in_a_sentence(
     world: World, words: tuple[str, ...], sentence: str
 ) -> None:
     assert sentence in world.refused("serve", *words)
+
+
+def test_a_port_that_is_taken_is_refused_with_the_flag_for_another(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refusal = world.refused("serve", "--http", "{}:{}".format(*taken.getsockname()))
+    assert refusal.endswith("(Address already in use): name another by --http or --unix.\n")
 
 
 def test_a_run_opens_no_door(world: World) -> None:
