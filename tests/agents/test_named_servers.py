@@ -66,6 +66,12 @@ def test_a_name_that_is_defined_nowhere_is_an_error_that_says_where_it_was_looke
     for environment in ({}, {"HOME": f"/{'x' * 300}"}):  # as a closed home, one that no look can be made at
         with pytest.raises(UnknownServer, match=r"'github'.*\.mcp\.json: define it"):
             with_named_servers(ASKS, tmp_path, environment)
+    write(tmp_path / "home" / ".claude.json", {})
+    (tmp_path / ".mcp.json").unlink()
+    with pytest.raises(
+        UnknownServer, match=r"any \.mcp\.json from here upwards nor in .*\.claude\.json: define"
+    ):
+        with_named_servers(ASKS, tmp_path, {"HOME": str(tmp_path / "home")})
     assert with_named_servers(AgentDefinition(name="b"), tmp_path, {}).mcp_servers == {}
 
 
