@@ -14,7 +14,7 @@ SECRET = "sk-this-is-the-secret-of-the-test-0123456789"
 
 def test_a_patch_is_data_and_has_its_bound_and_in_a_file_no_secret(world: World) -> None:
     repository = Repository(world)
-    large = "seq -f 'line %.0f' 60000 > z-large.txt"
+    large = "seq -f 'line %0100.0f' 5000 > z-large.txt"
     write = f"printf '%s\\n' '{HOSTILE}' '\x1b\u202e' {SECRET} > '{HOSTILE}.txt'"
     run_id = repository.ran(f"{write}; rm deep/kept.txt; {large}")
     world.agent("plain")

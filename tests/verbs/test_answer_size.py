@@ -89,7 +89,7 @@ def test_a_run_directory_full_of_long_texts_makes_no_long_answer(service: Servic
     status = {"messageStatus": "pending_parent_reply", "options": [long] * 21}
     state |= dict.fromkeys(("agentName", "label", "summary", "continuesRunId"), long)
     state |= {"error": {"code": long, "message": long, "hint": long}, "pendingQuestions": 99}
-    state["messages"] = [question | status | {"messageId": f"{number}{long}"} for number in range(40)]
+    state["messages"] = [question | status | {"messageId": f"{number}{long}"} for number in range(12)]
     run.meta.path.write_text(json.dumps(state), encoding="utf-8")
     request = json.loads(run.request.path.read_bytes()) | {"warnings": [long] * 50}
     run.request.path.write_text(json.dumps(request), encoding="utf-8")
