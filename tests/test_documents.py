@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from subagent_server.cli.console.app import verbs
+from subagent_server.tools.tool_table import LIFECYCLE_TOOLS, TOOLS
+from subagent_server.verbs.views import MessageView, RunView
 from tests.helpers.processes import REPOSITORY
 
 PACKAGE = REPOSITORY / "subagent_server"
@@ -140,6 +142,13 @@ def anchors(path: Path) -> set[str]:
     """Return the anchors of the headings of a document, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", text_of(path), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_page_of_tools_has_every_tool_and_every_field_of_a_view() -> None:
+    fields = [*RunView.model_json_schema()["properties"], *MessageView.model_json_schema()["properties"]]
+    page = text_of(REPOSITORY / "docs" / "tools.md")
+    known = [*fields, *(tool.name for tool in (*TOOLS, *LIFECYCLE_TOOLS))]
+    assert [name for name in known if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
