@@ -359,7 +359,7 @@ def find_repository(
         why = error.sentence if isinstance(error, GitFailed) else "its path has a line break, or is not UTF-8"
         raise NoWorktree(_refused(directory, why)) from error
     if head is None:
-        raise NoWorktree(_refused(directory, "its repository has no commit yet"))
+        raise NoWorktree(_refused(directory, "its repository has no commit yet, or has lost it (`git fsck`)"))
     found = FoundRepository(Path(os.path.realpath(top)), prefix, Path(os.path.realpath(common)), head)
     named_by = found.top / ".git"
     if os.path.lexists(named_by) and common_directory(found.top) == found.common:

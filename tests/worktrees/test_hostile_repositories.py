@@ -316,11 +316,16 @@ def test_what_a_file_of_patterns_names_is_copied_and_never_committed_nor_out_of_
 def test_a_place_without_a_commit_is_refused_in_a_sentence_and_nothing_is_made(
     world: World, repository: Repository
 ) -> None:
-    plain, empty, bare = (world.home / name for name in ("plain", "empty", "bare.git"))
+    plain, empty, bare, lost = (world.home / name for name in ("plain", "empty", "bare.git", "lost"))
     plain.mkdir()
     git("init", "--quiet", empty)
+    git("init", "--quiet", lost)
+    git("-C", lost, "commit", "--quiet", "--allow-empty", "--message", "Lost.")
+    (tip,) = (lost / ".git/objects").glob(f"{(git('-C', lost, 'rev-parse', 'HEAD'))[:2]}/*")
+    tip.unlink()
     git("clone", "--quiet", "--bare", repository.top, bare)
-    for place, words in ((plain, "not a git repository"), (empty, "has no commit yet")):
+    refused = {plain: "not a git repository", empty: "has no commit yet", lost: "or has lost it (`git fsck`)"}
+    for place, words in refused.items():
         code, message = world.failed(world.start(cwd=str(place)))
         assert code == "config" and words in message and "isolation" in message
     repository.git("checkout", "--quiet", "--detach")
