@@ -133,8 +133,11 @@ def of_the_system(error: OSError) -> str:
 
 def half_upgraded(error: BaseException) -> str | None:
     """Return a sentence for an error of a program whose files are replaced one by one; None for any other."""
-    if isinstance(error, ImportError) and (error.name or "").startswith("subagent_server"):
-        return f"A file of subagent is missing or of another version, as amid an upgrade: {str(error)[:300]}."
+    if not isinstance(error, ImportError):
+        return None
+    if isinstance(error, ModuleNotFoundError) or (error.name or "").startswith("subagent_server"):
+        what = "A file of subagent, or of a package that it needs,"
+        return f"{what} is missing or of another version, as amid an upgrade: {str(error)[:300]}."
     return None
 
 

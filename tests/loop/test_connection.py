@@ -1,11 +1,13 @@
 """The connection to the Messages API: when a request counts as sent."""
 
 import asyncio
+import sys
 
 import pytest
 
 from subagent_server.loop.model import Model, ModelSettings, Retry
 from subagent_server.run.errors import RunRefused
+from subagent_server.run.stderr import half_upgraded
 from tests.helpers.pace import Alone
 from tests.helpers.turns import says
 from tests.loop.scripted_run import BOUND, Played
@@ -61,6 +63,15 @@ def test_a_proxy_or_certificates_that_cannot_be_used_refuse_the_run(
     with pytest.raises(RunRefused, match=words) as refused:
         Model(ModelSettings("claude-test", "key"), Alone())
     assert refused.value.failure_code == "config" and name in (refused.value.hint or "")
+
+
+def test_a_package_that_is_gone_amid_an_upgrade_is_no_fault_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "httpcore2", None)
+    with pytest.raises(ModuleNotFoundError) as gone:
+        Model(ModelSettings("claude-test", "key"), Alone())
+    assert "a package that it needs, is missing" in (half_upgraded(gone.value) or "")
 
 
 def test_an_address_that_no_resolver_takes_refuses_the_run() -> None:
