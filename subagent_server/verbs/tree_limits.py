@@ -152,6 +152,10 @@ def check_may_start(service: Service, caller: Caller, agent: AgentDefinition) ->
     return parent
 
 
+_QUEUE_SECONDS = 60.0
+"""How long a start waits for its turn: 32 siblings sync two files each, one after the other."""
+
+
 def publish_counted(service: Service, meta: RunMeta, agent: AgentDefinition) -> None:
     """Publish a run; a child is counted in the same hold of its tree's lock.
 
@@ -164,7 +168,7 @@ def publish_counted(service: Service, meta: RunMeta, agent: AgentDefinition) -> 
     if meta.parent_run_id is None:
         service.store.publish(meta)
         return
-    with exclusive(service.store.paths.run(meta.root_run_id).tree_lock):
+    with exclusive(service.store.paths.run(meta.root_run_id).tree_lock, _QUEUE_SECONDS):
         _check_number(service, meta.root_run_id, _most_live(service, agent, meta.depth))
         service.store.publish(meta)
 
