@@ -115,9 +115,10 @@ def init(
 ) -> None:
     """Register this server with an MCP client, with the --agents, --runs and --max-runs of this call.
 
-    CLIENT is claude (Claude Code), codex, gemini, cursor or claude-desktop. The change is shown before it is
-    made. Everything else in the file stays. The yes also trusts the agents and MCP servers that come with
-    this directory, which are listed, unless --agents names others.
+    CLIENT is claude (Claude Code), codex, gemini, cursor or claude-desktop; for another client paste what
+    `init cursor --print` shows. The change is shown before it is made. Everything else in the file stays. The
+    yes also trusts the agents and MCP servers that come with this directory, which are listed, unless
+    --agents names others.
     """
     session.check_is_user()  # what it writes lets a client start programs, and quarantine spares it
     known = CLIENTS[client]
