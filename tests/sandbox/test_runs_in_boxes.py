@@ -76,8 +76,9 @@ def test_a_model_sees_nothing_of_ours_and_reads_refusals_of_git_as_rules(world: 
 def test_tools_of_uv_are_shown_in_a_directory_where_uvx_writes(world: World) -> None:
     tools = world.home / ".local" / "share" / "uv" / "tools"
     (tools / "ruff").mkdir(parents=True)
-    (made,) = boxed(world, f"cd {tools} && touch .tmp && ls -A; touch ruff/x || ls -A ruff")
-    assert made.split()[:2] == [".tmp", "ruff"] and "ruff/x': Read-only" in made
+    (tools.parent / "credentials").mkdir()  # of `uv auth login`
+    (made,) = boxed(world, f"cd {tools} && touch .tmp && ls -A . ..; touch ruff/x || ls -A ruff")
+    assert made.split()[:5] == [".:", ".tmp", "ruff", "..:", "tools"] and "ruff/x': Read-only" in made
     assert list(tools.iterdir()) == [tools / "ruff"]
 
 
