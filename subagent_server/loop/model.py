@@ -355,9 +355,7 @@ def http_client(on_sent: Callable[[], None], *, direct: bool) -> httpx2.AsyncCli
             event_hooks={"request": [watch], "response": [bound]},
             follow_redirects=False,  # key and conversation would go to another host
         )
-    except (
-        ModuleNotFoundError
-    ):  # a package is being replaced; one for SOCKS that is not here is an ImportError
+    except ModuleNotFoundError:  # as amid an upgrade; that of SOCKS is an ImportError
         raise
     except (OSError, ValueError, ImportError, httpx2.InvalidURL) as error:
         message = f"The environment names a proxy or certificates that cannot be used: {error}."
