@@ -140,9 +140,7 @@ class Usage(Record):
     @property
     def tokens(self) -> int | None:
         """All tokens together, as far as they are known; None if none of them are."""
-        return known_sum(
-            self.input_tokens, self.output_tokens, self.cache_read_tokens, self.cache_write_tokens
-        )
+        return known_sum(*(getattr(self, name) for name in TOKEN_COUNTS))
 
     def merged(self, other: "Usage | None") -> "Usage":
         """Return the larger of each figure: totals only grow. Of equal ones `other` knows what is missing."""
@@ -197,6 +195,7 @@ class Usage(Record):
 _FIELDS = tuple(name for name in Usage.model_fields if name != "at_least")
 _ALIASES = {name: to_camel(name) for name in _FIELDS}
 _COUNTS = tuple(name for name in _FIELDS if name != "cost_usd")
+TOKEN_COUNTS = tuple(name for name in _FIELDS if name.endswith("_tokens"))
 UNKNOWN_USAGE = Usage().model_copy(update=dict.fromkeys(_COUNTS))
 """The usage of a run without known figures: its program has given none yet."""
 

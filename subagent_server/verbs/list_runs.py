@@ -22,7 +22,7 @@ from subagent_server.run import durable
 from subagent_server.run.errors import SubagentError, UnknownRun
 from subagent_server.run.journal import recorded_usage
 from subagent_server.run.paths import RunPaths
-from subagent_server.run.records import Failure, Money, Record, RunMeta, StartedBy, Usage
+from subagent_server.run.records import TOKEN_COUNTS, Failure, Money, Record, RunMeta, StartedBy, Usage
 from subagent_server.run.states import TOKENS, Status
 from subagent_server.run.store import RunStore, drop_vain
 from subagent_server.verbs.access import USER, Caller, NotAllowed, OtherParents, others_sentence
@@ -297,7 +297,6 @@ def stats(store: RunStore, *, since: datetime | None = None, agent: str | None =
 
 _OWN = ("turns", "toolCalls")
 """Figures that are those of the run alone."""
-_TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 _MOST_NAMES = 200
 _NAME_CHARACTERS = 200
 
@@ -340,7 +339,7 @@ def run_totals(service: Service, observed: Observed) -> RunTotals:
     own = meta.usage if meta.ended_at is not None else meta.usage.merged(recorded_usage(run))
     tree = tree_usage(service.store, meta) if service.store.children_of(meta.run_id) else own
     model, tools = _from_journal(run)
-    tokens: dict[str, int | None] = {name: getattr(tree, name) for name in _TOKENS}
+    tokens: dict[str, int | None] = {name: getattr(tree, name) for name in TOKEN_COUNTS}
     result = service.store.read_result(meta.run_id) if meta.ended_at is not None else None
     scripted = None
     with suppress(SubagentError):

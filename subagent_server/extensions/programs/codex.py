@@ -34,7 +34,7 @@ from subagent_server.extensions.programs.program_checks import program_of
 from subagent_server.loop.runner import Outcome
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.errors import RunRefused
-from subagent_server.run.records import UNKNOWN_USAGE, Usage, storable
+from subagent_server.run.records import TOKEN_COUNTS, UNKNOWN_USAGE, Usage, storable
 from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.run_context import Permissions
 
@@ -386,7 +386,7 @@ def _since(before: Usage, total: Usage) -> Usage:
     """Return what has been added to the tokens of a thread; a missing count stays unknown."""
     added = {
         name: max(0, counted - (getattr(before, name) or 0))
-        for name in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+        for name in TOKEN_COUNTS
         if (counted := getattr(total, name)) is not None
     }
     return UNKNOWN_USAGE.model_copy(update=added)
