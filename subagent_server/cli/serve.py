@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ import click
 from subagent_server.agents.formats import load_config
 from subagent_server.agents.yaml_reader import AgentFileError
 from subagent_server.cli.console.app import DIRECTORY, SECONDS, Session, pass_session, trust_option
-from subagent_server.cli.console.terminal import err
+from subagent_server.cli.console.terminal import err, is_terminal
 from subagent_server.process.peer import is_user_outside_boxes
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, choices, shorten
@@ -344,6 +345,8 @@ def serve(
         session.check_is_user()
         _serve_http(session, service, offered, http)
     else:
+        if is_terminal(sys.stdin):
+            err("A client starts this, by MCP: `subagent init CLIENT` registers it. Ctrl-C ends it.")
         app = _imported("subagent_server.server.stdio")
         asyncio.run(app.serve_stdio(service, offered, session.caller))
 

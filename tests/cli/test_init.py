@@ -160,6 +160,13 @@ def test_a_name_on_path_is_written_only_where_it_leads_here_for_good(cli: Cli, h
     assert command("claude", folder) == COMMAND
 
 
+def test_a_person_who_starts_the_server_reads_who_starts_it(cli: Cli, home: Path) -> None:
+    with person(cli, "serve") as terminal:
+        terminal.hear("`subagent init CLIENT` registers it. Ctrl-C ends it.")
+        terminal.type("\x04")
+        assert terminal.command.end()[0] == 0
+
+
 def test_for_programs_there_is_json(cli: Cli, home: Path) -> None:
     pending = cli.json("init", "claude", code=5)
     assert pending["state"] == "refused" and not (cli.home / ".mcp.json").exists()
