@@ -110,9 +110,10 @@ _AFTER_FAILURE = {
     "launch_failed": f"{_FIX}, then start it again: it had not begun.",
     "storage": f"{_FIX}; then {{on}} continues it.",
     "model_error": f"{_FIX}; then {{on}} continues it.",
-    "max_turns": "{on} continues it under the limits of its agent file.",  # options of a start are not kept
-    "timeout": "{on} continues it under the limits of its agent file.",
-    "budget": "{on} continues it under the limits of its agent file, if it is worth that.",
+    # options of a start are not kept, so a limit that one has set is not met again
+    "max_turns": "{on} continues it, with the limits of its agent file anew.",
+    "timeout": "{on} continues it, with the limits of its agent file anew.",
+    "budget": "{on} continues it, with the limits of its agent file anew, if it is worth that.",
     "ask_timeout": "{on_with_answer} continues it with your answer.",
     "invalid_output": "{on_with_result} lets it try once more.",
     "agent_error": "{logs} shows why; {on} continues it, or start it again with a task that avoids that.",
