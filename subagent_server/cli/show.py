@@ -434,8 +434,8 @@ _FIGURE_NAMES = 18
 def compare(session: Session, first: str, second: str) -> None:
     """Show two runs side by side: how they ended, their turns and tools, tokens, cost, time and results.
 
-    Tokens and cost are those of the whole tree of a run. A number that is not known is `-`, and a sum of
-    which a part is not known has a ≥.
+    Tokens and cost are those of the whole tree of a run, turns and tools its own; its time is that since its
+    worker began. A number that is not known is `-`, and a sum of which a part is not known has a ≥.
     """
     a, b = (run_totals(session.service, session.open_run(session.run_id(name))) for name in (first, second))
     same = a.result is not None and a.result == b.result
