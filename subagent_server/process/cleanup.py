@@ -30,6 +30,8 @@ LEFTOVER_GRACE_SECONDS = 2.0
 """Between TERM and KILL for processes that a worker left behind when it ended by itself."""
 FORK_SECONDS = 2.0
 """How long a forked shim that has not begun may take to notice that its starter is gone."""
+MERGE_SECONDS = 60.0
+"""How long a git that merges for a killed worker may take: ended amid it, it leaves half of the files."""
 RECONCILE_SECONDS = 30.0
 RECONCILE_PAUSES = (0.0, 1.0, 4.0)
 """Before each attempt, if the one before it has failed by itself: a file that it lacked may come back, such
@@ -69,7 +71,7 @@ def conclude(
     failpoint("shim.reconciled")
     # 13. Sweep the processes that the run left behind, but no git amid a merge; then end the runs whose
     #     starter was among them.
-    locks.wait_while_held(run.merge_lock)
+    locks.wait_while_held(run.merge_lock, MERGE_SECONDS)
     _sweep(run, deadline or time.monotonic() + LEFTOVER_GRACE_SECONDS, heart)
     GROUPS.remove(run.run_id)
     _settle_orphans(run, program)
