@@ -17,19 +17,22 @@ NO_MORE_OBSERVERS = """
     from pathlib import Path
     from subagent_server.run.watch import Watcher
     watcher = Watcher()
+    before = [(kind, resource.getrlimit(kind)) for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS)]
     {limited}
     end = watcher.watch(Path(sys.argv[1]), print)
     print("active" if watcher.active else "left to the slow poll")
     end()
     watcher.close()
+    for limit in before:  # for what a measured interpreter writes at its exit
+        resource.setrlimit(*limit)
 """
 
 NO_FILES = """
     used = len(__import__("os").listdir("/proc/self/fd")) - 1
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used, used))"""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used, before[0][1][1]))"""
 NO_THREADS = """
     __import__("threading").stack_size(1 << 30)
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))"""
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 29, before[1][1][1]))"""
 
 
 class Ear:
