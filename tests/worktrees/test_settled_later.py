@@ -327,7 +327,7 @@ def test_a_merge_that_is_killed_leaves_a_working_copy_that_git_can_use(
     lock = repository.top / ".git" / "index.lock"
     command = [*forked.PROGRAM, "merge", run_id]
     with forked.popen(command, world.environment, cwd=world.work, stdout=subprocess.DEVNULL) as merge:
-        wait_for((repository.top / "f3").exists, BOUND, "files of the merge")
+        wait_for((repository.top / "f1").exists, BOUND, "files of the merge")
         merge.kill()
     wait_for(lambda: not lock.exists(), 20.0, "the end of git")
     assert repository.git("status", "--porcelain") == ""
@@ -337,7 +337,7 @@ def test_a_merge_whose_git_is_killed_says_what_is_there(world: World, repository
     run_id = repository.ran(f"{WORK}; for i in $(seq 3000); do echo $i > f$i; done")
     command = [*forked.PROGRAM, "merge", run_id]
     with forked.popen(command, world.environment, cwd=world.work, stderr=subprocess.PIPE) as merge:
-        wait_for((repository.top / "f3").exists, BOUND, "files of the merge")
+        wait_for((repository.top / "f1").exists, BOUND, "files of the merge")
         for each in processes.descendants([merge.pid]):
             if b"--ff-only" in processes.command_of(each.pid):
                 processes.send_signal(each, signal.SIGKILL)
