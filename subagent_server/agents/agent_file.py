@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 from subagent_server.agents.guards import Guards
 from subagent_server.agents.known_names import misspelt_alias, resolve_model
 from subagent_server.agents.output_schemas import BadSchema, check_pattern, inline_schema, schema_file
+from subagent_server.agents.variables import rules_of_variables
 from subagent_server.agents.yaml_reader import (
     AGENT_FIELDS,
     LIMIT_FIELDS,
@@ -67,8 +68,6 @@ Model = TypeVar("Model", bound=BaseModel)
 MAX_NAME = 100
 LONG_DESCRIPTION = 20_000
 """Characters."""
-LONGEST_VARIABLE = 128 << 10
-"""Bytes, with its name: as long is any word that the kernel passes on (MAX_ARG_STRLEN of execve(2))."""
 NAME_LISTS = frozenset(
     {"tools", "disallowed_tools", "ask", "agents", "excluded_tools", "enabled_tools", "disabled_tools"}
     | {"allowed_domains", "blocked_domains"}
@@ -537,20 +536,12 @@ def _server(name: str, block: Block, line: int | None, reading: Reading) -> Serv
     return server.model_copy(update=zeros) if zeros else server
 
 
-def _rules_of_variables(env: Mapping[str, str]) -> list[tuple[bool, str]]:
-    """Return the rules of a key `env`: whether the rule is broken, and the rule."""
-    too_long = "has a variable of more than 128 KiB, which no program can get: put the text into a file"
-    is_long = any(len(f"{name}={value}".encode()) >= LONGEST_VARIABLE for name, value in env.items())
-    is_wrong = any(not name or "=" in name for name in env)
-    return [(is_wrong, "has a variable without a proper name"), (is_long, too_long)]
-
-
 def _broken_rules(server: ServerDefinition, values: Mapping[str, object]) -> list[tuple[str, str]]:
     """Return the keys that break a rule of their type, each with the rule."""
     is_boxed = server.network is False or server.sandbox_read or server.sandbox_write
     foreign = f"is for stdio, and this is a server by {server.type}"
     rules: list[tuple[str, object, str]] = [
-        *(("env", is_broken, rule) for is_broken, rule in _rules_of_variables(server.env)),
+        *(("env", is_broken, rule) for is_broken, rule in rules_of_variables(server.env)),
         ("command", not (server.command or "").strip(), "is missing, and a stdio server is started by one"),
         ("url", server.url, "is for http and sse, and this is a stdio server"),
         ("headers", server.headers, "are for http and sse, and this is a stdio server"),
@@ -648,7 +639,7 @@ def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> No
             not _VARIABLE.fullmatch(agent.api_key_env),
             "apiKeyEnv must be the name of an environment variable, not the key itself",
         ),
-        *(("env", is_broken, f"env {reason}") for is_broken, reason in _rules_of_variables(agent.env)),
+        *(("env", is_broken, f"env {reason}") for is_broken, reason in rules_of_variables(agent.env)),
         (
             "command",
             is_built_in and agent.command,
