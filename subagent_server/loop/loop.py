@@ -27,6 +27,7 @@ from subagent_server.loop.request import THOUGHTS
 from subagent_server.loop.runner import EMPTY_REPLY, Outcome, completed
 from subagent_server.loop.web import Block, Message, WebTools, record_server_use
 from subagent_server.run.errors import RunRefused, choices, shorten
+from subagent_server.run.journal import count
 from subagent_server.run.records import Failure, Usage
 from subagent_server.run.stderr import lack_of_room
 from subagent_server.toolbox.basic import AgentComplete, FinalAnswer, before_marker
@@ -178,7 +179,7 @@ class Loop:
                 without = f" without a valid final_answer{refusal}" if refusal else ""
                 raise RunRefused(
                     "max_turns",
-                    f"The agent used all of its {self.max_turns} turns{without}.",
+                    f"The agent used all of its {count(self.max_turns, 'turn')}{without}.",
                     "Raise `maxTurns` in the agent file, or give it a smaller task.",
                 )
             reply = await self._turn(messages)

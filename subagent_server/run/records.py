@@ -504,10 +504,9 @@ def worktree_view(worktree: Worktree, state: WorktreeState | None) -> dict[str, 
     if state.handed_to is not None:
         shown["takenOverBy"] = state.handed_to
     if state.left_changed or state.left_untracked:
-        shown["leftBehind"] = (
-            f"uncommitted changes of {state.left_changed:,} files and {state.left_untracked:,} untracked "
-            f"entries of {worktree.origin} are not in it"
-        )
+        changed = [f"uncommitted changes of {state.left_changed:,} files"] if state.left_changed else []
+        untracked = [f"{state.left_untracked:,} untracked entries"] if state.left_untracked else []
+        shown["leftBehind"] = f"{' and '.join([*changed, *untracked])} of {worktree.origin} are not in it"
     if state.included:
         shown["included"] = len(state.included)
     if state.trouble is not None and not state.is_settled:
