@@ -20,7 +20,7 @@ REFERENCE = re.compile(rf"\$\$\{{|\$\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*)
 
 One without an end is found with all behind it: each of many would be looked through to the end.
 """
-_LONGEST_VARIABLE = 128 << 10
+LONGEST_VARIABLE = 128 << 10
 """Bytes, with its name: as long is any word that the kernel passes on (MAX_ARG_STRLEN of execve(2))."""
 _MOST_MISSING = 10
 _OF_AGENT = ("cwd", "base_url", "command", "args")
@@ -45,7 +45,7 @@ class MissingVariable(CallerError):
 def rules_of_variables(env: Mapping[str, str]) -> list[tuple[bool, str]]:
     """Return the rules of a key `env`: whether the rule is broken, and the rule."""
     too_long = "has a variable of more than 128 KiB, which no program can get: put the text into a file"
-    is_long = any(len(f"{name}={value}".encode()) >= _LONGEST_VARIABLE for name, value in env.items())
+    is_long = any(len(f"{name}={value}".encode()) >= LONGEST_VARIABLE for name, value in env.items())
     is_wrong = any(not name or "=" in name for name in env)
     return [(is_wrong, "has a variable without a proper name"), (is_long, too_long)]
 
