@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ _MOST_BYTES = 256 << 20
 """A larger file would hold nothing. A run decides on one path, its directory: thousands have room."""
 _MOST_ROOTS = 200
 _LOCK_SECONDS = 60.0
-_path = lru_cache(10_000)(Path)  # hundreds of entries name the same few
 
 
 @dataclass(frozen=True)
@@ -62,9 +60,9 @@ class LiveRun:
         try:
             worker = Identity.from_json(data["worker"])
             agents, writes, hides = (
-                [_path(str(path)) for path in data.get(name, ())] for name in ("agents", "writes", "hides")
+                [Path(str(path)) for path in data.get(name, ())] for name in ("agents", "writes", "hides")
             )
-            root = _path(str(data["root"]))
+            root = Path(str(data["root"]))
         except (AttributeError, KeyError, TypeError):
             return None
         return None if worker is None else cls(worker, root, agents, writes, hides)
