@@ -23,6 +23,7 @@ from pydantic_core import PydanticSerializationError, from_json
 
 from subagent_server.run.states import (
     SCHEMA_VERSION,
+    TOKENS,
     Event,
     MessageStatus,
     Status,
@@ -195,7 +196,7 @@ class Usage(Record):
 _FIELDS = tuple(name for name in Usage.model_fields if name != "at_least")
 _ALIASES = {name: to_camel(name) for name in _FIELDS}
 _COUNTS = tuple(name for name in _FIELDS if name != "cost_usd")
-TOKEN_COUNTS = tuple(name for name in _FIELDS if name.endswith("_tokens"))
+TOKEN_COUNTS = tuple(name for name in _FIELDS if _ALIASES[name] in TOKENS)
 UNKNOWN_USAGE = Usage().model_copy(update=dict.fromkeys(_COUNTS))
 """The usage of a run without known figures: its program has given none yet."""
 
