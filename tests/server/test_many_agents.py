@@ -57,7 +57,7 @@ def test_many_agents_are_found_and_started_with_two_tools(world: World) -> None:
 
 
 @pytest.mark.parametrize("key", ["a model key", None])
-@pytest.mark.parametrize(("count", "length"), [(10, 20), (10, 900), (1, 9_000), (300, 100)])
+@pytest.mark.parametrize(("count", "length"), [(10, 20), (10, 900), (1, 9_000), (1_500, 100)])
 def test_a_parent_never_reads_more_of_its_tools_than_the_budget(
     world: World, count: int, length: int, key: str | None
 ) -> None:
