@@ -413,8 +413,8 @@ def _runner(value: Value, key: _Key) -> object:
         key.reading.program = ACP_PROGRAMS[name]
         return "acp"
     if isinstance(name, str) and name not in (names := get_args(RunnerName)):
-        known = ", ".join([*names[: names.index("flow")], *ACP_PROGRAMS])  # a flow is known by its name
-        raise WrongValue(f"must be one of {known}, not {shorten(name)}")
+        known = [each for each in (*names, *ACP_PROGRAMS) if each != "flow"]  # that is one by its name
+        raise WrongValue(f"must be one of {', '.join(known)}, not {shorten(name)}")
     return name
 
 

@@ -46,14 +46,13 @@ class UnknownServer(CallerError):
     code = "unknown_server"
 
     def __init__(self, name: str, looked_in: list[Path], near: str | None) -> None:
-        places = [str(path) for path in looked_in]
+        searched = [str(path) for path in looked_in]
         if all(path.name != PROJECT_FILE for path in looked_in):
-            places.insert(0, f"any {PROJECT_FILE} from here upwards")
-        searched = " nor in ".join(places)
+            searched.insert(0, f"any {PROJECT_FILE} from here upwards")
         meant = f" (nearest: {shorten(near)})" if near else ""
         super().__init__(
             f"mcpServers names {shorten(name)}{meant}, which is defined neither in the agent file nor in "
-            f"{searched}: define it in one of them."
+            f"{' nor in '.join(searched)}: define it in one of them."
         )
         self.name = name
 

@@ -80,7 +80,7 @@ _HOME = (
     *(".local/share/fnm", ".local/share/pnpm", ".local/share/virtualenvs"),
 )
 _UV_TOOLS = ".local/share/uv/tools"
-"""Each tool by itself: `uvx` writes files of its own beside them, and ends if it cannot."""
+"""Each tool by itself: `uvx` writes files of its own next to them, and ends if it cannot."""
 _NEXT_TO_PROGRAMS = ("lib", "lib64", "libexec", "include", "pyvenv.cfg")
 """What the programs of a directory `bin` use, beside it. Not `share`: people keep data in it."""
 
