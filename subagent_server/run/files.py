@@ -94,21 +94,27 @@ def read_plain(path: Path, most: int, flags: int = 0) -> tuple[bytes, os.stat_re
         NotPlain: it is of another kind, or has more than `most` bytes.
         OSError: it cannot be read; BlockingIOError: it is a file of the kernel that has nothing now.
     """
-    _check_regular(path, path.stat(follow_symlinks=not flags & os.O_NOFOLLOW))  # opening can do things
+    check_regular(path, path.stat(follow_symlinks=not flags & os.O_NOFOLLOW))  # opening can do things
     with held_open(
         os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | flags)
     ) as descriptor:
-        _check_regular(path, status := os.fstat(descriptor))
-        data = bytearray()
-        while len(data) <= most and (block := os.read(descriptor, 64 << 10)):
-            data += block
+        return read_opened(descriptor, path, most)
+
+
+def read_opened(descriptor: int, path: Path, most: int) -> tuple[bytes, os.stat_result]:
+    """Return content and status of what was opened at a path, as `read_plain` does. Raises as it does."""
+    check_regular(path, status := os.fstat(descriptor))
+    data = bytearray()
+    while len(data) <= most and (block := os.read(descriptor, 64 << 10)):
+        data += block
     if len(data) > most:
         size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
         raise NotPlain(path, f"it is larger than {size}, so make it smaller")
     return bytes(data), status
 
 
-def _check_regular(path: Path, status: os.stat_result) -> None:
+def check_regular(path: Path, status: os.stat_result) -> None:
+    """Refuse what is no regular file. Raises IsADirectoryError, NotPlain."""
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):

@@ -21,18 +21,15 @@ def media_type(data: bytes) -> str | None:
     return None
 
 
-def check_image(name: str, data: bytes, size_in_bytes: int | None = None) -> None:
+def check_image(name: str, data: bytes) -> None:
     """Check an image against the limits of the API; `name` begins the sentence.
-
-    `data` may be the beginning of one that is too big anyway: then `size_in_bytes` is that of the whole.
 
     Raises:
         BadArgument: the API would refuse it, and with it the whole conversation.
     """
-    count = len(data) if size_in_bytes is None else size_in_bytes
-    if count > MOST_BYTES:
+    if len(data) > MOST_BYTES:
         raise BadArgument(
-            f"{name} is an image of {count:,} bytes, and at most {MOST_BYTES:,} can be shown: "
+            f"{name} is an image of {len(data):,} bytes, and at most {MOST_BYTES:,} can be shown: "
             "make it smaller first."
         )
     size = size_of(data)

@@ -1,19 +1,19 @@
 """What the starter of a run gives it: prompt, label and files, which reach the disk without secrets."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from subagent_server.agents.variables import MissingVariable, expand_definition, hidden_values
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.confined_path import LeadsOutside, inside, is_text, open_real
 from subagent_server.run.errors import BadArgument, SubagentError, shorten, storing
 from subagent_server.run.executed_files import executed_by
-from subagent_server.run.files import Entry, held_open
+from subagent_server.run.files import Entry, NotPlain, check_regular, held_open, read_opened, read_plain
 from subagent_server.run.images import check_image
 from subagent_server.run.images import media_type as image_type
 from subagent_server.run.paths import RunPaths
@@ -150,6 +150,8 @@ MAX_TOTAL_BYTES = 32_000_000
 """Of all files of a run as they are sent, others than text in base64: the API takes a request of 32 MB."""
 MAX_FILES = 50
 _MAX_NAME_BYTES = 200
+_HEAD_BYTES = 8192
+"""By so many of its first bytes a file shows its media type."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ def copied_inputs(run: RunPaths) -> tuple[tuple[Entry, str], ...]:
     copies: list[tuple[Entry, str]] = []
     for name in sorted(inputs.names())[:MAX_FILES]:
         with inputs.entry(name).reader() as file:
-            kind = media_type(file.read(8192)) or "text/plain"
+            kind = media_type(file.read(_HEAD_BYTES)) or "text/plain"
         copies.append((inputs.entry(name), kind))
     return tuple(copies)
 
@@ -254,75 +256,46 @@ def _checked(name: str, cwd: Path, parent: ParentDirectories | None) -> InputFil
     if not is_text(name):
         raise BadArgument(f"Input {shown} has a name that is not UTF-8: rename it.")
     try:
-        with os.fdopen(_opened(path, shown, parent), "rb") as file:
-            kind, data = _read(file, shown)
+        data = read_plain(path, MAX_BINARY_BYTES)[0] if parent is None else _read_inside(path, shown, parent)
     except OSError as error:
-        raise BadArgument(f"Input {shown} cannot be read ({error.strerror}): check the path.") from error
+        raise BadArgument(
+            f"Input {shown} cannot be read ({error.strerror}): name a file, by its path from {cwd}."
+        ) from error
+    kind = media_type(data[:_HEAD_BYTES])
+    if kind is None:
+        raise _unreadable(shown)
+    if kind.startswith("image/"):
+        check_image(f"Input {shown}", data)
     if kind == "text/plain":
-        try:
-            data.decode("utf-8")
-        except UnicodeDecodeError:
-            raise _unreadable(shown) from None
+        _check_text(data, shown)
     return InputFile(path, kind, data)
 
 
-def _read(file: BinaryIO, shown: str) -> tuple[str, bytes]:
-    """Return media type and content, with never more than the limit of its kind in memory."""
-    size = os.fstat(file.fileno()).st_size
-    data = file.read(8192)
-    kind = media_type(data)
-    if kind is None:
-        raise _unreadable(shown)
-    limit = MAX_TEXT_BYTES if kind == "text/plain" else MAX_BINARY_BYTES
-    if kind.startswith("image/"):
-        check_image(f"Input {shown}", data, size)
-    if size <= limit:
-        data += file.read(limit + 1 - len(data))
-        size = len(data)  # files such as those of /proc do not say how much they hold
-    if size > limit:
+def _check_text(data: bytes, shown: str) -> None:
+    if len(data) > MAX_TEXT_BYTES:
         raise BadArgument(
-            f"Input {shown} has {size:,} bytes, more than the {limit:,} allowed: give a part of it."
+            f"Input {shown} has {len(data):,} bytes, more than the {MAX_TEXT_BYTES:,} allowed: "
+            "give a part of it."
         )
-    if kind.startswith("image/"):
-        check_image(f"Input {shown}", data)
-    return kind, data
-
-
-def _opened(path: Path, shown: str, parent: ParentDirectories | None) -> int:
-    """Open a regular file once, never waiting for the other end of a FIFO. Raises OSError, BadArgument."""
-    if parent is None:
-        try:
-            status = path.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            status = None
-        _check_regular(status, path, shown)  # before it is opened: opening a device can do things
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    else:
-        descriptor = _opened_inside(path, shown, parent)
     try:
-        _check_regular(os.fstat(descriptor), path, shown)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise _unreadable(shown) from None
 
 
-def _opened_inside(path: Path, shown: str, parent: ParentDirectories) -> int:
+def _read_inside(path: Path, shown: str, parent: ParentDirectories) -> bytes:
+    """Return the content of a file in one of the directories of a parent. Raises OSError, BadArgument."""
     for root in (parent.cwd, *parent.kept):
-        with suppress(LeadsOutside, FileNotFoundError), inside(root, str(path)) as directory:
-            _check_regular(directory.status(), path, shown)
-            return directory.open(os.O_RDONLY)
+        with suppress(LeadsOutside, FileNotFoundError), inside(root, str(path)) as found:
+            if (status := found.status()) is None:
+                raise NotPlain(path, os.strerror(errno.ENOENT))
+            check_regular(path, status)  # before it is opened: opening a device can do things
+            with held_open(found.open(os.O_RDONLY)) as descriptor:
+                return read_opened(descriptor, path, MAX_BINARY_BYTES)[0]
     raise BadArgument(
         f"Input {shown} leads outside {shorten(str(parent.cwd), 200)}, where run {parent.run_id} works, and "
         "is not in its inputs/ or outputs/ either: give a file of these."
     )
-
-
-def _check_regular(status: os.stat_result | None, path: Path, shown: str) -> None:
-    if status is not None and stat.S_ISDIR(status.st_mode):
-        raise BadArgument(f"Input {shown} is a directory: name its files one by one.")
-    if status is None or not stat.S_ISREG(status.st_mode):
-        raise BadArgument(f"Input {shown} is no file in {path.parent}: paths are relative to cwd; check it.")
 
 
 def _unreadable(shown: str) -> BadArgument:

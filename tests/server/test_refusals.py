@@ -159,4 +159,4 @@ def test_an_answer_that_names_a_path_which_is_not_text_arrives(world: World) -> 
     with RawServer([*PROGRAM, "serve"], world.environment, odd, world.errors) as server:
         server.say(HELLO, READY)
         refused = server.result_of(tool_call(1, "run_worker", prompt="x", inputs=["missing"]))
-    assert refused["isError"] and "'missing' is no file in" in refused["content"][0]["text"]
+    assert refused["isError"] and "'missing' cannot be read (No such file" in refused["content"][0]["text"]

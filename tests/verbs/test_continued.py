@@ -55,7 +55,7 @@ def test_what_cannot_be_continued_is_refused_with_the_reason(service: Service, t
     cases: list[tuple[type[SubagentError], ContinueOrder, str]] = [
         (BadArgument, ContinueOrder(done), "say in `prompt` what it should do next"),
         (BadArgument, ContinueOrder(done, " "), "say in `prompt` what it should do next"),
-        (BadArgument, ContinueOrder(done, "Go.", ["nowhere"]), "is no file in"),
+        (BadArgument, ContinueOrder(done, "Go.", ["nowhere"]), "cannot be read"),
         (BadArgument, ContinueOrder(deep, "Go."), f"in which run {deep} worked is gone: make it again"),
         (NotEnded, ContinueOrder(made(service), "Go."), "cannot be continued yet"),
         (UnknownRun, ContinueOrder("20990101-000000-000-aaaaaa"), "There is no run"),

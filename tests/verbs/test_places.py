@@ -184,9 +184,9 @@ def test_an_input_that_is_a_fifo_or_a_device_holds_nobody_up(service: Service, t
     os.mkfifo(tmp_path / "cwd/pipe")
     child = Caller(begun(service).run_id)
     for caller in (USER, child):
-        with pytest.raises(BadArgument, match="no file"):
+        with pytest.raises(BadArgument, match="not a regular file"):
             begun(service, caller, inputs=["pipe"])
-    with pytest.raises(BadArgument, match="no file"):
+    with pytest.raises(BadArgument, match="not a regular file"):
         begun(service, inputs=["/dev/zero"])
 
 

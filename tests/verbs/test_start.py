@@ -55,11 +55,11 @@ def test_inputs_that_no_model_reads_are_refused_by_name(world: World) -> None:
     (world.work / "big.dat").write_bytes(PNG + b"\0" * 3_932_160)
     (world.work / "wide.txt").write_bytes(PNG[:16] + (8001).to_bytes(4, "big") + PNG[20:])
     for name, words in {
-        "missing.txt": "no file",
-        "folder": "directory",
+        "missing.txt": "No such file",
+        "folder": "Is a directory",
         "binary": "neither UTF-8 text, PDF nor image",
         "latin": "neither UTF-8 text, PDF nor image",
-        "pipe": "no file",
+        "pipe": "not a regular file",
         "huge.txt": "2,000,001 bytes",
         "big.dat": "at most 3,932,160 can be shown",
         "wide.txt": "8001 by",
