@@ -5,7 +5,6 @@ import errno
 import os
 import re
 import select
-import shlex
 import signal
 import subprocess
 import sys
@@ -40,13 +39,11 @@ from subagent_server.cli.logs import EventText
 from subagent_server.cli.ls import GROUPS, age_cell, branch, group_of, look_of_row, what_cell
 from subagent_server.run.errors import SubagentError
 from subagent_server.run.files import write_all
-from subagent_server.run.host_programs import NoHostProgram
 from subagent_server.run.journal import page
 from subagent_server.run.paths import RootPaths
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.list_runs import Node, TreeRow, trees_of
-from subagent_server.verbs.live_runs import host_program
 from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.wait_for_runs import Changes
 
@@ -60,7 +57,7 @@ _HELP = (
     ("enter, l", "look at the log of the run; q goes back"),
     ("a", "answer its question"),
     ("s", "stop it and all that it has started; asks first"),
-    ("o", "open everything about it in your pager"),
+    ("o", "open everything about it; q goes back"),
     ("/", "show only runs with these words; escape shows all"),
     ("q, Ctrl-C", "leave; the runs continue"),
     ("Ctrl-Z", "put aside; fg comes back"),
@@ -632,26 +629,13 @@ class LiveScreen:
         self._do(ask)
 
     def _open(self, run_id: str, terminal: TerminalMode) -> None:
-        """Show everything about a run in the pager of the person."""
+        """Show everything about a run, as the command does."""
         root = str(self._session.settings.runs_root)
-        command = [sys.executable, "-P", "-m", "subagent_server", "--runs", root]
-        with terminal.left():
-            shown = subprocess.run(
-                [*command, "show", run_id], capture_output=True, check=False, cwd=self._session.settings.cwd
-            )
-            self._page_through(shown.stdout or shown.stderr)
-
-    def _page_through(self, text: bytes) -> None:
-        """Show a text in $PAGER, else in less, else until Enter is pressed."""
-        with suppress(NoHostProgram, IndexError, ValueError):  # none such, none at all, a quote too many
-            pager = shlex.split(os.environ.get("PAGER") or "less -R")
-            program = host_program(self._session.settings, pager[0])
-            subprocess.run([program, *pager[1:]], input=text, check=False)
-            return
-        sys.stdout.buffer.write(text)
-        sys.stdout.flush()
-        err("Enter goes back.")
-        sys.stdin.readline()
+        command = [sys.executable, "-P", "-m", "subagent_server", "--runs", root, "show", run_id]
+        shown = subprocess.run(command, capture_output=True, check=False, cwd=self._session.settings.cwd)
+        text = (shown.stdout or shown.stderr).decode("utf-8", "replace")
+        width, _ = terminal.size
+        self._open_page(run_id, [piece for line in text.splitlines() for piece in folded(line, width)])
 
     def _do(self, act: Callable[[], object]) -> None:
         """Call `act`; what it refuses is said in the last line."""
