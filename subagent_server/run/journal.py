@@ -104,7 +104,9 @@ def _call(e: Event) -> str:
     arguments = e.get("arguments")
     if e.get("toolName") == CODE_TOOL_NAME and isinstance(arguments, dict):
         code = preview(str(arguments.get("code", "")), _PROGRAM_LINES)
-        return f"→ {CODE_TOOL_NAME} ({arguments.get('executionTimeout')} s)\n```python\n{code}\n```"
+        limit = arguments.get("executionTimeout")  # the model may have left it out
+        at_most = "" if limit is None else f" ({limit} s)"
+        return f"→ {CODE_TOOL_NAME}{at_most}\n```python\n{code}\n```"
     return f"→ {e.get('toolName')} {one_line(arguments)}".rstrip()
 
 

@@ -287,7 +287,15 @@ class Call:
         self._on_question = on_question
         self._number: int | None = None
         self._started = threading.Lock()
-        self.run_id: str | None = None
+        self._run_id: str | None = None
+        self._unstarted: RunFailed | None = None
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of the run, None before it is started. Raises RunFailed if a dry run has left it out."""
+        if self._unstarted is not None:
+            raise self._unstarted
+        return self._run_id
 
     def plan(self) -> None:
         """Have the host check the call and give it its identity: equal calls are told apart by order."""
@@ -295,11 +303,19 @@ class Call:
             self._number = self._line.call("@plan", {"agent": self._agent, "arguments": self._arguments})
 
     def start(self) -> Call:
-        """Start the run, or find the one that is on record; wait while too many runs are at work."""
+        """Start the run, or find the one that is on record; wait while too many runs are at work.
+
+        A dry run starts none that would be new, and ends where something of that run is needed.
+        """
         with self._started:
             self.plan()
-            if self.run_id is None:
-                self.run_id = self._line.call("@start", {"call": self._number})
+            if self._run_id is None and self._unstarted is None:
+                try:
+                    self._run_id = self._line.call("@start", {"call": self._number})
+                except RunFailed as error:
+                    if _is_fatal(error):
+                        raise
+                    self._unstarted = error
         return self
 
     def result(self) -> Any:
@@ -331,7 +347,7 @@ class Call:
             self._line.call("@stop", {"runId": self.run_id})
 
     def __repr__(self) -> str:
-        return f"<call of {self._agent}: {self.run_id or 'not started'}>"
+        return f"<call of {self._agent}: {self._run_id or 'not started'}>"
 
 
 class Agent:

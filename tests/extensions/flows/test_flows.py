@@ -824,12 +824,14 @@ def test_a_flow_that_logs_without_end_fills_no_disk(world: World) -> None:
     assert "logs so much" in world.events(run_id, "warning")[-1]["message"]
 
 
-def test_a_dry_run_starts_nothing_and_lists_what_would_be(world: World) -> None:
+@pytest.mark.parametrize("ask", ["gather(*calls, limit=limit)", "[call.result() for call in calls]"])
+def test_a_dry_run_starts_nothing_and_lists_what_would_be(world: World, ask: str) -> None:
     flow(world)
     simulator = world.play(DONE)
     first = started(world, many=2)
     output(world, first)
-    flow(world, FAN.replace("range(many)", "range(many + 2)"))
+    more = FAN.replace("range(many)", "range(many + 2)").replace("gather(*calls, limit=limit)", ask)
+    flow(world, more if "gather" in ask else more.replace("worker.call", "worker.start"))
     dry = again(world, first, dry_run=True)
     said = output(world, dry)
     assert "2 recorded" in said and "2 new" in said and "The rest is likely to cost" in said
