@@ -8,7 +8,6 @@ never runs without something that its author asked for, so a key that its progra
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -184,48 +183,26 @@ def too_old(
 
 
 def _version(file: Path, known: KnownProgram, environment: Mapping[str, str]) -> Version | None:
+    """Return the version that a program tells. All its processes are bounded.
+
+    It is asked in `/`: programs of this kind read settings of the directory that they are started in.
+    """
     try:
         facts, path = file.stat(), str(file.resolve())
-    except OSError:
+        key = (path, facts.st_size, facts.st_mtime_ns)
+        if key in _new_enough:
+            return _new_enough[key]
+        words, pipes = [str(file), "--version"], {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        with start(words, VERSION_SECONDS, environment, b"", with_starter=True, cwd="/", **pipes) as asked:
+            assert asked.stdout is not None
+            printed = asked.stdout.read(_MOST_BYTES)  # it ends with the bound of the command at the latest
+            asked.terminate()  # what it has left is ended with it
+    except (OSError, ValueError):
         return None
-    key = (path, facts.st_size, facts.st_mtime_ns)
-    if key in _new_enough:
-        return _new_enough[key]
-    found = _VERSION.search(_asked(file, environment))
+    found = _VERSION.search(printed.decode("utf-8", "replace"))
     if found is None:
         return None
     version = tuple(map(int, found.groups()))
     if version >= known.oldest:
         _new_enough[key] = version
     return version
-
-
-def _asked(file: Path, environment: Mapping[str, str]) -> str:
-    """Return the beginning of what the program says to `--version`. All its processes are bounded.
-
-    It is asked in `/`: programs of this kind read settings of the directory that they are started in.
-    """
-    try:
-        process = start(
-            [str(file), "--version"],
-            VERSION_SECONDS,
-            environment,
-            b"",
-            with_starter=True,
-            cwd="/",
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-    except (OSError, ValueError):
-        return ""
-    assert process.stdout is not None
-    printed = b""
-    with process.stdout as output:  # it ends with the bound of the command at the latest
-        while len(printed) < _MOST_BYTES and not _VERSION.search(printed.decode("utf-8", "replace")):
-            if not (line := output.readline(_MOST_BYTES)):
-                break
-            printed += line
-    with suppress(ProcessLookupError):
-        process.terminate()  # what it has left is ended with it
-    process.wait()
-    return printed.decode("utf-8", "replace")
