@@ -67,6 +67,7 @@ def at_work(cli: Cli) -> int:
 def test_each_kind_of_expectation_passes_and_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "PATTERN_SECONDS", 3.0)  # 5 in earnest
     schema = {"type": "object", "required": ["cause"]}
+    hung = f"setsid sh -c 'echo $$ > {cli.home}/left; exec sleep 600' & sleep 600"
     found = cli.json(
         "eval",
         evaluation(
@@ -81,7 +82,7 @@ def test_each_kind_of_expectation_passes_and_fails(cli: Cli, monkeypatch: pytest
             {"name": "no command", "turns": [says("ok")],
              "expect": [{"command": ["sh", "-c", "echo why; exit 3"]}]},
             {"name": "hung command", "turns": [says("ok")],
-             "expect": [{"command": ["sh", "-c", "sleep 600 & sleep 600"], "timeoutSeconds": 0.5}]},
+             "expect": [{"command": ["sh", "-c", hung], "timeoutSeconds": 0.5}]},
             {"name": "answered", "turns": [asks("Go on?"), says("ok")], "answer": "yes"},
             {"name": "unanswered", "turns": [asks("Go\x1b on?"), says("ok")]},
         ),
@@ -94,6 +95,8 @@ def test_each_kind_of_expectation_passes_and_fails(cli: Cli, monkeypatch: pytest
     assert "'fine' is not in the result" in why["no pattern"] and "within 3 s" in why["slow pattern"]
     assert "is not of type 'object'" in why["no schema"] and "ended with 3: why" in why["no command"]
     assert "has not ended after 0.5 s" in why["hung command"] and "no `answer`: 'Go" in why["unanswered"]
+    left = (cli.home / "left").read_text(encoding="utf-8").strip()
+    assert not Path("/proc", left).exists(), "a session of its own keeps nothing of a command alive"
     suite = ElementTree.parse(cli.home / "out.xml").getroot()
     assert (suite.get("tests"), suite.get("failures"), len(suite)) == ("10", "6", 10)
     assert (found["passed"], found["trials"], "costUsd" in found) == (4, 10, False)

@@ -12,7 +12,6 @@ import json
 import math
 import os
 import secrets
-import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -26,6 +25,8 @@ from pydantic import Field
 
 from subagent_server.extensions.evals.eval_file import EvalCase, EvalFile, Judging
 from subagent_server.extensions.evals.scorers import passes
+from subagent_server.run.bounded_command import EXIT_LATE
+from subagent_server.run.bounded_command import start as begin_bounded
 from subagent_server.run.commands import misfit, searched
 from subagent_server.run.errors import CallerError, SubagentError, shorten
 from subagent_server.run.records import Money, Record, RunMeta, RunResult
@@ -347,40 +348,28 @@ class Evaluation:
         """Return why a command has not accepted a result, which it reads on stdin. It gets no secrets."""
         environment = self.service.settings.environment
         hidden = secret_values(environment).keys()
+        known = {key: value for key, value in environment.items() if key not in hidden}
         request = self.service.store.read_request(meta.run_id)
         cwd = Path(request.cwd)
         if not cwd.is_dir():  # a worktree in which nothing was changed is gone: it was as its origin is
             cwd = Path(directory_before_worktree(meta, request))
-        name = shorten(" ".join(command))
-        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as printed:
-            stdin.write(text.encode("utf-8", "replace"))
-            stdin.seek(0)
+        name, stdin = shorten(" ".join(command)), text.encode("utf-8", "replace")
+        with tempfile.TemporaryFile() as printed:
+            outputs = {"stdout": printed, "stderr": printed}
             try:
-                process = await asyncio.create_subprocess_exec(
-                    *command,
-                    stdin=stdin,
-                    stdout=printed,
-                    stderr=printed,
-                    cwd=cwd,
-                    env={key: value for key, value in environment.items() if key not in hidden},
-                    start_new_session=True,
-                )
+                process = begin_bounded(command, seconds, known, stdin, with_starter=True, cwd=cwd, **outputs)
             except (OSError, ValueError) as error:
                 return f"the command {name} cannot be started ({getattr(error, 'strerror', None) or error})"
             try:
-                async with asyncio.timeout(seconds):
-                    code = await process.wait()
-            except TimeoutError:
-                return f"the command {name} has not ended after {seconds:g} s"
+                code = await asyncio.to_thread(process.wait)
             finally:
-                with suppress(ProcessLookupError):  # what it left behind ends with it
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+                process.terminate()
             if code == 0:
                 return None
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - _SHOWN_OUTPUT * 4))
             end = " ".join(printed.read().decode("utf-8", "replace").split())[-_SHOWN_OUTPUT:]
-            return f"the command {name} ended with {code}{f': {end}' if end else ''}"
+        why = f"has not ended after {seconds:g} s" if code == EXIT_LATE else f"ended with {code}"
+        return f"the command {name} {why}{f': {end}' if end else ''}"
 
     async def _judged(
         self, trial: Trial, judging: Judging, text: str, changes: Changes, runs: list[str]
