@@ -115,13 +115,6 @@ class PythonType:
         """Return the type `form`, in which `{}` stands for this one."""
         return PythonType((form.format(self.annotation()),), (), self.reasons)
 
-    def without(self, name: str) -> "PythonType":
-        """Return the type without one member."""
-        members, early = (
-            tuple(each for each in names if each != name) for names in (self.members, self.early)
-        )
-        return PythonType(members, self.literals, self.reasons, early)
-
     def annotation(self) -> str:
         """Return the expression for a place where a type that comes later must be quoted."""
         return repr(self.text) if self.early else self.text
@@ -209,20 +202,13 @@ class TypeWriter:
 
     def __init__(self, root: dict[str, Any], taken: set[str], *, of_results: bool = False) -> None:
         self._root = root
-        self._defined: list[str] = []
-        self._defined_last: list[str] = []
+        self.definitions: list[str] = []
+        """The named types; each stands after the types that its definition uses."""
         self._taken = taken
         self._of_results = of_results
         self._parts = 0
-        self._references: dict[str, PythonType | None] = {}
-        self._aliases: dict[str, str] = {}
-        """The names of references that contain themselves and are no class, which would have its name."""
+        self._references: dict[str, PythonType] = {}
         self._by_fields: dict[tuple[Field, ...], str] = {}
-
-    @property
-    def definitions(self) -> list[str]:
-        """The named types; each stands after the types that its definition uses."""
-        return [*self._defined, *reversed(self._defined_last)]
 
     def comment(self, schema: Any, found: PythonType, *, shows_default: bool = False) -> str:
         """Return the comment behind a value of this schema and type."""
@@ -260,42 +246,16 @@ class TypeWriter:
     # -- references and combinations
 
     def _referenced(self, target: str, depth: int) -> PythonType:
-        name = type_name(target.rpartition("/")[2] or "Root")
         if target in self._references:
-            known = self._references[target]
-            return known if known is not None else self._early_alias(target, name)
-        self._references[target] = None
+            return self._references[target]
         schema = resolved(target, self._root)
-        if isinstance(schema, dict | bool):
-            found = self.type_of(schema, name, depth + 1, target)
-        else:
-            found = unknown(DEAD_REFERENCE)
-        if target in self._aliases:
-            found = self._alias(self._aliases[target], schema, found)
-        self._references[target] = found
+        if not isinstance(schema, dict | bool):
+            return unknown(DEAD_REFERENCE)
+        # A class has a name, by which it can contain itself.
+        self._references[target] = unknown("a type that contains itself")
+        name = type_name(target.rpartition("/")[2] or "Root")
+        self._references[target] = found = self.type_of(schema, name, depth + 1, target)
         return found
-
-    def _early_alias(self, target: str, name: str) -> PythonType:
-        """Return the name of a type within itself, which is defined when all of it is known."""
-        self._aliases[target] = name = self._new_name(name)
-        early = self._references[target] = PythonType((name,), early=(name,))
-        return early
-
-    def _alias(self, name: str, schema: Any, found: PythonType) -> PythonType:
-        """Define the name of a type that contains itself, and return the type.
-
-        In a choice, the type itself adds nothing. A type that needs another one before it is defined last,
-        and is written out wherever it is not quoted.
-        """
-        whole = found.without(name)
-        if not whole.text:
-            whole = unknown("a type that is nothing but itself")
-        text = f"{name} = {whole.text}{self.comment(schema, whole)}\n"
-        if whole.early:
-            self._defined_last.append(text)
-            return whole
-        self._defined.append(text)
-        return PythonType((name,))
 
     def _whole(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
         """Return a schema with the parts of its `allOf` joined, and a reference alone or not at all."""
@@ -409,7 +369,7 @@ class TypeWriter:
             return known
         about = as_comment([str(whole.get("description") or "")]) if reference else ""
         as_class = all(map(self._is_field, properties))
-        self._defined.append(typed_dict(name, fields, about, as_class=as_class))
+        self.definitions.append(typed_dict(name, fields, about, as_class=as_class))
         return name
 
     def _is_field(self, key: str) -> bool:
