@@ -32,19 +32,7 @@ def joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         both["properties"] = properties
     required = [*list_in(one, "required"), *list_in(other, "required")]
     both["required"] = list(dict.fromkeys(key for key in required if isinstance(key, str)))
-    if "items" in one and "items" in other and one["items"] != other["items"]:
-        both["items"] = {"allOf": [one["items"], other["items"]]}
-    if "enum" in one and "enum" in other:
-        allowed = set(map(repr, list_in(other, "enum")))
-        both["enum"] = [value for value in list_in(one, "enum") if repr(value) in allowed]
-    if "type" in one and "type" in other:
-        both["type"] = _common_types(set(types_of(one)), set(types_of(other)))
     return both
-
-
-def _common_types(one: set[str], other: set[str]) -> list[str]:
-    whole = {"integer"} if "integer" in one ^ other and "number" in one ^ other else set()
-    return sorted((one & other) | whole)
 
 
 def kinds_of(value: Any) -> list[str]:
@@ -231,8 +219,6 @@ class TypeWriter:
         if isinstance(target := whole.get("$ref"), str):
             return self._referenced(target, depth)
         choice = next((key for key in ("anyOf", "oneOf") if list_in(whole, key)), None)
-        if whole.get("type") == []:
-            return unknown("no value is of all the types")
         if "const" in whole:
             found = literal([whole["const"]])
         elif "enum" in whole:
@@ -296,7 +282,7 @@ class TypeWriter:
             if has_shape and isinstance(branch, dict):
                 if _SHAPES.isdisjoint(branch):  # it only bounds what stands beside it
                     return self.type_of(siblings, name, depth + 1, reference)
-                branch = joined(siblings, self._followed(branch, depth + 1))
+                branch = {"allOf": [siblings, branch]}
             found.append(self.type_of(branch, name, depth + 1))
         return union(found)
 
