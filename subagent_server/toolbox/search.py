@@ -9,7 +9,7 @@ import heapq
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -504,18 +504,17 @@ class _ListArguments(Arguments, alias_generator=to_camel):
     ignore: list[str] = Field(
         default_factory=list, max_length=50, description="Patterns of names to leave out, such as *.pyc."
     )
-    include_ignored: bool | None = Field(default=None, description=_INCLUDE_IGNORED.replace("search", "list"))
 
 
 class ListTool(_SearchTool):
-    """Lists directories in `scope`, each for at most about `seconds`; what searches skip is not shown."""
+    """Lists directories in `scope`, without those that no search enters."""
 
     name = "ls"
     _default_seconds = 10.0
     _wanted = _ListArguments
     _description = (
         "List the entries of one directory, by name, directories with / behind them. Hidden entries are "
-        "listed; .git and what ignore files (such as .gitignore) name are left out."
+        "listed, ignored ones too; .git is left out."
     )
 
     def _search(self, wanted: _ListArguments, rg: Ripgrep) -> ToolResult:
@@ -526,9 +525,6 @@ class ListTool(_SearchTool):
         result = _Result(_MOST_ENTRIES)
         with self._scope.open(wanted.path, files=False) as target:
             entries = _entries(target, patterns)
-            if not wanted.include_ignored:
-                kept = self._not_ignored(target, entries, rg)
-                entries = {name: is_directory for name, is_directory in entries.items() if name in kept}
             try:
                 for name in sorted(entries)[:_MOST_ENTRIES]:
                     result.add(target.shown(name) + ("/" if entries[name] else ""))
@@ -536,26 +532,7 @@ class ListTool(_SearchTool):
                 result.notes.append(str(enough))
         if len(entries) > _MOST_ENTRIES:
             result.notes.append(f"{len(entries) - _MOST_ENTRIES:,} more entries")
-        result.notes += rg.notes("directories may be missing; give one below")
         return result.for_model("There is nothing to list", wanted.path)
-
-    def _not_ignored(self, target: SearchTarget, entries: Collection[str], rg: Ripgrep) -> set[str]:
-        """Return the names that ripgrep finds a file at or below, and directories without any file."""
-        rest = set(entries) - self._found(target, entries, rg, include_ignored=False)
-        return set(entries) - (self._found(target, rest, rg, include_ignored=True) if rest else set())
-
-    def _found(
-        self, target: SearchTarget, names: Collection[str], rg: Ripgrep, *, include_ignored: bool
-    ) -> set[str]:
-        found = set[str]()
-        options = ["--files", *ignoring(self._scope.cwd, include_ignored=include_ignored)]
-        with closing(rg.output(target, options)) as output:
-            for path in _printed_paths(output):
-                if (name := path.partition("/")[0]) in names:
-                    found.add(name)
-                if len(found) == len(names):
-                    break
-        return found
 
 
 def _entries(target: SearchTarget, patterns: Sequence[PathPattern]) -> dict[str, bool]:
