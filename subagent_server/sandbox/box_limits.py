@@ -4,17 +4,20 @@ Memory and processes are bounded by a control group where one can be had (`run/c
 programs of a run together, whatever kind of memory they use. These limits hold besides, for each process. The
 kernel counts only private memory for them: not what is shared, as a file in memory is.
 
-A shell sets them inside, for itself and all that it starts: set outside, the number of processes would count
-all that the user has elsewhere. For root the kernel does not count processes at all; there the box's own
-namespace of pids gets a highest number, which Linux has since 6.14.
+They are set for the first program of a box, and hold for all that it starts. Of a process in a box the
+kernel counts the processes of that box alone. For root it counts none at all; there the namespace of pids of
+the box gets a highest number, which Linux has since 6.14.
 """
 
 import os
 import platform
 import re
+import resource
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from subagent_server.run.agent_definition import SandboxLimits
 from subagent_server.run.control_groups import GROUPS
@@ -41,34 +44,36 @@ def giving_way() -> list[str]:
     return [of_system("nice"), "-n", "5"]
 
 
-def limits_as_shell(limits: SandboxLimits) -> str:
-    """Return the commands by which a bash bounds itself and all that it starts."""
-    bounds = {
-        "-u": limits.processes,
-        "-d": limits.memory_bytes >> 10,
-        "-f": limits.file_bytes >> 10,
-        "-c": 0,
-        "-n": _OPEN_FILES,
+def bound(pid: int, limits: SandboxLimits) -> None:
+    """Bound a process in a box, and all that it starts from now on. Blocking: as root, for milliseconds."""
+    most = {
+        resource.RLIMIT_NPROC: limits.processes,
+        resource.RLIMIT_DATA: limits.memory_bytes,
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: _OPEN_FILES,
     }
-    words = "; ".join(f"ulimit {flag} {max(bound, 0)}" for flag, bound in bounds.items())
-    return f"{{ {words}; echo {_ADJUSTMENT} > /proc/self/oom_score_adj; }} 2>/dev/null; "
+    lower(pid, {limit: max(size, 0) for limit, size in most.items()})
+    with suppress(OSError):  # it has ended
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(_ADJUSTMENT), encoding="ascii")
+    if os.geteuid() == 0 and has_highest_pid():  # on an older kernel it would be that of the whole machine
+        highest = f"echo {limits.processes + _RESERVED} > {_HIGHEST_PID}"
+        subprocess.run(
+            ["nsenter", "--target", str(pid), "--pid", "sh", "-c", highest],
+            env={"PATH": os.defpath},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
 
-def bounding_processes(pid: int, limits: SandboxLimits) -> "subprocess.Popen[bytes] | None":
-    """For root: start to bound the number of processes in the box that holds `pid`; the caller collects it.
-
-    On an older kernel the number would be that of the whole machine, so nothing is done there.
-    """
-    if os.geteuid() != 0 or not has_highest_pid():
-        return None
-    highest = f"echo {limits.processes + _RESERVED} > {_HIGHEST_PID}"
-    return subprocess.Popen(
-        ["nsenter", "--target", str(pid), "--pid", "sh", "-c", highest],
-        env={"PATH": os.defpath},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+def lower(pid: int, most: Mapping[int, int]) -> None:
+    """Lower limits of a process; one that is lower already stays."""
+    for limit, size in most.items():
+        with suppress(OSError):  # it has ended
+            hard = resource.prlimit(pid, limit)[1]
+            size = size if hard == resource.RLIM_INFINITY else min(size, hard)
+            resource.prlimit(pid, limit, (size, size))
 
 
 def has_highest_pid() -> bool:
@@ -95,14 +100,3 @@ def limits_as_text(limits: SandboxLimits) -> str:
 
 def _size(size: int) -> str:
     return f"{size / (1 << 30):g} GiB" if size >= 1 << 30 else f"{size / (1 << 20):g} MiB"
-
-
-def limits_as_resources(limits: SandboxLimits) -> dict[str, int]:
-    """Return the same bounds by the names that Python's module `resource` has for them."""
-    return {
-        "RLIMIT_NPROC": max(limits.processes, 0),
-        "RLIMIT_DATA": max(limits.memory_bytes, 0),
-        "RLIMIT_FSIZE": max(limits.file_bytes, 0),
-        "RLIMIT_CORE": 0,
-        "RLIMIT_NOFILE": _OPEN_FILES,
-    }

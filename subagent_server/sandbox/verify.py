@@ -18,7 +18,7 @@ from typing import Any
 from subagent_server.run.files import held_open
 from subagent_server.run.stderr import lack_of_room
 from subagent_server.sandbox.box import Box, Rules, build_box
-from subagent_server.sandbox.box_limits import bounding_processes, limits_as_shell, limits_as_text, of_system
+from subagent_server.sandbox.box_limits import bound, limits_as_text
 from subagent_server.sandbox.landlock import version
 from subagent_server.sandbox.readable import BoxRefused
 
@@ -297,15 +297,7 @@ def start_gated(
 
 def start_bounded(box: Box, argv: Sequence[str], **how: Any) -> "subprocess.Popen[bytes]":
     """Start `argv` as `start_gated` does, within the limits of the box. Raises as that does."""
-
-    def bound(pid: int) -> None:
-        bounding = bounding_processes(pid, box.limits)
-        if bounding is not None:
-            bounding.wait()
-
-    setting = f'{limits_as_shell(box.limits)}exec "$@"'
-    within = [of_system("bash"), "--noprofile", "--norc", "-c", setting, "bash"]
-    return start_gated(box, [*within, *argv], before=bound, **how)
+    return start_gated(box, argv, before=lambda pid: bound(pid, box.limits), **how)
 
 
 def _closed_child(leader: int, box: Box, cancelled: threading.Event | None) -> int:

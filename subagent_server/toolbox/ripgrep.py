@@ -26,6 +26,7 @@ from subagent_server.run.confined_path import PathInside, is_text, printable
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.run.files import held_open, kind_of
 from subagent_server.sandbox.box import build_search_box
+from subagent_server.sandbox.box_limits import lower
 from subagent_server.sandbox.readable import BoxRefused
 from subagent_server.sandbox.verify import start_gated
 from subagent_server.toolbox.workspace import Workspace
@@ -304,9 +305,4 @@ def ignoring(root: Path, *, include_ignored: bool | None) -> list[str]:
 
 def _bound(pid: int, seconds: float, memory_bytes: int) -> None:
     """Bound memory, and the time in case the worker dies before it can kill this."""
-    most = {resource.RLIMIT_AS: memory_bytes, resource.RLIMIT_CPU: math.ceil(seconds) + _SECONDS_AFTER}
-    for limit, bound in most.items():
-        with suppress(OSError):  # it has ended
-            hard = resource.prlimit(pid, limit)[1]
-            bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
-            resource.prlimit(pid, limit, (bound, bound))
+    lower(pid, {resource.RLIMIT_AS: memory_bytes, resource.RLIMIT_CPU: math.ceil(seconds) + _SECONDS_AFTER})

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.box_limits import bounding_processes, giving_way, limits_as_shell, of_system
+from subagent_server.sandbox.box_limits import bound, giving_way, of_system
 from subagent_server.sandbox.readable import BoxRefused
 from subagent_server.sandbox.verify import check_box, ended_early
 from subagent_server.toolbox.agent_process import Spare, end_program, spare_none
@@ -139,7 +139,6 @@ class Shell:
         self._process = process
         self._box = box
         self._is_checked = box is None
-        self._bounding: subprocess.Popen[bytes] | None = None
         self._status = status
         self._statuses = _StatusLines(token)
         self._commands = process.stdin.fileno() if process.stdin else -1
@@ -172,7 +171,7 @@ class Shell:
             output, output_end = _pipe(unless_started, always)
             status, status_end = _pipe(unless_started, always)
             program = "bash" if box is None else of_system("bash")
-            bash = [program, "--noprofile", "--norc", "-c", _driver(token, status_end, box)]
+            bash = [program, "--noprofile", "--norc", "-c", _driver(token, status_end)]
             how: dict[str, Any] = {
                 "stdin": subprocess.PIPE,
                 "stdout": output_end,
@@ -214,7 +213,6 @@ class Shell:
         started = self.get_ready(cancel)
         if started.reason is not Reason.DONE:
             return started
-        self._collect_bounding()
         self._statuses.expect()
         return self._wait(command.encode() + b"\0", seconds, cancel)
 
@@ -233,15 +231,9 @@ class Shell:
             raise ended_early(self._process)
         if started.reason is Reason.TIMED_OUT:
             raise BoxRefused(f"bubblewrap did not get ready within {_START_SECONDS:g} s")
-        program = check_box(self._process, self._box)
-        self._bounding = bounding_processes(program, self._box.limits)
+        bound(check_box(self._process, self._box), self._box.limits)
         self._is_checked = True
         return started
-
-    def _collect_bounding(self) -> None:
-        if self._bounding is not None:
-            self._bounding.wait()
-            self._bounding = None
 
     def _wait(self, words: bytes, seconds: float, cancel: int) -> Ending:
         unsent = memoryview(words)
@@ -277,7 +269,6 @@ class Shell:
         Return the exit code (negative: the signal), None if the kernel could not kill it. `take_output`
         still works afterwards.
         """
-        self._collect_bounding()
         code = end_program(self._process, self._box, grace, spare)
         self._output.close()
         os.close(self._status)
@@ -340,7 +331,7 @@ def _pipe(unless_started: ExitStack, always: ExitStack) -> tuple[int, int]:
     return reading, writing
 
 
-def _driver(token: str, status: int, box: Box | None) -> str:
+def _driver(token: str, status: int) -> str:
     """Return the loop, on one line so that bash counts the lines of a command from 1.
 
     That it is ready again is written in the inner loop's condition, so that a stray `continue` or `break` of
@@ -352,5 +343,4 @@ def _driver(token: str, status: int, box: Box | None) -> str:
     take = "builtin read -r -d '' -u 0 || exit"
     run = f'eval "$REPLY" </dev/null >&{output} 2>&{output} {output}>&- {status}>&-'
     say = f"builtin printf '%s %d\\n' {token} \"$?\" >&{status}"
-    bounds = limits_as_shell(box.limits) if box is not None else ""
-    return f"{bounds}exec {output}>&1; while :; do while {ready}; {take}; do {run}; {say}; done; done"
+    return f"exec {output}>&1; while :; do while {ready}; {take}; do {run}; {say}; done; done"

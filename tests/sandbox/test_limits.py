@@ -32,6 +32,17 @@ def test_log_and_doctor_name_the_bound_that_holds(world: World) -> None:
     assert of_memory in world.cli("doctor").stderr
 
 
+def limits_hold(world: World) -> None:
+    (limits,) = boxed(
+        world, "ulimit -u; ulimit -d; ulimit -f; ulimit -c; ulimit -n; cat /proc/self/oom_score_adj"
+    )
+    assert limits.split() == ["256", "4194304", "1048576", "0", "4096", "500"]
+
+
+def test_every_limit_holds_in_a_box(world: World) -> None:
+    limits_hold(world)
+
+
 @pytest.mark.skipif(not HAS_GROUP, reason="no control group can be had here")
 def test_a_box_cannot_hold_more_shared_memory_or_files_in_memory_than_its_bound(world: World) -> None:
     (world.work / "hogs.py").write_text(HOGS, encoding="utf-8")

@@ -34,7 +34,7 @@ from subagent_server.run.commands import readable
 from subagent_server.run.errors import RunRefused, shorten
 from subagent_server.run.files import held_open, in_memory
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.box_limits import bounding_processes, limits_as_resources
+from subagent_server.sandbox.box_limits import bound
 from subagent_server.sandbox.verify import check_box, refusal_of
 from subagent_server.toolbox.agent_process import Spare, end_program, spare_none
 from subagent_server.toolbox.outputs import OutputCapture
@@ -384,18 +384,14 @@ class ProgramProcess:
             os.close(output_end)
         return cls(line, process, OutputReader(output, lambda: capture), box, mark, environment.spare)
 
-    def check(self) -> dict[str, int]:
-        """Look at the walls of its box from outside; return the limits that the program sets for itself.
+    def check(self) -> None:
+        """Look at the walls of its box from outside, and bound what is in it.
 
         Raises:
             BoxRefused: the box is not closed.
         """
-        if self._box is None:
-            return {}
-        bounding = bounding_processes(check_box(self._process, self._box), self._box.limits)
-        if bounding is not None:
-            bounding.wait()
-        return limits_as_resources(self._box.limits)
+        if self._box is not None:
+            bound(check_box(self._process, self._box), self._box.limits)
 
     async def exited(self) -> None:
         """Return when the process has ended."""
@@ -556,10 +552,10 @@ class Execution:
         except (TimeoutError, Broken):
             self._cut = f"[the interpreter did not get ready within {START_SECONDS:g} s]"
             return False
-        limits = await off_loop(process.check)
+        await off_loop(process.check)
         names = {"functions": self.functions, "types": self.types, "agents": self.agents}
         task = {"code": self.code, "flow": self.flow, **names}
-        await channel.send(json.dumps({**task, "limits": limits, "mostBytes": MOST_REQUEST_BYTES}))
+        await channel.send(json.dumps({**task, "mostBytes": MOST_REQUEST_BYTES}))
         return True
 
     async def _watched(self, process: ProgramProcess, serving: "asyncio.Task[None]") -> None:

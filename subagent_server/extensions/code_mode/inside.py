@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 FILE = "program.py"
 _OWN = "<code mode>"
-_ADJUSTMENT = "/proc/self/oom_score_adj"
 _MOST_THREADS = 32
 _MOST_AT_ONCE = 256
 _FUTURE_ANNOTATIONS = 0x1000000
@@ -676,20 +675,6 @@ def _short(text: str) -> str:
     return text[:_MOST_WHY].encode("utf-8", "replace").decode()
 
 
-def _bound_resources(limits: dict[str, int]) -> None:
-    """Keep the program, and all that it starts, to the limits of its box."""
-    if limits:
-        import contextlib
-        import resource
-
-        for name, bound in limits.items():
-            hard = resource.getrlimit(getattr(resource, name))[1]
-            most = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
-            resource.setrlimit(getattr(resource, name), (most, most))
-        with contextlib.suppress(OSError), open(_ADJUSTMENT, "w", encoding="ascii") as file:  # noqa: PTH123
-            file.write("500")  # short of memory, the kernel ends this before the worker
-
-
 def main(descriptor: int) -> NoReturn:
     """Do the whole of a program, and exit."""
     line = Line(descriptor)
@@ -700,7 +685,6 @@ def main(descriptor: int) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         task = line.task()
-        _bound_resources(task["limits"])
         names = names_of(line, task["functions"], task["types"])
         sys.modules["subagent"] = module_of(line, names, task["agents"])
     except Exception as error:  # noqa: BLE001 - a fault of this file, which ends the run
