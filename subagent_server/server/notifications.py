@@ -9,9 +9,9 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import mcp_types as types
@@ -219,14 +219,6 @@ class _Watched:
     seen: Signature | None
 
 
-@dataclass(frozen=True)
-class _ListMarks:
-    """The facts that the list depends on: the root, and which of the live runs have a result."""
-
-    extent: Signature | None = None
-    results: Mapping[str, bool] = field(default_factory=dict)
-
-
 class ResourceWatch:
     """Notifies of changed documents, and of a changed list, from the first time that a client asks."""
 
@@ -248,7 +240,7 @@ class ResourceWatch:
         self._notifying: asyncio.Task[Any] | None = None
         self._list_wanted = False
         self._logs_seen = self._reconciled = 0.0
-        self._marks = _ListMarks()
+        self._marks: object = None
         self._listed: list[str] = []
 
     # -- documents
@@ -338,28 +330,18 @@ class ResourceWatch:
                 await asyncio.sleep(LIST_SECONDS)
 
     def _list_news(self) -> bool | None:
-        """Whether something came or went. A live run that ends stays on the list, with its result."""
+        """Whether a run came, went or ended since the last look."""
         before, self._marks = self._marks, self._list_marks()
-        if self._marks.extent != before.extent or self._marks.results.keys() - before.results.keys():
-            return True
-        without = (run_id for run_id, had in before.results.items() if not had)
-        return (
-            any(self._has_result(run_id) for run_id in without) or None
-        )  # it may have ended since, and be gone
+        return True if self._marks != before else None
+
+    def _list_marks(self) -> object:
+        """Return what differs once the list may: which runs there are, and which of them live."""
+        store, own = self._service.store, self._caller.run_id
+        runs = signature(store.paths.root) if own is None else store.children_of(own)
+        return runs, set(store.live_ids())
 
     def _list(self) -> list[str]:
         return [listed.uri for listed in list_documents(self._service, self._caller)]
-
-    def _list_marks(self) -> _ListMarks:
-        store, own = self._service.store, self._caller.run_id
-        if own is None:
-            ids, extent = store.live_ids(), signature(store.paths.root)
-        else:
-            ids, extent = [own, *store.children_of(own)], None
-        return _ListMarks(extent, {run_id: self._has_result(run_id) for run_id in ids})
-
-    def _has_result(self, run_id: str) -> bool:
-        return self._service.store.paths.run(run_id).result.exists()
 
 
 class ClientNotices:
