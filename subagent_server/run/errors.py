@@ -115,17 +115,6 @@ def choices(what: str, wanted: str, known: Sequence[str]) -> str:
     return f"the nearest of the {len(known):,} {what} here are {', '.join(near)}"
 
 
-def _near(wanted: str, known: Sequence[str]) -> str:
-    """Return the name that was probably meant, as the beginning of a list of a few names."""
-    if not 0 < len(known) <= MOST_NAMED:
-        return ""
-    from difflib import get_close_matches  # as above
-
-    folded = {name.casefold(): name for name in known}
-    near = get_close_matches(wanted[:MAX_COMPARED].casefold(), folded, 1, 0.7)
-    return f"the nearest is {folded[near[0]]}; " if near else ""
-
-
 class SubagentError(Exception):
     """The base of every error of this product; never raised itself."""
 
@@ -220,7 +209,7 @@ class UnknownAgent(CallerError):
             else "no agents are here (directories above are not searched), and `subagent new NAME` writes one"
         )
         super().__init__(
-            f"There is no agent {shorten(name)}{because}: {_near(name, names)}{there}; "
+            f"There is no agent {shorten(name)}{because}: {there}; "
             "`subagent agents` says why a file is missing."
         )
 

@@ -9,7 +9,7 @@ Tested in `tests/verbs/test_check_agent.py`.
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -143,20 +143,6 @@ class CheckedAgent:
     def sentences(self) -> str:
         """All refusals, a line each; empty if there are none."""
         return "\n".join(refusal.sentence for refusal in self.refusals)
-
-    @property
-    def remedy(self) -> str:
-        """What to do about the refusals."""
-        if any(refusal.in_file for refusal in self.refusals):
-            return "Fix the agent file (`subagent doctor` lists what is wrong with it), then start it again."
-        return "The agent file is in order: fix what it needs, as named above, then start it again."
-
-    def with_model_of_caller(self) -> "CheckedAgent":
-        """Return this agent for a start that names another model, for which the file is not to blame."""
-        refusals = [
-            replace(refusal, in_file=refusal.in_file and refusal.key != _BUDGET) for refusal in self.refusals
-        ]
-        return replace(self, refusals=refusals)
 
     def line_of(self, key: str) -> int | None:
         """Return the line of a key in the agent's file, or that of the key that it stands in, if known."""

@@ -262,8 +262,6 @@ def _checked(
     )
     if checked.doubt is not None:
         raise checked.doubt
-    if "model" in order.overrides:
-        checked = checked.with_model_of_caller()
     if is_scripted(service.settings.environment):
         return replace(checked, agent=calling_script(checked.agent))
     budgets = [] if parent is None else budgets_of(service.store, parent)
@@ -394,7 +392,7 @@ def _end_at_once(service: Service, meta: RunMeta, checked: CheckedAgent) -> RunE
         return StopRequested(reason=f"run {parent}, which started it, has ended")
     if not checked.refusals:
         return None
-    return RunFailed(failure=Failure(code="config", message=cut(checked.sentences), hint=checked.remedy))
+    return RunFailed(failure=Failure(code="config", message=cut(checked.sentences)))
 
 
 def _environment(

@@ -483,7 +483,11 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
     changes = [line for what, each in pins.items() for line in differences(what, before.get(what, {}), each)]
     too_much = None
     if sum(map(len, [*agents, *changes])) > _MOST_SHOWN:
-        too_much = _too_much(project, pins, agents)
+        too_much = (
+            f"There is more to trust in {shown(project)} than a question can show whole: look at its agents, "
+            f"evaluations and {PROJECT_FILE}, then "
+            f"`subagent trust --yes {shlex.quote(shown(project))}` trusts it."
+        )
     return Coverage(project, list(agents), pins, changes, known is not None, too_much)
 
 
@@ -491,21 +495,6 @@ def _subject_of_served(agent: AgentDefinition, project: Path) -> str:
     source = agent.source
     inside = source is not None and source.is_relative_to(project)
     return f"agent {agent.name} of {source.relative_to(project) if source and inside else source}"
-
-
-def _too_much(project: Path, pins: dict[str, Pins], agents: Mapping[str, AgentDefinition]) -> str:
-    """Return the sentence that names the largest value of all; the names of the agents are one."""
-    everybody = f"its {len(agents):,} agents"
-    files = {f"agent {name}": agent.source for name, agent in agents.items() if agent.source is not None}
-    files[everybody] = project
-    sizes = [(len(pin.shown), key, what) for what, each in pins.items() for key, pin in each.items()]
-    size, key, what = max([*sizes, (sum(map(len, agents)), "name", everybody)])
-    where = shown(files.get(what, project / PROJECT_FILE)) if not what.startswith("evaluation") else what
-    return (
-        f"There is more to trust in {shown(project)} than a question can show whole; the largest is "
-        f"{shorten(key)} of {shorten(what)}, with {size:,} characters: look at {where}, then "
-        f"`subagent trust --yes {shlex.quote(shown(project))}` trusts it."
-    )
 
 
 def trust(settings: Settings, covered: Coverage) -> None:

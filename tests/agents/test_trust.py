@@ -170,13 +170,11 @@ def test_a_secret_is_masked_in_what_is_kept_and_a_change_of_it_is_a_difference(
     assert line == "~ agent a: env.MY_TOKEN: *** (what is hidden here has changed)"
 
 
-def test_names_that_are_too_much_to_show_are_counted(write: WriteFile, tmp_path: Path) -> None:
+def test_names_alone_may_be_too_much_to_show(write: WriteFile, tmp_path: Path) -> None:
     for number in range(200):
         write(f"agents/{number:0220}.md", "---\ndescription: d\n---\n")
     settings = read_settings(environment={"HOME": str(tmp_path / "home")}, cwd=tmp_path)
-    too_much = coverage(settings, tmp_path).too_much
-    assert too_much is not None
-    assert f"'its 200 agents', with 44,000 characters: look at {tmp_path}, then" in too_much
+    assert coverage(settings, tmp_path).too_much is not None
 
 
 def test_a_directory_whose_name_json_cannot_hold_is_not_trusted_under_another(tmp_path: Path) -> None:

@@ -116,13 +116,13 @@ def test_the_question_shows_all_of_a_long_value(clone: Cli) -> None:
     assert all(line.startswith("      ") for line in lines[begun + 1 : begun + 30]), "no piece is like a line"
 
 
-def test_what_is_too_much_to_show_is_not_asked_but_named(clone: Cli) -> None:
+def test_what_is_too_much_to_show_is_not_asked(clone: Cli) -> None:
     args = ["-c", f"true {'A' * 50_000}; evil"]
     clone.agent("worker", mcpServers={"x": {"command": "sh", "args": args}})
     for words in (RUN, ("trust", "."), ("init", "claude")):
         with person(clone, *words) as terminal:
             refusal = terminal.hear("trusts it.")
-            assert "mcpServers.x.args" in refusal and "worker.md" in refusal and "AAAA" not in refusal
+            assert "than a question can show whole" in refusal and "AAAA" not in refusal
             terminal.command.process.wait(BOUND)
     assert trusted(clone) == []
     assert clone("trust", "--yes", ".").returncode == 0 and trusted(clone) == [str(clone.home)]

@@ -112,16 +112,6 @@ def test_what_cannot_be_done_is_refused_at_once_and_no_process_is_started(world:
         assert world.look(run_id).live is False
 
 
-def test_an_agent_file_is_to_be_mended_only_if_it_is_to_blame(world: World) -> None:
-    world.agent("unset", apiKeyEnv="UNSET_KEY")
-    world.agent("both", apiKeyEnv="UNSET_KEY", tools="Bash(git diff:*)")
-    world.agent("wrong", tools="Bash(git diff:*)")
-    for agent, fixes in (("unset", False), ("both", True), ("wrong", True)):
-        error = world.meta(world.start(agent=agent)).error
-        assert error is not None and error.hint is not None
-        assert error.hint.startswith("Fix the agent file") is fixes
-
-
 def test_serve_config_refuses_in_one_line_where_every_run_would_be_refused(world: World) -> None:
     (world.home / "extra.mcp.json").write_text("{}", encoding="utf-8")
     for name in ("ghost", "key"):
