@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from subagent_server.loop.web import Block, Message
-from subagent_server.run.history import StoredFile
+from subagent_server.run.files import Entry
 from subagent_server.run.images import size_of
 from subagent_server.toolbox.basic import CONTRACT_COMPLETE
 
@@ -57,7 +57,7 @@ class Task:
     system_prompt: str
     prompt: str
     cwd: str
-    inputs: tuple[tuple[StoredFile, str], ...] = ()
+    inputs: tuple[tuple[Entry, str], ...] = ()
     continues: str | None = None
     by_contract: bool = False
     location: str = ""
@@ -113,7 +113,7 @@ def _who(task: Task) -> str:
     return f"You are run {task.run_id} of the subagent {task.agent_name}, working in {task.cwd}."
 
 
-def task_blocks(prompt: str, inputs: Sequence[tuple[StoredFile, str]]) -> list[Block]:
+def task_blocks(prompt: str, inputs: Sequence[tuple[Entry, str]]) -> list[Block]:
     """Return the inputs and the prompt behind them; a run that carries another on may have neither.
 
     Raises:
@@ -123,7 +123,7 @@ def task_blocks(prompt: str, inputs: Sequence[tuple[StoredFile, str]]) -> list[B
     return [*blocks, *([{"type": "text", "text": prompt}] if prompt.strip() else [])]
 
 
-def _input_blocks(file: StoredFile, media_type: str) -> list[Block]:
+def _input_blocks(file: Entry, media_type: str) -> list[Block]:
     name = file.name.split("-", 1)[-1]  # the copies are numbered: two inputs may have one name
     content = file.read(LARGEST_INPUT)
     if media_type == "text/plain":

@@ -127,16 +127,6 @@ class SubagentError(Exception):
         """What it says. Names in it may be anybody's: none of them moves a cursor or breaks an encoding."""
         super().__init__(self.sentence)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.sentence, self.__dict__))
-
-
-def _rebuild(kind: type[SubagentError], sentence: str, facts: dict[str, object]) -> SubagentError:
-    error = kind.__new__(kind)
-    Exception.__init__(error, sentence)
-    error.__dict__.update(facts)
-    return error
-
 
 class CallerError(SubagentError):
     """The caller can put it right."""

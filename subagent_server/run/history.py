@@ -4,25 +4,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
+from subagent_server.run.files import Entry
 from subagent_server.run.records import Message
 from subagent_server.run.states import Status
-
-
-class StoredFile(Protocol):
-    """A file of a run, which is opened when it is read."""
-
-    @property
-    def name(self) -> str:
-        """Its name in its directory."""
-
-    def read(self, limit: int) -> bytes:
-        """Return its content. Raises OSError, also for one of more than `limit` bytes."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +60,7 @@ class PreviousRun:
     status: Status
     prompt: str
     model: str | None = None
-    inputs: tuple[tuple[StoredFile, str], ...] = ()
+    inputs: tuple[tuple[Entry, str], ...] = ()
     messages: Sequence[dict[str, Any]] = ()
     calls: Mapping[str, PreviousCall] = field(default_factory=dict)
     questions: Sequence[Message] = ()

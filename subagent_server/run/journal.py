@@ -307,10 +307,16 @@ def recorded_can_run_code(run: RunPaths) -> list[str]:
     return [path for path in found if isinstance(path, str)] if isinstance(found, list) else []
 
 
-def page(file: Entry, cursor: int | None, lines: int) -> durable.LinePage:
-    """Return a page of a line file: its last lines, or the lines from `cursor` on. Raises UnreadableMeta."""
+def page(file: Entry, cursor: int | None, lines: int, max_bytes: int = 1 << 20) -> durable.LinePage:
+    """Return a page of a line file: its last lines, or about `max_bytes` of the lines from `cursor` on.
+
+    Raises:
+        UnreadableMeta.
+    """
     try:
-        return durable.tail(file, lines) if cursor is None else durable.read_from(file, cursor, lines)
+        if cursor is None:
+            return durable.tail(file, lines)
+        return durable.read_from(file, cursor, lines, max_bytes=max_bytes)
     except OSError as error:
         raise UnreadableMeta(file.directory.path.name, file.path, error.strerror or str(error)) from error
 

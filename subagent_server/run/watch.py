@@ -6,6 +6,7 @@ If the system gives no observer (its instances are used up), callers depend on t
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
@@ -31,26 +32,24 @@ class _Forward(FileSystemEventHandler):
 
 
 class Watcher:
-    """Reports changes in directories to listeners. `active` is False if only the slow poll is left."""
+    """Reports changes in directories to listeners."""
 
     def __init__(self) -> None:
         self._observer: BaseObserver | None = None
         self._listening: dict[ObservedWatch, set[_Forward]] = {}
         self._lock = threading.Lock()
-        self.active = True
 
     def watch(self, directory: Path, listener: Listener, *, recursive: bool = False) -> Callable[[], None]:
         """Call `listener` for every change in `directory`; return the function that ends the watch.
 
         Nothing is raised if the system refuses (EMFILE, ENOSPC, a missing directory, no room for a thread):
-        `active` turns False and the caller's slow poll does the work.
+        the caller's slow poll does the work.
         """
         forward = _Forward(listener)
         with self._lock:
             try:
                 watch = self._started().schedule(forward, str(directory), recursive=recursive)
             except (OSError, RuntimeError):
-                self.active = False
                 return lambda: None
             self._listening.setdefault(watch, set()).add(forward)
         return lambda: self._forget(watch, forward)
@@ -77,11 +76,9 @@ class Watcher:
             if self._observer is None or forward not in listening:
                 return
             listening.remove(forward)
-            try:
+            with suppress(KeyError, OSError):
                 if listening:  # unscheduling would silence them too: the watch of a directory is shared
                     self._observer.remove_handler_for_watch(forward, watch)
                 else:
                     del self._listening[watch]
                     self._observer.unschedule(watch)
-            except (KeyError, OSError):
-                self.active = self._observer.is_alive()

@@ -16,7 +16,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -165,8 +165,8 @@ def _server(directory: PrivateDirectory, name: str) -> PageServer | None:
 
 # -- The tokens of the parents that come over HTTP: a file with a name and a token on each line.
 #
-# The file is this user's alone. It is read again when it has changed, so a line that is added or removed
-# counts at once. Tokens are compared in constant time.
+# The file is this user's alone. It is read for each request, so a line that is added or removed counts at
+# once. Tokens are compared in constant time.
 
 
 DEFAULT_PARENT = "default"
@@ -187,13 +187,11 @@ class TokensNotUsable(HostError):
     code = "tokens_not_usable"
 
 
+@dataclass(frozen=True)
 class ParentTokens:
     """Says whose a token is, by the file as it is now."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self._seen: tuple[int, int, int] | None = None
-        self._names: Mapping[bytes, str] = {}
+    file: Path
 
     def parent_of(self, token: bytes) -> str | None:
         """Return the name of the parent whose token this is, or None. Looks at the file.
@@ -201,17 +199,9 @@ class ParentTokens:
         Raises:
             TokensNotUsable.
         """
-        try:
-            facts = self.file.stat()
-            seen = (facts.st_ino, facts.st_ctime_ns, facts.st_size)
-        except OSError:
-            seen = None
-        if seen != self._seen:
-            names = {sha256(known.encode()).digest(): name for name, known in read_tokens(self.file).items()}
-            self._names, self._seen = names, seen
         found, offered = None, sha256(token).digest()
-        for known, name in self._names.items():  # all of them: the time says nothing of which one fits
-            if hmac.compare_digest(known, offered):
+        for name, known in read_tokens(self.file).items():  # all: the time says nothing of which one fits
+            if hmac.compare_digest(sha256(known.encode()).digest(), offered):
                 found = name
         return found
 

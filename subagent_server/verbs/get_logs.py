@@ -4,7 +4,6 @@ Tested in `tests/server/test_results.py` and `tests/cli/test_logs.py`.
 """
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Literal
 
 from pydantic import Field
@@ -90,20 +89,13 @@ def _offset(cursor: str | None) -> int | None:
 
 def _page(run_id: str, stream: str, file: Entry, offset: int | None, lines: int) -> LogPage:
     """Return a page; of long lines fewer, which follow on the next page; at the tail the newest stay."""
-    found = page(file, offset, lines)
+    found = page(file, offset, lines, PAGE_CHARACTERS)
     text = "\n".join(found.lines)
-    cursor, at_end = found.cursor, found.at_end
-    if len(text) > PAGE_CHARACTERS:
-        if offset is None:
-            text = "… " + text[-PAGE_CHARACTERS:]
-        else:
-            sizes = accumulate(len(line) + 1 for line in found.lines)
-            kept = max(1, sum(size <= PAGE_CHARACTERS for size in sizes))
-            text = "\n".join(found.lines[:kept])
-            text = text if len(text) <= PAGE_CHARACTERS else text[: PAGE_CHARACTERS - 2] + " …"  # one line
-            cursor = page(file, offset, kept).cursor  # a crash may have left bytes that are no text
-            at_end = False
-    return LogPage(run_id=run_id, stream=stream, text=text, cursor=str(cursor), at_end=at_end)
+    if len(text) > PAGE_CHARACTERS and offset is None:
+        text = "… " + text[-PAGE_CHARACTERS:]
+    elif len(text) > PAGE_CHARACTERS:  # a single line
+        text = text[: PAGE_CHARACTERS - 2] + " …"
+    return LogPage(run_id=run_id, stream=stream, text=text, cursor=str(found.cursor), at_end=found.at_end)
 
 
 def _whole(service: Service, run_id: str, stream: str) -> str:

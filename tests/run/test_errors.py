@@ -1,6 +1,5 @@
 """Every error is one sentence that can be shown anywhere, and crosses a process boundary whole."""
 
-import pickle
 from pathlib import Path
 
 import pytest
@@ -35,13 +34,6 @@ def test_an_error_is_one_sentence_that_no_terminal_minds(error: SubagentError) -
     assert error.sentence.isprintable()
     assert error.sentence.endswith(".")
     assert len(error.sentence) < 400
-
-
-@pytest.mark.parametrize("error", SAMPLES, ids=lambda e: type(e).__name__)
-def test_an_error_survives_pickling(error: SubagentError) -> None:
-    copy = pickle.loads(pickle.dumps(error))
-    assert type(copy) is type(error)
-    assert (copy.sentence, copy.__dict__, copy.code) == (error.sentence, error.__dict__, error.code)
 
 
 def test_every_kind_of_error_belongs_to_one_family_and_has_a_code_of_its_own() -> None:
