@@ -170,7 +170,11 @@ AnyBlock = Annotated[
     | Annotated[RedactedThinking, Tag("redacted_thinking")]
     | Annotated[ToolUse, Tag("tool_use")]
     | Annotated[RawBlock, Tag("raw")],
-    Discriminator(_block_type),
+    Discriminator(
+        _block_type,
+        custom_error_type="unknown_type",
+        custom_error_message="must have the type text, thinking, redacted_thinking, tool_use or raw",
+    ),
 ]
 
 
@@ -413,9 +417,6 @@ NO_FURTHER_TURN = Turn(text="(the script has no further turn)")
 # -- from a file or a dict, with one sentence for whatever is wrong in it
 
 
-_BLOCK_TAGS = frozenset({"text", "thinking", "redacted_thinking", "tool_use", "raw"})
-
-
 class _Loader(yaml.SafeLoader):
     """YAML as JSON users expect it: dates stay text, and a key given twice is an error."""
 
@@ -515,34 +516,8 @@ def _checked(content: Any, source: str) -> Script:
 
 
 def _sentence(source: str, error: ValidationError) -> str:
-    """Return the first problem as one sentence, and how many more there are."""
-    problems = error.errors(include_url=False)
-    path = _path_of(problems[0]["loc"])
-    where = f"{source}: {path}" if path else source
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{where} {_problem(problems[0])}{more}."
-
-
-def _path_of(loc: tuple[int | str, ...]) -> str:
-    """Return a pydantic location as a path: `turns[1].tool_use[0].name`."""
-    path = ""
-    for number, step in enumerate(loc):
-        is_tag = step in _BLOCK_TAGS and loc[number - 2 : number - 1] == ("content",)
-        if isinstance(step, int):
-            path += f"[{step}]"
-        elif step == "[key]":
-            path += " as a name"
-        elif not is_tag:
-            path += f".{step}" if path else step
-    return path
-
-
-def _problem(problem: Any) -> str:
-    if problem["type"] == "value_error":
-        return str(problem["ctx"]["error"])
-    if problem["type"] == "missing":
-        return "is missing, and it must be given"
-    if problem["type"] == "union_tag_invalid":
-        return f"has the unknown type {problem['ctx']['tag']!r}: allowed are {', '.join(sorted(_BLOCK_TAGS))}"
-    message: str = problem["msg"]
-    return re.sub(r"^\w+ should", "should", message)
+    """Return the first problem as one sentence, with its place, such as `turns.1.tool_use.0.name`."""
+    problem = error.errors(include_url=False)[0]
+    place = ".".join(map(str, problem["loc"]))
+    where = f"{source}: {place}" if place else source
+    return f"{where}: {problem['msg'].removeprefix('Value error, ')}."

@@ -174,7 +174,7 @@ def test_the_command_refuses_a_wrong_script_with_2_and_a_taken_port_with_6(tmp_p
     with Simulator(SCRIPT) as simulator:
         port = simulator.base_url.rpartition(":")[2]
         for arguments, code, expected in [
-            ([str(wrong)], 2, "turns[0] has no key 'txt'"),
+            ([str(wrong)], 2, "turns.0: has no key 'txt'"),
             ([str(script_file(tmp_path)), "--port", port], 6, "cannot listen"),
         ]:
             done = run([*PROGRAM, *arguments], os.environ, call=main, seconds=BOUND)
