@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from subagent_server.run.confined_path import PathInside, Reached, inside
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.run.executed_files import GIT, Executed, executed_by, is_lifted
+from subagent_server.run.records import first_problem
 from subagent_server.sandbox.git_files import OF_A_REPOSITORY, makes_repository
 
 
@@ -85,15 +86,6 @@ def _is_repository(directory: int) -> bool:
 # -- From what a model passed to a tool to checked values, or to one sentence that says what is wrong.
 
 
-_WANTED = {
-    "string_type": "text",
-    "int_type": "a whole number",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "string_too_short": "text that is not empty",
-}
-
-
 class Arguments(BaseModel):
     """The base of every tool's arguments: no other keys, nothing converted."""
 
@@ -140,7 +132,9 @@ def parse_arguments(model: type[A], raw: object) -> A:
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        raise BadArgument(_sentence(model, dict(error.errors(include_url=False)[0]))) from error
+        known = ", ".join(f"`{info.alias or name}`" for name, info in model.model_fields.items())
+        why = f"The arguments do not fit ({first_problem(error)[:300]}): this tool takes {known}."
+        raise BadArgument(why) from error
 
 
 def _check_unicode(name: str, value: object) -> None:
@@ -152,26 +146,6 @@ def _check_unicode(name: str, value: object) -> None:
             f"The argument {name!a} holds half of a surrogate pair, which is no character: "
             "write the whole character."
         ) from error
-
-
-def _sentence(model: type[Arguments], fault: dict[str, Any]) -> str:
-    where = ".".join(str(part) for part in fault["loc"])
-    known = ", ".join(f"`{info.alias or name}`" for name, info in model.model_fields.items())
-    if fault["type"] == "extra_forbidden":
-        return f"There is no argument {shorten(where)}: this tool takes {known}."
-    if fault["type"] == "missing":
-        return f"The argument `{where}` is missing: this tool takes {known}."
-    context = fault.get("ctx", {})
-    wanted = _WANTED.get(fault["type"]) or context.get("expected") or _lowered(fault["msg"])
-    return f"The argument `{where}` must be {wanted}, not {_shown(fault['input'])}."
-
-
-def _lowered(message: str) -> str:
-    return message.removeprefix("Input should be ").removeprefix("Value error, ")
-
-
-def _shown(value: object) -> str:
-    return shorten(value) if isinstance(value, str) else shorten(repr(value)).strip("'\"")
 
 
 # -- Blocking work beside the event loop that never outlives its caller.

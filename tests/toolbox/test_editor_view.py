@@ -88,10 +88,10 @@ def test_a_range_picks_lines(editor: EditorTool, tmp_path: Path, wanted: list[in
         ([3, 2], "line 2"),
         ([1], "two"),
         ([1, 2, 3], "two"),
-        (["1", "2"], "whole number"),
-        ("1-2", "a list"),
+        (["1", "2"], "valid integer"),
+        ("1-2", "valid list"),
         ([-1, -1], "line -1"),
-        ([True, 3], "whole number"),
+        ([True, 3], "valid integer"),
     ],
 )
 def test_a_wrong_range_is_refused(editor: EditorTool, tmp_path: Path, wanted: object, word: str) -> None:
@@ -253,15 +253,15 @@ def test_a_path_to_nothing_is_refused(editor: EditorTool, tmp_path: Path, path: 
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ({"command": "view"}, "`path` is missing"),
-        ({"path": "a"}, "`command` is missing"),
+        ({"command": "view"}, "path: Field required"),
+        ({"path": "a"}, "command: Field required"),
         ({"command": "remove", "path": "a"}, "'view'"),
-        ({"command": "view", "path": 5}, "`path` must be text"),
+        ({"command": "view", "path": 5}, "path: Input should be a valid string"),
         ({"command": "view", "path": ""}, "not a path"),
         ({"command": "view", "path": "a\0b"}, "not a path"),
         ({"command": "view", "path": "a\udcff"}, "surrogate"),
         ({"command": "view", "path": "x" * 5000}, "failed"),
-        ({"command": "view", "path": "a", "extra": 1}, "'extra'"),
+        ({"command": "view", "path": "a", "extra": 1}, "extra: Extra inputs"),
     ],
 )
 def test_wrong_arguments_are_refused_with_a_sentence(
