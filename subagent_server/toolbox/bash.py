@@ -13,7 +13,6 @@ from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.file_watch import CommandWatch, watching
 from subagent_server.sandbox.readable import BoxRefused, end_of_run, tried_twice
-from subagent_server.sandbox.verify import not_started
 from subagent_server.toolbox.agent_process import Spare, how_it_ended, spare_none
 from subagent_server.toolbox.outputs import KEPT_BYTES, SHOWN_CHARACTERS, OutputCapture
 from subagent_server.toolbox.shell import Ending, Reason, Shell
@@ -106,23 +105,15 @@ class BashTool:
                 return ToolResult.failure("The shell is closed because the run is ending: finish now.")
             return await self._interruptible(lambda cancel: self._serve(wanted, cancel))
 
-    async def begin(self, *, wait: bool) -> None:
-        """Start the shell in its box before the first command, and `wait` until it is known to be closed.
-
-        Without that, the first command waits for it.
+    async def begin(self) -> None:
+        """Start the shell before the first command, which waits until its box is found closed.
 
         Raises:
-            BoxRefused: there is no box as it was asked for; nothing is left running.
+            OSError, BoxRefused: there is none now; the first command tries it again.
         """
         async with self._turn:
-            if self._shell is None and not self._closed:
-                await self._interruptible(lambda cancel: self._begin(cancel, wait=wait))
-
-    def _begin(self, cancel: int, *, wait: bool) -> None:
-        try:
-            tried_twice(lambda: self._started(cancel, wait=wait))
-        except OSError as error:
-            raise not_started(error) from error
+            if not self._closed:
+                await off_loop(self._started)
 
     async def aclose(self) -> None:
         """End the shell and all that it has started. A command that still runs is interrupted."""
@@ -147,7 +138,7 @@ class BashTool:
             return ToolResult.of_text(f"The shell was ended; the next command gets a new one in {self._cwd}.")
         try:
             try:
-                shell = tried_twice(lambda: self._started(cancel, wait=True))
+                shell = tried_twice(lambda: self._ready(cancel))
             except (OSError, ValueError) as error:
                 why = f"bash could not be started in {self._cwd} ({error}): use other tools."
                 return ToolResult.failure(why)
@@ -206,22 +197,21 @@ class BashTool:
             return "[there is no network in this sandbox, on purpose]"
         return ""
 
-    def _started(self, cancel: int, *, wait: bool) -> Shell:
-        """Return the shell, started if there is none; `wait` until its box is found closed.
-
-        Raises:
-            OSError, BoxRefused.
-        """
+    def _started(self) -> Shell:
+        """Return the shell, started if there is none. Raises OSError, BoxRefused."""
         if self._shell is None:
             # The thread stays as long as the event loop: a box ends with the thread that has started it.
             self._box = None if self._new_box is None else self._new_box()
             self._shell = Shell.start(
                 cwd=self._cwd, environment=self._environment, new_capture=self._new_capture, box=self._box
             )
-        shell = self._shell
+        return self._shell
+
+    def _ready(self, cancel: int) -> Shell:
+        """Return the shell once its box is found closed. Raises OSError, BoxRefused."""
+        shell = self._started()
         try:
-            if wait:
-                shell.get_ready(cancel)
+            shell.get_ready(cancel)
         except BoxRefused:
             self._drop_shell()
             raise

@@ -145,7 +145,9 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
     model = Model(settings, pace, run.request_sent)
     request = run.request()
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
-    workspace, sandbox = await _entered_workspace(setup, verdict.selection)
+    planned = await off_loop(lambda: planned_sandbox(setup, verdict.selection))
+    sandbox = await entered(agent, planned)
+    workspace = _workspace(setup, verdict.selection, sandbox)
     async with AsyncExitStack() as cleanup:
         cleanup.push_async_callback(_close, workspace)
         # 2. Record the start: whatever is refused from here on stands in the journal behind it.
@@ -224,18 +226,6 @@ def _model_settings(
         context_window=prices.context_window if prices else None,
         direct=is_scripted(environment),
     )
-
-
-async def _entered_workspace(setup: RunnerSetup, selection: Selection) -> tuple[list[Tool], Sandbox]:
-    """Return the tools of the workspace, with the shell in its box if there is one, and where it works."""
-    sandbox = await off_loop(lambda: planned_sandbox(setup, selection))
-    tools = _workspace(setup, selection, sandbox)
-    try:
-        works_in = await entered(setup.agent, sandbox, tools)
-    except BaseException:
-        await _close(tools)
-        raise
-    return tools if works_in is sandbox else _workspace(setup, selection, works_in), works_in
 
 
 async def _close(tools: Sequence[Tool]) -> None:

@@ -224,8 +224,8 @@ def _tools_without_box(agent: AgentDefinition) -> Sandbox:
     return Sandbox(None, f"{NO_PROGRAMS}{_mark_of_servers(agent)}")
 
 
-async def entered(agent: AgentDefinition, sandbox: Sandbox, tools: Sequence[Tool]) -> Sandbox:
-    """Start the shell in the box, or try the box if there is no shell, unless such boxes are known to work.
+async def entered(agent: AgentDefinition, sandbox: Sandbox) -> Sandbox:
+    """Try the box, unless such boxes are known to work.
 
     Return where the programs work: without a box if there is no such box here, and the agent allows that.
 
@@ -235,12 +235,8 @@ async def entered(agent: AgentDefinition, sandbox: Sandbox, tools: Sequence[Tool
     wanted = sandbox.box or sandbox.servers
     if wanted is None or is_proven(wanted.program):
         return sandbox
-    shell = _shell_of(tools)
     try:
-        if sandbox.box is not None and shell is not None:
-            await shell.begin(wait=True)
-        else:
-            await off_loop(lambda: tried_twice(lambda: try_box(wanted.built())))
+        await off_loop(lambda: tried_twice(lambda: try_box(wanted.built())))
     except BoxRefused as refusal:
         if refusal.passes:
             raise end_of_run("The programs of the run", refusal) from refusal
@@ -249,15 +245,11 @@ async def entered(agent: AgentDefinition, sandbox: Sandbox, tools: Sequence[Tool
 
 
 async def get_ready(sandbox: Sandbox, tools: Sequence[Tool]) -> None:
-    """Start the shell in the box if it was not started to enter it: beside the first model call."""
-    shell = _shell_of(tools)
+    """Start the shell in the box: beside the first model call."""
+    shell = next((tool for tool in tools if isinstance(tool, BashTool)), None)
     with suppress(BoxRefused, OSError):  # the first command meets it again, and says it
         if sandbox.box is not None and shell is not None:
-            await shell.begin(wait=False)
-
-
-def _shell_of(tools: Sequence[Tool]) -> BashTool | None:
-    return next((tool for tool in tools if isinstance(tool, BashTool)), None)
+            await shell.begin()
 
 
 def without_box(agent: AgentDefinition, reason: str) -> Sandbox:

@@ -100,7 +100,7 @@ async def open_runner(setup: RunnerSetup) -> Runner:
     """
     agent, run = setup.agent, setup.run
     request = run.request()
-    sandbox = await entered(agent, await off_loop(lambda: planned_sandbox(setup, Selection())), [])
+    sandbox = await entered(agent, await off_loop(lambda: planned_sandbox(setup, Selection())))
     setup.record_start(request, sandbox.mark)
     async with AsyncExitStack() as cleanup:
         listed: Sequence[Tool] = ()
