@@ -104,8 +104,13 @@ def stop(session: Session, names: tuple[str, ...], reason: str | None, host_gone
     out_views(session, [session.view(one) for one in observed])
     living = [one.meta.run_id for one in observed if one.live]
     for run_id in living:
-        report(
-            f"run {run_id} has ended, but processes of it still live: they are killed soon, unless its shim "
-            "is suspended (`ps` shows T)."
-        )
+        report(f"run {run_id} has ended, but processes of it still live: {_prospect(session, run_id)}")
     return code or (ExitCode.TIMED_OUT if living else ExitCode.OK)
+
+
+def _prospect(session: Session, run_id: str) -> str:
+    """Return what becomes of the processes of a run that has ended."""
+    shim = ending.suspended_shim(session.service, run_id)
+    if shim is None:
+        return "they are killed soon."
+    return f"its shim, which ends them, is suspended: `kill -CONT {shim}` lets it go on."

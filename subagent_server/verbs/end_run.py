@@ -10,7 +10,8 @@ import os
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
-from subagent_server.run import transitions
+from subagent_server.process import marks
+from subagent_server.run import processes, transitions
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.commands import misfit
 from subagent_server.run.errors import BadArgument, CallerError
@@ -50,6 +51,12 @@ def stop(service: Service, run_id: str, reason: str | None = None, caller: Calle
         return observed
     stop_run(service.store, run_id, reason and masker_at_door(service, run_id).text(reason))
     return observe(service.store, run_id)  # its processes may be gone, and the runs below it added their cost
+
+
+def suspended_shim(service: Service, run_id: str) -> int | None:
+    """Return the pid of the shim of a run if it is suspended: a stop takes effect when it resumes."""
+    shim = marks.recorded_shim(service.store.paths.run(run_id))
+    return shim.pid if shim is not None and processes.is_stopped(shim) else None
 
 
 # -- The verb `update_status`: a program says from outside the built-in loop how its run goes on, or ends it.

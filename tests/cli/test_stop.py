@@ -1,17 +1,26 @@
 """`subagent stop`: ends runs, and reports whether their processes have exited."""
 
+import json
 import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from subagent_server.process.marks import SHIM_FLAGS
+from subagent_server.run import processes
 from subagent_server.run.errors import BadArgument
 from subagent_server.run.records import LaunchInfo
 from subagent_server.settings import read_settings
 from subagent_server.verbs.access import Caller
 from subagent_server.verbs.reconcile import declare_host_gone
 from subagent_server.verbs.service import open_service
-from tests.cli.command import Cli, until_watching
+from tests.cli.command import BOUND, Cli, until_watching
 from tests.cli.terminal import person
+from tests.helpers.processes import identity_of
 from tests.helpers.wait import wait_for
 
 
@@ -38,12 +47,20 @@ def test_a_person_learns_why_it_takes_longer_than_a_moment(cli: Cli) -> None:
         assert terminal.command.end()[:2] == (0, f"■ stopped     {run_id}  reviewer\n")
 
 
-def test_processes_that_stay_are_reported_after_12_seconds(cli: Cli) -> None:
-    with cli.living("aaaaaa") as run_id:
-        done = cli("stop", run_id, "--json")
+def test_processes_that_stay_are_reported_after_12_seconds_and_why_if_their_shim_is_suspended(
+    cli: Cli,
+) -> None:
+    with (
+        cli.living("aaaaaa") as run_id,
+        cli.living("bbbbbb") as suspended,
+        suspended_shim(cli, suspended) as shim,
+    ):
+        done = cli("stop", run_id, suspended, "--json")
     assert done.returncode == 124
     assert '"live": true' in done.stdout
-    assert run_id in done.stderr and "still live: they are killed soon" in done.stderr
+    first, second = done.stderr.splitlines()
+    assert run_id in first and "still live: they are killed soon" in first
+    assert suspended in second and f"`kill -CONT {shim}`" in second
 
 
 def test_a_person_ends_runs_whose_host_is_gone_for_good(cli: Cli) -> None:
@@ -64,6 +81,25 @@ def test_a_person_ends_runs_whose_host_is_gone_for_good(cli: Cli) -> None:
     assert error is not None and "its host old-container is gone" in error.message
     done = cli("rm", top, below)
     assert (done.returncode, done.stderr) == (0, ""), "what ran below it is over, too"
+
+
+@contextmanager
+def suspended_shim(cli: Cli, run_id: str) -> Iterator[int]:
+    """Give the pid of a suspended process that looks like the shim of a run, and that its record names."""
+    run = cli.store.paths.run(run_id)
+    program = cli.home / "process" / "shim.py"
+    program.parent.mkdir()
+    program.write_text("import time; time.sleep(600)", encoding="utf-8")
+    with subprocess.Popen([sys.executable, *SHIM_FLAGS, program, run.directory]) as process:
+        identity = identity_of(process.pid)
+        record = {"shim": identity.to_json(), "directory": run.directory.stat().st_ino}
+        run.shim.path.write_text(json.dumps(record), encoding="utf-8")
+        process.send_signal(signal.SIGSTOP)
+        try:
+            wait_for(lambda: processes.is_stopped(identity), BOUND, "a suspended process")
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def test_one_that_cannot_be_stopped_does_not_keep_the_others_alive(cli: Cli) -> None:
