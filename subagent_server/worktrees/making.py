@@ -19,8 +19,6 @@ from subagent_server.worktrees.store_of_run import (
     is_of_run,
     pin_base,
     repository_of,
-    sparse_copy,
-    sparse_store,
     store_of,
     write_known_references,
     write_pointer,
@@ -33,7 +31,6 @@ MAX_INCLUDED_BYTES = 256 << 20
 MAX_PATTERN_BYTES = 64 << 10
 _CHUNK = 1 << 20
 _LOOK_SECONDS = 60.0
-_SPARSE = "It has the files of the sparse checkout alone."
 
 
 def make_worktree(
@@ -56,17 +53,15 @@ def make_worktree(
     origin, changed, untracked = Path(worktree.origin), 0, 0
     unseen: list[str] = []
     if is_of_run(origin, worktree):  # its own store is data: git looks there for names alone, by the new one
-        looking, sparse = None, sparse_store(Path(f"{origin}.git"))
+        looking = None
     else:
         looking = harmless_git(environment, origin)
-        own = looking.line("find the working copy", "rev-parse", "--path-format=absolute", "--git-dir")
-        sparse = sparse_copy(looking, Path(own))
         try:
             changed, untracked = _left_behind(replace(looking, seconds=_LOOK_SECONDS))
         except GitFailed as error:  # as by a FIFO in the place of a HEAD below, which an earlier run left
             unseen.append(f"What is not committed there was not seen ({error.why}).")
     borrowed = borrowed_objects(Path(worktree.repository))
-    write_store(store, git, worktree, worktree.base, borrowed, signs=not boxed, sparse=sparse)
+    write_store(store, git, worktree, worktree.base, borrowed, signs=not boxed)
     write_known_references(store, git)
     write_pointer(worktree)
     failpoint("worktree.added")
@@ -80,7 +75,7 @@ def make_worktree(
         left_changed=changed,
         left_untracked=untracked,
         included=included,
-        notes=[*unseen, *notes, *_notes(path), *([_SPARSE] if sparse is not None else [])],
+        notes=[*unseen, *notes, *_notes(path)],
     )
 
 

@@ -35,7 +35,6 @@ from subagent_server.worktrees.git import (
 )
 from subagent_server.worktrees.store_of_run import (
     borrowed_objects,
-    sparse_store,
     store_of,
     sync_directories,
     worktree_mounts,
@@ -94,7 +93,6 @@ if follows "$head" "$start"; then head=$start; fi
 # The run may have set marks in its index that hide changes, as for settings that are never to be committed.
 seen() {
     git ls-files -z -v | sed -zn 's/^[[:lower:]] //p' | git update-index -z --no-assume-unchanged --stdin
-    [ ! -f "$GIT_DIR/info/sparse-checkout" ] || return 0
     git ls-files -z -v | sed -zn 's/^S //p' | while IFS= read -r -d '' name; do
         if [ -L "$work/$name" ] || [ -e "$work/$name" ]; then printf '%s\0' "$name"; fi
     done | git update-index -z --no-skip-worktree --stdin
@@ -106,9 +104,6 @@ index() {
         git ls-files >/dev/null 2>&1; then seen; return; fi
     rm -f "$GIT_DIR/index"
     git read-tree "$head"
-    # Of a sparse worktree nobody knows then which files the run has deleted, and which were never there.
-    [ ! -f "$GIT_DIR/info/sparse-checkout" ] ||
-        git ls-files -z --deleted | git update-index -z --skip-worktree --stdin
 }
 
 commit_all() {
@@ -193,8 +188,7 @@ name) tip=$head ;;
 take) tip=$(ask "$start") ;;
 end)
     tip=$head
-    # in the work: of a sparse one, git looks in the directory where it is called for files that were left out
-    if [ -d "$work" ]; then cd "$work"; commit_all; fi
+    if [ -d "$work" ]; then commit_all; fi
     if [ -n "$store" ]; then name_branches; fi ;;
 diff)
     index
@@ -339,8 +333,7 @@ class Reader:
         with scratch(worktree) as directory, tempfile.TemporaryFile() as complaint:
             borrowed = borrowed_objects(Path(worktree.repository))
             objects = [*([] if store is None else [store / "objects"]), *borrowed]
-            sparse = sparse_store(store_of(worktree))
-            write_store(directory / "store", self.git, worktree, worktree.base, objects, sparse=sparse)
+            write_store(directory / "store", self.git, worktree, worktree.base, objects)
             with (directory / "store" / "info" / "exclude").open("ab") as file:
                 file.writelines(os.fsencode(f"/{_literal(name)}\n") for name in self.state.included)
             words = [what, str(store or ""), str(files), worktree.base, worktree.branch, start, message]

@@ -28,7 +28,6 @@ _STALE_SECONDS, _STALE_PACKED_SECONDS = 5.0, 60.0
 """The age at which the lock of a reference of ours, and of all packed ones, is that of a killed git."""
 _LOOK_SECONDS = 30.0
 """A FIFO in the place of a file of a repository would hold up each look for good."""
-_PATTERNS = "info/sparse-checkout"
 _MOST_BORROWED = 64
 _MOST_TEXT = 1 << 20
 _COPIED = (
@@ -59,27 +58,6 @@ class NotOurs(HostError):
             f"{shorten(worktree.path, 200)} with the branch {shorten(worktree.branch)} is not a worktree "
             "that was made for a run, so nothing is changed there."
         )
-
-
-@dataclass(frozen=True)
-class Sparse:
-    """Which files of a commit a sparse working copy has; `cone` is how its patterns are read."""
-
-    patterns: str
-    cone: str
-
-
-def sparse_copy(git: Git, directory: Path) -> Sparse | None:
-    """Return the patterns of the sparse working copy whose git directory this is; None if it is none."""
-    if git.settings.get("core.sparsecheckout", "false").lower() not in ("true", "yes", "on", "1"):
-        return None
-    return Sparse(small_file(directory / _PATTERNS), git.settings.get("core.sparsecheckoutcone", "false"))
-
-
-def sparse_store(store: Path) -> Sparse | None:
-    """Return the same of the store of a run, which is data."""
-    patterns = small_file(store / _PATTERNS)
-    return Sparse(patterns, "false") if patterns else None
 
 
 def store_of(worktree: Worktree) -> Path:
@@ -157,7 +135,6 @@ def write_store(
     borrowed: Sequence[Path],
     *,
     signs: bool = False,
-    sparse: Sparse | None = None,
 ) -> None:
     """Make a git directory at `store`, whose branch is at `tip`. Raises OSError; GitFailed for odd names.
 
@@ -175,9 +152,6 @@ def write_store(
     settings = {
         key: git.settings[key] for key in (*_COPIED, *(_SIGNING if signs else ())) if key in git.settings
     }
-    if sparse is not None:
-        settings |= {"core.sparsecheckout": "true", "core.sparsecheckoutcone": sparse.cone}
-        _write(store / _PATTERNS, sparse.patterns)
     _write(store / "config", _configuration(settings))
     _write(store / "info" / "exclude", ignored_everywhere(git, common))
     _write(store / "commondir", ".\n")

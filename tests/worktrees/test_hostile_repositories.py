@@ -118,13 +118,11 @@ def planned(repository: Repository) -> Worktree:
 
 def test_no_file_of_the_user_reaches_a_store_by_what_a_repository_names(repository: Repository) -> None:
     home, info = repository.world.home, repository.top / ".git" / "info"
-    for name in ("key", "exclude", "sparse-checkout"):
+    for name in ("key", "exclude"):
         (home / name).write_text(f"SECRET {name}\n", encoding="utf-8")
     repository.git("config", "core.excludesFile", str(home / "key"))
-    repository.git("config", "core.sparseCheckout", "true")
-    for name in ("exclude", "sparse-checkout"):
-        (info / name).unlink(missing_ok=True)
-        (info / name).symlink_to(home / name)
+    (info / "exclude").unlink(missing_ok=True)
+    (info / "exclude").symlink_to(home / "exclude")
     worktree = planned(repository)
     make_worktree(worktree, os.environ)
     made = [path for path in store_of(worktree).rglob("*") if path.is_file()]

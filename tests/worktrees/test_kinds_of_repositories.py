@@ -9,7 +9,6 @@ import pytest
 
 from subagent_server.run.store import read_worktree, write_worktree
 from tests.helpers.repositories import git, make_repository
-from tests.helpers.turns import asks, says, shell
 from tests.helpers.world import World
 from tests.worktrees.repository import WORK, Repository
 
@@ -159,7 +158,7 @@ def made_as(world: World, kind: str) -> Path:
     ("kind", "sandbox"),
     [
         *(("sha256", "bwrap"), ("shallow", "bwrap"), ("borrowing", "bwrap")),
-        *(("partial, with all files of HEAD", "bwrap"), ("packed", "none")),
+        *(("partial, with all files of HEAD", "bwrap"), ("packed", "none"), ("sparse", "bwrap")),
     ],
 )
 def test_a_repository_of_another_kind_is_worked_on_and_merged(
@@ -175,43 +174,6 @@ def test_a_repository_of_another_kind_is_worked_on_and_merged(
     assert "merged" in repository.merge(run_id)
     assert (place / "shared.txt").read_text("utf-8") == "first\nmine\nmore\n"
     assert git("-C", place, "fsck", "--no-dangling") == "" == git("-C", place, "status", "--porcelain")
-
-
-@pytest.mark.parametrize("index", ["whole", "torn"])
-def test_a_sparse_working_copy_gives_sparse_worktrees_and_no_file_is_lost(
-    world: World, repository: Repository, index: str
-) -> None:
-    place = made_as(world, "sparse")
-    world.agent(isolation="worktree", sandbox="bwrap")
-    world.play(shell("ls; echo mine >> shared.txt"), asks("Go on?"), says("Done."))
-    run_id = world.start_asking(cwd=str(place))
-    if index == "torn":
-        (repository.store(run_id) / "index").write_bytes(b"")
-    world.reply(run_id, "Yes.")
-    assert world.completed(run_id) == "Done."
-    repository.gone(run_id)
-    assert world.events(run_id, "tool_result")[0]["text"] == "shared.txt"
-    assert any("sparse" in note for note in repository.shown(run_id)["notes"])
-    assert "merged" in repository.merge(run_id)
-    changed = git("-C", place, "diff", "--name-only", "origin/main", "HEAD")
-    assert changed == "shared.txt\n" and git("-C", place, "status", "--porcelain") == ""
-    assert [path.name for path in place.iterdir() if path.name != ".git"] == ["shared.txt"]
-
-
-def test_a_continued_run_keeps_what_was_added_outside_of_a_sparse_checkout(
-    world: World, repository: Repository
-) -> None:
-    place = made_as(world, "sparse")
-    add, drop = "mkdir out; cd out; echo 1 > kept; echo 1 > gone", "rm out/gone; echo 2 >> new"
-    world.play(shell(add), says("Done."), shell(drop), says("Done."))
-    run_id = world.start(cwd=str(place))
-    for continued in (False, True):
-        run_id = world.continued(run_id, "Go on.") if continued else run_id
-        assert world.completed(run_id) == "Done."
-        repository.gone(run_id)
-    repository.merge(run_id)
-    changed = git("-C", place, "diff", "--name-only", "origin/main", "HEAD")
-    assert changed.split() == ["new", "out/kept"]
 
 
 @pytest.mark.parametrize("sandbox", ["none", "bwrap"])
