@@ -77,7 +77,7 @@ def test_list_tools_lists_offered_all_or_filtered_tools(cli: Cli, config: str) -
     assert "Tools: 5 in all, 4 offered, 1 filtered out" in done.stdout
     assert "\necho\n  Repeats its text.\n  Input schema:\n" in done.stdout
     assert "Output schema:" in done.stdout and "read_file" not in done.stdout
-    assert "'read_fil', which the server does not offer (did you mean read_file?)" in done.stderr
+    assert "'read_fil', which the server does not offer: the tools here are echo, read_file, " in done.stderr
     every = cli(*words, "--show-all").stdout
     assert "\nread_file (filtered out)\n" in every and "\necho\n" in every
     (held,) = cli.json(*words, "--show-filtered")["tools"]

@@ -2,10 +2,9 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from itertools import accumulate
 from typing import Any
 
 from subagent_server.extensions.code_mode.python_text import (
@@ -18,7 +17,7 @@ from subagent_server.extensions.code_mode.python_text import (
 )
 from subagent_server.extensions.code_mode.python_types import PythonType, TypeWriter
 from subagent_server.run.agent_definition import CODE_TOOL_NAME
-from subagent_server.run.errors import MAX_COMPARED, RunRefused, shorten
+from subagent_server.run.errors import RunRefused, choices, shorten
 from subagent_server.run.states import cut
 from subagent_server.toolbox.mcp.input_schemas import (
     InputSchema,
@@ -261,14 +260,13 @@ class Catalogue:
         if name in every:
             found = every[name]
             return f"# {found.namespace}\n{found.stub.text}"
-        near = get_close_matches(name[:MAX_COMPARED], self.names, 3, 0.5)
-        todo = f"did you mean {' or '.join(near)}?" if near else 'search_tools("words") finds some.'
-        return f"There is no function or server {shorten(name)}: {todo}"
+        known = choices("functions and servers", name, self.names)
+        return f"There is no function or server {shorten(name)}: {known}."
 
     def search(self, query: str) -> str:
         """Return the functions that have words of the query in name or description, the best first."""
         wanted = list(dict.fromkeys(re.findall(r"[^\W_]+", query[:_LONGEST_QUERY].lower())))
-        scored = [(sum(_score(each, word) for word in wanted), each) for each in self.functions]
+        scored = [(_score(each, wanted), each) for each in self.functions]
         found = [each for score, each in sorted(scored, key=lambda pair: -pair[0]) if score]
         if found:
             return _listed(found, _MOST_FOUND)
@@ -292,18 +290,11 @@ class Catalogue:
         ]
         share = _INDEX_CHARACTERS // min(len(by_namespace), _MOST_SERVERS)
         for namespace, functions in list(by_namespace.items())[:_MOST_SERVERS]:
-            names = _within(share, [each.name for each in functions])
+            names = textwrap.shorten(", ".join(each.name for each in functions), share, placeholder=" ...")
             lines.append(f"# {namespace} ({len(functions)}): {names}")
         if len(by_namespace) > _MOST_SERVERS:
             lines.append(f"# and {len(by_namespace) - _MOST_SERVERS} more servers")
         return "\n".join(lines)
-
-
-def _within(characters: int, names: Sequence[str]) -> str:
-    """Return the first of the names, as many as have room, at least one."""
-    ends = accumulate(len(name) + 2 for name in names)
-    shown = max(1, sum(end <= characters for end in ends))
-    return ", ".join([*names[:shown], *(["..."] if shown < len(names) else [])])
 
 
 def _listed(functions: Sequence[ToolFunction], most: int) -> str:
@@ -313,14 +304,12 @@ def _listed(functions: Sequence[ToolFunction], most: int) -> str:
     return "\n".join(lines)
 
 
-def _score(function: ToolFunction, word: str) -> int:
-    """Return how well a function fits a word: its name counts most."""
-    name = function.name.lower()
-    if word in re.split(r"[\W_]+", name):
-        return 8
-    about = f"{function.tool.description} {' '.join(each.name for each in function.stub.parameters)}".lower()
-    fields = ((name, 4), (function.namespace.lower(), 2), (about, 1))
-    return next((score for text, score in fields if word in text), 0)
+def _score(function: ToolFunction, words: Sequence[str]) -> int:
+    """Return how well a function fits words: its name counts most."""
+    name = function.qualified.lower()
+    parameters = " ".join(each.name for each in function.stub.parameters)
+    about = f"{name} {function.tool.description} {parameters}".lower()
+    return sum(4 * (word in name) + (word in about) for word in words)
 
 
 def catalogue_of(tools: Sequence[ServerTool]) -> Catalogue:

@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any
@@ -27,7 +26,7 @@ from mcp_types import Tool as ListedTool
 
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.durable import with_texts
-from subagent_server.run.errors import BadArgument, RunRefused, shorten
+from subagent_server.run.errors import BadArgument, RunRefused, choices, shorten
 from subagent_server.run.images import media_type
 from subagent_server.sandbox.file_watch import watching
 from subagent_server.toolbox.editor import image_block
@@ -246,27 +245,17 @@ def passes(definition: ServerDefinition, tool: str) -> bool:
 def unknown_names(listing: ToolListing) -> list[str]:
     """Return a warning for each name in `enabledTools` or `disabledTools` that the server does not have."""
     known = [tool.name for tool in listing.tools]
-    warnings: list[str] = []
-    for key, names in (
-        ("enabledTools", listing.definition.enabled_tools),
-        ("disabledTools", listing.definition.disabled_tools),
-    ):
-        for name in names or ():
-            if name not in known:
-                warnings.append(
-                    f"mcpServers.{listing.server}.{key} names {shorten(name)}, "
-                    f"which the server does not offer{_suggestion(name, known)}."
-                )
-    return warnings
-
-
-def _suggestion(name: str, known: Sequence[str]) -> str:
-    by_lower = {each.lower(): each for each in known}
-    near = [by_lower[match] for match in get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)]
-    if near:
-        return f" (did you mean {' or '.join(near)}?)"
-    shown = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
-    return f" (it offers {shown})" if known else " (it offers no tools)"
+    filters = {
+        "enabledTools": listing.definition.enabled_tools,
+        "disabledTools": listing.definition.disabled_tools,
+    }
+    return [
+        f"mcpServers.{listing.server}.{key} names {shorten(name)}, which the server does not offer: "
+        f"{choices('tools', name, known)}."
+        for key, names in filters.items()
+        for name in names or ()
+        if name not in known
+    ]
 
 
 def select_tools(listings: Sequence[ToolListing], wanted: ToolChoice, own: Collection[str]) -> ServerTools:

@@ -116,8 +116,8 @@ def test_a_program_finds_functions_by_words_and_prints_one_whole() -> None:
     assert catalogue.help("github.search_issues") == f"# github\n{catalogue.functions[0].stub.text}"
     assert catalogue.help("send") == f"# mail\n{catalogue.functions[1].stub.text}"
     assert catalogue.help("mail") == "mail.send(...)  # Sends mail about an issue."
-    assert "did you mean github.search_issues?" in catalogue.help("github.search_isues")
-    assert "search_tools" in catalogue.help("x" * 10_000) and len(catalogue.help("x" * 10_000)) < 300
+    assert "are github.search_issues, " in catalogue.help("github.search_isues")
+    assert len(catalogue.help("x" * 10_000)) < 300
 
 
 def test_lists_for_a_program_have_an_end() -> None:

@@ -16,7 +16,7 @@ def test_with_many_tools_the_model_reads_names_and_programs_look_up_the_rest(wor
         "help(shop)": "shop.price(item)  # Says what an item costs.\nshop.photo(...)",
         "search_tools('costs')": "shop.price(item)  # Says what an item costs.",
         "len(search_tools('costs').splitlines())": "shop.price(item)  # Says what an item costs.\n1",
-        "help('shop.prize')": "There is no function or server 'shop.prize': did you mean shop.price or ",
+        "help('shop.prize')": "There is no function or server 'shop.prize': the functions and servers here",
         "help()": "# 2 functions. In a program, help(shop.price) prints one whole,",
         "help(len)": "Help on built-in function len in module builtins:",
     }

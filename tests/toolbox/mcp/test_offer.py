@@ -38,12 +38,14 @@ def test_a_filter_lets_named_tools_through_or_all_others() -> None:
 
 
 @pytest.mark.parametrize("key", ["enabledTools", "disabledTools"])
-def test_a_filter_that_names_no_known_tool_is_a_warning_with_near_matches(key: str) -> None:
+def test_a_filter_that_names_no_known_tool_is_a_warning_with_known_ones(key: str) -> None:
     keys = {key: ["Read_Fil", "zzz", "write"]}
     made = offer(listing("files", "read_file", "read_files", "write", **keys))
-    near, far = [warning for warning in made.warnings if key in warning]
-    assert f"mcpServers.files.{key} names 'Read_Fil'" in near and "did you mean read_file" in near
-    assert "it offers read_file, read_files, write" in far
+    warning, _ = [warning for warning in made.warnings if key in warning]
+    assert (
+        f"mcpServers.files.{key} names 'Read_Fil'" in warning
+        and "are read_file, read_files, write" in warning
+    )
 
 
 def test_one_name_of_two_servers_is_an_error_that_names_both_and_the_way_out() -> None:
