@@ -261,6 +261,7 @@ def _content(file: Path) -> str:
 
 def _parsed(text: str, file: Path) -> dict[str, str]:
     tokens: dict[str, str] = {}
+    taken: set[str] = set()
     for number, line in enumerate(text.splitlines(), 1):
         words = line.strip()
         if not words or words.startswith("#"):
@@ -271,9 +272,10 @@ def _parsed(text: str, file: Path) -> dict[str, str]:
         name, token = found["name"] or DEFAULT_PARENT, found["token"]
         if len(token) < LEAST_CHARACTERS:
             raise _not_usable(file, f"line {number}: the token has fewer than {LEAST_CHARACTERS} characters")
-        if name in tokens or token in tokens.values():
+        if name in tokens or token in taken:
             raise _not_usable(file, f"line {number} repeats a name or a token")
         tokens[name] = token
+        taken.add(token)
     if len(tokens) > MAX_PARENTS:
         raise _not_usable(file, f"it names more than {MAX_PARENTS} parents")
     return tokens
