@@ -49,7 +49,7 @@ def types_of(schema: dict[str, Any]) -> list[str]:
     types = schema.get("type")
     if isinstance(types, str | list):
         return [types] if isinstance(types, str) else [each for each in types if isinstance(each, str)]
-    if "properties" in schema or "additionalProperties" in schema or "patternProperties" in schema:
+    if "properties" in schema or "additionalProperties" in schema:
         return ["object"]
     return ["array"] if "items" in schema or "prefixItems" in schema else []
 
@@ -174,7 +174,7 @@ _A_PART = 100
 """Joining so many values, properties or names costs about as much as reading another part."""
 _SHAPES = frozenset(
     {"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "items", "prefixItems"}
-    | {"properties", "additionalProperties", "patternProperties"}
+    | {"properties", "additionalProperties"}
 )
 """Keywords that say what a value looks like; all others only bound it."""
 _RULES = frozenset({"not", "if", "contains", "dependentSchemas", "dependentRequired", "propertyNames"})
@@ -196,7 +196,6 @@ class TypeWriter:
         self._of_results = of_results
         self._parts = 0
         self._references: dict[str, PythonType] = {}
-        self._by_fields: dict[tuple[Field, ...], str] = {}
 
     def comment(self, schema: Any, found: PythonType, *, shows_default: bool = False) -> str:
         """Return the comment behind a value of this schema and type."""
@@ -332,14 +331,12 @@ class TypeWriter:
     def others(self, whole: dict[str, Any], name: str, depth: int = 0) -> PythonType:
         """Return the type of the properties that an object has besides those that its schema names."""
         more = whole.get("additionalProperties")
-        patterns = list(mapping_in(whole, "patternProperties").values())
-        values = [*patterns, *([more] if isinstance(more, dict) else [])] or [True]
-        return union([self.type_of(each, name, depth + 1) for each in values])
+        return self.type_of(more if isinstance(more, dict) else True, name, depth + 1)
 
     def _typed_dict(
         self, whole: dict[str, Any], properties: dict[str, Any], name: str, depth: int, reference: str
     ) -> str:
-        """Define a `TypedDict` and return its name; one that is defined already has its name."""
+        """Define a `TypedDict` and return its name."""
         name = self._new_name(name)
         if reference and _is_one_class(whole):
             self._references[reference] = PythonType((name,), early=(name,))
@@ -349,10 +346,6 @@ class TypeWriter:
             found = self.type_of(schema, type_name(name, key), depth + 1)
             shown = found if key in required else found.within("NotRequired[{}]")
             fields.append((key, shown.annotation(), self.comment(schema, found)))
-        known = self._by_fields.setdefault(tuple(fields), name)
-        if known != name and not reference:
-            self._taken.discard(name)
-            return known
         about = as_comment([str(whole.get("description") or "")]) if reference else ""
         as_class = all(map(self._is_field, properties))
         self.definitions.append(typed_dict(name, fields, about, as_class=as_class))
@@ -372,7 +365,7 @@ class TypeWriter:
 
 def _is_open(whole: dict[str, Any]) -> bool:
     """Whether an object may have properties that the schema does not name, by a rule of the schema."""
-    return whole.get("additionalProperties") not in (None, False) or "patternProperties" in whole
+    return whole.get("additionalProperties") not in (None, False)
 
 
 def _is_one_class(whole: dict[str, Any]) -> bool:

@@ -29,7 +29,8 @@ _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _DROP = object()
 _LEFT_OUT = frozenset(
     {"$schema", "$id", "id", "$vocabulary", "$anchor", "$dynamicAnchor", "$dynamicRef"}
-    | {"$recursiveRef", "$recursiveAnchor", "dependencies", "dependentRequired"}
+    | {"$recursiveRef", "$recursiveAnchor", "dependencies", "dependentRequired", "multipleOf"}
+    | {"patternProperties", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType"}
 )
 """Keywords of dialects and documents, as a schema belongs to a tool here, and rules that the server knows."""
 
@@ -45,9 +46,8 @@ def repaired(schema: Any) -> Any:
         kept = _RULES.get(key, _json)(value)
         if kept is not _DROP:
             good[key] = kept
-    patterns = schema.get("patternProperties")
-    if isinstance(patterns, dict) and len(good["patternProperties"]) < len(patterns):
-        good.pop("additionalProperties", None)  # it would forbid what the lost pattern allows
+    if "patternProperties" in schema:
+        good["additionalProperties"] = True  # else it would forbid what a pattern allows
     return good
 
 
@@ -135,11 +135,6 @@ def _pattern(value: Any) -> Any:
     return value
 
 
-def _schemas_by_pattern(value: Any) -> Any:
-    named = _named_schemas(value)
-    return named if named is _DROP else {key: named[key] for key in named if _pattern(key) is not _DROP}
-
-
 def _is_number(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and abs(value) <= sys.float_info.max  # an int may be longer than any float
@@ -147,10 +142,6 @@ def _is_number(value: Any) -> bool:
 
 def _number(value: Any) -> Any:
     return value if _is_number(value) else _DROP
-
-
-def _positive(value: Any) -> Any:
-    return value if _is_number(value) and value > 0 else _DROP
 
 
 def _count(value: Any) -> Any:
@@ -179,22 +170,17 @@ _COUNTS = (
     *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
     *("minContains", "maxContains"),
 )
-_TEXTS = (
-    *("$ref", "$comment", "title", "description", "format"),
-    *("contentEncoding", "contentMediaType"),
-)
+_TEXTS = ("$ref", "$comment", "title", "description", "format")
 _RULES: dict[str, Callable[[Any], Any]] = {
     "type": _type,
     **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), _schemas),
     **dict.fromkeys(_BY_NAME, _named_schemas),
     **dict.fromkeys(_ONE_SCHEMA, repaired),
     "pattern": _pattern,
-    "patternProperties": _schemas_by_pattern,
     "required": _names,
-    "multipleOf": _positive,
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _number),
     **dict.fromkeys(_COUNTS, _count),
-    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), partial(_only, bool)),
+    "uniqueItems": partial(_only, bool),
     **dict.fromkeys(("enum", "examples"), partial(_only, list)),
     **dict.fromkeys(_TEXTS, partial(_only, str)),
 }

@@ -152,7 +152,7 @@ OBJECT = {"type": "object"}
             {
                 **OBJECT,
                 "properties": {"a": {"title": "A"}, "b": {"pattern": "^x"}},
-                "patternProperties": {"^y": {}},
+                "additionalProperties": True,
             },
             id="patterns that only JavaScript reads",
         ),
