@@ -462,7 +462,7 @@ def test_a_call_that_cannot_be_made_is_one_of_the_exceptions(world: World) -> No
     flow(world, body(lines.format(True), "list[str]"))
     simulator = world.play(DONE)
     gone, done = output(world, started(world))
-    assert gone.startswith("Input 'gone' is no file") and done == "done b"
+    assert gone.startswith("Input 'gone' cannot be read") and done == "done b"
     flow(world, body(lines.format(False), "list[str]"))
     assert gone in world.failed(started(world))[1] and asked(simulator) == {"b": 1}, "nothing was begun"
 
