@@ -53,7 +53,7 @@ TESTS: dict[str, str] = {
     "run/store.py": "run/test_create.py run/test_update.py run/test_read.py run/test_migrate.py "
     "run/test_roll_forward.py run/test_store_agrees_with_model.py",
     "run/transitions.py": "run/test_apply.py run/test_questions.py run/test_limits.py run/test_update.py",
-    "run/wake.py": "run/test_wake.py run/test_sleeper.py",
+    "run/wake.py": "run/test_wake.py worker/test_sleeper.py",
     "run/watch.py": "run/test_watch.py",
     "process/cleanup.py": "cli/test_hooks.py process/test_local.py faults/test_leftovers.py "
     "end_to_end/test_continuing.py worktrees/test_settled_later.py",

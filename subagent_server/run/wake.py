@@ -8,12 +8,8 @@ import errno
 import os
 import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from subagent_server.run.files import Entry, held_open
-
-if TYPE_CHECKING:
-    import asyncio
 
 SLOW_POLL_SECONDS = 2.0
 
@@ -46,62 +42,3 @@ def poke(fifo: Entry) -> None:
     # full: one is queued already; or it left just now
     with held_open(descriptor), suppress(BlockingIOError, BrokenPipeError):
         os.write(descriptor, b"!")
-
-
-class Sleeper:
-    """Wakes every waiter of an event loop at each poke, and all of them together at the slow poll."""
-
-    def __init__(self, fifo: Entry, loop: "asyncio.AbstractEventLoop") -> None:
-        self._fifo = fifo
-        self._loop = loop
-        self._descriptor: int | None = None
-        self._waiters: set[asyncio.Future[None]] = set()
-        self._poll: asyncio.TimerHandle | None = None
-        with suppress(OSError):  # a file system without FIFOs (FAT, some of FUSE): the slow poll alone wakes
-            self._descriptor = open_fifo(fifo)
-            loop.add_reader(self._descriptor, self._poked, self._descriptor)
-
-    async def sleep(self, seconds: float = SLOW_POLL_SECONDS) -> None:
-        """Return at the next poke, at the slow poll, or when the time is over, whatever comes first."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.add(waiter)
-        if self._poll is None:
-            self._poll = self._loop.call_later(SLOW_POLL_SECONDS, self._look)
-        sooner = None
-        if seconds < SLOW_POLL_SECONDS:
-            sooner = self._loop.call_later(max(0.0, seconds), _wake, waiter)
-        try:
-            await waiter
-        finally:
-            self._waiters.discard(waiter)
-            if sooner is not None:
-                sooner.cancel()
-
-    def wake_all(self) -> None:
-        """Wake every waiter."""
-        for waiter in self._waiters:
-            _wake(waiter)
-
-    def close(self) -> None:
-        """Remove the FIFO. A thread that still sleeps is woken."""
-        self.wake_all()
-        if self._poll is not None:
-            self._poll.cancel()
-        if self._descriptor is not None:
-            self._loop.remove_reader(self._descriptor)
-            os.close(self._descriptor)
-        with suppress(OSError):
-            self._fifo.unlink()
-
-    def _poked(self, descriptor: int) -> None:
-        drain(descriptor)
-        self.wake_all()
-
-    def _look(self) -> None:
-        self._poll = None
-        self.wake_all()
-
-
-def _wake(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_result(None)

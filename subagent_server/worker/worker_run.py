@@ -23,6 +23,7 @@ from subagent_server.run.errors import (
     SubagentError,
     storing,
 )
+from subagent_server.run.files import Entry
 from subagent_server.run.journal import RunJournal, Transcript, recorded_usage
 from subagent_server.run.locks import exclusive
 from subagent_server.run.paths import RunPaths, run_at
@@ -33,7 +34,7 @@ from subagent_server.run.states import MessageStatus
 from subagent_server.run.stderr import failpoint
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import RunEvent
-from subagent_server.run.wake import SLOW_POLL_SECONDS, Sleeper
+from subagent_server.run.wake import SLOW_POLL_SECONDS, drain, open_fifo
 from subagent_server.toolbox.run_context import Reply, RunOver
 from subagent_server.verbs.inputs import masker_of
 from subagent_server.verbs.questions import ask
@@ -166,7 +167,7 @@ class WorkerRun:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """While inside, each change of the run wakes every `sleep`. Enter it inside the event loop."""
-        self._sleeper = Sleeper(self.paths.wake(os.getpid()), asyncio.get_running_loop())
+        self._sleeper = Sleeper(self.paths.wake(os.getpid()))
         try:
             yield
         finally:
@@ -378,6 +379,50 @@ class WorkerRun:
 def seconds_left(message: Message) -> float:
     """Return how long an answer may still come."""
     return (message.expires_at - now()).total_seconds() if message.expires_at else float("inf")
+
+
+# -- Sleeping until the run changes.
+
+
+class Sleeper:
+    """Wakes every waiter of the event loop at each poke, and all of them together at the slow poll."""
+
+    def __init__(self, fifo: Entry) -> None:
+        self._fifo = fifo
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._woken = asyncio.Event()
+        self._descriptor: int | None = None
+        with suppress(OSError):  # a file system without FIFOs (FAT, some of FUSE): the slow poll alone wakes
+            self._descriptor = open_fifo(fifo)
+            self._loop.add_reader(self._descriptor, self._poked, self._descriptor)
+
+    async def sleep(self, seconds: float = SLOW_POLL_SECONDS) -> None:
+        """Return at the next poke, at the slow poll, or when the time is over, whatever comes first."""
+        moment = self._loop.time()
+        polls = (moment - self._began) // SLOW_POLL_SECONDS + 1
+        until = min(moment + seconds, self._began + polls * SLOW_POLL_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._woken.wait()
+
+    def wake_all(self) -> None:
+        """Wake every waiter."""
+        self._woken.set()
+        self._woken = asyncio.Event()
+
+    def close(self) -> None:
+        """Remove the FIFO, and wake every waiter."""
+        self.wake_all()
+        if self._descriptor is not None:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+        with suppress(OSError):
+            self._fifo.unlink()
+
+    def _poked(self, descriptor: int) -> None:
+        drain(descriptor)
+        self.wake_all()
 
 
 # -- Acknowledging the answers read by a run, without delaying the model call that carries them.

@@ -9,7 +9,7 @@ import pytest
 
 from subagent_server.run import wake
 from subagent_server.run.files import Entry
-from subagent_server.run.wake import Sleeper
+from subagent_server.worker.worker_run import Sleeper
 
 FOREVER = 3_600.0
 BOUND = 60.0
@@ -18,7 +18,7 @@ BOUND = 60.0
 @asynccontextmanager
 async def sleeping(fifo: Path) -> AsyncIterator[Sleeper]:
     """A sleeper, which is closed at the end."""
-    sleeper = Sleeper(Entry.at(fifo), asyncio.get_running_loop())
+    sleeper = Sleeper(Entry.at(fifo))
     try:
         yield sleeper
     finally:
