@@ -2,7 +2,9 @@
 
 import json
 
+from subagent_server.run import processes
 from subagent_server.run.stderr import VARIABLE
+from tests.helpers.processes import PATIENCE_SECONDS, Child, identity_of
 from tests.helpers.turns import says, shell
 from tests.helpers.world import World
 from tests.worktrees.repository import WORK, Repository
@@ -42,3 +44,26 @@ def test_whatever_was_cut_off_is_finished_by_a_reader_and_git_is_clean_after_pru
     assert repository.git("fsck", "--no-dangling") == ""
     locks = [path for path in (repository.top / ".git").rglob("*.lock") if path.name != "worktree.lock"]
     assert locks == []
+
+
+READER = """
+    import os
+    from pathlib import Path
+    from subagent_server.worktrees.git import harmless_git
+    git = harmless_git(os.environ, Path.cwd())
+    print("ready", flush=True)
+    git.run("wait for its input", "hash-object", "--stdin", stdin=0)
+"""
+
+
+def test_a_git_ends_with_the_process_that_has_started_it() -> None:
+    with Child(READER) as reader:  # its stdin, which git reads, stays open
+        assert reader.hear() == "ready"
+        while not (below := processes.descendants([reader.pid])):
+            assert processes.is_alive(reader.identity)
+        git = identity_of(below[0].pid)
+        while not b"".join(processes.command_of(git.pid)[:1]).endswith(b"git"):  # it is being executed
+            assert processes.is_alive(git)
+        reader.kill()
+        processes.wait_for_exit(git, PATIENCE_SECONDS)
+        assert not processes.is_alive(git)
