@@ -81,7 +81,7 @@ MAX_DOCSTRING_CHARACTERS = 10_000
 _MAX_DEFAULT_CHARACTERS = 200
 _FACTS = (
     *("format", "pattern", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum"),
-    *("exclusiveMaximum", "minItems", "maxItems"),
+    *("exclusiveMaximum", "multipleOf", "minItems", "maxItems"),
 )
 """Keywords that no type expresses and that a caller should know."""
 

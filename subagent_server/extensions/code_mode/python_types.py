@@ -32,7 +32,19 @@ def joined(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         both["properties"] = properties
     required = [*list_in(one, "required"), *list_in(other, "required")]
     both["required"] = list(dict.fromkeys(key for key in required if isinstance(key, str)))
+    if "items" in one and "items" in other and one["items"] != other["items"]:
+        both["items"] = {"allOf": [one["items"], other["items"]]}
+    if "enum" in one and "enum" in other:
+        allowed = set(map(repr, list_in(other, "enum")))
+        both["enum"] = [value for value in list_in(one, "enum") if repr(value) in allowed]
+    if "type" in one and "type" in other:
+        both["type"] = _common_types(set(types_of(one)), set(types_of(other)))
     return both
+
+
+def _common_types(one: set[str], other: set[str]) -> list[str]:
+    whole = {"integer"} if "integer" in one ^ other and "number" in one ^ other else set()
+    return sorted((one & other) | whole)
 
 
 def kinds_of(value: Any) -> list[str]:
@@ -49,7 +61,7 @@ def types_of(schema: dict[str, Any]) -> list[str]:
     types = schema.get("type")
     if isinstance(types, str | list):
         return [types] if isinstance(types, str) else [each for each in types if isinstance(each, str)]
-    if "properties" in schema or "additionalProperties" in schema:
+    if "properties" in schema or "additionalProperties" in schema or "patternProperties" in schema:
         return ["object"]
     return ["array"] if "items" in schema or "prefixItems" in schema else []
 
@@ -102,6 +114,13 @@ class PythonType:
     def within(self, form: str) -> "PythonType":
         """Return the type `form`, in which `{}` stands for this one."""
         return PythonType((form.format(self.annotation()),), (), self.reasons)
+
+    def without(self, name: str) -> "PythonType":
+        """Return the type without one member."""
+        members, early = (
+            tuple(each for each in names if each != name) for names in (self.members, self.early)
+        )
+        return PythonType(members, self.literals, self.reasons, early)
 
     def annotation(self) -> str:
         """Return the expression for a place where a type that comes later must be quoted."""
@@ -174,7 +193,7 @@ _A_PART = 100
 """Joining so many values, properties or names costs about as much as reading another part."""
 _SHAPES = frozenset(
     {"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "items", "prefixItems"}
-    | {"properties", "additionalProperties"}
+    | {"properties", "additionalProperties", "patternProperties"}
 )
 """Keywords that say what a value looks like; all others only bound it."""
 _RULES = frozenset({"not", "if", "contains", "dependentSchemas", "dependentRequired", "propertyNames"})
@@ -190,12 +209,20 @@ class TypeWriter:
 
     def __init__(self, root: dict[str, Any], taken: set[str], *, of_results: bool = False) -> None:
         self._root = root
-        self.definitions: list[str] = []
-        """The named types; each stands after the types that its definition uses."""
+        self._defined: list[str] = []
+        self._defined_last: list[str] = []
         self._taken = taken
         self._of_results = of_results
         self._parts = 0
-        self._references: dict[str, PythonType] = {}
+        self._references: dict[str, PythonType | None] = {}
+        self._aliases: dict[str, str] = {}
+        """The names of references that contain themselves and are no class, which would have its name."""
+        self._by_fields: dict[tuple[Field, ...], str] = {}
+
+    @property
+    def definitions(self) -> list[str]:
+        """The named types; each stands after the types that its definition uses."""
+        return [*self._defined, *reversed(self._defined_last)]
 
     def comment(self, schema: Any, found: PythonType, *, shows_default: bool = False) -> str:
         """Return the comment behind a value of this schema and type."""
@@ -218,6 +245,8 @@ class TypeWriter:
         if isinstance(target := whole.get("$ref"), str):
             return self._referenced(target, depth)
         choice = next((key for key in ("anyOf", "oneOf") if list_in(whole, key)), None)
+        if whole.get("type") == []:
+            return unknown("no value is of all the types")
         if "const" in whole:
             found = literal([whole["const"]])
         elif "enum" in whole:
@@ -231,16 +260,42 @@ class TypeWriter:
     # -- references and combinations
 
     def _referenced(self, target: str, depth: int) -> PythonType:
-        if target in self._references:
-            return self._references[target]
-        schema = resolved(target, self._root)
-        if not isinstance(schema, dict | bool):
-            return unknown(DEAD_REFERENCE)
-        # A class has a name, by which it can contain itself.
-        self._references[target] = unknown("a type that contains itself")
         name = type_name(target.rpartition("/")[2] or "Root")
-        self._references[target] = found = self.type_of(schema, name, depth + 1, target)
+        if target in self._references:
+            known = self._references[target]
+            return known if known is not None else self._early_alias(target, name)
+        self._references[target] = None
+        schema = resolved(target, self._root)
+        if isinstance(schema, dict | bool):
+            found = self.type_of(schema, name, depth + 1, target)
+        else:
+            found = unknown(DEAD_REFERENCE)
+        if target in self._aliases:
+            found = self._alias(self._aliases[target], schema, found)
+        self._references[target] = found
         return found
+
+    def _early_alias(self, target: str, name: str) -> PythonType:
+        """Return the name of a type within itself, which is defined when all of it is known."""
+        self._aliases[target] = name = self._new_name(name)
+        early = self._references[target] = PythonType((name,), early=(name,))
+        return early
+
+    def _alias(self, name: str, schema: Any, found: PythonType) -> PythonType:
+        """Define the name of a type that contains itself, and return the type.
+
+        In a choice, the type itself adds nothing. A type that needs another one before it is defined last,
+        and is written out wherever it is not quoted.
+        """
+        whole = found.without(name)
+        if not whole.text:
+            whole = unknown("a type that is nothing but itself")
+        text = f"{name} = {whole.text}{self.comment(schema, whole)}\n"
+        if whole.early:
+            self._defined_last.append(text)
+            return whole
+        self._defined.append(text)
+        return PythonType((name,))
 
     def _whole(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
         """Return a schema with the parts of its `allOf` joined, and a reference alone or not at all."""
@@ -281,7 +336,7 @@ class TypeWriter:
             if has_shape and isinstance(branch, dict):
                 if _SHAPES.isdisjoint(branch):  # it only bounds what stands beside it
                     return self.type_of(siblings, name, depth + 1, reference)
-                branch = {"allOf": [siblings, branch]}
+                branch = joined(siblings, self._followed(branch, depth + 1))
             found.append(self.type_of(branch, name, depth + 1))
         return union(found)
 
@@ -331,12 +386,14 @@ class TypeWriter:
     def others(self, whole: dict[str, Any], name: str, depth: int = 0) -> PythonType:
         """Return the type of the properties that an object has besides those that its schema names."""
         more = whole.get("additionalProperties")
-        return self.type_of(more if isinstance(more, dict) else True, name, depth + 1)
+        patterns = list(mapping_in(whole, "patternProperties").values())
+        values = [*patterns, *([more] if isinstance(more, dict) else [])] or [True]
+        return union([self.type_of(each, name, depth + 1) for each in values])
 
     def _typed_dict(
         self, whole: dict[str, Any], properties: dict[str, Any], name: str, depth: int, reference: str
     ) -> str:
-        """Define a `TypedDict` and return its name."""
+        """Define a `TypedDict` and return its name; one that is defined already has its name."""
         name = self._new_name(name)
         if reference and _is_one_class(whole):
             self._references[reference] = PythonType((name,), early=(name,))
@@ -346,9 +403,13 @@ class TypeWriter:
             found = self.type_of(schema, type_name(name, key), depth + 1)
             shown = found if key in required else found.within("NotRequired[{}]")
             fields.append((key, shown.annotation(), self.comment(schema, found)))
+        known = self._by_fields.setdefault(tuple(fields), name)
+        if known != name and not reference:
+            self._taken.discard(name)
+            return known
         about = as_comment([str(whole.get("description") or "")]) if reference else ""
         as_class = all(map(self._is_field, properties))
-        self.definitions.append(typed_dict(name, fields, about, as_class=as_class))
+        self._defined.append(typed_dict(name, fields, about, as_class=as_class))
         return name
 
     def _is_field(self, key: str) -> bool:
@@ -365,7 +426,7 @@ class TypeWriter:
 
 def _is_open(whole: dict[str, Any]) -> bool:
     """Whether an object may have properties that the schema does not name, by a rule of the schema."""
-    return whole.get("additionalProperties") not in (None, False)
+    return whole.get("additionalProperties") not in (None, False) or "patternProperties" in whole
 
 
 def _is_one_class(whole: dict[str, Any]) -> bool:

@@ -140,7 +140,7 @@ def _more(schema: dict[str, Any], writer: TypeWriter, name: str) -> PythonType |
     """Return the type of arguments that the schema does not name, or None if it allows none."""
     others = schema.get("additionalProperties")
     is_closed = others is False or (others is None and "properties" in schema)
-    return None if is_closed else writer.others(schema, name)
+    return None if is_closed and not schema.get("patternProperties") else writer.others(schema, name)
 
 
 def _result_schema(schema: Any) -> tuple[dict[str, Any], bool]:

@@ -27,12 +27,8 @@ DEAD_REFERENCE = "a reference that leads nowhere"
 """The comment in a schema that has lost a reference."""
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _DROP = object()
-_LEFT_OUT = frozenset(
-    {"$schema", "$id", "id", "$vocabulary", "$anchor", "$dynamicAnchor", "$dynamicRef"}
-    | {"$recursiveRef", "$recursiveAnchor", "dependencies", "dependentRequired", "multipleOf"}
-    | {"patternProperties", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType"}
-)
-"""Keywords of dialects and documents, as a schema belongs to a tool here, and rules that the server knows."""
+_FOREIGN = frozenset({"$schema", "$id", "$vocabulary", "$recursiveRef", "$recursiveAnchor", "id"})
+"""Keywords that say which dialect or document a schema belongs to: here it belongs to a tool."""
 
 
 def repaired(schema: Any) -> Any:
@@ -46,8 +42,9 @@ def repaired(schema: Any) -> Any:
         kept = _RULES.get(key, _json)(value)
         if kept is not _DROP:
             good[key] = kept
-    if "patternProperties" in schema:
-        good["additionalProperties"] = True  # else it would forbid what a pattern allows
+    patterns = schema.get("patternProperties")
+    if isinstance(patterns, dict) and len(good["patternProperties"]) < len(patterns):
+        good.pop("additionalProperties", None)  # it would forbid what the lost pattern allows
     return good
 
 
@@ -80,14 +77,16 @@ def without_dead_references(schema: Any, root: dict[str, Any]) -> Any:
     alive = {
         key: without_dead_references(value, root)
         for key, value in schema.items()
-        if key != "$ref" or not isinstance(value, str) or isinstance(resolved(value, root), dict | bool)
+        if key not in ("$ref", "$dynamicRef")
+        or not isinstance(value, str)
+        or isinstance(resolved(value, root), dict | bool)
     }
     return alive if len(alive) == len(schema) else {**alive, "$comment": DEAD_REFERENCE}
 
 
 def _modern(schema: dict[str, Any]) -> dict[str, Any]:
     """Translate keywords of drafts 4 to 7 into those of 2020-12."""
-    modern = {key: value for key, value in schema.items() if key not in _LEFT_OUT}
+    modern = {key: value for key, value in schema.items() if key not in _FOREIGN}
     if isinstance(items := modern.get("items"), list):
         rest = modern.pop("additionalItems", None)
         del modern["items"]
@@ -124,6 +123,18 @@ def _names(value: Any) -> Any:
     return list(dict.fromkeys(name for name in value if isinstance(name, str)))
 
 
+def _names_by_name(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return _DROP
+    return {name: names for name, schema in value.items() if (names := _names(schema)) is not _DROP}
+
+
+def _dependencies(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return _DROP
+    return {name: _names(each) if isinstance(each, list) else repaired(each) for name, each in value.items()}
+
+
 def _pattern(value: Any) -> Any:
     """Keep a pattern that Python reads, too: the API may refuse one for JavaScript alone (`\\p{L}`)."""
     if not isinstance(value, str):
@@ -135,6 +146,11 @@ def _pattern(value: Any) -> Any:
     return value
 
 
+def _schemas_by_pattern(value: Any) -> Any:
+    named = _named_schemas(value)
+    return named if named is _DROP else {key: named[key] for key in named if _pattern(key) is not _DROP}
+
+
 def _is_number(value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and abs(value) <= sys.float_info.max  # an int may be longer than any float
@@ -142,6 +158,10 @@ def _is_number(value: Any) -> bool:
 
 def _number(value: Any) -> Any:
     return value if _is_number(value) else _DROP
+
+
+def _positive(value: Any) -> Any:
+    return value if _is_number(value) and value > 0 else _DROP
 
 
 def _count(value: Any) -> Any:
@@ -161,6 +181,11 @@ def _only(kind: type, value: Any) -> Any:
     return _json(value) if isinstance(value, kind) else _DROP
 
 
+def _anchor(value: Any) -> Any:
+    fits = isinstance(value, str) and value[:1].isalpha() and value.isascii() and value.isidentifier()
+    return value if fits else _DROP
+
+
 _ONE_SCHEMA = (
     *("items", "additionalProperties", "additionalItems", "contains", "propertyNames", "not"),
     *("if", "then", "else", "unevaluatedItems", "unevaluatedProperties", "contentSchema"),
@@ -170,19 +195,27 @@ _COUNTS = (
     *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
     *("minContains", "maxContains"),
 )
-_TEXTS = ("$ref", "$comment", "title", "description", "format")
+_TEXTS = (
+    *("$ref", "$dynamicRef", "$comment", "title", "description", "format"),
+    *("contentEncoding", "contentMediaType"),
+)
 _RULES: dict[str, Callable[[Any], Any]] = {
     "type": _type,
     **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), _schemas),
     **dict.fromkeys(_BY_NAME, _named_schemas),
     **dict.fromkeys(_ONE_SCHEMA, repaired),
     "pattern": _pattern,
+    "patternProperties": _schemas_by_pattern,
     "required": _names,
+    "dependentRequired": _names_by_name,
+    "dependencies": _dependencies,
+    "multipleOf": _positive,
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _number),
     **dict.fromkeys(_COUNTS, _count),
-    "uniqueItems": partial(_only, bool),
+    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), partial(_only, bool)),
     **dict.fromkeys(("enum", "examples"), partial(_only, list)),
     **dict.fromkeys(_TEXTS, partial(_only, str)),
+    **dict.fromkeys(("$anchor", "$dynamicAnchor"), _anchor),
 }
 
 
@@ -245,23 +278,46 @@ def _flat(schema: Any, root: dict[str, Any], depth: int, parts: Iterator[int]) -
     if not isinstance(schema, dict) or depth == 0 or next(parts) > _MOST_PARTS:
         return {}
     flat = {key: value for key, value in schema.items() if key not in (*_CHOICES, "$ref")}
-    reference = schema.get("$ref")
-    for part in [*schema.get("allOf", []), resolved(reference, root) if reference else None]:
-        more = _flat(part, root, depth - 1, parts)
-        properties = {**more.get("properties", {}), **flat.get("properties", {})}
-        required = dict.fromkeys([*flat.get("required", []), *more.get("required", [])])
-        flat = {**more, **flat, "properties": properties, "required": [*required]} if more else flat
-    chosen: dict[str, list[Any]] = {}
-    for branch in [*schema.get("anyOf", []), *schema.get("oneOf", [])]:
-        for name, value in _flat(branch, root, depth - 1, parts).get("properties", {}).items():
-            values = chosen.setdefault(name, [])
-            values += [value] if value not in values else []
-    if chosen:
-        every = {
-            name: values[0] if len(values) == 1 else {"anyOf": values} for name, values in chosen.items()
-        }
-        flat["properties"] = {**every, **flat.get("properties", {})}
+    if isinstance(reference := schema.get("$ref"), str):
+        _add(flat, _flat(resolved(reference, root), root, depth - 1, parts))
+    for part in schema.get("allOf", []):
+        _add(flat, _flat(part, root, depth - 1, parts))
+    for choice in ("anyOf", "oneOf"):
+        branches = [_flat(branch, root, depth - 1, parts) for branch in schema.get(choice, [])]
+        if branches:
+            _add(flat, _either(branches))
     return flat
+
+
+def _add(flat: dict[str, Any], more: dict[str, Any]) -> None:
+    """Add the constraints of `more` to `flat`."""
+    properties = flat.setdefault("properties", {})
+    for name, schema in more.get("properties", {}).items():
+        known = properties.setdefault(name, schema)
+        if known != schema:
+            properties[name] = {"allOf": [known, schema]}
+    flat["required"] = list(dict.fromkeys([*flat.get("required", []), *more.get("required", [])]))
+    if flat.get("additionalProperties") is False and "additionalProperties" not in more:
+        return
+    for key, value in more.items():
+        flat.setdefault(key, value)
+
+
+def _either(branches: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the properties of all branches, and those that every branch requires."""
+    properties: dict[str, list[Any]] = {}
+    for branch in branches:
+        for name, schema in branch.get("properties", {}).items():
+            seen = properties.setdefault(name, [])
+            if schema not in seen:
+                seen.append(schema)
+    needed = [name for name in branches[0].get("required", []) if all(_needs(b, name) for b in branches)]
+    joined = {name: seen[0] if len(seen) == 1 else {"anyOf": seen} for name, seen in properties.items()}
+    return {"properties": joined, "required": needed}
+
+
+def _needs(branch: dict[str, Any], name: str) -> bool:
+    return name in branch.get("required", [])
 
 
 def _rule(whole: dict[str, Any]) -> str:

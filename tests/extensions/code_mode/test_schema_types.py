@@ -39,7 +39,7 @@ ANNOTATIONS = [
     ({"type": "array"}, "list[Any]"),
     ({"type": "object"}, "dict[str, Any]"),
     ({"additionalProperties": NUMBER}, "dict[str, float]"),
-    ({"patternProperties": {"^x": NUMBER}}, "dict[str, Any]"),
+    ({"patternProperties": {"^x": NUMBER}}, "dict[str, float]"),
     (
         {"type": "array", "prefixItems": [STRING, NUMBER], "minItems": 2, "maxItems": 2},
         "tuple[str, float] | list[str | float]  # minItems 2; maxItems 2",
@@ -53,8 +53,9 @@ ANNOTATIONS = [
     ({"anyOf": [A_OBJECT, B_OBJECT]}, "TakeValue | TakeValue2"),
     ({"allOf": [{"$ref": "#/$defs/Node"}], "description": "d"}, "Node  # d"),
     ({"$ref": "#/$defs/Name"}, "str"),
-    ({"$ref": "#/$defs/Loop"}, "list[Any]  # a type that contains itself"),
-    ({"allOf": [NUMBER, {"type": "integer"}]}, "float"),
+    ({"$ref": "#/$defs/Loop"}, "Loop"),
+    ({"allOf": [NUMBER, {"type": "integer"}]}, "int"),
+    ({"allOf": [STRING, NUMBER]}, "Any  # no value is of all the types"),
     (False, "Any  # no value is valid here"),
     ({"enum": []}, "Any  # no value is valid here"),
     (True, "Any"),
@@ -106,9 +107,9 @@ SHAPES: list[tuple[dict[str, Any], list[str]]] = [
         {"value": {"$ref": "#/$defs/Tree"}},
         ["'branches': NotRequired[list['Tree']]", "value: Tree)"],
     ),
-    (  # types of one name get numbers
+    (  # equal objects are one type, and others of its name get a number
         {"one": ONE, "One_x": A_OBJECT, **OTHER},
-        ["x: NotRequired[TakeOneX]", "One_x: TakeOneX2", "oneX: TakeOneX3"],
+        ["y: NotRequired[list[TakeOneX]]", "One_x: TakeOneX", "oneX: TakeOneX2"],
     ),
 ]
 
@@ -120,23 +121,44 @@ def test_an_object_becomes_one_typed_dict_with_all_that_holds_of_it(
     stub = stub_of(properties, **{"$defs": {"Tree": TREE}})
     for part in parts:
         assert stub.count(part) == 1, stub
+    assert stub.count("    a: str\n") <= 1
 
 
-REFERS = {"$ref": "#/$defs/T"}
+def refers(name: str) -> dict[str, str]:
+    return {"$ref": f"#/$defs/{name}"}
 
 
-@pytest.mark.parametrize(
-    ("schema", "type_"),
-    [
-        ({"anyOf": [STRING, {"items": REFERS}, {"type": "null"}]}, "str | list[Any] | None"),
-        ({"properties": {"t": REFERS}, "type": ["object", "null"]}, "T | None"),
-        (REFERS, "Any"),
-    ],
-    ids=str,
-)
-def test_what_contains_itself_and_is_no_class_has_any_within_itself(schema: Any, type_: str) -> None:
-    stub = stub_of({"value": REFERS}, **{"$defs": {"T": schema}})
-    assert f"value: {type_}" in stub and "# a type that contains itself" in stub
+RECURSIVE = [
+    (
+        {"anyOf": [STRING, {"items": refers("T")}, {"additionalProperties": refers("T")}, {"type": "null"}]},
+        "T = str | list['T'] | dict[str, 'T'] | None\n",
+    ),
+    ({"items": {"items": refers("T")}}, "T = list[list['T']]\n"),
+    (
+        {"properties": {"t": refers("T")}, "type": ["object", "null"]},
+        "class T(TypedDict):\n    t: NotRequired['T2']\nT2 = T | None\n",
+    ),
+    (
+        {"properties": {"t": refers("T")}, "required": ["t"], "additionalProperties": True},
+        "class T(TypedDict):\n    t: 'T2'\nT2 = T | dict[str, Any]\n",
+    ),
+    (
+        {"anyOf": [refers("Other"), NUMBER]},
+        "T = list['Other'] | float\nOther = T | list['Other']\n",
+    ),
+    (
+        {"properties": {"t": refers("Other")}},
+        "class T(TypedDict):\n    t: NotRequired[\"T | list['Other']\"]\nOther = T | list['Other']\n",
+    ),
+    (refers("T"), "T = Any  # a type that is nothing but itself\n"),
+]
+
+
+@pytest.mark.parametrize(("schema", "definitions"), RECURSIVE, ids=str)
+def test_each_type_that_contains_itself_has_a_name(schema: Any, definitions: str) -> None:
+    other = {"anyOf": [refers("T"), {"items": refers("Other")}]}
+    stub = stub_of({"value": refers("T")}, **{"$defs": {"T": schema, "Other": other}})
+    assert stub.startswith(f"{definitions}def take(*, value: T")
 
 
 @pytest.mark.parametrize("key", ["from", "a-b", "", "__x", "str", "Any", "TakeValue", "ﬁ", "\ud800", 'q"\n'])

@@ -133,7 +133,7 @@ def test_the_result_is_typed_and_a_sole_result_is_unwrapped(
         ({"type": "object", "additionalProperties": False}, "tool()", False),
         (
             {"patternProperties": {"^x-": {"type": "string"}}, "additionalProperties": False},
-            "tool(**others: Any)",
+            "tool(**others: str)",
             True,
         ),
         (
