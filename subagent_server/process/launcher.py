@@ -6,10 +6,12 @@ import os
 import subprocess
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from subagent_server.process.shim import order_fork, shim_command
+from subagent_server.process.worker_process import WORKER
 from subagent_server.process.zygote_client import ForkConnection, WarmStart
 from subagent_server.process.zygote_protocol import interpreter_variables
 from subagent_server.run import locks, processes, stderr
@@ -104,6 +106,7 @@ class Sight:
 # -- Start runs as detached processes of this machine: a shim each, in a session of its own.
 
 
+_PACKAGES = Path(__file__).resolve().parents[2]
 _PASSED_ON = ("PATH", "HOME", "TMPDIR", "TZ", stderr.VARIABLE, processes.NODE)
 
 
@@ -126,7 +129,12 @@ class LocalLauncher:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def starting(self) -> AbstractContextManager[Start]:
-        """Connect to the zygote: its child gets ready while the run is made."""
+        """Connect to the zygote: its child gets ready while the run is made. Raises LaunchFailed."""
+        if not _is_found_by_workers():
+            raise LaunchFailed(
+                "No run can be started, because PYTHONPATH alone leads to this program, and workers do "
+                "without it: install it into an environment, by `uv tool`, `pipx` or `pip` in a venv."
+            )
         return closing(LocalStart(self))
 
     def warm_up(self) -> None:
@@ -260,6 +268,18 @@ class LocalReservation:
                 pass_fds=(self.lock, memory),
                 start_new_session=True,
             )
+
+
+@cache
+def _is_found_by_workers() -> bool:
+    """Whether a worker will find this package, as its interpreter says if PYTHONPATH may be the way to it."""
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if not any(each and Path(each).resolve() == _PACKAGES for each in named):
+        return True
+    try:
+        return not subprocess.call([*WORKER[:3], "-c", f"import {__package__}"], stderr=subprocess.DEVNULL)
+    except OSError:  # no room: the start itself says so
+        return True
 
 
 def hold(run: RunPaths) -> int:

@@ -1,7 +1,11 @@
 """A run is started although the zygote is in trouble, and a start that is refused leaves nothing."""
 
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
+import click
 import pytest
 
 from subagent_server.process import zygote_client
@@ -13,6 +17,7 @@ from subagent_server.run.store import RunStore
 from subagent_server.verbs.reconcile import read_exit, read_shim
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers import warm
+from tests.helpers.processes import REPOSITORY
 from tests.helpers.runs import RUN_ID, make_meta, make_request
 from tests.helpers.turns import asks, says
 from tests.helpers.wait import wait_for
@@ -110,3 +115,14 @@ def test_a_record_that_no_shim_wrote_says_of_no_run_that_it_is_gone(store: RunSt
     run = store.create(make_request(RUN_ID))
     run.exit.write(record)
     assert not is_gone(run)
+
+
+def test_where_pythonpath_alone_leads_here_no_run_is_made_and_the_sentence_says_so(world: World) -> None:
+    world.agent()
+    packages = Path(click.__file__).parents[1]
+    environment = {**world.environment, "PYTHONPATH": f"{REPOSITORY}:{packages}"}
+    outside = [str(Path(sys.executable).resolve()), "-P", "-m", "subagent_server"]  # of no environment
+    words = ["run", "worker", "Go."]
+    done = subprocess.run([*outside, *words], env=environment, cwd=world.work, capture_output=True, text=True)
+    assert done.returncode == 6 and "PYTHONPATH alone leads to this program" in done.stderr, done
+    assert world.store.run_ids() == []
