@@ -12,14 +12,7 @@ import click
 from subagent_server.agents.formats import load_file
 from subagent_server.agents.yaml_reader import AgentFileError, Problem
 from subagent_server.cli.agents import problem_line, problem_wire
-from subagent_server.cli.console.app import (
-    TEXT,
-    Session,
-    complete_agents,
-    json_session,
-    last_clause,
-    report,
-)
+from subagent_server.cli.console.app import TEXT, Session, complete_agents, json_session, last_clause, report
 from subagent_server.cli.console.terminal import ExitCode, err, one_line, out, out_json
 from subagent_server.cli.serve import EVERYBODY
 from subagent_server.run.agent_definition import AgentDefinition

@@ -20,13 +20,7 @@ from subagent_server.run.files import held_open, kind_of
 from subagent_server.run.images import check_image, media_type
 from subagent_server.sandbox.file_watch import CommandWatch, watching
 from subagent_server.toolbox.tool import Tool, ToolResult
-from subagent_server.toolbox.workspace import (
-    Arguments,
-    Workspace,
-    definition_of,
-    off_loop,
-    parse_arguments,
-)
+from subagent_server.toolbox.workspace import Arguments, Workspace, definition_of, off_loop, parse_arguments
 
 # -- Changes of a text, and lines with their numbers. Pure: no files.
 #

@@ -34,13 +34,7 @@ from subagent_server.agents.yaml_reader import AgentFileError
 from subagent_server.run.agent_definition import AgentDefinition, ServedAgent, ServerDefinition
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.sandbox.box import find_program
-from subagent_server.sandbox.readable import (
-    BoxRefused,
-    homes,
-    named_paths,
-    shows_too_much,
-    too_much_to_write,
-)
+from subagent_server.sandbox.readable import BoxRefused, homes, named_paths, shows_too_much, too_much_to_write
 from subagent_server.sandbox.server_locations import (
     NotOutside,
     ServerLocation,

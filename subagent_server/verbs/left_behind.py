@@ -12,10 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.run.confined_path import printable
-from subagent_server.run.errors import (
-    BadArgument,
-    shorten,
-)
+from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.run.executed_files import can_run_code
 from subagent_server.run.paths import RunPaths, is_marked
 from subagent_server.run.processes import boot_id

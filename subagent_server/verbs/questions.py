@@ -13,12 +13,7 @@ from pydantic import ValidationError
 from subagent_server.process import cleanup
 from subagent_server.run import transitions
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.errors import (
-    BadArgument,
-    MessageClosed,
-    SubagentError,
-    UnreadableMeta,
-)
+from subagent_server.run.errors import BadArgument, MessageClosed, SubagentError, UnreadableMeta
 from subagent_server.run.processes import now
 from subagent_server.run.records import Record, RunMeta
 from subagent_server.run.secrets import MASK

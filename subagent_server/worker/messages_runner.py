@@ -29,11 +29,7 @@ from subagent_server.loop.resume import Opening, Resumed, resume_conversation, s
 from subagent_server.loop.runner import Outcome
 from subagent_server.loop.web import make_web_tools
 from subagent_server.process import marks
-from subagent_server.run.agent_definition import (
-    AgentDefinition,
-    Selection,
-    Verdict,
-)
+from subagent_server.run.agent_definition import AgentDefinition, Selection, Verdict
 from subagent_server.run.control_groups import GROUPS
 from subagent_server.run.durable import remove_leftovers, write_durably
 from subagent_server.run.errors import StorageFailed
@@ -56,13 +52,7 @@ from subagent_server.verbs.inputs import copied_inputs
 from subagent_server.verbs.service import is_scripted
 from subagent_server.worker.previous_run import read_previous_runs
 from subagent_server.worker.runners import RunnerSetup
-from subagent_server.worker.sandbox_setup import (
-    NO_GROUP,
-    Sandbox,
-    entered,
-    get_ready,
-    planned_sandbox,
-)
+from subagent_server.worker.sandbox_setup import NO_GROUP, Sandbox, entered, get_ready, planned_sandbox
 from subagent_server.worker.worker_run import WorkerRun
 
 if TYPE_CHECKING:  # imports the SDK of the protocol

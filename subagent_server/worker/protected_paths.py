@@ -36,12 +36,7 @@ from subagent_server.sandbox.file_watch import (
 from subagent_server.sandbox.quarantine import Quarantine
 from subagent_server.sandbox.readable import homes, shows_too_much, working_copies
 from subagent_server.settings import configuration_directory_of, state_directory_of
-from subagent_server.verbs.left_behind import (
-    left_facts,
-    left_since,
-    look_for_run,
-    taken_facts,
-)
+from subagent_server.verbs.left_behind import left_facts, left_since, look_for_run, taken_facts
 from subagent_server.verbs.live_runs import LiveRun, enter, known_roots
 from subagent_server.worker.worker_run import WorkerRun
 

@@ -21,11 +21,7 @@ from subagent_server.run.confined_path import printable
 from subagent_server.run.errors import RunRefused
 from subagent_server.sandbox.box import Box, Held, Rules, build_box, find_box_program, hold
 from subagent_server.sandbox.box_limits import limits_as_text
-from subagent_server.sandbox.git_files import (
-    GitSettings,
-    configurations_as_shown,
-    git_settings,
-)
+from subagent_server.sandbox.git_files import GitSettings, configurations_as_shown, git_settings
 from subagent_server.sandbox.readable import (
     BoxRefused,
     PathRefused,

@@ -25,13 +25,7 @@ from subagent_server.extensions.evals.kept import (
     newest_log,
     read_log,
 )
-from subagent_server.extensions.evals.report import (
-    as_junit,
-    as_wire,
-    progress_line,
-    table_against,
-    table_of,
-)
+from subagent_server.extensions.evals.report import as_junit, as_wire, progress_line, table_against, table_of
 from subagent_server.extensions.evals.trials import Evaluation, TrialResult, trials_of
 from subagent_server.run.errors import choices, storing
 from subagent_server.run.files import Entry
