@@ -89,13 +89,16 @@ def test_the_lines_of_very_many_places_are_not_all_named(editor: EditorTool, tmp
         ({"command": "str_replace", "old_str": "", "new_str": "x"}, "`old_str` is empty"),
         ({"command": "str_replace", "new_str": "x"}, "`old_str` is missing"),
         ({"command": "str_replace", "old_str": "one", "new_str": "one"}, "nothing would change"),
-        ({"command": "str_replace", "old_str": 1, "new_str": "x"}, "`old_str` must be text"),
+        ({"command": "str_replace", "old_str": 1, "new_str": "x"}, "old_str: Input should be a valid string"),
         ({"command": "create"}, "`file_text` is missing"),
         ({"command": "insert", "insert_text": "x"}, "`insert_line` is missing"),
         ({"command": "insert", "insert_line": 1}, "`insert_text` is missing"),
         ({"command": "insert", "insert_line": 4, "insert_text": "x"}, "from 0 to 3"),
         ({"command": "insert", "insert_line": -1, "insert_text": "x"}, "from 0 to 3"),
-        ({"command": "insert", "insert_line": "1", "insert_text": "x"}, "a whole number"),
+        (
+            {"command": "insert", "insert_line": "1", "insert_text": "x"},
+            "insert_line: Input should be a valid integer",
+        ),
         ({"command": "create", "file_text": "half \ud83d"}, "surrogate"),
     ],
 )
