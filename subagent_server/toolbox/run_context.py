@@ -89,7 +89,7 @@ class RunContext(Protocol):
         """
 
     def request_sent(self) -> None:
-        """Called when the request of a model call has been sent."""
+        """Called when the request of a model call has been sent: the answers in it may be acknowledged."""
 
     async def pause(self, seconds: float) -> None:
         """Sleep, unless the run ends meanwhile.

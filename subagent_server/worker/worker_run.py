@@ -279,7 +279,8 @@ class WorkerRun:
             await asyncio.to_thread(self._model_calls.check, spent)
 
     def request_sent(self) -> None:
-        """Note that a request of the model is on its way."""
+        """Acknowledge the answers that the request holds."""
+        self.acknowledgements.release()
         self.first_request.set()
 
     # -- questions
@@ -301,6 +302,8 @@ class WorkerRun:
                 raise refusal
             return Reply(message.message_id, None)
         self.acknowledgements.add(message.message_id)
+        if self.clock.waits_until is not None:  # no request is sent before the other waits are over
+            self.acknowledgements.release()
         return Reply(message.message_id, message.answer_content)
 
     async def _write_question(self, question: str, options: list[str] | None) -> Message:
@@ -428,20 +431,32 @@ class Sleeper:
 # -- Acknowledging the answers read by a run, without delaying the model call that carries them.
 
 
-class Acknowledgements:
-    """Writes that answers were read, beside the work: it takes the lock of the run and syncs its state.
+LONGEST_DELAY_SECONDS = 0.25
+"""How long an acknowledgement waits for a request. Another call of the turn may run for hours before one."""
 
+
+class Acknowledgements:
+    """Writes that answers were read: when the next model request has been sent, or after a short bound.
+
+    Writing takes the lock of the run and syncs its state, which would hold up the request in this process.
     Nothing depends on the order: an answer is delivered with or without its acknowledgement.
     """
 
-    def __init__(self, write: Callable[[str], object]) -> None:
+    def __init__(self, write: Callable[[str], object], longest_delay: float = LONGEST_DELAY_SECONDS) -> None:
         """`write` records an acknowledgement; the function blocks, and is called in a thread."""
         self._write = write
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._longest_delay = longest_delay
+        self._sent = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, message_id: str) -> None:
-        """Acknowledge the answer to a question."""
-        self._tasks.add(asyncio.create_task(asyncio.to_thread(self._write, message_id)))
+        """Acknowledge the answer to a question as soon as it is time."""
+        self._tasks.add(asyncio.create_task(self._acknowledge(message_id, self._sent)))
+
+    def release(self) -> None:
+        """Write what was added so far: a request has been sent, or will not be."""
+        self._sent.set()
+        self._sent = asyncio.Event()
 
     async def written(self) -> None:
         """Return when every answer that was added is acknowledged, unless the run has ended meanwhile.
@@ -449,12 +464,19 @@ class Acknowledgements:
         Raises:
             SubagentError: an acknowledgement could not be written.
         """
+        self.release()
         while pending := [task for task in self._tasks if not task.done()]:
             await asyncio.wait(pending)
         done, self._tasks = self._tasks, set()
         for task in done:
             with suppress(IllegalTransition, MessageClosed):  # the end of the run has closed its questions
                 task.result()
+
+    async def _acknowledge(self, message_id: str, sent: asyncio.Event) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._longest_delay):
+                await sent.wait()
+        await asyncio.to_thread(self._write, message_id)
 
 
 # -- Model calls of runs with budgets: only as many at a time as the rest of the money has room for.
