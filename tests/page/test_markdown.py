@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-import os
-from unittest.mock import Mock
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -59,5 +58,5 @@ def test_a_long_text_is_shown_plain() -> None:
 
 
 def test_a_text_is_shown_plain_where_there_is_no_room_for_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fork", Mock(side_effect=BlockingIOError))
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", AsyncMock(side_effect=BlockingIOError))
     assert asyncio.run(tree_of("x")) is None

@@ -4,18 +4,19 @@ The parser takes seconds for some texts of 20 KB, so it works in a process of it
 it does not finish is shown as plain text.
 """
 
+import asyncio
 import json
+import resource
+import sys
 from typing import Any
-
-from markdown_it import MarkdownIt
-from markdown_it.tree import SyntaxTreeNode
-
-from subagent_server.run.commands import MOST_BYTES, WorkDied, killable
 
 MAX_CHARACTERS = 60_000
 """A longer text is shown plain."""
-SECONDS = 5.0
-"""How long the parser may take until the text is shown plain."""
+CPU_SECONDS = 2
+"""What the parser may use of a core: time that others use on a busy machine is not counted."""
+SECONDS = 20.0
+"""Until the text is shown plain in any case."""
+MAX_NODES = 20_000
 _SCHEMES = ("http://", "https://", "mailto:")
 _ELEMENTS = frozenset(
     [
@@ -28,32 +29,52 @@ Node = str | list[Any]
 
 
 async def tree_of(text: str) -> list[Node] | None:
-    """Return the nodes of a text, or None if it is to be shown plain. Call it in the main thread."""
+    """Return the nodes of a text, or None if it is to be shown plain."""
     if len(text) > MAX_CHARACTERS:
         return None
     try:
-        nodes: list[Node] | None = await killable(lambda: _answerable(parse(text)), SECONDS)
-    except (TimeoutError, WorkDied, OSError, RecursionError):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-m", __name__),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError:  # there is no room for a process
         return None
-    return nodes
-
-
-def _answerable(nodes: list[Node]) -> list[Node] | None:
-    return nodes if len(json.dumps(nodes)) <= MOST_BYTES else None
+    try:
+        async with asyncio.timeout(SECONDS):
+            output, _ = await process.communicate(text.encode("utf-8", "replace"))
+        nodes: list[Node] | None = json.loads(output) if process.returncode == 0 else None
+        return nodes
+    except (TimeoutError, ValueError, RecursionError):
+        return None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 def parse(text: str) -> list[Node]:
-    """Return the nodes of a text."""
+    """Return the nodes of a text. Raises ValueError: it is too large as a tree."""
+    from markdown_it import MarkdownIt
+    from markdown_it.tree import SyntaxTreeNode
+
     parser = MarkdownIt("commonmark", {"html": False, "linkify": False}).enable(["table", "strikethrough"])
     parser.disable("image")  # to fetch it would tell somebody that the result was read
-    return _nodes(SyntaxTreeNode(parser.parse(text)))
+    return _nodes(SyntaxTreeNode(parser.parse(text)), [MAX_NODES])
 
 
-def _nodes(parent: Any) -> list[Node]:
-    return [made for node in parent.children for made in _node(node)]
+def _nodes(parent: Any, left: list[int]) -> list[Node]:
+    found: list[Node] = []
+    for node in parent.children:
+        left[0] -= 1
+        if left[0] < 0:
+            raise ValueError("too many nodes")
+        found += _node(node, left)
+    return found
 
 
-def _node(node: Any) -> list[Node]:
+def _node(node: Any, left: list[int]) -> list[Node]:
     match node.type:
         case "text":
             return [node.content]
@@ -67,8 +88,13 @@ def _node(node: Any) -> list[Node]:
             return [["pre", node.info.split(" ", 1)[0] if node.type == "fence" else None, [node.content]]]
         case "link":
             target = str(node.attrs.get("href", ""))
-            inner = _nodes(node)
+            inner = _nodes(node, left)
             return [["a", target, inner]] if target.lower().startswith(_SCHEMES) else inner
         case _:
-            inner = _nodes(node)
+            inner = _nodes(node, left)
             return [[node.tag, None, inner]] if node.tag in _ELEMENTS else inner
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    json.dump(parse(sys.stdin.buffer.read().decode("utf-8", "replace")), sys.stdout)
