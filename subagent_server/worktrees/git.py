@@ -313,14 +313,15 @@ def _ending_with_parent() -> tuple[str, ...]:
     """Return the words before a command that end it with the thread that starts it.
 
     By SIGTERM, at which git removes its locks: after SIGKILL they stay in the repository of a person. Python
-    can ask for that between fork and execve alone, which is no place for its code beside other threads,
-    and whose fork copies the page tables of the whole process (9 ms for a program, not 2, at 128 MiB). Empty
-    where there is no setpriv of util-linux 2.33 or later: there, git finishes what it was started for.
+    can ask for that between fork and execve alone, where no code is safe if there are other threads, and its
+    fork copies the page tables of the whole process (9 ms for a program, not 2, at 128 MiB). Empty where
+    there is no setpriv of util-linux 2.33 or later: there, git finishes what it was started for.
     """
     try:
         program = str(system_program("setpriv", None, ()))
         words = (program, "--pdeathsig", "TERM", "--")
-        subprocess.run([*words, program, "--version"], capture_output=True, check=True, timeout=GIT_SECONDS)
+        probe = [*words, program, "--version"]
+        subprocess.run(probe, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=GIT_SECONDS)
     except (NoHostProgram, OSError, subprocess.SubprocessError):
         return ()
     return words

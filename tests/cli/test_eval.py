@@ -80,7 +80,8 @@ def test_each_kind_of_expectation_passes_and_fails(cli: Cli, monkeypatch: pytest
             {"name": "command", "turns": [shell("touch made"), says("ok")], "cwd": "..",
              "expect": [{"command": ["sh", "-c", "test -e made && grep -x ok"]}]},
             {"name": "no command", "turns": [says("ok")],
-             "expect": [{"command": ["sh", "-c", "echo why; exit 3"]}]},
+             "expect": [{"command": ["sh", "-c", "echo why; exit 3"]},
+                        {"command": ["sh", "-c", "exit 124"]}]},
             {"name": "hung command", "turns": [says("ok")],
              "expect": [{"command": ["sh", "-c", hung], "timeoutSeconds": 0.5}]},
             {"name": "answered", "turns": [asks("Go on?"), says("ok")], "answer": "yes"},
@@ -94,6 +95,7 @@ def test_each_kind_of_expectation_passes_and_fails(cli: Cli, monkeypatch: pytest
     why = {run["case"]: " ".join(run["problems"]) for run in found["runs"]}
     assert "'fine' is not in the result" in why["no pattern"] and "within 3 s" in why["slow pattern"]
     assert "is not of type 'object'" in why["no schema"] and "ended with 3: why" in why["no command"]
+    assert "ended with 124" in why["no command"], "timeout(1) ends so, and so does the bound of a command"
     assert "has not ended after 0.5 s" in why["hung command"] and "no `answer`: 'Go" in why["unanswered"]
     left = (cli.home / "left").read_text(encoding="utf-8").strip()
     assert not Path("/proc", left).exists(), "a session of its own keeps nothing of a command alive"

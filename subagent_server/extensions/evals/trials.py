@@ -354,6 +354,8 @@ class Evaluation:
         if not cwd.is_dir():  # a worktree in which nothing was changed is gone: it was as its origin is
             cwd = Path(directory_before_worktree(meta, request))
         name, stdin = shorten(" ".join(command)), text.encode("utf-8", "replace")
+        clock = asyncio.get_running_loop().time
+        began = clock()
         with tempfile.TemporaryFile() as printed:
             outputs = {"stdout": printed, "stderr": printed}
             try:
@@ -368,7 +370,8 @@ class Evaluation:
                 return None
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - _SHOWN_OUTPUT * 4))
             end = " ".join(printed.read().decode("utf-8", "replace").split())[-_SHOWN_OUTPUT:]
-        why = f"has not ended after {seconds:g} s" if code == EXIT_LATE else f"ended with {code}"
+        is_late = code == EXIT_LATE and clock() - began >= seconds  # it may end with that code itself
+        why = f"has not ended after {seconds:g} s" if is_late else f"ended with {code}"
         return f"the command {name} {why}{f': {end}' if end else ''}"
 
     async def _judged(
