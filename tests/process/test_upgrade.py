@@ -10,7 +10,7 @@ from subagent_server.run.states import Status
 from tests.helpers.installation import Installation
 from tests.helpers.processes import REPOSITORY
 from tests.helpers.raw_server import HELLO, READY, RawServer, tool_call
-from tests.helpers.turns import asks, says
+from tests.helpers.turns import asks, call, says
 from tests.helpers.wait import wait_for
 from tests.helpers.warm_place import WarmPlace, forks_of
 from tests.helpers.world import BOUND, World, kill
@@ -69,6 +69,19 @@ def test_servers_from_before_an_upgrade_start_runs_after_it_and_those_from_after
         assert world.completed(run_id) == "Done."
     world.judged(amid[0])
     assert world.meta(amid[0]).status in (Status.COMPLETED, Status.FAILED)
+
+
+def test_a_run_writes_its_first_program_after_an_upgrade(world: World, installed: Installation) -> None:
+    program = call("execute_python_code", code="print(6 * 7)", executionTimeout=60)
+    world.agent_saying(asks("Which?"), program, says("Done."), codeMode=True)
+    world.environment["SUBAGENT_WARM"] = "0"
+    with serving(world, installed) as server:
+        run_id = ordered(server, 1)
+        world.asking(run_id)
+        with changed(installed, "extensions/code_mode/inside.py", "def main(line): raise KeyError('new')"):
+            world.reply(run_id, "yes")
+            assert world.completed(run_id) == "Done."
+    assert world.events(run_id, "tool_result")[-1]["text"] == "42"
 
 
 def test_a_module_that_is_empty_while_it_is_written_never_passes_for_the_end_of_a_run(

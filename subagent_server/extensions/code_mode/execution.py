@@ -59,6 +59,8 @@ module.main(line)
 """
 """The first thing is the record that the program is here, so that its box is looked at while it gets ready.
 `inside.py` comes compiled, as in a `.pyc` file, for the worker's interpreter; another one compiles it."""
+# Read with the import, as in `sandbox/landlock.py`: after an upgrade that of another version is there.
+_INSIDE = Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
 
 
 def version_of(python: str, box: Box | None) -> str:
@@ -100,8 +102,7 @@ def _unusable(python: str, why: str) -> RunRefused:
 
 @cache
 def _inside() -> bytes:
-    text = Path(__file__).with_name("inside.py").read_text("utf-8")
-    return marshal.dumps((sys.version, marshal.dumps(compile(text, "<code mode>", "exec")), text))
+    return marshal.dumps((sys.version, marshal.dumps(compile(_INSIDE, "<code mode>", "exec")), _INSIDE))
 
 
 # -- the time of a program
