@@ -41,7 +41,7 @@ from subagent_server.cli.console.terminal import (
     wrapped,
 )
 from subagent_server.run.bounded_command import start_for_event
-from subagent_server.run.errors import BadArgument, MessageClosed
+from subagent_server.run.errors import BadArgument, MessageClosed, UnknownMessage
 from subagent_server.run.host_programs import NoHostProgram
 from subagent_server.run.records import Message
 from subagent_server.run.states import MessageStatus
@@ -265,6 +265,9 @@ def _waits(question: OpenQuestion) -> str:
 # -- Answer and ask by a command.
 
 
+_GRAMMAR = "Give the run, the question if several are open, and the answer in quotes."
+
+
 @click.command()
 @click.argument("run", required=False, shell_complete=complete_runs)
 @click.argument("words", nargs=-1, type=TEXT, metavar="[MESSAGE] ANSWER|-")
@@ -278,7 +281,7 @@ def reply(session: Session, run: str | None, words: tuple[str, ...]) -> None:
     On a terminal, without an answer: ask the open questions of RUN, or of all runs, one after the other.
     """
     if len(words) > 2 or (not words and (session.as_json or not has_person())):
-        raise click.UsageError("Give the run, the question if several are open, and the answer in quotes.")
+        raise click.UsageError(_GRAMMAR)
     run_id = None if run is None else session.run_id(run)
     caller = session.leader()
     if run_id is not None and caller.run_id == run_id:
@@ -294,7 +297,10 @@ def reply(session: Session, run: str | None, words: tuple[str, ...]) -> None:
             raise BadArgument(f"{words[0]} is the question: give the answer after it.")
     answer = argument_or_stdin(words[-1], "answer")
     by = "parent" if caller.is_child else "person"
-    observed = answering.reply(session.service, run_id, answer, message_id, answered_by=by, caller=caller)
+    try:
+        observed = answering.reply(session.service, run_id, answer, message_id, answered_by=by, caller=caller)
+    except UnknownMessage as error:  # two words of an answer, most often
+        raise click.UsageError(f"{error.sentence} {_GRAMMAR}") from error
     if session.as_json:
         out_json(session.view(observed).to_wire())
         return

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from subagent_server.extensions.simulator import Simulator
-from tests.cli.command import Cli, asked
+from tests.cli.command import STOPPED, Cli, asked
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,12 @@ def test_a_question_names_the_command_that_answers_it(cli: Cli) -> None:
     told = json.loads(done.stderr)
     assert (done.returncode, told["code"]) == (5, "needs_answer")
     assert told["nextStep"] == f"subagent reply {run_id} q1 ANSWER" and "\x1b" not in done.stderr
+
+
+def test_the_next_step_after_a_stop_is_that_of_the_view(cli: Cli) -> None:
+    run_id = cli.made("aaaaaa", STOPPED)
+    told = json.loads(cli("wait", run_id, "--json").stderr)
+    assert told["nextStep"] == cli.json("show", run_id)["instructions"]
 
 
 def test_a_prompt_that_says_json_changes_nothing(cli: Cli) -> None:

@@ -36,6 +36,7 @@ def test_the_only_open_question_needs_no_name(cli: Cli, words: list[str], stdin:
         (["-"], b"  \n", "The answer is empty"),
         (["-"], b"\xff\xfe", "not UTF-8"),
         (["q1", "blue", "red"], b"", "Give the run"),
+        (["light", "blue"], b"", "no question 'light': open are q1. Give the run"),
         ([], b"", "Give the run"),
     ],
 )

@@ -260,7 +260,7 @@ def report_run(session: Session, view: RunView, *, is_known: bool = False) -> No
         report(f"{failed}{what_next}", code=view.error.code, next_step=remedy)
     elif view.status is Status.STOPPED:
         stopped = one_line(f"run {view.run_id} was stopped. {view.summary or ''}")
-        report(stopped, code="stopped", next_step=session.command("continue", view.run_id))
+        report(stopped, code="stopped", next_step=view.instructions)
 
 
 def out_views(session: Session, views: Sequence[RunView]) -> None:
