@@ -205,6 +205,32 @@ def _missing_servers(names: Sequence[str], servers: Sequence[str]) -> list[Missi
     return missing
 
 
+def unused_servers(agent: AgentDefinition) -> str | None:
+    """Return a sentence on MCP servers of which `tools` surely names no tool, so that a run may use none."""
+    if not agent.is_built_in or agent.tools is None:
+        return None
+    selection = select(agent.tools, [])
+    named = [_plain(name) for name in selection.mcp or []]
+    if (
+        selection.mcp is None
+        or any("*" in name for name in named)
+        or not {*ALWAYS, *_ELSEWHERE}.issuperset(map(_bare, selection.unknown))  # any may be one of theirs
+    ):
+        return None
+    servers = {name: f"mcp__{_plain(name)}" for name in (*agent.mcp_servers, *agent.served)}
+    unused = [
+        name
+        for name, whole in servers.items()
+        if not any(each == whole or each.startswith(f"{whole}__") for each in named)
+    ]
+    if not unused:
+        return None
+    return (
+        f"tools names no tool of {', '.join(map(shorten, unused[:_MOST_NAMED]))}, so a run may use none: add "
+        f"{servers[unused[0]]} to tools for all of {shorten(unused[0])}, or leave the server out."
+    )
+
+
 def missing_guarded(agent: AgentDefinition, names: list[str]) -> list[MissingName]:
     """Return which names of `disallowedTools` or `ask` no tool of a run has, as far as this is known now.
 

@@ -191,6 +191,7 @@ def _check_agents(
         {"agent": each.agent.name, "server": name, "works": location.works, "why": str(location)}
         for each in checked
         for name, location in checker.server_locations(each).items()
+        if all(refusal.key != f"mcpServers.{name}" for refusal in each.refusals)  # it does not start at all
     ]
     findings = sum(problem.kind not in _REMARKS for problem in problems)
     findings += sum(len(around.get(key, ())) for key in ("unusableHooks", "openWorktrees"))

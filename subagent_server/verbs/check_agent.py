@@ -26,6 +26,7 @@ from subagent_server.agents.known_names import (
     resolve_model,
     tool_refusals,
     unknown_model,
+    unused_servers,
     verdict_of,
 )
 from subagent_server.agents.named_servers import UnknownServer, served_agent, serves_config
@@ -222,6 +223,7 @@ class AgentChecker:
         missing = {
             "tools": missing_sentence("tools", tools),
             "agents": missing_sentence("agents", agents),
+            "mcpServers": unused_servers(ready),
             "runner": unknown,
             "model": unknown_model(ready),
         }

@@ -164,8 +164,13 @@ def test_runs_after_the_verb_names_a_run_and_before_it_the_root(cli: Cli) -> Non
 
 def test_where_each_mcp_server_works_and_why_is_said(cli: Cli) -> None:
     cli.have_boxes()
-    outside = {"command": "/usr/bin/true", "sandbox": False}
-    servers = {"a": {"command": "true"}, "b": outside, "c": {"command": "true", "network": False}}
+    outside, missing = {"command": "/usr/bin/true", "sandbox": False}, {"command": "no-such-program"}
+    servers = {
+        "a": {"command": "true"},
+        "b": outside,
+        "c": {"command": "true", "network": False},
+        "d": missing,
+    }
     cli.agent("one", mcpServers=servers)
     cli.agent("two", sandbox="none", mcpServers={"a": {"command": "true"}})
     cli.agent("three", mcpServers={"a": {"command": "sh", "args": ["server.sh"], "sandbox": False}})
@@ -173,6 +178,7 @@ def test_where_each_mcp_server_works_and_why_is_said(cli: Cli) -> None:
     assert "MCP server a of one works in a box of its own (with the network).\n" in done.stderr
     assert "MCP server b of one works outside of every box (its entry says sandbox: false).\n" in done.stderr
     assert "MCP server c of one works in a box of its own (without the network).\n" in done.stderr
+    assert "MCP server d" not in done.stderr and "The MCP server 'd' cannot be started" in done.stdout
     (found,) = cli.json("doctor", "two")["servers"]
     assert found["works"] == "unsandboxed" and "the agent file says sandbox: none" in found["why"]
     refused = cli("doctor", "three")

@@ -155,6 +155,26 @@ def test_agents_that_are_not_there_are_said_and_the_agent_runs(world: World) -> 
     assert check_status(world.service, run_id).warnings == [words]
 
 
+@pytest.mark.parametrize(
+    ("tools", "unused"),
+    [
+        ("Read", "'a', 'b'"),
+        ("Read, mcp__b", "'a'"),
+        ("mcp__a__look, mcp__b", None),
+        ("Read, mcp__*", None),
+        ("Read, look", None),  # a tool of theirs may be called so
+        (None, None),
+    ],
+)
+def test_servers_of_which_tools_names_no_tool_are_said(
+    world: World, tools: str | None, unused: str | None
+) -> None:
+    servers = {"a": {"command": "true"}, "b": {"command": "true"}}
+    world.agent("worker", mcpServers=servers, **({} if tools is None else {"tools": tools}))
+    found = checked(world, "worker").missing.get("mcpServers")
+    assert found is None if unused is None else found and f"no tool of {unused}, so" in found
+
+
 def test_a_path_that_depends_on_the_call_is_left_to_the_run(world: World) -> None:
     relative: dict[str, Any] = {"mcpServers": {"s": {"command": "./server"}}}
     world.agent("anywhere", **relative)

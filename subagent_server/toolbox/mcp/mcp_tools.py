@@ -268,8 +268,6 @@ def select_tools(listings: Sequence[ToolListing], wanted: ToolChoice, own: Colle
     for listing in listings:
         selected.warnings += unknown_names(listing)
         named = [each for each in _named(listing, selected.warnings) if wanted.includes(each)]
-        if listing.tools and not named:
-            selected.warnings.append(_unused(listing))
         selected.warnings += [
             _renamed(listing, each)
             for each in named
@@ -310,13 +308,6 @@ def _renamed(listing: ToolListing, tool: ServerTool) -> str:
     return (
         f"The tool {whole} of server {listing.server} is called {tool.name} here: "
         "the model's API does not take its name."
-    )
-
-
-def _unused(listing: ToolListing) -> str:
-    return (
-        f"Server {listing.server} is connected, and the run may use none of its tools: "
-        f"name them in `tools` (mcp__{listing.server} for all), or remove the server."
     )
 
 

@@ -87,12 +87,6 @@ def test_a_tool_that_a_server_lists_twice_is_offered_once() -> None:
     assert names(made) == ["a"] and "lists 'a' twice" in made.warnings[0]
 
 
-def test_a_server_of_which_nothing_is_used_is_a_warning() -> None:
-    made = offer(listing("idle", "a"), listing("empty"), tools=["Read"])
-    (warning,) = made.warnings
-    assert made.tools == [] and "idle is connected" in warning and "mcp__idle" in warning
-
-
 @pytest.mark.parametrize(
     ("pattern", "meant"),
     [
