@@ -233,9 +233,10 @@ class _KeyedPart:
 
 
 _NUMBERS = frozenset({"float_parsing", "float_type", "int_parsing", "int_type", "decimal_parsing"})
+_MAPPING = 'must be a mapping, each entry as `KEY: value`, with `"${X}"` in quotes'
 IN_WORDS = {
     **dict.fromkeys(("bool_parsing", "bool_type"), "must be true or false"),
-    **dict.fromkeys(("dict_type", "model_type"), "must be a mapping, each entry as `KEY: value`"),
+    **dict.fromkeys(("dict_type", "model_type"), _MAPPING),
     "list_type": "must be a list",
     "string_type": "must be text",
     **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "must be a whole number, such as 10"),

@@ -43,15 +43,17 @@ def agents(session: Session, strict: bool) -> ExitCode:
 def _print(session: Session, found: list[CheckedAgent], problems: list[Problem]) -> None:
     rows = [_cells(session, checked.agent) for checked in found]
     lines: list[str] = []
+    first: dict[str, str] = {}
     for checked, line in zip(found, table(rows, _LIMITS), strict=True):
         lines.append(line)
         for refusal in checked.refusals:
             mark = coloured("✘ refused:", "red") if refusal.in_file else coloured("! not ready:", "yellow")
-            lines.append(f"{GAP}{mark} {one_line(refusal.sentence)}")
+            lines.append(f"{GAP}{mark} {_once(first, checked.agent.name, refusal.sentence)}")
         for key, sentence in checked.missing.items():
             lines.append(f"{GAP}{coloured(f'! missing {key}:', 'yellow')} {one_line(sentence)}")
         if checked.doubt is not None:
-            lines.append(f"{GAP}{coloured('! not trusted:', 'yellow')} {one_line(checked.doubt.remark)}")
+            remark = _once(first, checked.agent.name, checked.doubt.remark)
+            lines.append(f"{GAP}{coloured('! not trusted:', 'yellow')} {remark}")
     if problems:
         lines += ["", "PROBLEMS"] if lines else ["PROBLEMS"]
         lines += [problem_line(session, problem) for problem in problems]
@@ -63,6 +65,12 @@ def _print(session: Session, found: list[CheckedAgent], problems: list[Problem])
             f"No agents in {one_line(where)} (directories above are not searched): `subagent new NAME` "
             "writes one; --agents names others."
         )
+
+
+def _once(first: dict[str, str], agent: str, sentence: str) -> str:
+    """Return a sentence; in the place of one that an agent above has too, the name of that agent."""
+    above = first.setdefault(sentence.replace(f"agent {agent} ", "", 1), agent)
+    return one_line(sentence if above == agent else f"as for {above}")
 
 
 def _cells(session: Session, agent: AgentDefinition) -> tuple[str, ...]:

@@ -110,7 +110,8 @@ def _list(session: Session) -> None:
     if session.as_json:
         out_json({"directories": [{"directory": name, "trustedAt": at} for name, at in since.items()]})
     elif since:
-        out("\n".join(f"{at}  {one_line(name)}" for name, at in since.items()))
+        gone = {name: "" if Path(name).is_dir() else "  (no longer there)" for name in since}
+        out("\n".join(f"{at}  {one_line(name)}{gone[name]}" for name, at in since.items()))
     else:
         err("No directory is trusted.")
 

@@ -180,7 +180,7 @@ class Loop:
                 raise RunRefused(
                     "max_turns",
                     f"The agent used all of its {count(self.max_turns, 'turn')}{without}.",
-                    "Raise `maxTurns` in the agent file, or give it a smaller task.",
+                    "Raise `maxTurns` (agent file or option), or give it a smaller task.",
                 )
             reply = await self._turn(messages)
             if reply.stop_reason in _LAST_WORDS or not (reply.calls or reply.stop_reason == "pause_turn"):

@@ -413,8 +413,8 @@ def _crashed(run: RunPaths, ended: dict[str, Any]) -> Failure:
     if isinstance(number, int):
         names = {each.value: each.name for each in signal.Signals}
         how = f"was killed by {names.get(number, f'signal {number}')}"
-        memory = "Without your doing that is most often memory: look at the kernel's log. "
-        hint = (memory if number == signal.SIGKILL else "") + NEXT_STEP
+        killer = "Without your doing that is most often memory (look at the kernel's log), or `ulimit -t`. "
+        hint = (killer if number == signal.SIGKILL else "") + NEXT_STEP
     else:
         how = f"ended with exit code {code if isinstance(code, int) else 'that nobody can read'}"
         hint = f"{run.worker_out.name} in its directory holds what it printed. {NEXT_STEP}"

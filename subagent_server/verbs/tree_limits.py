@@ -61,7 +61,9 @@ def refuse_spent(why: str | None) -> None:
         RunRefused: `budget`.
     """
     if why is not None:
-        raise RunRefused("budget", why, "Raise `budgetUsd` in its agent file, or give it a smaller task.")
+        raise RunRefused(
+            "budget", why, "Raise `budgetUsd` (agent file or option), or give it a smaller task."
+        )
 
 
 def used_up(budget: Budget, cost: Decimal) -> str | None:

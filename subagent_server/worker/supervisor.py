@@ -199,7 +199,7 @@ class Supervisor:
             remaining = limit - self.run.clock.elapsed
             if remaining <= 0:  # before the signal: the shim sends it to a worker that is late
                 used = f"The agent used all of its {limit:g} s of working time."
-                hint = "Raise `timeoutSeconds` in the agent file, or give it a smaller task."
+                hint = "Raise `timeoutSeconds` (agent file or option), or give it a smaller task."
                 if (why := self.run.retry_reason) is not None:  # the same may use up a larger limit
                     used += f" Its last request of the model had failed before: {why}."
                     hint = "See that the API answers. " + hint

@@ -49,6 +49,14 @@ def test_an_agent_that_lacks_something_here_is_not_ready_and_strict_fails(cli: C
     assert "refused" not in said.stdout and cli("agents", "--strict").returncode == 2
 
 
+def test_what_an_agent_above_lacks_too_is_not_repeated(cli: Cli) -> None:
+    for name in ("one", "two", "three"):
+        cli.agent(name)
+    said = cli("agents", env={"ANTHROPIC_API_KEY": ""}).stdout
+    assert said.count("ANTHROPIC_API_KEY is not set") == 1
+    assert said.count("! not ready: as for one\n") == 2
+
+
 def test_the_own_mistakes_of_a_file_whose_name_is_taken_are_listed_too(cli: Cli) -> None:
     cli.agent("reviewer")
     other = "---\nname: reviewer\ndescription: d\nmaxTurns: many\n---\nx"

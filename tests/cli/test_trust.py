@@ -39,6 +39,7 @@ def test_an_agent_that_came_with_a_directory_is_listed_and_not_run_until_it_is_t
     done = clone("trust", str(alias))
     assert done.returncode == 0 and "agents: worker" in done.stdout
     assert trusted(clone) == [str(clone.home)], "trust belongs to the real path"
+    assert "no longer there" not in clone("trust", "--list").stdout
     assert clone(*RUN).stdout == "Done.\n"
     assert "not trusted" not in clone("agents").stdout + clone("doctor").stdout
     assert clone("trust", "--remove", ".").returncode == 0 and clone(*RUN).returncode == 2
@@ -54,6 +55,15 @@ def test_for_programs_there_is_json(clone: Cli) -> None:
         "state": "current",
         "statuses": {},
     }
+
+
+def test_a_trusted_directory_that_is_gone_is_listed_as_such(clone: Cli) -> None:
+    gone = clone.home / "gone"
+    gone.mkdir()
+    assert clone("trust", str(gone)).returncode == 0
+    gone.rmdir()
+    assert f"{gone}  (no longer there)\n" in clone("trust", "--list").stdout
+    assert clone("trust", "--remove", str(gone)).returncode == 0 and trusted(clone) == []
 
 
 def test_trust_for_one_command_is_not_stored(clone: Cli) -> None:
