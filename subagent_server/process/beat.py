@@ -10,13 +10,14 @@ An age is the time of a probe file made now minus that of `beat`, both as the fi
 of the hosts do not matter. Standard library only: the shim imports this module.
 """
 
+import errno
 import os
 import select
 import signal
 import struct
 import time
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from subagent_server.process import marks
 from subagent_server.process.zygote_server import close_all_but
@@ -35,8 +36,11 @@ class Heart:
     def __init__(self, run: RunPaths) -> None:
         """Write the first beat, and start both processes. Raises OSError: there can be no heartbeat."""
         self._run = run
-        state = durable.as_object(run.meta.read(STATE_BYTES)) or {}
-        lease: float = state["launch"]["lease"]  # that of every reader
+        state: Any = durable.as_object(run.meta.read(STATE_BYTES))
+        try:
+            lease = float(state["launch"]["lease"])  # that of every reader
+        except (KeyError, TypeError, ValueError) as error:
+            raise OSError(errno.EINVAL, "it names no lease", str(run.meta.path)) from error
         _write(run)
         shim = os.getpid()
         self._held, kept = os.pipe()  # the watcher lets go of its end before it kills, or dies

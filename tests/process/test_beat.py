@@ -63,6 +63,9 @@ def directory(tmp_path: Path) -> Path:
 
 def test_without_a_state_that_can_be_read_there_is_no_heartbeat(directory: Path) -> None:
     run = run_at(directory)
+    Path(run.meta.path).write_text('{"launch": {"kind"', encoding="utf-8")
+    with pytest.raises(OSError, match="it names no lease"):
+        Heart(run)
     run.meta.unlink()
     with pytest.raises(OSError, match=r"run\.meta\.json"):
         Heart(run)
