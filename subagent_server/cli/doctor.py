@@ -95,11 +95,10 @@ def _open_worktrees(session: Session) -> dict[str, str]:
 def _check_runs(session: Session, name: str) -> ExitCode:
     run_ids = list(_run_ids(session, name))
     store, findings = session.service.store, []
-    for run_id in run_ids:
-        for finding in examine(store, run_id, session.settings.environment):
-            findings.append({"runId": finding.run_id, "what": finding.what})
-            if not session.as_json:
-                out(one_line(f"{finding.run_id}: {finding.what}"))
+    for finding in examine(store, run_ids, session.settings.environment):
+        findings.append({"runId": finding.run_id, "what": finding.what})
+        if not session.as_json:
+            out(one_line(f"{finding.run_id}: {finding.what}"))
     if session.as_json:
         out_json({"checked": len(run_ids), "findings": findings})
     else:

@@ -62,6 +62,11 @@ def processes_of(run_id: str) -> list[Identity]:
     )
 
 
+def runs_with_processes() -> set[str]:
+    """Return the ids that live processes carry as the mark of their run, in one look at all processes."""
+    return processes.values_of(RUN_VARIABLE, or_command=_worker_of)
+
+
 def shims_on_record(root: RootPaths) -> Callable[[Identity], bool]:
     """Return whether a process is the shim of a run, by a record of this root and not by its own claim.
 

@@ -240,6 +240,22 @@ def marked(entry: str, *, or_command: Callable[[Command], bool] = _never) -> lis
     return [identity for identity in found if identity is not None and is_alive(identity)]
 
 
+def values_of(name: str, *, or_command: Callable[[Command], str | None]) -> set[str]:
+    """Return the values that a variable has in the environments of the live processes, in one look at all.
+
+    If the environment of a process may not be read, `or_command` tells the value from its command line.
+    """
+    begin, found = f"{name}=".encode(), set[str]()
+    for pid in _pids():
+        environment = _read(pid, "environ")
+        if environment is None:
+            found |= {value for value in [or_command(command_of(pid))] if value is not None}
+        elif begin in environment:
+            values = (entry for entry in environment.split(b"\0") if entry.startswith(begin))
+            found |= {value.removeprefix(begin).decode("utf-8", "replace") for value in values}
+    return found
+
+
 def with_words(*words: bytes) -> list[int]:
     """Return the pids of the processes of this user whose command lines have all of these words."""
     return sorted(pid for pid in _pids() if set(words) <= set(command_of(pid)) and _is_of_this_user(pid))

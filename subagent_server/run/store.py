@@ -462,6 +462,10 @@ class RunStore:
         """Return the ids of the runs whose tree is not recorded as gone, by their marks."""
         return list(self.paths.live_marks())
 
+    def is_marked(self, run_id: str) -> bool:
+        """Whether a run is among the `live_ids` of a root that is ours; the other marks are not read."""
+        return is_run_id(run_id) and self.paths.change_mark(run_id).exists()
+
     def children_of(self, run_id: str) -> list[str]:
         """Return the ids of the runs started by this run."""
         try:

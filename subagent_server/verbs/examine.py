@@ -6,7 +6,7 @@ Tested in `tests/cli/test_doctor.py`; the tests in `tests/faults/` and `tests/so
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -46,8 +46,19 @@ class Defect:
     what: str
 
 
-def examine(store: RunStore, run_id: str, environment: Mapping[str, str]) -> Iterator[Defect]:
-    """Reconcile a run, as every reader does, and yield its defects. `environment`: its secrets."""
+def examine(store: RunStore, run_ids: Iterable[str], environment: Mapping[str, str]) -> Iterator[Defect]:
+    """Reconcile runs, as every reader does, and yield their defects. `environment`: its secrets."""
+    secrets = {name: value.encode() for name, value in secret_values(environment).items()}
+    # To look at all processes takes 2 ms for each hundred: too long to do it for each of many runs. A run
+    # that has neither a process nor a mark now never gets a process.
+    may_live = {*marks.runs_with_processes(), *store.live_ids()}
+    for run_id in run_ids:
+        yield from _defects(store, run_id, secrets, may_live=run_id in may_live)
+
+
+def _defects(
+    store: RunStore, run_id: str, secrets: Mapping[str, bytes], *, may_live: bool
+) -> Iterator[Defect]:
     try:
         observed = observe(store, run_id)
         request = store.read_request(run_id)
@@ -56,7 +67,7 @@ def examine(store: RunStore, run_id: str, environment: Mapping[str, str]) -> Ite
     except SubagentError as error:
         yield Defect(run_id, error.sentence)
         return
-    case = _Case(store, store.paths.run(run_id), observed, environment)
+    case = _Case(store, store.paths.run(run_id), observed, secrets, may_live)
     if request.run_id != run_id:
         yield Defect(run_id, f"request.json is that of run {request.run_id}")
     for check in _CHECKS:
@@ -76,7 +87,8 @@ class _Case:
     store: RunStore
     run: RunPaths
     observed: Observed
-    environment: Mapping[str, str]
+    secrets: Mapping[str, bytes]
+    may_live: bool
 
     @property
     def meta(self) -> RunMeta:
@@ -173,8 +185,9 @@ def _usage(case: _Case) -> Iterator[str]:
 def _tree(case: _Case) -> Iterator[str]:
     """A finished tree costs the sum of its runs; removed runs count in the runs above them."""
     meta, marks = case.meta, case.store.children_of(case.meta.run_id)
-    live = set(case.store.live_ids()) if marks else set()
-    if not case.is_over or any(each.run_id in live for each in subtree(case.store, meta)):
+    if not case.is_over or (
+        marks and any(case.store.is_marked(each.run_id) for each in subtree(case.store, meta))
+    ):
         return
     below = list(children(case.store, meta))
     total = reduce(Usage.plus, (child.with_descendants for child in below), meta.usage)
@@ -195,7 +208,7 @@ def _processes(case: _Case) -> Iterator[str]:
         yield f"it is {case.meta.status}, and nobody works on it"
     if not case.is_over:
         return
-    left = marks.processes_of(case.meta.run_id)
+    left = marks.processes_of(case.meta.run_id) if case.may_live else []
     if left:
         yield f"it is over, and {len(left)} of its processes live (pid {left[0].pid})"
     shim = processes.Identity.from_json(read_shim(case.run).get("shim"))
@@ -205,7 +218,7 @@ def _processes(case: _Case) -> Iterator[str]:
         yield "it is over, and its live.lock is held"
     if not (read_exit(case.run) or {}).get("treeGone"):
         yield "it is over, and exit.json does not say that its tree is gone"
-    if case.meta.run_id in case.store.live_ids() and open_worktree(case.store, case.meta.run_id) is None:
+    if case.store.is_marked(case.meta.run_id) and open_worktree(case.store, case.meta.run_id) is None:
         yield "it is over, and is among those that may be live"
 
 
@@ -229,11 +242,10 @@ def _children(case: _Case) -> Iterator[str]:
 
 def _secrets(case: _Case) -> Iterator[str]:
     """No value of a secret variable of this process stands in any file of the run."""
-    secrets = {name: value.encode() for name, value in secret_values(case.environment).items()}
-    for file in case.run.files.files_below(_DEEPEST) if secrets else ():
+    for file in case.run.files.files_below(_DEEPEST) if case.secrets else ():
         with suppress(OSError):  # not a file that we wrote, or larger than is searched
             content = file.read(_LARGEST_SEARCHED)
-            for name, value in secrets.items():
+            for name, value in case.secrets.items():
                 if value in content:
                     yield f"{file.path.relative_to(case.run.directory)} holds the value of {name}"
 

@@ -111,8 +111,9 @@ def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Prune
     is_unfinished = cache(partial(_is_unfinished, store))
     gone, waited_for = set[str](), _waited_for(store)
     wanted: Iterable[str] = _old(store, age)
+    stayed = list[Pruned]()
     while True:
-        stayed, before = list[Pruned](), len(gone)
+        needed, before = list[Pruned](), len(gone)
         for run_id in wanted:
             try:
                 parent = _check_removable(store, run_id, waited_for)
@@ -124,15 +125,17 @@ def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Prune
                     _take_away(store, run_id, parent)
             except UnknownRun:
                 continue  # somebody else was quicker
+            except StillNeeded as error:
+                needed.append(Pruned(run_id, error.sentence))
             except SubagentError as error:
                 stayed.append(Pruned(run_id, error.sentence))
             else:
                 gone.add(run_id)
                 yield Pruned(run_id)
-        if not stayed or len(gone) == before:
-            yield from stayed
+        if not needed or len(gone) == before:
+            yield from sorted([*stayed, *needed], key=lambda each: each.run_id, reverse=True)
             return
-        wanted = [each.run_id for each in stayed]  # a flow goes before the runs that it has started
+        wanted = [each.run_id for each in needed]  # a flow goes before the runs that it has started
 
 
 def sweep(store: RunStore) -> None:
@@ -235,9 +238,8 @@ def _check_removable(store: RunStore, run_id: str, waited_for: dict[str, str]) -
     if (version := newer_version(run)) is not None:
         raise NewerSchema(run_id, version, SCHEMA_VERSION)
     # 2. The run itself: ended, and nothing of it lives. Of an unreadable one only the machine can tell.
-    marked = set(store.live_ids())
     try:
-        parent = _parent_of_settled(store, run, is_marked=run_id in marked)
+        parent = _parent_of_settled(store, run, is_marked=store.is_marked(run_id))
     except UnreadableMeta:
         _check_is_run(run)
         if _is_held(run) or marks.processes_of(run_id):  # its state says nothing of them
@@ -251,7 +253,7 @@ def _check_removable(store: RunStore, run_id: str, waited_for: dict[str, str]) -
             f"Run {run_id} stays until run {after}, which continues it, has read it: try again then."
         )
     for relative in (*([] if parent is None else [parent]), *store.children_of(run_id)):
-        if relative in marked and _lives(store, relative):
+        if store.is_marked(relative) and _lives(store, relative):
             raise StillNeeded(f"Run {run_id} stays while run {relative} of its tree lives: stop that first.")
     return parent
 

@@ -1,10 +1,14 @@
 """`subagent doctor`: what is wrong with agent files, and with the files of runs."""
 
 import json
+import os
+import subprocess
 
 import pytest
 
 from tests.cli.command import FAILED, Cli, asked
+from tests.helpers.state_files import counted_state_files
+from tests.helpers.truth import examine_all
 
 # -- agent files
 
@@ -142,6 +146,18 @@ def test_a_file_that_cannot_be_read_is_a_finding_and_the_others_are_checked(cli:
     assert found["checked"] == 2
     assert {finding["runId"] for finding in found["findings"]} == {broken}
     assert healthy not in json.dumps(found["findings"])
+
+
+@pytest.mark.process
+def test_what_runs_have_left_is_found_in_one_look_at_all_processes(cli: Cli) -> None:
+    runs = [cli.completed(tail) for tail in ("aaaaaa", "bbbbbb", "cccccc")]
+    assert not list(examine_all(cli.store, {})) and not cli.store.live_ids()
+    environment = {**os.environ, "SUBAGENT_RUN_ID": runs[1]}
+    with subprocess.Popen(["sleep", "600"], env=environment) as left, counted_state_files() as count:
+        found = [(each.run_id, each.what) for each in examine_all(cli.store, {})]
+        left.kill()
+    assert found == [(runs[1], f"it is over, and 1 of its processes live (pid {left.pid})")]
+    assert count.processes == 2, "and one at the run with a process"
 
 
 def test_a_secret_in_a_run_is_found_and_not_repeated(cli: Cli) -> None:

@@ -127,7 +127,7 @@ def test_a_run_works_on_while_the_disk_is_full_and_its_journal_goes_on_once_ther
     assert "could not be written (" in world.paths(run_id).worker_out.path.read_text(encoding="utf-8")
     results = [e for e in durable.records(world.paths(run_id).events) if e["type"] == "tool_result"]
     assert len(results) == 1 and "free" in results[0]["text"], "what had no room is missing"
-    assert not list(examine(world.store, run_id, {}))
+    assert not list(examine(world.store, [run_id], {}))
     world.abandoned.add(run_id)  # half a line is left, which readers pass over and a strict reader does not
 
 
@@ -170,7 +170,7 @@ def test_what_ends_a_run_is_written_though_the_disk_is_full_and_the_rest_once_th
         (world.runs / name).unlink()
     for run_id, before in zip(run_ids, seen, strict=True):
         assert world.look(run_id) == before
-        assert not list(examine(world.store, run_id, {}))
+        assert not list(examine(world.store, [run_id], {}))
 
 
 def test_a_dead_run_whose_end_has_no_room_at_all_is_read_and_removed(small_world: World) -> None:

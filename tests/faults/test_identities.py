@@ -84,7 +84,7 @@ def test_a_process_with_the_pid_of_a_dead_worker_is_left_alone_and_the_run_is_lo
     assert (observed.meta.status, observed.live) == (Status.FAILED, False)
     assert observed.meta.error is not None and observed.meta.error.code == "lost"
     assert processes.is_alive(bystander.identity)
-    assert not list(examine(store, RUN_ID, {}))
+    assert not list(examine(store, [RUN_ID], {}))
 
 
 def test_a_process_with_the_pid_of_a_dead_shim_gets_no_signal(store: RunStore, bystander: Child) -> None:
@@ -158,7 +158,7 @@ def test_a_run_of_another_host_is_unknown_and_never_declared_dead(store: RunStor
         assert (observed.meta.status, observed.live) == (Status.RUNNING, None)
     assert run.meta.path.read_bytes() == before
     assert not run.exit.exists()
-    assert not list(examine(store, RUN_ID, {}))
+    assert not list(examine(store, [RUN_ID], {}))
     assert stop_run(store, RUN_ID, "enough").status is Status.STOPPED
     assert observe(store, RUN_ID).live is None
     assert processes.is_alive(bystander.identity)
@@ -208,7 +208,7 @@ def test_steps_whose_times_run_backwards_are_nothing_wrong(store: RunStore) -> N
     store.update(RUN_ID, transitions.ProgressReported(summary="half"), now() - timedelta(days=400))
     store.update(RUN_ID, transitions.StopRequested(), now() + timedelta(days=400))
     assert observe(store, RUN_ID).live is False
-    assert not list(examine(store, RUN_ID, {}))
+    assert not list(examine(store, [RUN_ID], {}))
 
 
 def test_a_run_that_ended_before_it_began_took_no_time(store: RunStore) -> None:

@@ -47,4 +47,4 @@ def test_whole_runs_that_are_stopped_while_they_end_have_one_end_and_nothing_is_
     wait_for(lambda: all(world.look(r).live is False for r in run_ids), 60, "the end of all")
     assert [world.meta(run_id).status.value for run_id in run_ids] == told
     for run_id in run_ids:
-        assert not list(examine(world.store, run_id, {}))
+        assert not list(examine(world.store, [run_id], {}))

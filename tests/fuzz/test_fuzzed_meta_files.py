@@ -63,4 +63,4 @@ def test_a_damaged_meta_file_gives_one_sentence_and_spoils_no_other_run(content:
                 assert is_plain(error.sentence)
         rows = list_runs(service.store).rows
         assert OTHER in [row.run_id for row in rows]
-        assert all(finding.what for finding in examine(service.store, RUN_ID, {}))
+        assert all(finding.what for finding in examine(service.store, [RUN_ID], {}))

@@ -110,7 +110,7 @@ def _ask_everything(service: Service) -> str:
         lambda: trees_of(service, [MUTATED]),
         lambda: open_questions(service, USER),
         lambda: stats(store),
-        lambda: list(examine(store, MUTATED, {"A_KEY": SECRET})),
+        lambda: list(examine(store, [MUTATED], {"A_KEY": SECRET})),
         lambda: read_previous_runs(store, MUTATED),
         lambda: list(prune(store, Age(), dry_run=True)),
         lambda: remove(store, MUTATED),

@@ -1,4 +1,4 @@
-"""Counting how often this process reads and replaces the state files of runs, by its audit events."""
+"""Counting how often this process reads and replaces the state files of runs, and lists all processes."""
 
 import sys
 from collections.abc import Iterator
@@ -11,15 +11,16 @@ STATE = "run.meta.json"
 
 @dataclass
 class StateFiles:
-    """How often a state was opened for reading, and how often a new one took its name."""
+    """How often a state was opened for reading, a new one took its name, and all processes were listed."""
 
     reads: int = 0
     writes: int = 0
+    processes: int = 0
 
 
 @contextmanager
 def counted_state_files() -> Iterator[StateFiles]:
-    """Count inside the `with` block, in all threads."""
+    """Count inside the `with` block, in all threads, by audit events."""
     count, is_over = StateFiles(), False
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
@@ -29,6 +30,8 @@ def counted_state_files() -> Iterator[StateFiles]:
             count.reads += 1
         elif event == "os.rename" and _is_state(arguments[1]):
             count.writes += 1
+        elif event == "os.listdir" and str(arguments[0]) == "/proc":
+            count.processes += 1
 
     sys.addaudithook(look)  # it stays as long as the process, and does nothing outside the block
     try:

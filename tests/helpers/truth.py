@@ -35,8 +35,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def examine_all(store: RunStore, environment: Mapping[str, str]) -> Iterator[Defect]:
     """Reconcile and check every run under the root. `environment` holds the secrets to look for."""
-    for run_id in reversed(store.run_ids()):
-        yield from examine(store, run_id, environment)
+    return examine(store, reversed(store.run_ids()), environment)
 
 
 def processes_of(run: RunPaths) -> list[processes.Identity]:
@@ -54,7 +53,7 @@ def check_ended(store: RunStore, run_id: str, environment: Mapping[str, str]) ->
     assert not processes_of(run), f"run {run_id} has left processes behind"
     status = json.loads(run.meta.path.read_bytes())["status"]
     assert Status(status).is_terminal, f"run {run_id} is {status}, and nobody keeps it"
-    findings = [finding.what for finding in examine(store, run_id, environment)]
+    findings = [finding.what for finding in examine(store, [run_id], environment)]
     assert not findings, f"run {run_id}: {findings}"
     assert read_lines(run.events.path)[-1]["type"] == "run_ended"
     parts = list(run.directory.glob(".*.tmp"))

@@ -177,7 +177,7 @@ def test_the_doctor_does_not_judge_a_lock_that_another_host_holds(
     beat(run, 2 * LEASE + 1)
     lock = locks.take(run.live_lock)
     assert lock is not None
-    found = [each.what for each in examine(store, RUN_ID, {})]
+    found = [each.what for each in examine(store, [RUN_ID], {})]
     os.close(lock)
     assert not [each for each in found if "live.lock" in each], found
 
