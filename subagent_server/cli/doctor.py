@@ -12,7 +12,15 @@ import click
 from subagent_server.agents.formats import load_file
 from subagent_server.agents.yaml_reader import AgentFileError, Problem
 from subagent_server.cli.agents import problem_line, problem_wire
-from subagent_server.cli.console.app import TEXT, Session, complete_agents, json_session, last_clause, report
+from subagent_server.cli.console.app import (
+    TEXT,
+    Session,
+    complete_agents,
+    complete_runs,
+    json_session,
+    last_clause,
+    report,
+)
 from subagent_server.cli.console.terminal import ExitCode, err, one_line, out, out_json
 from subagent_server.cli.serve import EVERYBODY
 from subagent_server.run.agent_definition import AgentDefinition
@@ -43,6 +51,7 @@ _REMARKS = frozenset({"warning", "skipped", "shadowed"})
     is_flag=False,
     flag_value=_EVERY_RUN,
     metavar="[RUN]",
+    shell_complete=complete_runs,
     help="Check runs instead: this one, or all. (Where runs are kept is said before the verb: "
     "subagent --runs DIR doctor --runs.)",
 )

@@ -34,6 +34,8 @@ def test_runs_are_completed_by_short_and_whole_ids_and_agents_by_name(cli: Cli) 
     assert completed(cli, "run", "t") == []
     assert completed(cli, "merge", "abc") == ["abc234"]
     assert completed(cli, "ls", "--agent", "rev") == ["reviewer"]
+    assert completed(cli, "new", "x", "--from", "rev") == ["reviewer"]
+    assert completed(cli, "doctor", "--runs", "abc") == ["abc234"]
     assert completed(cli, "--runs", str(cli.home / "nowhere"), "show", "abc") == []
 
 
