@@ -64,8 +64,15 @@ _COLOURS = {"+": "green", "-": "red"}
 _TOKEN = re.compile(r"Bearer [\w.~+/=-]+")
 
 
+class _Client(click.Choice[str]):
+    def get_invalid_choice_message(self, value: str, ctx: click.Context | None) -> str:
+        """Return the refusal of an unknown client, which says how to register with it all the same."""
+        refusal = super().get_invalid_choice_message(value, ctx).rstrip(".")
+        return f"{refusal}; for another client paste what `subagent init cursor --print` shows."
+
+
 @click.command()
-@click.argument("client", type=click.Choice(list(CLIENTS)), metavar="CLIENT")
+@click.argument("client", type=_Client(list(CLIENTS)), metavar="CLIENT")
 @click.option(
     "--scope",
     type=click.Choice(["project", "user"]),

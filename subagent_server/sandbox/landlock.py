@@ -91,7 +91,8 @@ def _main(words: Sequence[str]) -> None:
         restrict(words[:division])
         os.execvp(words[division + 1], list(words[division + 1 :]))
     except OSError as error:
-        os.write(2, f"the program could not be started behind the wall: {error}\n".encode())
+        program = words[division + 1]
+        os.write(2, os.fsencode(f"{program} could not be started behind the wall: {error.strerror}\n"))
         os._exit(127)
 
 

@@ -137,6 +137,10 @@ def test_a_scope_that_a_client_does_not_have_is_a_mistake(cli: Cli, home: Path) 
     cli.leaves_with(2, "leave --scope out.", "init", "claude-desktop", "--scope", "project")
 
 
+def test_a_client_that_is_not_known_is_refused_with_what_to_paste(cli: Cli, home: Path) -> None:
+    cli.leaves_with(2, "paste what `subagent init cursor --print` shows.", "init", "vscode")
+
+
 def test_a_name_on_path_is_written_only_where_it_leads_here_for_good(cli: Cli, home: Path) -> None:
     folder, venv = cli.home / "bin", cli.home / "venv"
     folder.mkdir()
