@@ -151,9 +151,13 @@ def _copy(origin: Path, path: Path, name: str, room: int) -> int:
         with inside(path, name, make_parents=True) as target:
             mode = status.st_mode & 0o700 or 0o600
             written = target.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            with os.fdopen(written, "wb") as file:
-                while chunk := os.read(descriptor, _CHUNK):
-                    file.write(chunk)
+            try:
+                with os.fdopen(written, "wb") as file:
+                    while chunk := os.read(descriptor, _CHUNK):
+                        file.write(chunk)
+            except OSError:  # half of it would be work of the run, and take the room of its commits
+                os.unlink(target.name, dir_fd=target.directory)
+                raise
     return status.st_size
 
 

@@ -144,6 +144,19 @@ def test_a_full_disk_refuses_a_worktree_as_a_disk_does(world: World, repository:
         world.gone(run_id)
 
 
+def test_a_file_that_there_is_no_room_to_bring_along_is_left_out_whole(
+    world: World, repository: Repository
+) -> None:
+    (repository.top / ".worktreeinclude").write_text("*.env\n", encoding="utf-8")
+    with (repository.top / "large.env").open("wb") as file:
+        file.truncate(16 << 20)
+    with memory_disk(world.home / "small", "8m"):
+        world.environment["XDG_STATE_HOME"] = str(world.home / "small")
+        run_id = repository.ran(f"ls; {WORK}")
+        assert "large.env" not in world.events(run_id, "tool_result")[0]["text"]
+        assert "large.env" in repository.shown(run_id)["notes"][0]
+
+
 def test_what_a_power_cut_has_torn_in_the_store_of_a_run_stops_neither_diff_nor_merge(
     world: World, repository: Repository
 ) -> None:
