@@ -36,9 +36,7 @@ _EMPTY_ENOUGH = frozenset({"README.md", ".gitignore", MARK_FILE})
 """Names that a directory may hold and still become a root."""
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS)
 _LONGEST_MARK = 200
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_IGNORE_EVERYTHING = "# Run directories are records of this machine, not part of the project.\n*\n"
 
 
 class RootDirectory(Directory):
@@ -101,11 +99,6 @@ class RootDirectory(Directory):
         _mark(descriptor)
         self.forbidden = self._why_foreign(descriptor, os.fstat(descriptor))
         self.owners = frozenset({os.geteuid()})
-
-    def keep_out_of_repositories(self) -> None:
-        """Put a `.gitignore` into it, if there is none. Raises OSError."""
-        with suppress(FileExistsError), held_open(self.open(".gitignore", _NEW)) as descriptor:
-            os.write(descriptor, _IGNORE_EVERYTHING.encode())
 
 
 def make_root(path: Path) -> RootDirectory:
@@ -211,9 +204,8 @@ def _mark(descriptor: int) -> None:
             raise
         with suppress(FileNotFoundError):
             os.unlink(MARK_FILE, dir_fd=descriptor)
-        with held_open(
-            os.open(MARK_FILE, _NEW | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=descriptor)
-        ) as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with held_open(os.open(MARK_FILE, flags, 0o600, dir_fd=descriptor)) as file:
             os.write(file, f"{name} {os.fstat(descriptor).st_ino}\n".encode())
 
 

@@ -44,6 +44,7 @@ from subagent_server.run.stderr import failpoint
 from subagent_server.run.transitions import RunEvent, apply
 
 R = TypeVar("R", bound=Record)
+_IGNORE_EVERYTHING = b"# Run directories are records of this machine, not part of the project.\n*\n"
 
 # -- Older meta files, brought to the present schema while reading; a newer one is read as far as known.
 
@@ -237,7 +238,8 @@ class RunStore:
         with storing(self.paths.root):
             for name in (self.paths.changes.path.name, self.paths.slots.path.name):
                 root.below(name).make()
-            root.keep_out_of_repositories()
+            if not (ignored := root.entry(".gitignore")).exists():
+                durable.write_durably(ignored, _IGNORE_EVERYTHING)
         with suppress(OSError):  # on a full disk it could not be made, and nothing could be removed
             root.below(self.paths.removed.path.name).make()
 

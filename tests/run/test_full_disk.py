@@ -1,6 +1,7 @@
 """A disk that refuses: what was there is whole, nothing half-made is left, and the run says so."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +43,15 @@ def test_a_first_state_that_cannot_be_written_leaves_no_run(store: RunStore) -> 
         store.publish(make_meta())
     store.discard(run)
     assert store.run_ids() == store.live_ids() == []
+    assert names(store.paths.root) == [".changes", ".gitignore", ".removed", ".slots"]
+
+
+def test_a_root_that_could_not_be_made_whole_is_made_whole_later(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+    with pytest.raises(StorageFailed), longest_file(50):
+        store.make_root()
+    store.make_root()
+    assert "*" in (store.paths.root / ".gitignore").read_text(encoding="utf-8").splitlines()
     assert names(store.paths.root) == [".changes", ".gitignore", ".removed", ".slots"]
 
 
