@@ -131,7 +131,7 @@ def out_json(value: Any, *, indent: int | None = 1) -> None:
 def json_text(value: Any, *, indent: int | None = 1) -> str:
     """Return `value` as JSON that is safe on a terminal: characters that do not print become JSON escapes."""
     text = json.dumps(value, ensure_ascii=not _speaks_unicode(), indent=indent)
-    if text.isprintable():
+    if text.replace("\n", "").isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
