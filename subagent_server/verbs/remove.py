@@ -173,8 +173,8 @@ def _is_unfinished(store: RunStore, flow: str) -> bool:
         turns.append(after.run_id)
     try:
         return all(
-            store.read_request(run_id).agent.get("runner") == "flow"
-            and store.read(run_id).status is not Status.COMPLETED
+            store.read(run_id).status is not Status.COMPLETED
+            and store.read_request(run_id).agent.get("runner") == "flow"
             for run_id in turns
         )
     except UnknownRun:

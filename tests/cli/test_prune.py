@@ -61,6 +61,13 @@ def test_an_abandoned_start_is_removed_unless_it_is_young_or_held(cli: Cli) -> N
         os.close(lock)
 
 
+def test_a_run_whose_parent_was_removed_before_is_removed(cli: Cli) -> None:
+    parent = cli.completed("aaaaaa")
+    child = cli.completed("bbbbbb", parent_run_id=parent, root_run_id=parent, depth=1)
+    assert cli("rm", parent).returncode == 0
+    assert cli.json("prune", "--keep", "0") == {"dryRun": False, "removed": [child], "left": []}
+
+
 @pytest.mark.parametrize("verb", ["prune", "rm"])
 def test_the_next_removal_finishes_one_that_was_killed(cli: Cli, verb: str) -> None:
     over, other = cli.completed("aaaaaa"), cli.completed("cccccc")
