@@ -8,7 +8,7 @@ Tested in `tests/cli/test_ls.py`, `tests/verbs/test_run_case.py`, `tests/cli/tes
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -96,6 +96,7 @@ class RunList:
     `active` are the unfinished runs: first runs that need an answer, then working runs, then runs being
     ended. `over()` yields the others, the newest first, and reads them one by one. `left_out` are the
     unfinished runs of other parents. `is_cut` says that `over()` came to its bound; with `whole` it has none.
+    Runs whose ids are not `named` so are not looked at.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class RunList:
         *,
         everyone: bool = True,
         whole: bool = False,
+        named: Callable[[str], bool] | None = None,
     ) -> None:
         self.left_out: list[RunRow] = []
         self.is_cut = False
@@ -115,7 +117,8 @@ class RunList:
         self._reader = RowReader(self._store, caller)
         self._everyone = everyone
         self._whole = whole
-        self._marked = set(self._store.live_ids())
+        self._named = named
+        self._marked = set(filter(named, self._store.live_ids()))
         self._seen: set[str] = set()
         self.active = self._active()
 
@@ -150,10 +153,10 @@ class RunList:
     def _ids(self) -> Iterator[str]:
         """Yield the ids of the runs that may be open to the caller, the newest first."""
         if self._caller.run_id is None:
-            return self._store.newest_first()
+            return filter(self._named, self._store.newest_first())
         own = {self._caller.run_id, *self._caller.carries_on}
         started = {child for run_id in own for child in self._store.children_of(run_id)}
-        return iter(sorted({self._caller.run_id, *started}, reverse=True))
+        return filter(self._named, sorted({self._caller.run_id, *started}, reverse=True))
 
     def _row(self, run_id: str, wanted: RunFilter) -> RunRow | None:
         found = self._reader.read(run_id, is_marked=run_id in self._marked, wanted=wanted)

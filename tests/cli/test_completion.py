@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from subagent_server.verbs.list_runs import MAX_SEARCHED
 from tests.cli.command import Cli
 from tests.helpers.stored import make_stored
 
@@ -42,6 +43,8 @@ def test_runs_are_completed_by_short_and_whole_ids_and_agents_by_name(cli: Cli) 
 def test_an_older_run_is_completed_too(cli: Cli) -> None:
     cli.completed("abc234")
     make_stored(cli.home / "runs", 51, first=datetime(2027, 1, 1, tzinfo=UTC))  # more than are shown at once
+    for number in range(MAX_SEARCHED):  # starts that never were
+        (cli.home / "runs" / f"20270102-{number}").mkdir()
     assert completed(cli, "show", "abc") == ["abc234"]
 
 

@@ -676,16 +676,14 @@ def complete_runs(session: Session, incomplete: str) -> Iterator[CompletionItem]
     from subagent_server.run.store import RunStore
     from subagent_server.verbs.list_runs import RunList
 
-    rows = RunList(RunStore(session.settings.runs_root), caller=session.caller).every()
-    named = ((row, name) for row in rows if (name := _name_of(row.run_id, incomplete)))
-    for row, name in islice(named, _MOST):
+    def names(run_id: str) -> list[str]:
+        return [name for name in (run_id.rpartition("-")[2], run_id) if name.startswith(incomplete)]
+
+    store = RunStore(session.settings.runs_root)
+    rows = RunList(store, caller=session.caller, named=lambda run_id: bool(names(run_id))).every()
+    for row in islice(rows, _MOST):
         about = " · ".join(filter(None, (row.agent, row.label or row.summary)))
-        yield CompletionItem(name, help=cut(one_line(about), _WIDTH))
-
-
-def _name_of(run_id: str, incomplete: str) -> str | None:
-    names = (run_id.rpartition("-")[2], run_id)
-    return next((name for name in names if name.startswith(incomplete)), None)
+        yield CompletionItem(names(row.run_id)[0], help=cut(one_line(about), _WIDTH))
 
 
 @_completing
