@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from pydantic import Field
@@ -278,9 +278,10 @@ class Stats:
 
 
 def stats(store: RunStore, *, since: datetime | None = None, agent: str | None = None) -> Stats:
-    """Add up the runs that began at `since` or later, of all agents or of a single agent. Reads every run."""
+    """Add up the runs that began at `since` or later, of all agents or of a single agent. Reads all of them."""
     found = Stats()
-    for run_id in store.newest_first():
+    oldest = "" if since is None else f"{since.astimezone(UTC):%Y%m%d-%H%M%S}"  # run ids begin so
+    for run_id in takewhile(oldest.__le__, store.newest_first()):
         try:
             run = store.read(run_id)
             if run.ended_at is None:

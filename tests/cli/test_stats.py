@@ -2,7 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
+from subagent_server.verbs.list_runs import stats
 from tests.cli.command import Cli
+from tests.helpers.state_files import counted_state_files
 from tests.helpers.stored import AGENTS, make_stored
 
 FIRST = datetime(2026, 5, 1, tzinfo=UTC)
@@ -35,6 +37,8 @@ def test_runs_are_summed_up_by_agent_and_day(cli: Cli) -> None:
     assert [row.split()[0] for row in rows[:4]] == sorted(AGENTS)
     assert cli.json("stats", "--agent", "triage")["total"]["runs"] == 10
     assert cli.json("stats", "--since", "1d", "--agent", "triage")["total"]["runs"] == 0
+    with counted_state_files() as count:
+        assert stats(cli.store, since=FIRST + timedelta(hours=76)).total.runs == count.reads == 3
 
 
 def test_an_empty_root_says_so_and_unreadable_runs_are_counted(cli: Cli) -> None:
