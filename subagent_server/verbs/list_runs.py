@@ -278,7 +278,7 @@ class Stats:
 
 
 def stats(store: RunStore, *, since: datetime | None = None, agent: str | None = None) -> Stats:
-    """Add up the runs that began at `since` or later, of all agents or of a single agent. Reads all of them."""
+    """Add up the runs that began at `since` or later, of all agents or of a single agent. Reads all these."""
     found = Stats()
     oldest = "" if since is None else f"{since.astimezone(UTC):%Y%m%d-%H%M%S}"  # run ids begin so
     for run_id in takewhile(oldest.__le__, store.newest_first()):
