@@ -188,8 +188,12 @@ class TokenGate:
         elif self._tokens is not None:
             parent = None if token is None else self._parent(self._tokens, token)
             if parent is None:
-                why = "This needs the token of a parent" if token is None else "The token is that of no parent"
-                sentence = f"{why}: send Authorization: Bearer TOKEN, as `subagent init CLIENT --http` writes it."
+                why = (
+                    "This needs the token of a parent" if token is None else "The token is that of no parent"
+                )
+                sentence = (
+                    f"{why}: send Authorization: Bearer TOKEN, as `subagent init CLIENT --http` writes it."
+                )
                 return refusal(401, sentence, {"www-authenticate": "Bearer"})
             scope["user"] = AuthenticatedUser(AccessToken(token="-", client_id=parent, scopes=[]))
         if (admit := scope.get(ADMIT)) is not None:

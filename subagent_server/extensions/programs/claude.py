@@ -322,8 +322,7 @@ class ClaudeDialect:
         if code is not None and code < 0:
             how = f"was ended by signal {-code}"
             hint = "Something outside of the run has ended it, or memory ran out: `continue` resumes it."
-        words = f" Its last words: {self._events.last_words}" if self._events.last_words else ""
-        return self._events.failed(f"Claude Code {how} before it gave a result.{words}", hint=hint)
+        return self._events.broken_off(f"Claude Code {how} before it gave a result", hint)
 
 
 def _tokens(usage: dict[str, Any]) -> dict[str, int]:

@@ -103,7 +103,7 @@ class RpcConversation:
             return (talking if talking.done() else self._refused).result()
         except ConnectionError:
             how = how_it_ended(await process.exited())
-            return self._events.failed(f"{self._title} {how} in the middle of its work.")
+            return self._events.broken_off(f"{self._title} {how} in the middle of its work")
         finally:
             talking.cancel()
 

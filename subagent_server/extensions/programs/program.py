@@ -253,6 +253,11 @@ class ProgramEvents:
         """The last output of the program without progress, for people; empty if there is none."""
         return self._words or self._last_errors()
 
+    def broken_off(self, how: str, hint: str = LOOK_AT_LOG) -> Outcome:
+        """Return the outcome of a program that ended, as `how` says, before its work did."""
+        words = f" Its last words: {self.last_words}" if self.last_words else ""
+        return self.failed(f"{how}.{words}", hint=hint)
+
     async def session(self, session_id: str) -> None:
         """Keep the name of the program's own record of the conversation. Raises SubagentError."""
         if is_session_id(session_id):

@@ -147,6 +147,7 @@ class Session:
         return result
 
     def do_quit(self, _: str) -> dict[str, Any]:
+        print("I am lost.", file=sys.stderr, flush=True)
         raise SystemExit(3)
 
     def do_babble(self, _: str) -> dict[str, Any]:

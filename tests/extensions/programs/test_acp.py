@@ -103,7 +103,12 @@ BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "a refusal": ('end:{"stopReason": "refusal"}', {}, "agent_error", "refused"),
     "an unknown reason": ('end:{"stopReason": 7}', {}, "agent_error", "stopReason"),
     "its own limit": ('end:{"stopReason": "max_turn_requests"}', {}, "max_turns", "limit"),
-    "an exit": ("quit", {}, "agent_error", "exit code 3"),
+    "an exit": (
+        "quit",
+        {},
+        "agent_error",
+        "exit code 3 in the middle of its work. Its last words: I am lost.",
+    ),
     "no login": ("say", {"env": {"FAKE_LOGIN": "no"}}, "config", "log in"),
     "another version": ("say", {"env": {"FAKE_VERSION": "2"}}, "config", "version 2"),
     "too many turns": ("turns:9", {"limits": {"maxTurns": 2}}, "max_turns", "limit of 2 turns"),
