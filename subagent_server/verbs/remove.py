@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 from subagent_server.process import marks
 from subagent_server.run import locks
@@ -92,7 +92,7 @@ def remove(store: RunStore, run_id: str, *, drop_unmerged: bool = False) -> None
             are left.
     """
     store.paths.check_ours()
-    parent = _check_removable(store, run_id, _waited_for(store))
+    parent = _check_removable(store, run_id, _waited_for(store, *store.paths.marks()))
     _drop_worktree(store, run_id, drop_unmerged=drop_unmerged)
     _take_away(store, run_id, parent)
 
@@ -109,14 +109,15 @@ def prune(store: RunStore, age: Age, *, dry_run: bool = False) -> Iterator[Prune
     if not dry_run:
         sweep(store)
     is_unfinished = cache(partial(_is_unfinished, store))
-    gone, waited_for = set[str](), _waited_for(store)
+    waited_for = lru_cache(maxsize=1)(partial(_waited_for, store))  # one may be continued meanwhile
+    gone = set[str]()
     wanted: Iterable[str] = _old(store, age)
     stayed = list[Pruned]()
     while True:
         needed, before = list[Pruned](), len(gone)
         for run_id in wanted:
             try:
-                parent = _check_removable(store, run_id, waited_for)
+                parent = _check_removable(store, run_id, waited_for(*store.paths.marks()))
                 _check_not_needed(
                     store, run_id, parent, lambda flow: flow not in gone and is_unfinished(flow)
                 )
@@ -217,11 +218,11 @@ def _never_was(run: RunPaths, moment: datetime) -> bool:
 # -- Whether a run may be removed.
 
 
-def _waited_for(store: RunStore) -> dict[str, str]:
-    """Return runs that continuations have still to read, as one in a queue has, and by which."""
+def _waited_for(store: RunStore, *marked: str) -> dict[str, str]:
+    """Return runs that continuations among these have still to read, as one in a queue has, and by which."""
     waiting = (
         meta
-        for meta in store.readable(store.live_ids())
+        for meta in store.readable(marked)
         if not meta.status.is_terminal and not store.paths.run(meta.run_id).transcript.exists()
     )
     return {meta.continues_run_id: meta.run_id for meta in waiting if meta.continues_run_id is not None}

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from subagent_server.run.processes import now
+from subagent_server.verbs.remove import Age, Pruned, prune
 from tests.cli.command import Cli, run_name, stored
 from tests.helpers.files import names
 from tests.helpers.stored import make_stored
@@ -59,6 +60,15 @@ def test_an_abandoned_start_is_removed_unless_it_is_young_or_held(cli: Cli) -> N
         assert cli("rm", young.run_id).returncode == 2
     finally:
         os.close(lock)
+
+
+def test_a_run_that_is_continued_while_others_are_pruned_stays(cli: Cli) -> None:
+    first, second = cli.completed("aaaaaa"), cli.completed("bbbbbb")
+    pruning = prune(cli.store, Age())
+    assert next(pruning) == Pruned(second)
+    with cli.living("cccccc", continues_run_id=first) as waits:
+        (left,) = pruning
+    assert left.run_id == first and f"until run {waits}, which continues it, has read it" in (left.why or "")
 
 
 def test_a_run_whose_parent_was_removed_before_is_removed(cli: Cli) -> None:
