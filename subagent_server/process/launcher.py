@@ -130,6 +130,11 @@ class LocalLauncher:
 
     def starting(self) -> AbstractContextManager[Start]:
         """Connect to the zygote: its child gets ready while the run is made. Raises LaunchFailed."""
+        if not Path(__file__).exists():
+            raise LaunchFailed(
+                "No run can be started, because the files of this program are gone, as amid an upgrade, or "
+                "after one to another Python: try again, and if that does not help, start the server anew."
+            )
         if not _is_found_by_workers():
             raise LaunchFailed(
                 "No run can be started, because PYTHONPATH alone leads to this program, and workers do "

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ def test_servers_from_before_an_upgrade_start_runs_after_it_and_those_from_after
         old = place.zygote()
         with serving(world, installed) as warm:
             amid: list[str] = []
-            installed.upgrade(lambda: amid.append(ordered(cold, 1)), part=0.3)
+            installed.upgrade(lambda: amid.append(ordered(cold, 1)), part=0.75)
             with serving(world, installed) as late:
                 for number, server in enumerate((late, cold, warm), start=2):
                     assert world.completed(ordered(server, number)) == "Done."
@@ -69,6 +70,17 @@ def test_servers_from_before_an_upgrade_start_runs_after_it_and_those_from_after
         assert world.completed(run_id) == "Done."
     world.judged(amid[0])
     assert world.meta(amid[0]).status in (Status.COMPLETED, Status.FAILED)
+
+
+def test_a_server_whose_files_are_gone_makes_no_run_and_says_so(
+    world: World, installed: Installation
+) -> None:
+    world.agent()
+    with serving(world, installed) as server:
+        order, amid = tool_call(1, "run_worker", prompt="Go."), list[dict[str, Any]]()
+        installed.upgrade(lambda: amid.append(server.result_of(order)), part=0)
+    assert amid[0]["isError"] and "the files of this program are gone" in amid[0]["content"][0]["text"]
+    assert world.store.run_ids() == []
 
 
 def test_a_run_writes_its_first_program_after_an_upgrade(world: World, installed: Installation) -> None:
