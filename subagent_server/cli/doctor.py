@@ -102,7 +102,7 @@ def _open_worktrees(session: Session) -> dict[str, str]:
 
 
 def _check_runs(session: Session, name: str) -> ExitCode:
-    run_ids = list(_run_ids(session, name))
+    run_ids = _run_ids(session, name)
     store, findings = session.service.store, []
     for finding in examine(store, run_ids, session.settings.environment):
         findings.append({"runId": finding.run_id, "what": finding.what})
@@ -117,22 +117,18 @@ def _check_runs(session: Session, name: str) -> ExitCode:
     return ExitCode.FAILED if findings else ExitCode.OK
 
 
-def _run_ids(session: Session, name: str) -> Iterator[str]:
-    """Yield the runs to check, oldest first: the named run, or all that the caller may open."""
+def _run_ids(session: Session, name: str) -> list[str]:
+    """Return the runs to check, oldest first: the named run, or all that the caller may open."""
     store = session.service.store
     if name != _EVERY_RUN:
         if (session.settings.cwd / name).is_dir() and name not in store.run_ids():
             command = f"subagent --runs {one_line(name)} doctor --runs"
             raise click.UsageError(f"after `doctor`, --runs names a run: `{command}` checks another root.")
-        yield session.open_run(session.run_id(name)).meta.run_id
-        return
-    for run_id in reversed(store.run_ids()):
-        try:
-            may_open = session.caller.may_open(store.read(run_id))
-        except SubagentError:  # a state that cannot be read is a finding
-            may_open = not session.caller.is_child
-        if may_open:
-            yield run_id
+        return [session.open_run(session.run_id(name)).meta.run_id]
+    run_ids = store.run_ids()[::-1]
+    if session.caller.is_child:
+        return [meta.run_id for meta in store.readable(run_ids) if session.caller.may_open(meta)]
+    return run_ids
 
 
 # -- nodes

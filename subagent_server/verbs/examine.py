@@ -223,9 +223,10 @@ def _processes(case: _Case) -> Iterator[str]:
 
 
 def _worktree(case: _Case) -> Iterator[str]:
-    why = open_worktree(case.store, case.meta.run_id) if case.is_over else None
-    if why is not None:
-        yield f"{NOT_SETTLED}: {why}"
+    if case.is_over and case.meta.worktree is not None:
+        why = open_worktree(case.store, case.meta.run_id)
+        if why is not None:
+            yield f"{NOT_SETTLED}: {why}"
 
 
 def _children(case: _Case) -> Iterator[str]:

@@ -158,6 +158,7 @@ def test_what_runs_have_left_is_found_in_one_look_at_all_processes(cli: Cli) -> 
         left.kill()
     assert found == [(runs[1], f"it is over, and 1 of its processes live (pid {left.pid})")]
     assert count.processes == 2, "and one at the run with a process"
+    assert count.reads == len(runs)
 
 
 def test_a_secret_in_a_run_is_found_and_not_repeated(cli: Cli) -> None:
