@@ -367,6 +367,8 @@ class DeadlineReader:
     def __init__(self) -> None:
         self.descriptor, self.writer = os.pipe()
         self._moment = math.inf
+        self._passed: float | None = None
+        """When the deadline was first seen to be over."""
         os.set_blocking(self.descriptor, False)
 
     def begin(self, number: signal.Signals) -> None:
@@ -378,14 +380,23 @@ class DeadlineReader:
         fcntl.fcntl(self.descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
 
     def seconds_left(self) -> float:
-        """Return the seconds until the process has to be ended: 0 or less if that is overdue."""
+        """Return the seconds until another look is due: 0 or less if the process has to be ended.
+
+        The grace counts from the first look after the deadline: if both processes were suspended, the other
+        one has not had its turn yet.
+        """
         data = b""
         with suppress(BlockingIOError):
             data = os.read(self.descriptor, _READ_BYTES)
         whole = len(data) - len(data) % _MOMENT.size
         if whole:
             (self._moment,) = _MOMENT.unpack_from(data, whole - _MOMENT.size)
-        return self._moment + LATE_SECONDS - time.monotonic()
+        now = time.monotonic()
+        if now < self._moment:
+            self._passed = None
+            return self._moment - now
+        self._passed = self._passed or now
+        return self._passed + LATE_SECONDS - now
 
 
 # -- The signal dispositions of a process, restored after a starter that ignored some signals.

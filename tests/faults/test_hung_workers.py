@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import time
 from functools import partial
 
 import pytest
@@ -55,6 +56,12 @@ def test_workers_that_are_stopped_end_by_their_limit_or_by_the_expiry_of_their_q
     assert processes.send_signal(world.worker(patient), signal.SIGCONT)
     world.reply(patient, "red")
     assert world.completed(patient) == "Red."
+
+
+def test_a_process_has_its_grace_though_its_supervisor_was_suspended_with_it() -> None:
+    reader = processes.DeadlineReader()
+    processes.DeadlineWriter(reader.writer).write(time.monotonic() - 2 * processes.LATE_SECONDS)
+    assert 0 < reader.seconds_left() <= processes.LATE_SECONDS
 
 
 @pytest.mark.parametrize("warm", ["0", "1"])

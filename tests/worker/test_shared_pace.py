@@ -12,7 +12,7 @@ from subagent_server.extensions.simulator import Simulator
 from subagent_server.run import locks
 from subagent_server.run.agent_definition import Limits
 from subagent_server.run.files import Directory, Entry
-from subagent_server.run.processes import LATE_SECONDS, DeadlineReader, boot_id
+from subagent_server.run.processes import DeadlineReader, boot_id
 from subagent_server.run.states import Status
 from subagent_server.toolbox.run_context import LONGEST_WAIT_SECONDS
 from subagent_server.worker.messages_runner import LONGEST_GROWN_SECONDS, LONGEST_SECONDS, SharedPace
@@ -163,13 +163,13 @@ def test_the_shim_ends_no_worker_that_waits_for_a_busy_api_and_its_slot_stays_it
     deadline, slot = DeadlineReader(), locks.take(Entry.at(tmp_path / "slot"))
     assert slot is not None
     run = WorkerRun(tmp_path / "20261122-093015-417-k3f9qz", [slot], deadline.writer)
-    run.limit(Limits(timeout_seconds=2))
+    run.limit(Limits(timeout_seconds=60))
     with run.clock.working():
-        assert deadline.seconds_left() < 2 + LATE_SECONDS
+        assert deadline.seconds_left() < 60
         with run.clock.pausing(time.monotonic() + 100):
-            assert deadline.seconds_left() > 90 + LATE_SECONDS
+            assert deadline.seconds_left() > 90
             assert locks.is_held(Entry.at(tmp_path / "slot"))
-        assert deadline.seconds_left() < 2 + LATE_SECONDS
+        assert deadline.seconds_left() < 60
         with run.clock.waiting():
             assert not locks.is_held(Entry.at(tmp_path / "slot")), "as when it waits for its parent"
 
