@@ -78,7 +78,7 @@ class FlowRunner:
         else:
             returned = "nothing" if end.value is None else type(end.value).__name__
             wrong = f"run() returned {returned}, and says that it returns a text"
-        return Outcome(output, failure=Failure(code="invalid_output", message=cut(wrong)))
+        return Outcome(output, failure=Failure(code="invalid_output", message=cut(wrong), hint=_HINT))
 
     def cut_short(self, failure: Failure) -> Outcome:
         """Return the outcome of a run that something else ends; what its calls gave is on record."""
