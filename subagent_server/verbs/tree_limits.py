@@ -143,7 +143,8 @@ def check_may_start(service: Service, caller: Caller, agent: AgentDefinition) ->
             f"and {limit} is the limit: "
             "do the work here instead of starting another agent (SUBAGENT_MAX_DEPTH sets the limit)."
         )
-    live, most = _live_below(service, parent.root_run_id), _most_live(service, agent, depth + 1)
+    most = _most_live(service, agent, depth + 1)
+    live = _live_below(service, parent.root_run_id, most)
     if len(live) >= most:
         for run_id in live:  # who died without a reader counts no more
             with suppress(SubagentError):
@@ -187,7 +188,7 @@ def _most_live(service: Service, agent: AgentDefinition, depth: int) -> int:
 
 
 def _check_number(service: Service, root_run_id: str, limit: int) -> None:
-    alive = len(_live_below(service, root_run_id))
+    alive = len(_live_below(service, root_run_id, limit))
     if alive >= limit:
         raise TreeFull(
             f"{alive} run{' is' if alive == 1 else 's are'} at work below {root_run_id}, and {limit} is the "
@@ -195,10 +196,11 @@ def _check_number(service: Service, root_run_id: str, limit: int) -> None:
         )
 
 
-def _live_below(service: Service, root_run_id: str) -> list[str]:
-    """Return the live runs of a tree, without its first run."""
+def _live_below(service: Service, root_run_id: str, least: int) -> list[str]:
+    """Return the live runs of a tree, without its first run; none if the root has less than `least`."""
+    live = service.store.live_ids()
     return [
         meta.run_id
-        for meta in service.store.readable(service.store.live_ids())
+        for meta in service.store.readable(live if len(live) >= least else ())
         if meta.root_run_id == root_run_id != meta.run_id and not meta.status.is_terminal
     ]

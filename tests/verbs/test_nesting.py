@@ -27,6 +27,7 @@ from subagent_server.verbs.service import Service
 from subagent_server.verbs.start import StartOrder, start
 from subagent_server.verbs.tree_limits import budgets_of, exhausted, refuse_spent
 from subagent_server.worker.worker_run import ModelCalls
+from tests.helpers.state_files import counted_state_files
 from tests.verbs.holding import HoldingLauncher, Kept, holding
 
 
@@ -48,6 +49,15 @@ def service(tmp_path: Path) -> Iterator[Service]:
 def begun(service: Service, parent: str | None = None) -> RunMeta:
     """Start a run as `parent` would, without a worker: nothing that its agent asks for is looked at."""
     return start(service, StartOrder("again", "Go on."), Caller(parent))
+
+
+def test_to_count_runs_no_state_is_read_while_there_are_few(service: Service) -> None:
+    root, reads = begun(service).run_id, []
+    for _ in range(2):
+        with counted_state_files() as count:
+            begun(service, root)
+        reads.append(count.reads)
+    assert reads[0] == reads[1], "there was one more"
 
 
 @pytest.mark.race
