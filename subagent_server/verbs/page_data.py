@@ -110,6 +110,10 @@ class RunTable:
             if self._rows.get(run_id) != row:
                 self._rows[run_id] = row
                 rows.append(row)
+        over = sorted(run_id for run_id, row in self._rows.items() if row["over"])
+        for run_id in over[:-MAX_ENDED]:  # a page that is open for days sees many end
+            del self._rows[run_id]
+            self.has_older = True
         return TableNews(rows, gone)
 
     def _wire(self, row: RunRow) -> Row:

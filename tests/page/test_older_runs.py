@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
+from subagent_server.verbs.page_data import RunTable
 from tests.helpers.http_server import Reply
 from tests.helpers.stored import make_stored
 from tests.helpers.world import World
@@ -34,6 +35,15 @@ def test_a_page_reaches_all_ended_runs_part_by_part_and_by_search(world: World) 
         assert ask("../../etc").status == 400 and ask("").status == 400
         assert ask(min(shown), "x" * 501).status == 400
         assert server.ask("GET", f"/page/older?before={min(shown)}").status == 401
+    for name in stored:
+        shutil.rmtree(world.runs / name)  # they have no more than lists show
+
+
+def test_a_page_that_stays_open_keeps_no_more_ended_runs_than_one_that_is_opened(world: World) -> None:
+    table = RunTable(world.service)
+    stored = make_stored(world.runs, SHOWN + 1)
+    assert len(table.look(stored).rows) == SHOWN + 1
+    assert [row["runId"] for row in table.rows] == stored[1:] and table.has_older
     for name in stored:
         shutil.rmtree(world.runs / name)  # they have no more than lists show
 
