@@ -4,6 +4,7 @@ The library of the protocol has its messages and their types.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -62,6 +63,8 @@ _SILENT = (
     schema.SessionInfoUpdate,
 )
 
+_NAME = re.compile(r"mcp__\S+|[\w-]+(/[\w-]+)?")
+"""A title that is the name of a tool: of opencode, or with its server before it, as of fast-agent."""
 _Server = schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | schema.McpServerStdio
 Call = schema.ToolCall | schema.ToolCallUpdate
 
@@ -122,16 +125,14 @@ class AcpDialect:
     def tool_of(self, call: Call) -> str:
         """Return the tool of a call: the protocol has its kind, and some agents its name beside that."""
         meta, title = members(call.field_meta), call.title or ""
-        # the title of other kinds is a command, a path or a description: words of the model
-        if call.kind in (None, "other") and title.startswith("mcp__") and " " not in title:
-            return name_of(title)
         named = meta.get("toolName") or members(meta.get("claudeCode")).get("toolName")  # Qwen Code, Claude's
-        is_name = call.kind == "other" and title.replace("_", "").replace("-", "").isalnum()  # opencode
+        # the title of other kinds is a command, a path or a description: words of the model
+        is_name = call.kind == "other" and _NAME.fullmatch(title)
         return name_of(text_of(named) or (title if is_name else call.kind) or title) or "tool"
 
     def own_prefixes(self) -> Sequence[str]:
         """Return what may stand before the name of a tool of the child's server."""
-        return (f"mcp__{self._task.child.name}__",)
+        return f"mcp__{self._task.child.name}__", f"{self._task.child.name}/"
 
     async def before_resuming(self, session: str) -> None:
         """Wait until a session can be resumed."""

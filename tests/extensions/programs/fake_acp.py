@@ -96,10 +96,11 @@ class Session:
         self.say(f"It is {_answer(server, question, env)}.")
         return {"stopReason": "end_turn"}
 
-    def do_approve(self, _: str) -> dict[str, Any]:
+    def do_approve(self, title: str) -> dict[str, Any]:
         named = {"claudeCode": {"toolName": "Bash"}}  # Claude Code's adapter names it in this update alone
         self.update("tool_call", **self.call(0), status="pending", _meta=named)
-        params = {"sessionId": self.session, "options": OPTIONS, "toolCall": self.call(0)}
+        call = {"toolCallId": "other", "kind": "other", "title": title} if title else self.call(0)
+        params = {"sessionId": self.session, "options": OPTIONS, "toolCall": call}
         send(id=0, method="session/request_permission", params=params)
         while "outcome" not in (message := hear()).get("result", {}):
             pass

@@ -69,6 +69,11 @@ def test_a_permission_request_is_a_question(world: World, answer: str, option: s
     assert json.loads(world.completed(run_id)) == {"outcome": "selected", "optionId": option}
 
 
+@pytest.mark.parametrize("title", ["mcp__subagent__ask_parent", "subagent/ask_parent"])
+def test_to_ask_its_parent_needs_no_permission(tmp_path: Path, title: str) -> None:
+    assert json.loads(direct(tmp_path, f"approve:{title}").outcome.text)["outcome"] == "selected"
+
+
 def test_a_question_that_the_disk_refuses_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed):
         direct(tmp_path, "approve", unasked=StorageFailed(tmp_path, "No space left on device"))
@@ -160,6 +165,10 @@ def test_a_text_about_a_model_that_did_not_answer_is_no_result(
         ({"kind": "execute", "title": "mcp__subagent__ask_parent"}, "execute"),
         ({"kind": "other", "title": "{}", "_meta": {"toolName": "mcp__subagent__ask_parent"}},
          "mcp__subagent__ask_parent"),
+        ({"kind": "other", "title": "mcp__subagent__ask_parent", "_meta": {"toolName": "task"}}, "task"),
+        ({"title": "mcp__subagent__ask_parent"}, "mcp__subagent__ask_parent"),
+        ({"kind": "other", "title": "subagent/ask_parent"}, "subagent/ask_parent"),
+        ({"kind": "edit", "title": "subagent/ask_parent"}, "edit"),
         ({"kind": "other", "title": "paint_mix"}, "paint_mix"),
         ({"kind": "other", "title": "paint_mix; rm -r x"}, "other"),
         ({"kind": "execute", "_meta": {"claudeCode": {"toolName": "Bash"}}}, "Bash"),
