@@ -249,8 +249,12 @@ class Directory:
     def names(self) -> list[str]:
         """Return the names in this directory, in no order. Raises OSError."""
         directory, flags = self.descriptor, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        with held_open(self._looked_up(".", lambda: os.open(".", flags, dir_fd=directory))) as descriptor:
-            return os.listdir(descriptor)  # noqa: PTH208 - a descriptor of its own has a place of its own
+
+        def listed() -> list[str]:
+            with held_open(os.open(".", flags, dir_fd=directory)) as descriptor:
+                return os.listdir(descriptor)  # noqa: PTH208 - a descriptor of its own has a place of its own
+
+        return self._looked_up(".", listed)
 
     def files_below(self, depth: int) -> Iterator["Entry"]:
         """Yield the files in this directory and `depth` levels below, and what else stands among them."""

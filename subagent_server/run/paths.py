@@ -50,8 +50,9 @@ class RootDirectory(Directory):
             status = os.fstat(descriptor)
             self.owners = frozenset({os.geteuid(), status.st_uid})
             self.forbidden = self._why_foreign(descriptor, status)
-        except BaseException:
+        except OSError as error:
             os.close(descriptor)
+            error.filename = str(self.path)  # the system was given a descriptor
             raise
         if self.forbidden is None:
             self.owners = frozenset({os.geteuid()})

@@ -1,6 +1,8 @@
 """Whose a runs root is: what we have made, and nothing that came with a repository, an archive or a copy."""
 
+import errno
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -116,6 +118,17 @@ def test_a_mark_that_does_not_name_the_directory_is_none(place: Path, content: b
     else:
         os.setxattr(place, ATTRIBUTE, content[:200])
     refuse_changes(RunStore(place))
+
+
+def test_a_disk_that_does_not_say_whose_a_root_is_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error", 3)
+
+    monkeypatch.setattr(os, "getxattr", fail)
+    with pytest.raises(OSError, match=re.escape(str(tmp_path))):
+        RunStore(tmp_path).live_ids()
 
 
 def test_a_mark_that_is_a_link_or_a_fifo_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
