@@ -248,12 +248,12 @@ class AcpDialect:
         **_: Any,
     ) -> schema.RequestPermissionResponse:
         """Answer a request for a permission: it is a question to the parent or a person."""
-        tool = self._updates.asked(tool_call)
+        tool, shown = self._updates.asked(tool_call)
         own = ("ask_parent", "update_status", "check_status")
         kinds: Sequence[str] = ("allow_once", "allow_always")
         # the child's server: asking whether it may ask leads nowhere
         if tool not in {f"{start}{name}" for name in own for start in self.own_prefixes()}:
-            permission = await self._conversation.permission(tool, _shown(tool_call))
+            permission = await self._conversation.permission(tool, shown)
             if not permission.allowed:
                 kinds = ("reject_once",)
                 self._updates.denied(tool_call, permission.reason)
@@ -373,6 +373,8 @@ class _Updates:
         """The last piece of text, and the id of its message."""
         self._early: dict[str, Call] = {}
         """Calls that have not begun, as first reported: the model may still write their arguments."""
+        self._shown: dict[str, Message] = {}
+        """What people are shown of calls that have not ended, from all that was told of each."""
         self._open: dict[str, str] = {}
         self._closed: set[str] = set()
         self._rounds = 0
@@ -421,11 +423,17 @@ class _Updates:
         else:
             self._events.say(text)
 
-    def asked(self, call: schema.ToolCallUpdate) -> str:
-        """Take a tool call for which permission is asked; return its tool, named as at its beginning."""
+    def asked(self, call: schema.ToolCallUpdate) -> tuple[str, Message]:
+        """Take a tool call for which permission is asked.
+
+        Return its tool, named as at its beginning, and what people are shown of it. The request may hold
+        nothing but the id (Mistral Vibe 3.0.3).
+        """
         self.flush()
         self._begun(call)
-        return self._open.get(name_of(call.tool_call_id)) or self._tool_of(call)
+        call_id, shown = name_of(call.tool_call_id), _shown(call)
+        known = {} if call.raw_input else self._shown.get(call_id, {})
+        return self._open.get(call_id) or self._tool_of(call), {**known, **shown}
 
     def denied(self, call: schema.ToolCallUpdate, reason: str) -> None:
         """Close a call that was not allowed: not every agent tells of its end."""
@@ -443,6 +451,8 @@ class _Updates:
     def _call(self, call: Call) -> None:
         self.flush()
         if (call_id := name_of(call.tool_call_id)) not in self._closed:
+            if call_id in self._shown or len(self._shown) < MOST_OPEN_CALLS:
+                self._shown[call_id] = {**self._shown.get(call_id, {}), **_shown(call)}
             if call.status == "pending" and len(self._early) < MOST_OPEN_CALLS:
                 self._early.setdefault(call_id, call)
                 return
@@ -463,6 +473,7 @@ class _Updates:
     def _end(self, call_id: str, text: str, *, is_error: bool) -> None:
         if call_id not in self._open:
             return
+        self._shown.pop(call_id, None)
         if len(self._closed) < MOST_EVENTS:
             self._closed.add(call_id)
         self._events.result(call_id, self._open.pop(call_id), text, is_error=is_error)
@@ -474,8 +485,9 @@ def _shown(call: Call) -> Message:
     """Return what people are shown of a call: the arguments if the agent gives them, else its words."""
     if isinstance(call.raw_input, dict):
         return call.raw_input
+    written = call.raw_input if isinstance(call.raw_input, str) else None  # as JSON (Mistral Vibe)
     locations = [location.model_dump(exclude_none=True) for location in call.locations or []]
-    facts = {"title": call.title, "locations": locations, "text": _texts(call)}
+    facts = {"title": call.title, "input": written, "locations": locations, "text": _texts(call)}
     return {name: value for name, value in facts.items() if value}
 
 

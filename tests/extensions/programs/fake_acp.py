@@ -99,7 +99,17 @@ class Session:
     def do_approve(self, title: str) -> dict[str, Any]:
         named = {"claudeCode": {"toolName": "Bash"}}  # Claude Code's adapter names it in this update alone
         self.update("tool_call", **self.call(0), status="pending", _meta=named)
-        call = {"toolCallId": "other", "kind": "other", "title": title} if title else self.call(0)
+        return self.permitted(
+            {"toolCallId": "other", "kind": "other", "title": title} if title else self.call(0)
+        )
+
+    def do_approve_by_id(self, _: str) -> dict[str, Any]:
+        only_id = {"toolCallId": self.call(0)["toolCallId"]}
+        self.update("tool_call", **self.call(0), status="pending")
+        self.update("tool_call_update", **only_id, rawInput='{"command": "echo hi"}')
+        return self.permitted(only_id)
+
+    def permitted(self, call: dict[str, Any]) -> dict[str, Any]:
         params = {"sessionId": self.session, "options": OPTIONS, "toolCall": call}
         send(id=0, method="session/request_permission", params=params)
         while "outcome" not in (message := hear()).get("result", {}):

@@ -69,6 +69,15 @@ def test_a_permission_request_is_a_question(world: World, answer: str, option: s
     assert json.loads(world.completed(run_id)) == {"outcome": "selected", "optionId": option}
 
 
+def test_a_request_that_names_a_call_alone_shows_what_is_known_of_it(world: World) -> None:
+    acp(world)
+    run_id = world.start_asking("approve_by_id")
+    asked = world.meta(run_id).messages[0].question_content
+    assert asked.startswith("May it use execute?\n") and "echo hi" in asked and "command" in asked
+    world.reply(run_id, "no")
+    world.completed(run_id)
+
+
 @pytest.mark.parametrize("title", ["mcp__subagent__ask_parent", "subagent/ask_parent"])
 def test_to_ask_its_parent_needs_no_permission(tmp_path: Path, title: str) -> None:
     assert json.loads(direct(tmp_path, f"approve:{title}").outcome.text)["outcome"] == "selected"
