@@ -67,27 +67,37 @@ class RowReader:
         It is not to be listed if there is no such run, if it is not open to the caller, or not wanted.
         `is_marked`: whether it has a mark among the runs that may live.
         """
-        run = self._store.paths.run(run_id)
         try:
-            meta = self._store.read_state(run)
-            if not self._caller.may_open(meta):
-                return None
-            if meta.status.is_terminal and not wanted.fits(meta.status, meta.agent_name):
-                return None  # it will never fit, so its processes need no look
-            observed = Observed(meta, False)
-            if not is_over(run, meta.status, is_marked=is_marked):
-                observed = observe(self._store, run_id, self._caller)
-                meta = observed.meta
+            observed = _look(self._store, run_id, self._caller, wanted, is_marked=is_marked)
         except (UnknownRun, NotAllowed):
             return None  # a start that never was, or removed meanwhile
         except SubagentError as error:
             row = RunRow(run_id=run_id, unreadable=error.sentence)
             return (row, None) if wanted.fits(None, None) else None
-        if not wanted.fits(meta.status, meta.agent_name):
+        if observed is None or not wanted.fits(observed.meta.status, observed.meta.agent_name):
             return None
+        meta = observed.meta
         parent = meta.parent_run_id
         started_by = self.others.name(meta.started_by) if parent is None else f"run {parent}"
         return row_of(self._store.paths, observed, started_by=started_by), meta.started_by
+
+
+def _look(
+    store: RunStore, run_id: str, caller: Caller, wanted: RunFilter = ANY, *, is_marked: bool
+) -> Observed | None:
+    """Return a run as it is now; None if it is not open to the caller, or will never be wanted.
+
+    Raises as `observe` does. Most runs of a list are over, and to reconcile them takes twice as long.
+    """
+    run = store.paths.run(run_id)
+    meta = store.read_state(run)
+    if not caller.may_open(meta) or (
+        meta.status.is_terminal and not wanted.fits(meta.status, meta.agent_name)
+    ):
+        return None
+    if is_over(run, meta.status, is_marked=is_marked):
+        return Observed(meta, False)
+    return observe(store, run_id, caller)
 
 
 class RunList:
@@ -438,7 +448,9 @@ def _top(service: Service, run_id: str, caller: Caller) -> str:
 def _tree(service: Service, run_id: str, caller: Caller, depth: int = -1) -> Node | None:
     """Return a run with all below it; None if there is none, or the caller may not see it."""
     try:
-        observed = observe(service.store, run_id, caller)
+        observed = _look(service.store, run_id, caller, is_marked=service.store.is_marked(run_id))
+        if observed is None:
+            return None
         usage = tree_usage(service.store, observed.meta)
     except (UnknownRun, NotAllowed):
         return None
