@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ import pytest
 from subagent_server.process import zygote_client
 from subagent_server.process.cleanup import is_gone
 from subagent_server.process.launcher import LaunchPackage
+from subagent_server.process.shim import ZYGOTE_SECONDS
 from subagent_server.run import locks, processes, transitions
 from subagent_server.run.processes import now
 from subagent_server.run.store import RunStore
@@ -64,14 +66,16 @@ def test_the_start_right_behind_the_one_that_begins_the_zygote_waits_for_its_for
     world: World, place: WarmPlace
 ) -> None:
     world.agent_saying(asks("Go on?"), asks("Go on?"))
-    service = world.service
+    service, began = world.service, time.time()
     run_ids = [start(service, StartOrder("worker", "Go.")).run_id for _ in range(2)]
+    place.zygote()
+    (lock,) = place.directory.glob("*.lock")
+    is_late = lock.stat().st_mtime - began > ZYGOTE_SECONDS  # a busy machine: then it starts plainly
     for run_id, is_warm in zip(run_ids, (False, True), strict=True):
         world.asking(run_id)
-        assert is_fork(world.worker(run_id)) is is_warm
+        assert is_fork(world.worker(run_id)) is is_warm or is_late
         world.stop(run_id)
         world.gone(run_id)
-    place.zygote()
 
 
 def test_a_zygote_that_has_too_much_to_do_to_answer_the_starter_forks_the_run_later(
