@@ -144,7 +144,11 @@ def sweep(store: RunStore) -> None:
     removed = store.paths.removed
     with suppress(OSError):
         for name in removed.names():
-            remove_tree(removed.entry(name))
+            # Another removal may be at it: to that it is gone then, and not what could not be deleted.
+            left = removed.entry(f"{name.partition('.')[0]}.{secrets.token_hex(4)}")
+            with suppress(OSError):
+                removed.entry(name).rename(left)
+                remove_tree(left)
     for name in filter(is_run_id, store.paths.marks()):
         drop_vain(store.paths.run(name))
 

@@ -2,13 +2,15 @@
 
 import os
 import shutil
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 
 from subagent_server.run.processes import now
-from subagent_server.verbs.remove import Age, Pruned, prune
+from subagent_server.verbs.remove import Age, Pruned, prune, sweep
 from tests.cli.command import Cli, run_name, stored
 from tests.helpers.files import names
 from tests.helpers.stored import make_stored
@@ -60,6 +62,26 @@ def test_an_abandoned_start_is_removed_unless_it_is_young_or_held(cli: Cli) -> N
         assert cli("rm", young.run_id).returncode == 2
     finally:
         os.close(lock)
+
+
+@pytest.mark.race
+def test_what_another_removal_sweeps_meanwhile_is_removed_all_the_same(cli: Cli) -> None:
+    old, is_over = make_stored(cli.home / "runs", 40), threading.Event()
+    for run_id in old:
+        for name in ("children", "code", "outputs"):
+            (cli.store.paths.run(run_id).directory / name / "more").mkdir(parents=True)
+
+    def sweeps() -> None:
+        while not is_over.is_set():
+            sweep(cli.store)
+
+    with ThreadPoolExecutor(1) as threads:
+        sweeping = threads.submit(sweeps)
+        try:
+            removed = list(prune(cli.store, Age()))
+        finally:
+            is_over.set()
+    assert removed == [Pruned(run_id) for run_id in reversed(old)] and sweeping.result() is None
 
 
 def test_a_run_that_is_continued_while_others_are_pruned_stays(cli: Cli) -> None:
