@@ -373,8 +373,8 @@ class _Updates:
         """The last piece of text, and the id of its message."""
         self._early: dict[str, Call] = {}
         """Calls that have not begun, as first reported: the model may still write their arguments."""
-        self._shown: dict[str, Message] = {}
-        """What people are shown of calls that have not ended, from all that was told of each."""
+        self._arguments: dict[str, Message] = {}
+        """Of calls that have not ended, as people are shown them."""
         self._open: dict[str, str] = {}
         self._closed: set[str] = set()
         self._rounds = 0
@@ -432,8 +432,9 @@ class _Updates:
         self.flush()
         self._begun(call)
         call_id, shown = name_of(call.tool_call_id), _shown(call)
-        known = {} if call.raw_input else self._shown.get(call_id, {})
-        return self._open.get(call_id) or self._tool_of(call), {**known, **shown}
+        if not call.raw_input and (known := self._arguments.get(call_id)):
+            shown = {**shown, "arguments": known}  # apart: an argument may be called `title`
+        return self._open.get(call_id) or self._tool_of(call), shown
 
     def denied(self, call: schema.ToolCallUpdate, reason: str) -> None:
         """Close a call that was not allowed: not every agent tells of its end."""
@@ -451,8 +452,8 @@ class _Updates:
     def _call(self, call: Call) -> None:
         self.flush()
         if (call_id := name_of(call.tool_call_id)) not in self._closed:
-            if call_id in self._shown or len(self._shown) < MOST_OPEN_CALLS:
-                self._shown[call_id] = {**self._shown.get(call_id, {}), **_shown(call)}
+            if call.raw_input and len(self._arguments) < MOST_OPEN_CALLS:
+                self._arguments[call_id] = _shown(call)
             if call.status == "pending" and len(self._early) < MOST_OPEN_CALLS:
                 self._early.setdefault(call_id, call)
                 return
@@ -473,7 +474,7 @@ class _Updates:
     def _end(self, call_id: str, text: str, *, is_error: bool) -> None:
         if call_id not in self._open:
             return
-        self._shown.pop(call_id, None)
+        self._arguments.pop(call_id, None)
         if len(self._closed) < MOST_EVENTS:
             self._closed.add(call_id)
         self._events.result(call_id, self._open.pop(call_id), text, is_error=is_error)
