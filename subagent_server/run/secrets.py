@@ -30,21 +30,23 @@ _SHAPES = (
     r"|A(?:KIA|SIA)(?<!\wA.IA)[0-9A-Z]{12,}+|AIza(?<!\wAIza)[\w-]{20,}+"
     r"|hf_(?<!\whf_)\w{12,}+|npm_(?<!\wnpm_)\w{12,}+|pypi-(?<!\wpypi-)[\w-]{12,}+"
     r"|eyJ(?<![\w-]eyJ)[\w-]{8,}+\.[\w-]{8,}+\.[\w-]*+"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:[\w+/=:,.\\\s]++|-(?!----))*+(?:-----END [A-Z ]*+-----)?"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?>(?:[\w+/=:,.\\\s]++|-(?!----))*)(?:-----END [A-Z ]*+-----)?"
 )
 """No part gives back what it took (`+` behind a quantifier), so the time is linear whatever the text. Each
-begins with letters and then looks whether a word begins there: that is quicker to search for."""
+begins with letters and then looks whether a word begins there: that is quicker to search for. A group is
+atomic, `(?>...)`: possessive ones match too little before Python 3.11.5 (cpython issue 106052)."""
 TOKENS = re.compile(_SHAPES, re.ASCII)
 """What has the shape of a token. A name such as `npm_config_registry` has it too: see `_masked`."""
 _MARK_OF_CHANCE = re.compile(r"[0-9A-Z]")
 
-_IN_ADDRESS = r"""[^\s/?#@"'`<>\\]"""
+_NOT_IN_ADDRESS = r"""\s/?#@"'`<>\\"""
 _ENCODED = r"[\w+/=.~-]{8,}+"
 _ASSIGNED = r"""[^\s"'`$(){}<>,;&|\\]{8,}+"""
 _IN_CONTEXT = (
-    rf"://(?P<user>(?:(?!:){_IN_ADDRESS}){{0,256}}+)(?::(?P<password>(?:{_IN_ADDRESS}{{0,4096}}+@)++)|@)",
+    rf"://(?P<user>[^:{_NOT_IN_ADDRESS}]{{0,256}}+)"
+    rf"(?::(?P<password>(?>(?:[^{_NOT_IN_ADDRESS}]{{0,4096}}+@)+))|@)",
     r"""(?:authorization|Authorization|AUTHORIZATION)["']?[ \t]{0,4}[:=][ \t]{0,4}["']?"""
-    rf"(?:[A-Za-z-]{{3,16}}[ \t]{{1,4}})?+(?P<authorization>{_ENCODED})"
+    rf"(?>(?:[A-Za-z-]{{3,16}}[ \t]{{1,4}})?)(?P<authorization>{_ENCODED})"
     rf"|(?:basic|Basic|BASIC)(?<!\w.{{5}})[ \t]{{1,4}}(?P<basic>{_ENCODED})"
     rf"|(?:bearer|Bearer|BEARER)(?<!\w.{{6}})[ \t]{{1,4}}(?P<bearer>{_ENCODED})",
     r"(?:PASS(?:WORD|WD|PHRASE)?|SECRET|TOKEN|KEY|CREDENTIALS?|AUTH|PWD|PW|_authToken|_auth|_password)="

@@ -227,7 +227,7 @@ def config_without_credentials(path: Path) -> bytes | None:
 
 def _logical_lines(text: str) -> list[str]:
     """Return the lines, each with those that a backslash at its end joins to it."""
-    return re.findall(r"(?:[^\n\\]|\\\n|\\[^\n])*+(?:\n|\\?\Z)", text)
+    return re.findall(r"(?>(?:[^\n\\]|\\\n|\\[^\n])*)(?:\n|\\?\Z)", text)
 
 
 def _shown(line: str) -> str:

@@ -67,7 +67,7 @@ CODE_SECONDS = 5.0
 UNCOUNTED_BYTES = 1 << 20
 MAX_PARTS = 100_000
 """How many values, names and marks a larger body may have: few bytes become large objects."""
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"', re.DOTALL)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
