@@ -519,7 +519,7 @@ def _own_command(environment: Mapping[str, str], *, from_shell: bool) -> list[st
     if script is None:
         return [sys.executable, "-P", "-m", "subagent_server"]
     for directory in map(Path, environment.get("PATH", "").split(os.pathsep)) if from_shell else ():
-        found, is_of_a_venv = directory / _COMMAND, (directory.parent / "pyvenv.cfg").exists()
+        found, is_of_a_venv = directory / _COMMAND, os.path.lexists(directory.parent / "pyvenv.cfg")
         if directory.is_absolute() and not is_of_a_venv and os.access(found, os.X_OK):
             return [_COMMAND] if found.resolve() == script.resolve() else [str(script)]
     return [str(script)]

@@ -1,5 +1,6 @@
 """`subagent trust`: trust the agents and MCP servers of a directory, or take over a runs root."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -110,7 +111,7 @@ def _list(session: Session) -> None:
     if session.as_json:
         out_json({"directories": [{"directory": name, "trustedAt": at} for name, at in since.items()]})
     elif since:
-        gone = {name: "" if Path(name).is_dir() else "  (no longer there)" for name in since}
+        gone = {name: "" if os.path.lexists(name) else "  (no longer there)" for name in since}
         out("\n".join(f"{at}  {one_line(name)}{gone[name]}" for name, at in since.items()))
     else:
         err("No directory is trusted.")

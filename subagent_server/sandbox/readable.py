@@ -15,6 +15,7 @@ import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from glob import escape, glob
 from pathlib import Path
 from typing import TypeVar
 
@@ -136,7 +137,7 @@ def tool_chains(home: Path, cwd: Path, written: Sequence[Path], environment: Map
     is left out, and so is one that leads through a link in a `written` place, which a run can have made.
     """
     wanted = [home / name for name in _HOME]
-    wanted += sorted((home / _UV_TOOLS).glob("[!.]*"))
+    wanted += map(Path, sorted(glob(f"{escape(str(home / _UV_TOOLS))}/*")))  # noqa: PTH207 - it never raises
     wanted += [Path(value) for name in TOOL_CHAINS if (value := environment.get(name))]
     for entry in map(Path, environment.get("PATH", "").split(os.pathsep)):
         wanted += [entry, *_next_to(entry, home)]

@@ -173,16 +173,16 @@ def demo(session: Session, repo: Path | None, code: bool, flow: bool) -> int:
         )
         try:
             view = asyncio.run(_delegate(session.service, server, scene, root))
-        except* (MCPError, OSError, OutputClosed, EarlyExit) as errors:
-            raise _lost(errors) from errors
+        except (MCPError, OSError, OutputClosed, EarlyExit, ExceptionGroup) as error:
+            raise _lost(error) from None
     _conclude(session, view)
     return ExitCode.OK if view.get("status") == "completed" else ExitCode.FAILED
 
 
-def _lost(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
+def _lost(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, (OutputClosed, EarlyExit)):
+    if not isinstance(error, (MCPError, OSError)):
         return error
     why = one_line(str(error))
     return EarlyExit(
