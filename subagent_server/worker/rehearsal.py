@@ -53,7 +53,8 @@ def rehearse(directory: Path) -> None:
     if where is None:
         return
     temporary = tempfile.TemporaryDirectory(dir=directory)
-    environment = {KEY: new_key()}
+    # It works among the zygotes, where no run may: those of this run are elsewhere.
+    environment = {KEY: new_key(), "SUBAGENT_RUNTIME_DIR": str(directory / "zygotes")}
     played = extensions.imported(where)({"name": "rehearsal", "text": json.dumps(_SCRIPT)}, environment)
     with temporary as name, played, chdir(directory):  # a worker changes to its own
         kept = _KeptPackage()

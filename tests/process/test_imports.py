@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from subagent_server.run.paths import CHANGES
+from tests.helpers import warm
 from tests.helpers.processes import run_python
 
 LOAD = """
@@ -28,10 +31,16 @@ LOAD = """
 """
 
 
-def test_imports_and_a_rehearsal_leave_no_logging_thread_file_or_handler_of_signals(tmp_path: Path) -> None:
-    place, others = tmp_path / "place", tmp_path / "runs" / CHANGES
-    place.mkdir()
+def test_imports_and_a_rehearsal_leave_no_logging_thread_file_or_handler_of_signals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, others = tmp_path / "session", tmp_path / "runs" / CHANGES
+    place = session / "subagent"  # where zygotes are by default
+    place.mkdir(parents=True)
+    session.chmod(0o700)
     others.mkdir(parents=True)  # runs of a project in which it happens to be
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(session))
+    monkeypatch.delenv(warm.PLACE)
     done = run_python(LOAD, place)
     assert json.loads(done.stdout) == {
         "handlers": [],
