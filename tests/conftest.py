@@ -35,6 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
     check_strictly()
     # else the signing, hooks and filters of whoever runs the tests would be at work in their repositories
     os.environ.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
+    os.environ["LANG"] = "C.UTF-8"  # that of all worlds: forks of one zygote have one
+    for name in ("LC_ALL", "LC_CTYPE"):
+        os.environ.pop(name, None)
     settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("suite")  # a busy machine is slow: that is not a fault of an example
     is_fast, has_workers = "not process" in config.option.markexpr, config.getoption("numprocesses", None)

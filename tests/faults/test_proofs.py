@@ -4,13 +4,11 @@ import os
 import shlex
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
 from subagent_server.run import processes
 from tests.faults import test_kills
-from tests.helpers import warm
 from tests.helpers.forked import PROGRAM
 from tests.helpers.ordinary_user import user
 from tests.helpers.processes import Child, identity_of
@@ -95,8 +93,8 @@ def look_into(world: World, place: WarmPlace, switch: str) -> list[str]:
 @pytest.mark.skipif(os.getuid() == 0, reason="root may look into every process")
 def test_worker_shim_and_warm_process_are_closed_to_the_programs_of_their_own_user(world: World) -> None:
     world.agent()
-    warm.await_zygote()
-    place = WarmPlace(world, Path(os.environ[warm.PLACE]))
+    place = WarmPlace(world)
+    place.start()
     for switch in ("1", "0"):
         assert look_into(world, place, switch) == ["closed"] * 3 + ["0", "0"]
 

@@ -115,7 +115,8 @@ def _become(
         for handled in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGCHLD, signal.SIGUSR1):
             signal.signal(handled, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(ignored, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         random.seed()
         run_worktree._held_up.clear()  # a repository in which the tests themselves had to wait

@@ -209,7 +209,7 @@ def test_half_open_connections_take_no_descriptor_that_a_run_needs(world: World)
     with world.http_server() as server, ExitStack() as opened:
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (300, 300))
         peers = [
-            opened.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(1_000)
+            opened.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(600)
         ]
         for number, peer in enumerate(peers):
             with suppress(OSError):

@@ -1,5 +1,7 @@
 """A shell for which there is no room: nothing of the attempt is left."""
 
+import sys
+
 import pytest
 
 from tests.helpers.processes import run_python
@@ -33,6 +35,7 @@ ATTEMPTS = """
 """
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11, 4), reason="its subprocess leaks some (cpython issue 87474)")
 def test_a_shell_that_cannot_be_started_for_want_of_descriptors_leaves_none_open_and_no_process() -> None:
     done = run_python(ATTEMPTS, "/tmp")
     assert done.returncode == 0, done.stderr
