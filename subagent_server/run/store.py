@@ -26,7 +26,7 @@ from subagent_server.run.errors import (
 )
 from subagent_server.run.files import Entry, remove_tree
 from subagent_server.run.journal import recorded_usage
-from subagent_server.run.locks import exclusive
+from subagent_server.run.locks import TIMEOUT_SECONDS, exclusive
 from subagent_server.run.paths import STATE_BYTES, RootPaths, RunPaths, make_root
 from subagent_server.run.records import (
     Failure,
@@ -219,6 +219,8 @@ def _wake_sleepers(run: RunPaths) -> None:
 
 SPARE_BYTES = 16 * 1024
 """How much an end may add to a state: its failure, its summary, its last steps."""
+RESULT_SECONDS = 60.0
+"""How long a result waits for the lock: it is paid, and a process that was suspended may hold that."""
 
 
 class RunStore:
@@ -392,7 +394,7 @@ class RunStore:
                     event = replace(event, payload=PayloadInfo(size=len(payload), path=run.payload.name))
             if result is not None:
                 prepared.append((durable.prepare(run.result, result.to_json()), run.result))
-            with exclusive(run.meta_lock):
+            with exclusive(run.meta_lock, TIMEOUT_SECONDS if result is None else RESULT_SECONDS):
                 before = self.rolled_forward(run, now)
                 after = apply(before, event, now, below)
                 if after is before:

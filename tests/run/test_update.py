@@ -3,18 +3,22 @@
 import gzip
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from subagent_server.run import store as store_module
 from subagent_server.run import transitions
 from subagent_server.run.errors import (
     IllegalTransition,
+    LockTimeout,
     MessageClosed,
     NewerSchema,
     UnknownMessage,
     UnreadableMeta,
 )
+from subagent_server.run.locks import exclusive
 from subagent_server.run.records import RunResult
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.store import RunStore
@@ -50,6 +54,19 @@ def test_a_refused_event_changes_no_byte(store: RunStore, event: RunEvent, error
         store.update(RUN_ID, event, LATER, result=DONE, payload=b"x")
     assert untouched(run.meta.path) == before
     assert names(run.directory) == OF_ITS_OWN
+
+
+def test_a_result_waits_longer_for_the_lock(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    start_run(store, RUN_ID, STARTED, ASKED)
+    monkeypatch.setattr(store_module, "TIMEOUT_SECONDS", 0.05)
+    with ThreadPoolExecutor() as threads:
+        with exclusive(store.paths.run(RUN_ID).meta_lock):
+            with pytest.raises(LockTimeout):
+                threads.submit(store.update, RUN_ID, BLUE, LATER).result()
+            ending = threads.submit(store.update, RUN_ID, transitions.Finished(), LATER, result=DONE)
+            with pytest.raises(TimeoutError):
+                ending.result(0.5)
+        assert ending.result().status is Status.COMPLETED
 
 
 @pytest.mark.parametrize("event", NOTHING_NEW, ids=lambda value: type(value).__name__)
