@@ -238,8 +238,9 @@ def test_commits_that_cannot_be_read_do_not_keep_the_files_from_being_merged(
     world: World, repository: Repository
 ) -> None:
     commits = "git -c user.name=A -c user.email=a@b"
-    damage = "printf x > $(git rev-parse --git-path objects)/$(git rev-parse HEAD^{tree} | sed 's,..,&/,')"
-    run_id = repository.ran(f"{WORK}; git add -A; {commits} commit -qm mine; chmod -R u+w .; {damage}")
+    tree = "$(git rev-parse --git-path objects)/$(git rev-parse HEAD^{tree} | sed 's,..,&/,')"
+    damage = f"chmod u+w {tree}; printf x > {tree}"
+    run_id = repository.ran(f"{WORK}; git add -A; {commits} commit -qm mine; {damage}")
     assert phase(world, run_id) in ("working", "kept")
     shown = repository.shown(run_id)
     assert any("commits of its own" in note for note in shown["notes"]), shown
