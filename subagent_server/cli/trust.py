@@ -1,6 +1,7 @@
 """`subagent trust`: trust the agents and MCP servers of a directory, or take over a runs root."""
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -111,10 +112,17 @@ def _list(session: Session) -> None:
     if session.as_json:
         out_json({"directories": [{"directory": name, "trustedAt": at} for name, at in since.items()]})
     elif since:
-        gone = {name: "" if os.path.lexists(name) else "  (no longer there)" for name in since}
-        out("\n".join(f"{at}  {one_line(name)}{gone[name]}" for name, at in since.items()))
+        for name, at in since.items():
+            out(f"{at}  {one_line(name)}{'  (no longer there)' if _is_gone(name) else ''}")
     else:
         err("No directory is trusted.")
+
+
+def _is_gone(directory: str) -> bool:
+    try:
+        return not stat.S_ISDIR(os.stat(directory).st_mode)  # noqa: PTH116
+    except OSError as error:  # what this user may not look at, or no file server answers for, may be there
+        return isinstance(error, (FileNotFoundError, NotADirectoryError))
 
 
 # -- a runs root
