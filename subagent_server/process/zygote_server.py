@@ -116,7 +116,7 @@ class Zygote:
         self._name = name
         self._key = name.partition("-")[0]
         self._idle = idle_seconds
-        self._path = self._folder.address(f"{name}.loading")
+        self._path = self._folder.address(f"{name}.bound")
         self._secret = os.urandom(SECRET_BYTES)
         self._listener = zygote_protocol.new_socket()
         self._inode = 0
@@ -141,6 +141,7 @@ class Zygote:
         self._listener.listen(1024)
         self._listener.setblocking(False)
         signal.alarm(LOADING_SECONDS)
+        self._rename("loading")  # a shim that finds a socket which does not listen yet would be refused
         return True
 
     def _remove_leftovers(self) -> None:
@@ -159,8 +160,11 @@ class Zygote:
 
     def listen(self) -> None:
         """Let starters come."""
-        loading, self._path = self._path, self._folder.address(f"{self._name}.sock")
-        os.rename(loading, self._path)  # noqa: PTH104
+        self._rename("sock")
+
+    def _rename(self, state: str) -> None:
+        before, self._path = self._path, self._folder.address(f"{self._name}.{state}")
+        os.rename(before, self._path)  # noqa: PTH104
 
     def serve(self, programs: Mapping[str, ForkedProgram]) -> None:
         """Serve starters, until none has come for long or this is no longer the installed version."""
