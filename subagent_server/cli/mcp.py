@@ -5,13 +5,14 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from subagent_server.agents.formats import load_file
 from subagent_server.agents.named_servers import read_server_file, with_named_servers
@@ -22,6 +23,7 @@ from subagent_server.cli.console.app import (
     Session,
     VerbGroup,
     complete_agents,
+    completing,
     json_object,
     json_option,
     pass_session,
@@ -371,8 +373,18 @@ def list_servers(session: Session, agent: str | None, config: Path | None) -> No
         err("No MCP servers are configured: write them under `mcpServers` of the file.")
 
 
+def _complete_servers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the servers of the agent or file that the line names so far."""
+
+    def find(session: Session, begun: str) -> Iterator[CompletionItem]:
+        owner = _definition(session, ctx.params.get("agent"), ctx.params.get("config"), trust_check=None)
+        yield from (CompletionItem(name) for name in owner.mcp_servers if name.startswith(begun))
+
+    return completing(find)(ctx, param, incomplete)
+
+
 @_verb("info")
-@click.argument("server", type=TEXT)
+@click.argument("server", type=TEXT, shell_complete=_complete_servers)
 def info(session: Session, server: str, agent: str | None, config: Path | None) -> None:
     """Connect to SERVER and print its name, version and instructions."""
     chosen = OneServer(session, server, agent, config)
@@ -398,7 +410,7 @@ def info(session: Session, server: str, agent: str | None, config: Path | None) 
 
 
 @_verb("list-tools")
-@click.argument("server", type=TEXT)
+@click.argument("server", type=TEXT, shell_complete=_complete_servers)
 @click.option("--show-all", is_flag=True, help="Also those that enabledTools or disabledTools filter out.")
 @click.option("--show-filtered", is_flag=True, help="Only those that are filtered out.")
 def list_tools(

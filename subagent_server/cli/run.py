@@ -75,6 +75,8 @@ _OVERRIDES = {
     "--max-turns": ("maxTurns", "N", "How many turns it may take."),
 }
 """By option: the key of the agent's file that it stands for, and its help."""
+_COMPLETED = {"model": ("opus", "sonnet", "haiku"), "effort": ("low", "medium", "high", "xhigh", "max")}
+"""By key: the values that the shell completes. Others may be valid too."""
 
 V = TypeVar("V", bound=Callable[..., Any])
 Begin = Callable[[], RunMeta]
@@ -119,6 +121,10 @@ def _checked(ctx: click.Context, param: click.Parameter, value: str | None) -> s
     return value
 
 
+def _complete_value(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [value for value in _COMPLETED.get(param.name or "", ()) if value.startswith(incomplete)]
+
+
 _START_OPTIONS = (
     *(
         click.option(
@@ -128,6 +134,7 @@ _START_OPTIONS = (
             metavar=metavar,
             help=f"{words}  [default: as its file says]",
             callback=_checked,
+            shell_complete=_complete_value,
         )
         for option, (key, metavar, words) in _OVERRIDES.items()
     ),

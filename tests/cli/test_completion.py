@@ -37,6 +37,7 @@ def test_runs_are_completed_by_short_and_whole_ids_and_agents_by_name(cli: Cli) 
     assert completed(cli, "ls", "--agent", "rev") == ["reviewer"]
     assert completed(cli, "new", "x", "--from", "rev") == ["reviewer"]
     assert completed(cli, "doctor", "--runs", "abc") == ["abc234"]
+    assert completed(cli, "show", "@") == ["@last"]
     assert completed(cli, "--runs", str(cli.home / "nowhere"), "show", "abc") == []
 
 
@@ -55,6 +56,14 @@ def test_no_warning_comes_into_the_line_that_is_typed(cli: Cli) -> None:
     assert completed(cli, "show", "abc") == []
 
 
+def test_values_of_options_and_servers_of_the_named_agent_are_completed(cli: Cli) -> None:
+    cli.agent("keeper", mcpServers={name: {"command": "true"} for name in ("shop", "sheep", "till")})
+    assert completed(cli, "run", "keeper", "--effort", "m") == ["medium", "max"]
+    assert completed(cli, "rerun", "@last", "--model", "o") == ["opus"]
+    assert completed(cli, "mcp", "info", "--agent", "keeper", "sh") == ["shop", "sheep"]
+    assert completed(cli, "mcp", "list-tools", "sh") == []
+
+
 def test_paths_are_left_to_the_shell(cli: Cli) -> None:
     for words in ("run reviewer --input", "export abc234 -o", "--runs", "eval", "trust", "serve --cwd"):
         assert completed(cli, *words.split(), "some") == ["some"]
@@ -65,6 +74,7 @@ def test_each_shell_has_a_script_that_says_where_it_goes(cli: Cli, shell: str) -
     done = cli("completion", shell)
     assert done.stdout.startswith("# ") and f"completion {shell}" in done.stdout.splitlines()[0]
     assert f"_SUBAGENT_COMPLETE={shell}_complete" in done.stdout
+    assert 'split ","' not in done.stdout, "fish would end a path and a description at the first comma"
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")

@@ -42,7 +42,7 @@ from subagent_server.cli.console.terminal import (
 from subagent_server.run.errors import SubagentError, adopting
 from subagent_server.run.stderr import lack_of_room, of_the_system
 from subagent_server.settings import Settings, read_settings
-from subagent_server.verbs.access import Caller, NotAllowed, caller_of, find_run, user_here
+from subagent_server.verbs.access import LATEST, Caller, NotAllowed, caller_of, find_run, user_here
 from subagent_server.verbs.reconcile import Observed, observe
 from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.tree_limits import check_may_delegate
@@ -658,23 +658,28 @@ _WIDTH = 60
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def _completing(find: Callable[[Session, str], Iterator[CompletionItem]]) -> Complete:
+def completing(find: Callable[[Session, str], Iterator[CompletionItem]]) -> Complete:
     """Return what click asks for completions; where nothing can be read, nothing is completed."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         kept: list[CompletionItem] = []
-        with suppress(SubagentError, OSError), redirect_stderr(StringIO()):  # the person is in mid-line
+        # the person is in mid-line
+        with suppress(SubagentError, OSError, click.UsageError), redirect_stderr(StringIO()):
             kept.extend(find(Session(ctx.ensure_object(Flags)), incomplete))
         return kept
 
     return complete
 
 
-@_completing
+@completing
 def complete_runs(session: Session, incomplete: str) -> Iterator[CompletionItem]:
-    """Yield the runs whose short or whole id begins so, those that need a person first."""
+    """Yield the runs whose short or whole id begins so, those that need a person first, or `@last`."""
     from subagent_server.run.store import RunStore
     from subagent_server.verbs.list_runs import RunList
+
+    if incomplete and LATEST.startswith(incomplete):
+        yield CompletionItem(LATEST)
+        return
 
     def names(run_id: str) -> list[str]:
         return [name for name in (run_id.rpartition("-")[2], run_id) if name.startswith(incomplete)]
@@ -686,7 +691,7 @@ def complete_runs(session: Session, incomplete: str) -> Iterator[CompletionItem]
         yield CompletionItem(names(row.run_id)[0], help=cut(one_line(about), _WIDTH))
 
 
-@_completing
+@completing
 def complete_agents(session: Session, incomplete: str) -> Iterator[CompletionItem]:
     """Yield the agents whose name begins so. Names that a shell would take apart are left out."""
     for agent in session.service.registry.agents():
