@@ -37,6 +37,12 @@ def link(world: World) -> str:
     return str(json.loads(world.cli("page", "--json").stdout)["link"])
 
 
+def forget(world: World, stored: list[str]) -> None:
+    """Remove stored runs before the world is checked: they have no more than lists show."""
+    for name in stored:
+        shutil.rmtree(world.home / "runs" / name)
+
+
 def picture(page: Page, name: str, height: int = 400) -> None:
     """Take a picture for the documents, if pictures are wanted (`PICTURES=1 make test-browser`).
 
@@ -375,8 +381,7 @@ def test_keys_move_filter_stop_and_the_address_keeps_the_filter(world: World, op
         page.keyboard.press("Escape")
         page.keyboard.press("Escape")
         expect(page.locator(f"a.run[href$='{run_id}']")).to_be_focused()
-    for name in stored:  # they have no more than lists show
-        shutil.rmtree(world.home / "runs" / name)
+    forget(world, stored)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(420, "light"), (1280, "dark")])
@@ -397,6 +402,11 @@ def test_a_narrow_and_a_dark_screen_hide_nothing_beside_the_edge(
         expect(page.locator(".card.asks")).to_be_visible()
         expect(page.locator(".log")).to_contain_text("? q1")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.emulate_media(forced_colors="active")  # which shows transparent borders
+        others = page.locator("nav a:not([aria-current])")
+        assert others.evaluate_all(
+            "all => all.every(each => getComputedStyle(each).borderBottomWidth === '0px')"
+        )
 
 
 def test_another_tab_of_the_browser_needs_no_second_link_and_another_browser_does(
@@ -482,8 +492,7 @@ def test_500_runs_alive_are_all_reached_and_the_older_ones_by_the_keys_alone(
         with Path(world.paths(run_ids[250]).log.path).open("a", encoding="utf-8") as log:
             log.write("12:00:00 a line among many\n")
         expect(page.locator(".log")).to_contain_text("a line among many")
-    for name in stored:  # they have no more than lists show
-        shutil.rmtree(world.runs / name)
+    forget(world, stored)
 
 
 def test_older_runs_are_reached_when_all_that_were_shown_are_removed(
@@ -522,6 +531,41 @@ def test_what_is_open_and_has_the_focus_stays_while_a_run_works(world: World, op
         expect(page.locator(".files pre")).to_contain_text("invoice 2")
 
 
+def test_the_chosen_run_stays_in_sight_and_chosen_where_its_group_changes(
+    world: World, open_page: OpenPage
+) -> None:
+    run_id = world.asking_run(asks("Which?"), says("done"))
+    stored = make_stored(world.home / "runs", 60)
+    with world.http_server(), open_page(link(world)) as page:
+        expect(page.locator("a.run")).to_have_count(61)
+        for key in "j" * 45 + "k" * 35:
+            page.keyboard.press(key)
+        assert page.evaluate(
+            "document.activeElement.getBoundingClientRect().top"
+            ">= document.getElementById('bar').getBoundingClientRect().bottom"
+        )
+        page.locator(".needs a.run").focus()
+        world.reply(run_id, "this")
+        expect(page.locator(f".done a.run[href$='{run_id}']")).to_be_focused()
+        page.get_by_role("link", name="Costs").click()
+        page.locator("a.skip").press("Enter")
+        expect(page.locator("#main")).to_be_focused()
+        assert page.url.endswith("#/costs")
+    forget(world, stored)
+
+
+def test_a_log_is_in_the_local_time_of_its_beginning(world: World, open_page: OpenPage) -> None:
+    [run_id] = make_stored(world.home / "runs", 1)
+    first = "00:30:00 ▶ reviewer started (opus) in /x, 2026-10-25 (times in UTC)"  # summer time ends at 01:00
+    Path(world.paths(run_id).log.path).write_text(f"{first}\n00:30:01 I look.\n", encoding="utf-8")
+    with world.http_server(), open_page(link(world)) as page:
+        devtools = page.context.new_cdp_session(page)
+        devtools.send("Emulation.setTimezoneOverride", {"timezoneId": "Europe/Berlin"})
+        page.locator("a.run").click()
+        expect(page.locator(".lines")).to_contain_text("02:30:01 I look.")
+    forget(world, [run_id])
+
+
 def test_a_question_is_answered_by_the_keys_alone(world: World, open_page: OpenPage) -> None:
     world.agent("releaser")
     world.play(asks("Merge?", "yes", "no"), says("done"))
@@ -532,6 +576,11 @@ def test_a_question_is_answered_by_the_keys_alone(world: World, open_page: OpenP
         page.keyboard.press("Enter")
         expect(page.locator(".card.asks")).to_be_visible()
         picture(page, "page-question-420-dark", height=420)
+        page.get_by_label("Your answer").press("y")
+        for _ in range(2):
+            page.keyboard.press("Escape")
+        page.locator(".needs a.run").click()
+        expect(page.get_by_label("Your answer")).to_have_value("y")
         page.keyboard.press("a")
         page.keyboard.press("Tab")
         expect(page.get_by_role("button", name="no", exact=True)).to_be_focused()

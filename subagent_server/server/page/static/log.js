@@ -19,8 +19,8 @@ const KINDS = [
 const CLOCK = /^(\d\d):(\d\d)(?=:\d\d )/;
 const DAY = /, (\d{4}-\d\d-\d\d) \(times in UTC\)$/;
 
-/** Minutes that the reader's clock was behind UTC on a day, today if none is named. */
-const behindUtc = (day) => (day ? new Date(`${day}T12:00:00Z`) : new Date()).getTimezoneOffset();
+/** Minutes that the reader's clock was behind UTC when the log began, now if no line says when that was. */
+const behindUtc = (moment) => (moment ? new Date(moment) : new Date()).getTimezoneOffset();
 
 export class LogView {
   #behind = behindUtc();
@@ -58,7 +58,7 @@ export class LogView {
   /** A line with its time, which the file has in UTC, in that of the reader. */
   #local(line) {
     const day = CLOCK.test(line) && DAY.exec(line);
-    if (day) this.#behind = behindUtc(day[1]);
+    if (day) this.#behind = behindUtc(`${day[1]}T${line.slice(0, 8)}Z`);
     const two = (number) => String(number).padStart(2, "0");
     return line.replace(DAY, ", $1 (your local time)").replace(CLOCK, (_, hours, minutes) => {
       const all = (Number(hours) * 60 + Number(minutes) - this.#behind + 2880) % 1440;

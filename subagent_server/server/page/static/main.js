@@ -134,6 +134,10 @@ function help() {
   dialog.showModal();
 }
 document.getElementById("help").addEventListener("click", help);
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address names the view
+  main.focus();
+});
 
 const PRESSED = {
   j: () => view.move?.(1),

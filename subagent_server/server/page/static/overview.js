@@ -47,6 +47,7 @@ export class Overview {
   /** Show the runs as they are now. Lines that stay are changed in place. */
   show() {
     const found = this.#runs.groups(this.#filter);
+    const focused = document.activeElement;
     const there = new Set();
     for (const [key, group] of this.#groups) {
       const lines = found[key].slice(0, group.most);
@@ -61,6 +62,7 @@ export class Overview {
         return this.#line(row, depth);
       }));
     }
+    if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true }); // it has moved
     for (const id of this.#lines.keys()) if (!there.has(id)) this.#lines.delete(id);
     const hasOlder = this.#runs.hasOlder(this.#filter);
     this.#older.hidden = !hasOlder;

@@ -4,6 +4,9 @@ import { el, tell } from "./dom.js";
 import { left } from "./format.js";
 import { runPath, send } from "./session.js";
 
+/** By run and question: an answer that was typed and not sent, for who comes back to it. */
+const drafts = new Map();
+
 export class Questions {
   #runId;
   #say;
@@ -51,6 +54,9 @@ export class Questions {
       el("button", { type: "button", class: "option", on: { click: () => this.#answer(question, option, element) } }, option),
     );
     const answer = () => this.#answer(question, text.value, element);
+    const key = `${this.#runId} ${question.messageId}`;
+    text.value = drafts.get(key) ?? "";
+    text.addEventListener("input", () => drafts.set(key, text.value));
     text.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) answer();
     });
