@@ -13,6 +13,7 @@ import resource
 import select
 import signal
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -22,7 +23,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from subagent_server.run.errors import HostError
 from subagent_server.run.files import held_open
+from subagent_server.run.stderr import lack_of_room
 
 _PROC = Path("/proc")
 _DEAD_STATES = frozenset("ZX")
@@ -144,6 +147,32 @@ def _stat_of(identity: Identity) -> Stat | None:
         return None
     stat = stat_of(identity.pid)
     return stat if stat is not None and stat.start_time == identity.start_time else None
+
+
+def check_system() -> None:
+    """Check that this Python and this kernel have pidfds and memory files: no run starts or ends without.
+
+    A Python that was built for an old C library has none: those of uv before July 2026 (release 20260718 of
+    python-build-standalone). Nor has a kernel before Linux 5.3, and old container runtimes refuse the calls.
+
+    Raises:
+        HostError: they are missing, or the machine has no room.
+    """
+    try:
+        with held_open(os.memfd_create("check")), held_open(os.pidfd_open(os.getpid())) as descriptor:
+            signal.pidfd_send_signal(descriptor, 0)
+    except AttributeError as error:
+        raise HostError(
+            f"Runs need Linux and a Python with {error.name}, which {sys.executable} was built without: "
+            "install again with another, such as the system's (`uv tool install --python /usr/bin/python3`)."
+        ) from error
+    except OSError as error:
+        raise HostError(
+            lack_of_room(error)
+            or f"Runs need pidfds and memory files, which this machine refuses ({error.strerror}): use Linux "
+            "5.3 or later, and in a container a seccomp filter that allows pidfd_open, pidfd_send_signal and "
+            "memfd_create."
+        ) from error
 
 
 def send_signal(identity: Identity, number: int) -> bool:

@@ -1,5 +1,7 @@
 """The exit code of every verb, and the one line that says why (SPEC section 11)."""
 
+import os
+
 import pytest
 
 from subagent_server.run import transitions
@@ -87,6 +89,12 @@ def test_what_cannot_be_read_exits_with_6(cli: Cli) -> None:
     complains(cli, 6, "cannot be read", "show", run_id)
     (cli.home / "file").write_text("", encoding="utf-8")
     complains(cli, 6, "Not a directory", "ls", "--runs", "file")
+
+
+def test_where_there_can_be_no_runs_each_verb_exits_with_6(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open")  # the command is a fork of this process
+    complains(cli, 6, "a Python with pidfd_open", "ls")
+    assert cli("--version").returncode == 0
 
 
 def test_an_error_has_a_traceback_with_debug_only(cli: Cli) -> None:

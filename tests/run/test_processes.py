@@ -1,5 +1,6 @@
 """Who a process is, whether it lives, and what it left behind. A pid alone names nobody."""
 
+import errno
 import json
 import os
 import signal
@@ -10,10 +11,12 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from subagent_server.run import processes
+from subagent_server.run.errors import HostError
 from subagent_server.run.processes import Identity
 from tests.helpers import forked
 from tests.helpers.ordinary_user import UID, user
@@ -207,3 +210,26 @@ def test_ended_children_are_collected_each_once_and_living_ones_are_left() -> No
 def _said(line: str) -> tuple[str, int]:
     name, pid = line.split()
     return name, int(pid)
+
+
+@pytest.mark.parametrize(
+    ("module", "call", "number", "words"),
+    [
+        (os, "memfd_create", None, "a Python with memfd_create"),
+        (signal, "pidfd_send_signal", None, "a Python with pidfd_send_signal"),
+        (os, "pidfd_open", errno.ENOSYS, "Function not implemented"),
+        (os, "memfd_create", errno.EPERM, "Operation not permitted"),
+        (os, "pidfd_open", errno.EMFILE, "ulimit -n"),
+    ],
+)
+def test_a_system_that_cannot_have_runs_is_named(
+    monkeypatch: pytest.MonkeyPatch, module: Any, call: str, number: int | None, words: str
+) -> None:
+    processes.check_system()
+    if number is None:
+        monkeypatch.delattr(module, call)
+    else:
+        monkeypatch.setattr(module, call, Mock(side_effect=OSError(number, os.strerror(number))))
+    with pytest.raises(HostError) as refusal:
+        processes.check_system()
+    assert words in refusal.value.sentence

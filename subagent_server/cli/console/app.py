@@ -40,6 +40,7 @@ from subagent_server.cli.console.terminal import (
     reader_is_gone,
 )
 from subagent_server.run.errors import SubagentError, adopting
+from subagent_server.run.processes import check_system
 from subagent_server.run.stderr import lack_of_room, of_the_system
 from subagent_server.settings import Settings, read_settings
 from subagent_server.verbs.access import LATEST, Caller, NotAllowed, caller_of, find_run, user_here
@@ -633,10 +634,15 @@ class Session:
 
 
 def pass_session(verb: Callable[Concatenate[Session, P], T]) -> Callable[P, T]:
-    """Pass a verb the session of its flags as the first argument."""
+    """Pass a verb the session of its flags as the first argument.
+
+    Raises:
+        HostError: there can be no runs on this system.
+    """
 
     @wraps(verb)
     def with_session(*args: P.args, **kwargs: P.kwargs) -> T:
+        check_system()
         flags = click.get_current_context().ensure_object(Flags)
         return verb(Session(flags), *args, **kwargs)
 
