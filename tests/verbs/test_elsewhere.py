@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from tests.helpers.files import names
 from tests.helpers.runs import RUN_ID, STARTED, T0, make_meta, make_request, start_run
 
 LEASE = 60.0
+NOW = 1_800_000_000.0
 OLD = BEGIN_SECONDS + 1
 NO_NODE = Sight("gone", "Slurm says NODE_FAIL")
 NO_JOB = Sight("gone", "Slurm says nothing of it")
@@ -41,8 +43,7 @@ def beat(run: RunPaths, age: float) -> None:
 
 def set_back(file: Entry, seconds: float) -> None:
     """Make a file so old."""
-    moment = file.stat().st_mtime - seconds
-    os.utime(file.path, (moment, moment))
+    os.utime(file.path, (NOW - seconds, NOW - seconds))
 
 
 def never_began(run: RunPaths, age: float) -> None:
@@ -50,6 +51,13 @@ def never_began(run: RunPaths, age: float) -> None:
     for file in (run.beat, run.shim, run.shim_claim):
         file.unlink()
     set_back(run.meta, age)
+
+
+@pytest.fixture(autouse=True)
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no time pass on the file server: on a busy machine an age would be a second more, or less."""
+    monkeypatch.setattr("subagent_server.process.beat._clock", lambda: 0.0)
+    monkeypatch.setattr("subagent_server.process.beat._probed", {tmp_path.stat().st_dev: (0.0, NOW)})
 
 
 @pytest.fixture
