@@ -28,10 +28,11 @@ from subagent_server.run.errors import SubagentError
 from subagent_server.run.journal import count
 from subagent_server.run.processes import with_words
 from subagent_server.sandbox.verify import outlook
+from subagent_server.settings import state_directory_of
 from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent
 from subagent_server.verbs.check_nodes import check_nodes
 from subagent_server.verbs.examine import NOT_SETTLED, examine
-from subagent_server.verbs.live_runs import written_directories
+from subagent_server.verbs.live_runs import why_none_enters, written_directories
 from subagent_server.verbs.own_settings import hooks_for_run
 from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.run_worktree import open_worktree
@@ -76,9 +77,11 @@ def doctor(session: Session, name: str | None, run: str | None, nodes: bool) -> 
     registry, settings = session.service.registry, session.settings
     warm = warm_start(settings)
     plain = "starts are plain: SUBAGENT_WARM is 0"
+    unnoted = why_none_enters(state_directory_of(settings.environment))
     surroundings = {
         "warmStart": plain if warm is None else f"{warm.directory}: {warm.outlook()}",
         "sandbox": outlook(settings.environment, written_directories(settings)),
+        "unusableState": [] if unnoted is None else [unnoted],
         "unusableHooks": hooks_for_run(settings)[1],
         "serversWithoutToken": with_words(b"serve", b"--no-token"),
         "openWorktrees": _open_worktrees(session),
@@ -198,7 +201,7 @@ def _check_agents(
         if all(refusal.key != f"mcpServers.{name}" for refusal in each.refusals)  # it does not start at all
     ]
     findings = sum(problem.kind not in _REMARKS for problem in problems)
-    findings += sum(len(around.get(key, ())) for key in ("unusableHooks", "openWorktrees"))
+    findings += sum(len(around.get(key, ())) for key in ("unusableState", "unusableHooks", "openWorktrees"))
     if session.as_json:
         shown = {"problems": [problem_wire(problem) for problem in problems], "servers": servers}
         out_json({"checked": len(agents), **shown, **around})
@@ -206,6 +209,8 @@ def _check_agents(
     if around:
         err(one_line(f"Warm start: {around['warmStart']}."))
         err(one_line(f"Sandbox: {around['sandbox']}."))
+    for sentence in around.get("unusableState", ()):
+        out(one_line(f"State: {sentence}"))
     for sentence in around.get("unusableHooks", ()):
         out(one_line(f"Hooks: {sentence}"))
     for run_id, why in around.get("openWorktrees", {}).items():

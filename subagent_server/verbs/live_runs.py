@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.run import locks
-from subagent_server.run.files import PrivateDirectory
+from subagent_server.run.files import PrivateDirectory, is_mine
 from subagent_server.run.host_programs import path_out_of_reach, user_program
 from subagent_server.run.processes import Identity, host_name, is_alive
 from subagent_server.sandbox.readable import working_copies
@@ -101,6 +101,24 @@ def enter(state_directory: Path | None, mine: LiveRun) -> list[LiveRun]:
             file.write(json.dumps([run.to_json() for run in (*kept, mine)]).encode())
         new.rename(directory.entry(_FILE))
     return alive
+
+
+def why_none_enters(state_directory: Path | None) -> str | None:
+    """Return why no run could be noted, as a sentence, or None. Nothing is made."""
+    if state_directory is None:
+        return None
+    above = (state_directory, *state_directory.parents)
+    nearest = next(each for each in above if os.path.exists(each))  # noqa: PTH110 - a closed one is none
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        why = "cannot be made or written"
+    elif nearest == state_directory and not is_mine(str(nearest), 0o077):
+        why = "is not private, or its disk keeps no modes"
+    else:
+        return None
+    return (
+        f"No run can begin here, because {state_directory} {why}: "
+        "set XDG_STATE_HOME to a directory that is yours alone."
+    )
 
 
 def live_runs(state_directory: Path | None) -> list[LiveRun]:

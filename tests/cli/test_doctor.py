@@ -39,6 +39,18 @@ def test_it_names_the_directory_of_the_warm_process_and_why_starts_are_plain_if_
     assert found["warmStart"] == "starts are plain: SUBAGENT_WARM is 0"
 
 
+def test_a_state_directory_in_which_no_run_can_be_noted_is_a_finding(cli: Cli) -> None:
+    shared, file, missing = (cli.home / name for name in ("shared", "file", "missing"))
+    (shared / "subagent").mkdir(parents=True)
+    (shared / "subagent").chmod(0o755)
+    file.touch()
+    for home, why in ((shared, "is not private"), (file, "cannot be made or written")):
+        done = cli("doctor", env={"XDG_STATE_HOME": str(home)})
+        assert (done.returncode, f"{home}/subagent {why}" in done.stdout) == (1, True), done
+    assert cli("doctor", env={"XDG_STATE_HOME": str(missing)}).returncode == 0
+    assert not missing.exists(), "looking does not make it"
+
+
 def test_each_unusable_file_is_listed_with_its_line_and_reason(cli: Cli) -> None:
     cli.agent("reviewer")
     (cli.home / "agents" / "broken.md").write_bytes(b"---\nname: broken\n---\nHall\xf6chen.\n")
