@@ -551,6 +551,8 @@ def test_the_chosen_run_stays_in_sight_and_chosen_where_its_group_changes(
         page.locator("a.skip").press("Enter")
         expect(page.locator("#main")).to_be_focused()
         assert page.url.endswith("#/costs")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("group", name="Table").first).to_be_focused()
     forget(world, stored)
 
 

@@ -32,7 +32,7 @@ const table = (each, entries) =>
     el("h2", {}, `By ${each.toLowerCase()}`),
     el(
       "div",
-      { class: "wide" },
+      { class: "wide", role: "group", "aria-label": "Table", tabindex: "0" }, // so that keys scroll it
       el("table", {}, el("thead", {}, el("tr", {}, [each, ...HEAD].map((text) => el("th", { scope: "col" }, text)))), el("tbody", {}, entries.map(([name, sum]) => line(name, sum)))),
     ),
   );

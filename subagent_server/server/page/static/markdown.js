@@ -16,7 +16,7 @@ export function built(nodes) {
     if (name === "a") return link(attribute, children);
     const made = el(/^h[1-6]$/.test(name) ? "h4" : name, {});
     add(made, built(children));
-    return name === "table" ? el("div", { class: "wide" }, made) : made;
+    return name === "table" ? el("div", { class: "wide", role: "group", "aria-label": "Table", tabindex: "0" }, made) : made;
   });
 }
 
