@@ -5,7 +5,7 @@ from decimal import Decimal
 from subagent_server.run.processes import now
 from subagent_server.run.states import dollars
 from subagent_server.worker.worker_run import WorkClock
-from tests.helpers.turns import asks, calls, says, tool_results, use
+from tests.helpers.turns import asks, calls, says, shell, tool_results, use
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -105,11 +105,12 @@ def test_a_budget_ends_the_run_and_every_door_shows_its_cost(world: World) -> No
 
 
 def test_a_working_directory_that_has_gone_is_named(world: World) -> None:
-    world.agent_saying(says("Done.", latency=0.5), maxConcurrent=1)
+    world.agent_saying(shell("until [ -e gone ]; do sleep 0.05; done"), says("Done."), maxConcurrent=1)
     place = world.home / "place"
     place.mkdir()
     first, second = world.start(), world.start(cwd=str(place))
     place.rmdir()
+    (world.work / "gone").touch()
     world.completed(first)
     code, message = world.failed(second)
     assert code == "config" and str(place) in message
