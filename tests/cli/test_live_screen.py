@@ -22,7 +22,7 @@ from tests.cli.command import BOUND, Cli, asked
 from tests.helpers.forked import PROGRAM, popen
 from tests.helpers.wait import wait_for
 
-ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
+ENTER, LEAVE = "\x1b[?1049h", "\r\x1b[K\x1b[?1049l"  # GNU screen has one page: the prompt needs a line
 WIDE = "漢字" * 30
 RIGHT_TO_LEFT = "שלום עולם " * 9
 

@@ -221,7 +221,8 @@ def _last_line(view: View, width: int) -> str:
 
 _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[?2004h"
 """The other page of the terminal, without a cursor; a paste comes in brackets."""
-_LEAVE = b"\x1b[0m\x1b[?2004l\x1b[?25h\x1b[?1049l"
+_LEAVE = b"\x1b[0m\x1b[?2004l\x1b[?25h\r\x1b[K\x1b[?1049l"
+"""Where there is no other page, as in GNU screen, the prompt overwrites the line of keys."""
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
