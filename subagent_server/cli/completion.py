@@ -24,6 +24,7 @@ def completion(shell: str) -> None:
     assert kind is not None  # click has all three
     command = click.get_current_context().find_root().command
     source = kind(command, {}, "subagent", "_SUBAGENT_COMPLETE").source()
-    # click's script for fish ends a path or a description at its first comma
+    # click's script for fish ends a path or a description at its first comma, and sorts runs by their names
     source = source.replace('string split ","', 'string split --max 1 ","')
+    source = source.replace("complete --no-files", "complete --keep-order --no-files")
     out(f"# {_SHELLS[shell]}\n{source.strip()}")

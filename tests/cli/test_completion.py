@@ -74,6 +74,9 @@ def test_each_shell_has_a_script_that_says_where_it_goes(cli: Cli, shell: str) -
     done = cli("completion", shell)
     assert done.stdout.startswith("# ") and f"completion {shell}" in done.stdout.splitlines()[0]
     assert f"_SUBAGENT_COMPLETE={shell}_complete" in done.stdout
+    assert "complete --no-files" not in done.stdout, (
+        "fish would sort runs that need a person among the others"
+    )
     assert 'split ","' not in done.stdout, "fish would end a path and a description at the first comma"
 
 
