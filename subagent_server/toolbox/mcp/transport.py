@@ -174,7 +174,7 @@ _CONNECT_SECONDS = 30.0
 
 @dataclass
 class NetworkTransport:
-    """An asynchronous context with the streams of a server. `trouble` is its last refusal."""
+    """An asynchronous context with the streams of a server. `trouble` is its last refusal of a message."""
 
     definition: ServerDefinition
     trouble: str | None = None
@@ -220,7 +220,8 @@ class NetworkTransport:
         failed = response.status_code >= 400
         if failed or not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             response.stream = BoundedBody(response, LONGEST_EVENT, self._too_long)
-        if not failed:
+        # A streamable HTTP server refuses the SDK's request to listen at any time, also amid a call.
+        if not failed or (self.definition.type != "sse" and response.request.method != "POST"):
             return
         try:
             await response.aread()

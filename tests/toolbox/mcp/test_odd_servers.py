@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+import httpx2
 import pytest
 from mcp import ClientSession, MCPError
 from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
@@ -25,7 +26,7 @@ from subagent_server.toolbox.agent_process import AgentProcess, ProcessOrder
 from subagent_server.toolbox.mcp import transport
 from subagent_server.toolbox.mcp.server_connection import ServerTrouble, all_tools, means_loss
 from tests.helpers.bubblewrap import settings as bubblewrap_settings
-from tests.helpers.mcp_servers import scripted
+from tests.helpers.mcp_servers import definition, scripted
 from tests.helpers.wait import wait_for
 from tests.toolbox.mcp.connecting import BOUND, connected
 
@@ -246,6 +247,19 @@ def test_a_lost_session_is_known_by_an_error_of_http(
     code: int, message: str, status: str | None, is_lost: bool
 ) -> None:
     assert means_loss(MCPError(code, message), status and f"answered HTTP {status}") is is_lost
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("http", "404 Not Found"), ("sse", "405 Method Not Allowed")])
+def test_a_refusal_to_be_listened_to_is_no_trouble_of_a_call_amid_it(kind: str, expected: str) -> None:
+    network = transport.NetworkTransport(definition(type=kind, url="http://127.0.0.1/"))
+
+    async def refused(method: str, status: int) -> None:
+        request = httpx2.Request(method, "http://127.0.0.1/")
+        await network._notice(httpx2.Response(status, request=request))
+
+    asyncio.run(refused("POST", 404))
+    asyncio.run(refused("GET", 405))
+    assert network.trouble == f"answered HTTP {expected}"
 
 
 def test_several_that_fail_at_once_are_all_named(tmp_path: Path) -> None:
