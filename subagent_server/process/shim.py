@@ -79,7 +79,7 @@ class Shim:
             worker = self._begin()
         except (OSError, MemoryError, StorageFailed) as error:  # a disk, or a machine without room
             log(f"The worker could not be started: {error}")
-            self._why["reason"] = lack_of_room(error) or f"{error}."
+            self._why["reason"] = lack_of_room(error) or str(error).rstrip(".") + "."
             worker = None
         # 10. Wait for its end.
         status = None if worker is None else self._wait_for(worker)

@@ -114,6 +114,19 @@ def test_a_run_that_was_stopped_before_its_shim_begins_never_gets_a_worker(world
     assert read_exit(run) is not None and not (read_exit(run) or {})["workerStarted"]
 
 
+def test_a_shim_whose_record_the_disk_refuses_says_so_in_one_sentence(world: World) -> None:
+    run = world.store.create(make_request())
+    with world.service.launcher.starting() as starting:
+        reservation = starting.reserve(run)
+    world.store.publish(make_meta())
+    run.shim.path.mkdir()
+    reservation.start(LaunchPackage({}, dict(world.environment), str(world.work), "Do it."))
+    world.gone(RUN_ID)
+    reason = (read_exit(run) or {})["reason"]
+    assert "shim.json could not be written" in reason and reason.endswith("again."), reason
+    run.shim.path.rmdir()
+
+
 @pytest.mark.parametrize("record", [b"[" * 30_000, b"[]", b'{"treeGone"', b"\xff"])
 def test_a_record_that_no_shim_wrote_says_of_no_run_that_it_is_gone(store: RunStore, record: bytes) -> None:
     run = store.create(make_request(RUN_ID))
