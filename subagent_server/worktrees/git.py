@@ -277,7 +277,8 @@ def signing(git: Git, environment: Mapping[str, str]) -> Git | None:
                 written,
             )
     except NoHostProgram as error:
-        raise GitFailed("sign a commit", error.why) from error
+        why = f"the program {named or _SIGNERS[form]} cannot be used: {error.why}"
+        raise GitFailed("sign a commit", why) from error
     ours = {key: str(program), "gpg.ssh.defaultKeyCommand": git.of_user.get("gpg.ssh.defaultkeycommand", "")}
     number = int(git.variables["GIT_CONFIG_COUNT"])
     more = _overrides(ours, number) | {
