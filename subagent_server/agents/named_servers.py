@@ -275,8 +275,8 @@ def _config(text: str, source: Path | None, cwd: Path) -> Path:
     try:
         named = Path(text).expanduser()
         base = cwd if source is None else source.parent
-        return Path(os.path.realpath(base / named if (base / named).exists() else cwd / named))
-    except (RuntimeError, ValueError, OSError) as error:  # the home of nobody, a NUL, a name too long
+        return Path(os.path.realpath(base / named if os.path.lexists(base / named) else cwd / named))
+    except (RuntimeError, ValueError) as error:  # the home of nobody, a NUL
         raise AgentFileError(Path(shorten(text)), "no file can be found under this name") from error
 
 

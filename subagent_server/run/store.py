@@ -40,7 +40,7 @@ from subagent_server.run.records import (
     first_problem,
 )
 from subagent_server.run.states import SCHEMA_VERSION, Status, is_run_id
-from subagent_server.run.stderr import failpoint
+from subagent_server.run.stderr import failpoint, lack_of_room
 from subagent_server.run.transitions import RunEvent, apply
 
 R = TypeVar("R", bound=Record)
@@ -89,7 +89,8 @@ def read_raw_state(run: RunPaths) -> bytes:
     except FileNotFoundError as error:
         raise UnknownRun(run.run_id, run.root.root) from error
     except OSError as error:
-        raise UnreadableMeta(run.run_id, run.meta.path, error.strerror or str(error)) from error
+        why = (lack_of_room(error) or error.strerror or str(error)).rstrip(".")
+        raise UnreadableMeta(run.run_id, run.meta.path, why) from error
 
 
 def decode_state(run: RunPaths, raw: bytes) -> RunMeta:

@@ -28,7 +28,7 @@ from typing import Any
 from subagent_server import extensions
 from subagent_server.run import locks
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.errors import LaunchFailed, RunRefused, StorageFailed, SubagentError
+from subagent_server.run.errors import LaunchFailed, RunRefused, StorageFailed, SubagentError, UnreadableMeta
 from subagent_server.run.files import Directory, Entry, NotPlain, held_open
 from subagent_server.run.records import Failure
 from subagent_server.run.stderr import MaskedText, log
@@ -111,6 +111,8 @@ def work(run: WorkerRun, package: dict[str, Any], environment: dict[str, str]) -
         _supervise(run, package, environment)
     except LaunchFailed as error:
         end_unbegun(run, Failure(code="launch_failed", message=error.sentence))
+    except UnreadableMeta as error:  # for want of files, which are free again by now; the run may have begun
+        end_unbegun(run, Failure(code="storage", message=error.sentence))
     except Exception as error:
         if (lack := stderr.lack_of_room(error) or stderr.half_upgraded(error)) is None:
             raise

@@ -163,7 +163,8 @@ SERVED: dict[str, Any] = {"command": "subagent", "args": ["serve", "--config", "
     ("changes", "words"),
     [
         ({"args": ["serve", "--config", "gone.yaml"]}, "gone.yaml"),
-        ({"args": ["serve", "--config", "a" * 300]}, "no file can be found under this name"),
+        ({"args": ["serve", "--config", "a" * 300]}, "it cannot be read (file name too long)"),
+        ({"args": ["serve", "--config", "~nobody-here/a"]}, "no file can be found under this name"),
         ({"args": [*SERVED["args"], "--cwd", "/"]}, "leave the others out"),
         ({"sandbox": True}, "its agent's own file says where the agent works"),
     ],

@@ -40,9 +40,9 @@ NODE = {
         "test('writes', () => fs.mkdtempSync(require('node:os').tmpdir() + '/'));\n"
     ),
 }
-C = {
-    "Makefile": "small: small.c\n\tcc -o $@ $<\ntest: small\n\t./small\n",
-    "small.c": '#include <stdio.h>\nint main(void) { puts("built"); return 0; }\n',
+MAKE = {
+    "Makefile": "small: small.sh\n\tinstall $< $@\ntest: small\n\t./small\n",
+    "small.sh": "#!/bin/sh\necho built\n",
 }
 WORK = {
     "git": ({}, GIT, ("In a box", "same")),
@@ -52,7 +52,7 @@ WORK = {
         "npm test 2>&1; mkdir new && cd new && npm init -y >/dev/null 2>&1 && ls",
         ("pass 2", "fail 0", "package.json"),
     ),
-    "make": (C, "make test", ("built",)),
+    "make": (MAKE, "make test", ("built",)),
 }
 
 

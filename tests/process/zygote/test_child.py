@@ -176,7 +176,11 @@ def forked(place: TinyPlace, words: list[str], environment: dict[str, str]) -> d
 
 def executed(words: list[str], environment: dict[str, str]) -> dict[str, Any]:
     """Return the report of a process that is started plainly."""
-    code = "from tests.process.zygote.tiny import report; import sys; sys.exit(report(None, sys.argv[1:]))"
+    code = (
+        "from tests.process.zygote.tiny import report; import os; import sys; "
+        "os.closerange(3, 64); "  # a libffi of today, which comes with ctypes, keeps its own file open
+        "sys.exit(report(None, sys.argv[1:]))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(REPOSITORY)!r}); {code}", *words],
         env=environment,
