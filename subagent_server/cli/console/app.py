@@ -634,11 +634,7 @@ class Session:
 
 
 def pass_session(verb: Callable[Concatenate[Session, P], T]) -> Callable[P, T]:
-    """Pass a verb the session of its flags as the first argument.
-
-    Raises:
-        HostError: there can be no runs on this system.
-    """
+    """Pass a verb the session of its flags. Raises HostError: there can be no runs on this system."""
 
     @wraps(verb)
     def with_session(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -660,16 +656,14 @@ def json_session(verb: Callable[Concatenate[Session, P], T]) -> Callable[P, T]:
 _MOST = 50
 _WIDTH = 60
 
-
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def completing(find: Callable[[Session, str], Iterator[CompletionItem]]) -> Complete:
-    """Return what click asks for completions; where nothing can be read, nothing is completed."""
+    """Return what click asks for completions: none where nothing can be read. The person is in mid-line."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         kept: list[CompletionItem] = []
-        # the person is in mid-line
         with suppress(SubagentError, OSError, click.UsageError), redirect_stderr(StringIO()):
             kept.extend(find(Session(ctx.ensure_object(Flags)), incomplete))
         return kept
@@ -683,9 +677,8 @@ def complete_runs(session: Session, incomplete: str) -> Iterator[CompletionItem]
     from subagent_server.run.store import RunStore
     from subagent_server.verbs.list_runs import RunList
 
-    if incomplete and LATEST.startswith(incomplete):
+    if incomplete and LATEST.startswith(incomplete):  # as no run does
         yield CompletionItem(LATEST)
-        return
 
     def names(run_id: str) -> list[str]:
         return [name for name in (run_id.rpartition("-")[2], run_id) if name.startswith(incomplete)]
