@@ -18,6 +18,7 @@ from subagent_server.process.remote import KEY, unseal
 from subagent_server.process.shim import EXIT_SECOND_SHIM, shim_command
 from subagent_server.process.zygote_protocol import interpreter_variables
 from subagent_server.run import locks
+from subagent_server.run.errors import HostError
 from subagent_server.run.paths import RunPaths, run_at
 from subagent_server.run.stderr import log
 
@@ -40,6 +41,7 @@ def become_shim(directory: str) -> int:
     run = run_at(Path(directory))
     key = os.environ.pop(KEY, None)
     try:
+        processes.check_system()
         if key is None:  # its starter waits for the end of this command, then lets go of the lock
             if not (key := sys.stdin.readline()):
                 raise ValueError("its key did not come; `StdinNull` of ssh keeps it back")
@@ -47,7 +49,7 @@ def become_shim(directory: str) -> int:
         lock = locks.open_lock(run.live_lock)
         locks.lock(lock)  # the starter holds it until the run is handed over
         package = unseal(run, key)
-    except (OSError, ValueError) as error:
+    except (HostError, OSError, ValueError) as error:
         log(f"The run could not begin on {node}: {error}")
         return EXIT_SECOND_SHIM
     own = {name: os.environ[name] for name in _OF_NODE if name in os.environ}

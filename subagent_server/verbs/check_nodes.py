@@ -19,7 +19,7 @@ from typing import Any
 from subagent_server import __version__
 from subagent_server.process.remote import NoAnswer, RemoteLauncher
 from subagent_server.run import durable, locks, processes
-from subagent_server.run.errors import BadArgument, visible
+from subagent_server.run.errors import BadArgument, HostError, visible
 from subagent_server.run.files import Directory, remove_tree
 from subagent_server.run.paths import RECORD_BYTES, RootPaths
 from subagent_server.sandbox.verify import outlook
@@ -108,9 +108,14 @@ def main(directory: str, node: str) -> None:
     probe = meeting.entry(f"{node}.clock")
     probe.touch()
     clock = time.time() - probe.stat().st_mtime
-    words = f"{processes.host_name()}: Python {platform.python_version()}, clock {clock:+.1f} s, "
-    words += f"sandbox {outlook(os.environ, written_by_live_runs(state_directory_of(os.environ)))}"
-    answer = {"version": __version__, "words": words, "faults": list(_faults(meeting, clock))}
+    words = f"{processes.host_name()}: Python {platform.python_version()}, clock {clock:+.1f} s"
+    faults = list(_faults(meeting, clock))
+    try:
+        processes.check_system()
+        words += f", sandbox {outlook(os.environ, written_by_live_runs(state_directory_of(os.environ)))}"
+    except HostError as error:
+        faults.append(error.sentence)
+    answer = {"version": __version__, "words": words, "faults": faults}
     durable.write_durably(meeting.entry(f"{node}.json"), json.dumps(answer).encode())
 
 

@@ -10,11 +10,13 @@ import pytest
 from subagent_server.process import remote
 from subagent_server.process.launcher import LaunchPackage
 from subagent_server.process.remote import NoAnswer, SshLauncher, call, seal, unseal
+from subagent_server.process.shim import EXIT_SECOND_SHIM
 from subagent_server.run import locks
 from subagent_server.run.errors import BadArgument, LaunchFailed
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
+from tests.helpers.processes import run_python
 from tests.helpers.runs import RUN_ID, make_request
 from tests.helpers.world import API_KEY
 
@@ -82,6 +84,17 @@ def test_a_host_that_was_given_no_key_says_so_to_its_starter(run: RunPaths) -> N
     command = SshLauncher("build7").module("process.node_start", str(run.directory))
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert done.returncode != 0 and "its key did not come" in done.stderr
+
+
+def test_a_host_on_which_no_run_can_be_says_so_to_its_starter(run: RunPaths) -> None:
+    code = f"""
+        import os
+        del os.pidfd_open
+        from subagent_server.process.node_start import become_shim
+        raise SystemExit(become_shim({str(run.directory)!r}))
+    """
+    done = run_python(code)
+    assert done.returncode == EXIT_SECOND_SHIM and "a Python with pidfd_open" in done.stderr
 
 
 @pytest.mark.parametrize("key", ["", "no hex", "00" * 32, "00"])

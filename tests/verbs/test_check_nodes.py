@@ -1,6 +1,7 @@
 """`doctor --nodes`: what nodes answer is data, and what they do not answer is a finding."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,12 @@ def test_a_clock_and_a_lock_that_a_node_does_not_share_are_findings(
     monkeypatch.setattr(time, "time", lambda: 0.0)
     (report,) = reports(tmp_path, monkeypatch, main)
     assert ["clock" in each or "locks" in each for each in report.faults] == [True, True]
+
+
+def test_a_node_on_which_no_run_can_be_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    (report,) = reports(tmp_path, monkeypatch, main)
+    assert "Python 3." in report.words and ["pidfd_open" in each for each in report.faults] == [True]
 
 
 def refuse(*_: str) -> None:
