@@ -9,6 +9,7 @@ import pytest
 
 from subagent_server.run import processes
 from tests.faults import test_kills
+from tests.helpers import warm
 from tests.helpers.forked import PROGRAM
 from tests.helpers.ordinary_user import user
 from tests.helpers.processes import Child, identity_of
@@ -95,8 +96,11 @@ def test_worker_shim_and_warm_process_are_closed_to_the_programs_of_their_own_us
     world.agent()
     place = WarmPlace(world)
     place.start()
-    for switch in ("1", "0"):
-        assert look_into(world, place, switch) == ["closed"] * 3 + ["0", "0"]
+    try:
+        for switch in ("1", "0"):
+            assert look_into(world, place, switch) == ["closed"] * 3 + ["0", "0"]
+    finally:
+        warm.end(place.directory)
 
 
 KILLS = ("tests/faults/test_kills.py", "tests/faults/test_identities.py", "tests/run/test_processes.py")
