@@ -169,6 +169,7 @@ class Zygote:
     def serve(self, programs: Mapping[str, ForkedProgram]) -> None:
         """Serve starters, until none has come for long or this is no longer the installed version."""
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects the children
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a worker, also a rehearsed one, ignores it at its end
         last = time.monotonic()
         tick = min(TICK_SECONDS, self._idle / 2)
         while True:

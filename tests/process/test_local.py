@@ -78,6 +78,14 @@ def test_the_start_right_behind_the_one_that_begins_the_zygote_waits_for_its_for
         world.gone(run_id)
 
 
+def test_a_zygote_ends_with_sigterm_although_it_has_rehearsed_a_worker_that_ignores_it(
+    place: WarmPlace,
+) -> None:
+    zygote = place.start()
+    processes.send_signal(zygote, signal.SIGTERM)  # as at a logout: systemd would wait 90 s for it
+    wait_for(lambda: not processes.is_alive(zygote), BOUND, "its end")
+
+
 def test_a_zygote_that_has_too_much_to_do_to_answer_the_starter_forks_the_run_later(
     world: World, shared_place: WarmPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
