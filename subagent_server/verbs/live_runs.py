@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.run import locks
-from subagent_server.run.files import PrivateDirectory, is_mine
+from subagent_server.run.files import PrivateDirectory
 from subagent_server.run.host_programs import path_out_of_reach, user_program
 from subagent_server.run.processes import Identity, host_name, is_alive
 from subagent_server.sandbox.readable import working_copies
@@ -107,18 +107,17 @@ def why_none_enters(state_directory: Path | None) -> str | None:
     """Return why no run could be noted, as a sentence, or None. Nothing is made."""
     if state_directory is None:
         return None
-    above = (state_directory, *state_directory.parents)
-    nearest = next(each for each in above if os.path.exists(each))  # noqa: PTH110 - a closed one is none
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        why = "cannot be made or written"
-    elif nearest == state_directory and not is_mine(str(nearest), 0o077):
-        why = "is not private, or its disk keeps no modes"
-    else:
-        return None
-    return (
-        f"No run can begin here, because {state_directory} {why}: "
-        "set XDG_STATE_HOME to a directory that is yours alone."
-    )
+    nearest, why = state_directory, ""
+    try:
+        PrivateDirectory(state_directory, make=False).names()
+    except FileNotFoundError:  # the first run makes it
+        nearest = next(each for each in state_directory.parents if os.path.exists(each))  # noqa: PTH110
+    except OSError as error:
+        why = f"{state_directory} cannot be made or written ({error.strerror})" if error.errno else str(error)
+    if not why and not os.access(nearest, os.W_OK | os.X_OK):
+        why = f"{state_directory} cannot be made or written"
+    advice = "set XDG_STATE_HOME to a directory that is yours alone, on a disk with modes"
+    return f"No run can begin here, because {why}: {advice}." if why else None
 
 
 def live_runs(state_directory: Path | None) -> list[LiveRun]:

@@ -40,11 +40,14 @@ def test_it_names_the_directory_of_the_warm_process_and_why_starts_are_plain_if_
 
 
 def test_a_state_directory_in_which_no_run_can_be_noted_is_a_finding(cli: Cli) -> None:
-    shared, file, missing = (cli.home / name for name in ("shared", "file", "missing"))
+    shared, file, linked, missing = (cli.home / name for name in ("shared", "file", "linked", "missing"))
     (shared / "subagent").mkdir(parents=True)
     (shared / "subagent").chmod(0o755)
     file.touch()
-    for home, why in ((shared, "is not private"), (file, "cannot be made or written")):
+    linked.mkdir()
+    (linked / "subagent").symlink_to(cli.home)
+    unusable = "cannot be made or written"
+    for home, why in ((shared, "is not private"), (file, unusable), (linked, unusable)):
         done = cli("doctor", env={"XDG_STATE_HOME": str(home)})
         assert (done.returncode, f"{home}/subagent {why}" in done.stdout) == (1, True), done
     assert cli("doctor", env={"XDG_STATE_HOME": str(missing)}).returncode == 0
