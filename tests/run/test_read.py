@@ -1,13 +1,17 @@
 """Reading runs: ids first, unreadable ones by name, and the others in spite of them."""
 
+import errno
 import gzip
 import json
+import os
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
 from subagent_server.run import transitions
 from subagent_server.run.errors import StorageFailed, UnknownRun, UnreadableMeta
+from subagent_server.run.files import Entry
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
 from tests.helpers.files import names
@@ -67,6 +71,16 @@ def test_a_state_that_cannot_be_read_is_named_with_its_file_and_changed_by_nobod
         assert f"The state of run {RUN_ID} cannot be read ({path}: " in unreadable.value.sentence
         assert unreadable.value.sentence.isprintable()
     assert path.path.read_bytes() == CORRUPT[what]
+
+
+def test_a_state_for_which_no_file_can_be_opened_names_the_limit(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_run(store)
+    refusal = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    monkeypatch.setattr(Entry, "read", Mock(side_effect=refusal))
+    with pytest.raises(UnreadableMeta, match=r"may open no more files: raise `ulimit -n`, then try again\);"):
+        store.read(RUN_ID)
 
 
 def test_unreadable_runs_do_not_hide_the_others(store: RunStore) -> None:
