@@ -51,5 +51,5 @@ def test_a_program_is_asked_once_and_never_for_an_agent_that_nobody_trusts(world
     done = world.cli("doctor", env={"SUBAGENT_AGENTS": ""})
     assert "not trusted" in done.stdout and not asked.exists()
     (agents / "worker.md").rename(world.agents / "worker.md")
-    assert "Claude Code exited with 3" in world.failed(world.start())[1]
+    assert "Claude Code ended with exit code 3" in world.failed(world.start())[1]
     assert asked.read_text(encoding="utf-8").count("--version") == 1

@@ -315,14 +315,11 @@ class ClaudeDialect:
         return judged_end(event, self._task.agent, self._asked, self._events)
 
     async def _broken_off(self, process: AgentProcess) -> Outcome:
-        code = await process.exited()
-        how = f"exited with {code}"
         install = KNOWN_PROGRAMS["claude"].install
         hint = f"If an option is unknown to it, it is too old: `{install}`. Else `continue` resumes it."
-        if code is not None and code < 0:
-            how = f"was ended by signal {-code}"
-            hint = "Something outside of the run has ended it, or memory ran out: `continue` resumes it."
-        return self._events.broken_off(f"Claude Code {how} before it gave a result", hint)
+        return self._events.broken_off(
+            "Claude Code", await process.exited(), " before it gave a result", hint
+        )
 
 
 def _tokens(usage: dict[str, Any]) -> dict[str, int]:

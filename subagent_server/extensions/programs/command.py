@@ -78,11 +78,10 @@ class CommandDialect:
         """Return how the run ended. A program that exits well and without a word has done nothing."""
         text, fails = self._output.text, self._task.agent.fail_if
         if code is None or code < 0 or (code in fails.exit_codes if fails.exit_codes is not None else code):
-            how = f"was ended by signal {-code}" if code is not None and code < 0 else f"exited with {code}"
             hint = "Look at run.log, which has its output and its errors."
             if self._task.boxed:
                 hint += " What it needs from elsewhere has to be in `sandboxRead`."
-            return self._events.failed(f"The program {how}.", hint=hint)
+            return self._events.broken_off("The program", code, hint=hint)
         if fails.output is not None and (why := await _found(fails.output, text)) is not None:
             hint = "failIf.output in the agent file says that this is a failure."
             return self._events.failed(why, hint=hint)

@@ -14,7 +14,7 @@ from acp import RequestError
 from subagent_server.extensions.programs.program import Message, ProgramEvents, parsed
 from subagent_server.loop.runner import Outcome
 from subagent_server.run.errors import SubagentError
-from subagent_server.toolbox.agent_process import AgentProcess, how_it_ended
+from subagent_server.toolbox.agent_process import AgentProcess
 from subagent_server.toolbox.run_context import Permission, Permissions, RunOver
 
 MOST_OPEN = 32
@@ -102,8 +102,8 @@ class RpcConversation:
             await asyncio.wait([talking, self._refused], return_when=asyncio.FIRST_COMPLETED)
             return (talking if talking.done() else self._refused).result()
         except ConnectionError:
-            how = how_it_ended(await process.exited())
-            return self._events.broken_off(f"{self._title} {how} in the middle of its work")
+            code = await process.exited()
+            return self._events.broken_off(self._title, code, " in the middle of its work")
         finally:
             talking.cancel()
 

@@ -7,6 +7,7 @@ bounds all texts together. A text that is not recorded still counts for the resu
 import asyncio
 import json
 import re
+import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
@@ -21,7 +22,7 @@ from subagent_server.run.commands import misfit
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.files import Directory
 from subagent_server.run.records import UNKNOWN_USAGE, Failure, Usage, storable
-from subagent_server.toolbox.agent_process import AgentProcess
+from subagent_server.toolbox.agent_process import AgentProcess, how_it_ended
 from subagent_server.toolbox.run_context import RunContext
 
 MOST_CHARACTERS = 32 << 20
@@ -195,6 +196,7 @@ class SessionLost(Exception):
 
 
 LOOK_AT_LOG = "Look at run.log, which has all that it said."
+_KILLED = "Something outside of the run has killed it, or memory ran out: `continue` resumes it."
 
 
 def about_login(agent: AgentDefinition, hint: str) -> str:
@@ -253,10 +255,11 @@ class ProgramEvents:
         """The last output of the program without progress, for people; empty if there is none."""
         return self._words or self._last_errors()
 
-    def broken_off(self, how: str, hint: str = LOOK_AT_LOG) -> Outcome:
-        """Return the outcome of a program that ended, as `how` says, before its work did."""
+    def broken_off(self, title: str, code: int | None, when: str = "", hint: str = LOOK_AT_LOG) -> Outcome:
+        """Return the outcome of a program that ended too early, with this code (negative: the signal)."""
         words = f" Its last words: {self.last_words}" if self.last_words else ""
-        return self.failed(f"{how}.{words}", hint=hint)
+        hint = _KILLED if code == -signal.SIGKILL else hint
+        return self.failed(f"{title} {how_it_ended(code)}{when}.{words}", hint=hint)
 
     async def session(self, session_id: str) -> None:
         """Keep the name of the program's own record of the conversation. Raises SubagentError."""

@@ -193,7 +193,7 @@ BAD_ENDS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str, str]] = {
         *("invalid_output", "is not of type 'integer'"),
     ),
     "too many turns": ([result(subtype="error_max_turns", is_error=True)], {}, "max_turns", "turns"),
-    "nothing": ([says(text("Half."))], {}, "agent_error", "exited with 0 before it gave a result"),
+    "nothing": ([says(text("Half."))], {}, "agent_error", "ended with exit code 0 before it gave a result"),
     "forged fields": (
         [
             {"type": "assistant", "message": {"id": 7, "content": [{"type": "text", "text": [1]}, 3]}},

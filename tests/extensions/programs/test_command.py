@@ -85,8 +85,14 @@ DOORS = {"show": ["show", "@last"], "stats": ["stats"], "compare": ["compare", "
 
 
 BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
-    "an exit code": ("print('half'); raise SystemExit(3)", {}, "agent_error", "exited with 3"),
-    "a signal": ("import os; os.kill(os.getpid(), 9)", {}, "agent_error", "signal 9"),
+    "an exit code": ("print('half'); raise SystemExit(3)", {}, "agent_error", "ended with exit code 3."),
+    "an exit code and a reason": (
+        "raise SystemExit('no key')",
+        {},
+        "agent_error",
+        "code 1. Its last words: no key",
+    ),
+    "a signal": ("import os; os.kill(os.getpid(), 9)", {}, "agent_error", "ended by SIGKILL"),
     "a success without a word": ("pass", {}, "agent_error", "without output"),
     "words instead of the output": ("print('done')", {"outputSchema": SCHEMA}, "invalid_output", "not JSON"),
     "another output": ("print('{}')", {"outputSchema": SCHEMA}, "invalid_output", "'n' is a required"),
@@ -110,7 +116,7 @@ BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
         "print('a' * 50)",
         *({"failIf": {"output": "(a|a)*b"}}, "agent_error", "simplify it"),
     ),
-    "a code of its own": ("raise SystemExit(4)", {"failIf": {"exitCodes": [4]}}, "agent_error", "with 4"),
+    "a code of its own": ("raise SystemExit(4)", {"failIf": {"exitCodes": [4]}}, "agent_error", "code 4"),
     "silence after a question on its output": (
         "import time; print('Press Enter to log in', flush=True); time.sleep(600)",
         *({"limits": {"idleTimeoutSeconds": 1.2}}, "timeout", "Press Enter to log in"),
@@ -139,6 +145,7 @@ def test_a_run_whose_program_ends_so_has_failed_and_says_why(
     code, keys, failure, words = BAD_ENDS[name]
     found = direct(tmp_path, code, **keys).failure
     assert found.code == failure and words in found.message, found
+    assert ("memory ran out" in (found.hint or "")) == ("SIGKILL" in found.message)
 
 
 def test_text_in_a_result_file_is_the_result_and_a_banner_no_summary(tmp_path: Path) -> None:
@@ -173,7 +180,7 @@ def test_a_script_asks_its_parent_by_one_command_and_reads_the_answer(world: Wor
     outside = world.cli("ask", "Which?")
     assert outside.returncode != 0 and "Only a program of a run" in outside.stderr
     world.agent("worker", "", runner="command", command="sh", args=[str(script)], askTimeoutSeconds=0.5)
-    assert world.failed(world.start()) == ("agent_error", "The program exited with 9.")
+    assert world.failed(world.start())[1].startswith("The program ended with exit code 9. Its last words: ")
 
 
 HOSTILE = {
