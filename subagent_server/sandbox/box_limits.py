@@ -26,8 +26,7 @@ _RESERVED = 300
 """Pids that the kernel gives out only once (RESERVED_PIDS of its kernel/pid.c)."""
 _SINCE = (6, 14)
 _OPEN_FILES = 4096
-_ADJUSTMENT = 500
-"""The kernel, short of memory, ends a program of a box before the worker."""
+_OOM_SCORE = 500
 _HIGHEST_PID = "/proc/sys/kernel/pid_max"
 
 
@@ -54,8 +53,7 @@ def bound(pid: int, limits: SandboxLimits) -> None:
         resource.RLIMIT_NOFILE: _OPEN_FILES,
     }
     lower(pid, {limit: max(size, 0) for limit, size in most.items()})
-    with suppress(OSError):  # it has ended
-        Path(f"/proc/{pid}/oom_score_adj").write_text(str(_ADJUSTMENT), encoding="ascii")
+    raise_oom_score(pid)
     if os.geteuid() == 0 and has_highest_pid():  # on an older kernel it would be that of the whole machine
         highest = f"echo {limits.processes + _RESERVED} > {_HIGHEST_PID}"
         subprocess.run(
@@ -65,6 +63,12 @@ def bound(pid: int, limits: SandboxLimits) -> None:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+
+
+def raise_oom_score(pid: int) -> None:
+    """Let the kernel, short of memory, end a process and what it starts from now on before the worker."""
+    with suppress(OSError):  # it has ended
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(_OOM_SCORE), encoding="ascii")
 
 
 def lower(pid: int, most: Mapping[int, int]) -> None:

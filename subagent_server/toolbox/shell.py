@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.box_limits import bound, giving_way, of_system
+from subagent_server.sandbox.box_limits import bound, giving_way, of_system, raise_oom_score
 from subagent_server.sandbox.readable import BoxRefused
 from subagent_server.sandbox.verify import check_box, ended_early
 from subagent_server.toolbox.agent_process import Spare, end_program, spare_none
@@ -189,6 +189,7 @@ class Shell:
                     start_new_session=True,
                     **how,
                 )
+                raise_oom_score(process.pid)
             unless_started.push(process)  # closes its pipes, and collects it
             unless_started.callback(process.kill)
             shell = cls(process, output, status, token, new_capture, box)

@@ -89,7 +89,8 @@ def test_a_program_of_a_run_inherits_the_same_warm_and_plain(world: World, share
     for _, run_id in workers.values():
         world.stop(run_id)
     assert seen[True] == seen[False]
-    assert (seen[True]["umask"], seen[True]["environment"]["OF_THE_AGENT"]) == ("0027", "grün")
+    inherited = seen[True]["umask"], seen[True]["environment"]["OF_THE_AGENT"], seen[True]["oom"]
+    assert inherited == ("0027", "grün", "500\n"), "without memory, a program ends before its worker"
 
 
 @only_root

@@ -34,7 +34,7 @@ from subagent_server.run.commands import readable
 from subagent_server.run.errors import RunRefused, shorten
 from subagent_server.run.files import held_open, in_memory
 from subagent_server.sandbox.box import Box
-from subagent_server.sandbox.box_limits import bound
+from subagent_server.sandbox.box_limits import bound, raise_oom_score
 from subagent_server.sandbox.verify import check_box, refusal_of
 from subagent_server.toolbox.agent_process import Spare, end_program, spare_none
 from subagent_server.toolbox.outputs import OutputCapture
@@ -375,6 +375,7 @@ class ProgramProcess:
                     start_new_session=True,
                     **streams,
                 )
+                raise_oom_score(process.pid)
         except BaseException:
             line.close()
             os.close(output)

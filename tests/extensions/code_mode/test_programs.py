@@ -29,6 +29,7 @@ def test_a_program_calls_the_tools_of_a_server_and_its_output_is_the_result(
         "try:\n    shop.bad()\nexcept ToolError as error:\n    print('caught', error)": "caught sold out",
         "import os, subprocess, sys\nprint('1')\nsubprocess.run(['echo', '2'])\nprint('3', file=sys.stderr)\n"
         "os.write(1, b'4\\xff\\n')\nprint('\\ud800')": "1\n2\n3\n4\ufffd\n\\ud800",
+        "int(open('/proc/self/oom_score_adj').read())": "500",
         "import os\n'ANTHROPIC_API_KEY' in os.environ, os.environ.get('OWN')": "(False, 'mine')",
         "import os\nif os.fork() == 0:\n    file = open('kept', 'w')\n    if os.fork() == 0:\n"
         "        print('by a child of a child', file=file)\n    else:\n        os.wait()\n    file.close()\n"
