@@ -358,7 +358,8 @@ def http_client(on_sent: Callable[[], None], *, direct: bool) -> httpx2.AsyncCli
     except ModuleNotFoundError:  # as amid an upgrade; that of SOCKS is an ImportError
         raise
     except (OSError, ValueError, ImportError, httpx2.InvalidURL) as error:
-        message = f"The environment names a proxy or certificates that cannot be used: {error}."
+        why = str(error).rstrip(".")
+        message = f"The environment names a proxy or certificates that cannot be used: {why}."
         raise RunRefused("config", message, _FIX_PROXIES) from error
 
 

@@ -63,6 +63,7 @@ def test_a_proxy_or_certificates_that_cannot_be_used_refuse_the_run(
     with pytest.raises(RunRefused, match=words) as refused:
         Model(ModelSettings("claude-test", "key"), Alone())
     assert refused.value.failure_code == "config" and name in (refused.value.hint or "")
+    assert not str(refused.value).endswith("..")
 
 
 def test_a_package_that_is_gone_amid_an_upgrade_is_no_fault_of_the_environment(

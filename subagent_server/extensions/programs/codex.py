@@ -104,7 +104,7 @@ class CodexDialect:
         try:
             return await self._conversation.outcome(process, self._talk(lines))
         except RequestError as error:
-            return self._events.failed(f"Codex refused {self._asking}: {error}.")
+            return self._events.failed(f"Codex refused {self._asking}: {str(error).rstrip('.')}.")
         finally:
             await self._connection.close()
 
