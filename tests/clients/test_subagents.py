@@ -3,6 +3,7 @@
 All models are scripted.
 """
 
+import json
 from itertools import permutations, product
 
 import pytest
@@ -218,3 +219,22 @@ def below(scene: Scene, run_id: str) -> str:
     """Return the run that another run has started."""
     (child,) = (name for name in scene.run_ids() if name != run_id)
     return child
+
+
+@pytest.mark.parametrize("name", ["claude", "codex"])
+def test_settings_that_came_with_the_directory_start_nothing(
+    scene: Scene, clients: Installed, name: str
+) -> None:
+    world, program = scene.world, Program(scene, clients, name)
+    hook = {"hooks": [{"type": "command", "command": "touch started"}]}
+    planted = {
+        ".claude/settings.json": json.dumps({"hooks": {"SessionStart": [hook], "UserPromptSubmit": [hook]}}),
+        ".mcp.json": json.dumps({"mcpServers": {"x": {"command": "touch", "args": ["started"]}}}),
+        ".codex/config.toml": 'mcp_servers.x = {command = "touch", args = ["started"]}',
+    }
+    for file, text in planted.items():
+        (world.work / file).parent.mkdir(exist_ok=True)
+        (world.work / file).write_text(text, encoding="utf-8")
+    with program.playing(steps(Say("Done."))):
+        assert world.completed(world.start()) == "Done."
+    assert not (world.work / "started").exists()

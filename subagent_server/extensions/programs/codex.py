@@ -164,7 +164,6 @@ class CodexDialect:
     async def _opened(self) -> Message:
         agent = self._task.agent
         params: dict[str, Any] = {
-            "cwd": str(self._task.cwd),
             # a model may not be the judge of what a model asks for
             "approvalsReviewer": "user",
             "approvalPolicy": "never" if self._task.boxed else "on-request",
@@ -175,11 +174,13 @@ class CodexDialect:
         }
         if self._task.resumes is not None:
             try:
-                words = {"threadId": self._task.resumes, "excludeTurns": True, **params}
-                return await self._call("thread/resume", **words)
+                words = {"threadId": self._task.resumes, "excludeTurns": True, "cwd": str(self._task.cwd)}
+                return await self._call("thread/resume", **words, **params)
             except RequestError as error:
                 self._events.session_lost(error)
                 self._task = self._task.without_session()
+        # Without `cwd`: named by a client, Codex trusts it for good, and starts the servers and hooks of a
+        # `.codex` that came with it (seen in 0.171). It works where it was started.
         return await self._call("thread/start", experimentalRawEvents=True, **params)
 
     def _config(self) -> Message:

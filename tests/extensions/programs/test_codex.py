@@ -67,6 +67,7 @@ def test_a_run_of_codex_has_the_events_and_figures_of_every_run_and_its_settings
     assert (usage.input_tokens, usage.cache_read_tokens, usage.output_tokens) == (120, 80, 20)
     assert (usage.turns, usage.tool_calls, usage.cost_usd) == (2, 1, None)
     (opened,) = told(world.work, "thread/start")
+    assert "cwd" not in opened, "Codex would trust it"
     assert opened["model"] == "gpt-6" and opened["approvalsReviewer"] == "user"
     assert (
         opened["developerInstructions"].startswith("You paint.") and run_id in opened["developerInstructions"]
