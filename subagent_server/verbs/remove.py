@@ -18,6 +18,7 @@ from subagent_server.process import marks
 from subagent_server.run import locks
 from subagent_server.run.errors import (
     CallerError,
+    HostError,
     NewerSchema,
     StorageFailed,
     SubagentError,
@@ -88,8 +89,8 @@ def remove(store: RunStore, run_id: str, *, drop_unmerged: bool = False) -> None
         NewerSchema: a later version wrote it.
         InvalidRunId, UnknownRun: there is no such run.
         ForeignRoot: the root is not ours.
-        StorageFailed: the run could not be renamed, and is whole; or the run is gone, and some of its files
-            are left.
+        StorageFailed: the run could not be renamed, and is whole.
+        HostError: the run is gone, and some of its files are left.
     """
     store.paths.check_ours()
     parent = _check_removable(store, run_id, _waited_for(store, *store.paths.marks()))
@@ -356,4 +357,7 @@ def _take_away(store: RunStore, run_id: str, parent: str | None) -> None:
             children.entry(run_id).rename(children.entry(REMOVED_CHILD))
     remove_tree(taken)
     if taken.exists():
-        raise StorageFailed(taken.path, "not all of it could be deleted, though the run is gone")
+        raise HostError(
+            f"Run {run_id} is gone, but not all of its files: {removed.path} has what could not be deleted. "
+            "The next `subagent prune` tries again."
+        )

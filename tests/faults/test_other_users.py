@@ -172,6 +172,24 @@ def test_in_a_directory_that_all_may_write_to_nothing_is_done_in_the_runs_of_ano
 
 
 @SEVERAL
+def test_what_of_a_removed_run_cannot_be_deleted_is_named(users: Users) -> None:
+    first, second, _ = users.users
+    with Simulator({"turns": [says("It is done.")]}) as simulator:
+        env = {"ANTHROPIC_BASE_URL": simulator.base_url}
+        assert users.call(first, "run", AGENT, "Do it.", env=env).stdout == "It is done.\n"
+    (run,) = users.root.glob("2*")
+    theirs = run / "outputs" / "theirs"
+    theirs.mkdir(parents=True)
+    (theirs / "file").touch()
+    os.chown(run / "outputs", first.uid, -1)
+    os.chown(theirs, second.uid, -1)
+    done = users.call(first, "rm", run.name)
+    assert (done.returncode, done.stdout, run.exists()) == (6, "", False)
+    assert f"Run {run.name} is gone, but not all of its files: " in done.stderr
+    assert list((users.root / ".removed").rglob("file"))
+
+
+@SEVERAL
 def test_closed_directories_of_another_user_block_nobody(users: Users) -> None:
     first, second, _ = users.users
     users.place.chmod(0o1777)
