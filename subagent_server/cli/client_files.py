@@ -26,7 +26,7 @@ from subagent_server.cli.clients import (
     is_written_by_init,
 )
 from subagent_server.run import files
-from subagent_server.run.durable import commit, discard, prepare
+from subagent_server.run.durable import commit, discard, prepare, remove_leftovers
 from subagent_server.run.errors import BadArgument, HostError, shorten
 from subagent_server.sandbox.file_watch import OwnWrites
 
@@ -183,14 +183,16 @@ def write(change: Change, own: OwnWrites) -> None:
             mode = stat.S_IMODE(path.stat().st_mode)
         else:
             mode = _PRIVATE if change.private else _SHARED
-        temporary = prepare(files.Entry.at(path), change.after)
+        file = files.Entry.at(path)
+        remove_leftovers(file.directory)  # such as this command's own, if it was killed before
+        temporary = prepare(file, change.after)
         try:
             temporary.path.chmod(mode)
             _check_still(path, change.before)
         except BaseException:
             discard(temporary)
             raise
-        commit(temporary, files.Entry.at(path))
+        commit(temporary, file)
 
 
 def _check_still(path: Path, before: bytes | None) -> None:

@@ -81,9 +81,12 @@ def with_texts(data: Any, change: Callable[[str], str]) -> Any:
 def write_durably(file: Entry, data: bytes) -> None:
     """Replace the content of `file` with `data`, durably and at once for every reader.
 
+    What writers left that were killed in its directory goes first: many directories have no other reader.
+
     Raises:
         StorageFailed: the disk refused; the old content is whole, or (NotDurable) the new one.
     """
+    remove_leftovers(file.directory)
     commit(prepare(file, data), file)
 
 

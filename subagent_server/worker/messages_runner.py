@@ -31,7 +31,7 @@ from subagent_server.loop.web import make_web_tools
 from subagent_server.process import marks
 from subagent_server.run.agent_definition import AgentDefinition, Selection, Verdict
 from subagent_server.run.control_groups import GROUPS
-from subagent_server.run.durable import remove_leftovers, write_durably
+from subagent_server.run.durable import write_durably
 from subagent_server.run.errors import StorageFailed
 from subagent_server.run.files import Directory
 from subagent_server.run.paths import is_marked
@@ -398,7 +398,6 @@ class SharedPace:
     def _write(self, hold: _Hold) -> None:
         try:
             self._directory.make()
-            remove_leftovers(self._directory)
             write_durably(self._file, hold.to_json())
         except (OSError, StorageFailed) as error:
             log(f"The busy API could not be recorded for other runs ({error}); this run continues.")

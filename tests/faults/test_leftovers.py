@@ -2,11 +2,16 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from subagent_server.cli import client_files
 from subagent_server.run import durable
-from subagent_server.run.files import Directory
+from subagent_server.run.files import Directory, Entry
 from subagent_server.run.store import RunStore
+from subagent_server.sandbox.file_watch import OwnWrites
 from subagent_server.verbs.reconcile import observe
 from tests.helpers.files import names
 from tests.helpers.processes import Child
@@ -43,6 +48,24 @@ def test_a_killed_writer_that_its_parent_has_not_collected_yet_counts_as_gone(tm
         os.waitid(os.P_PID, writer.pid, os.WEXITED | os.WNOWAIT)
         durable.remove_leftovers(Directory(tmp_path))
         assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: durable.write_durably(Entry.at(path), b"{}"),
+        lambda path: client_files.write(client_files.Change(path, None, b"{}"), OwnWrites(None)),
+    ],
+    ids=["a file of ours", "a file of a client"],
+)
+def test_what_a_killed_writer_left_goes_with_the_next_write_in_its_directory(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    with Child(WRITER, tmp_path / "state") as writer:
+        writer.hear()
+        writer.kill()
+    write(tmp_path / "other")
+    assert names(tmp_path) == ["other"]
 
 
 def test_what_killed_readers_and_workers_left_goes_with_the_next_look_at_a_run_that_is_over(
