@@ -188,7 +188,7 @@ def with_trust(session: Session, act: Callable[[], T]) -> T:
             if not session.can_ask or session.settings.is_of_a_run:
                 raise
             covered = coverage(session.settings, doubt.project)
-            err("\n".join(coverage_lines(covered, asking=True)))
+            err("\n".join([f"{one_line(doubt.why)}.", *coverage_lines(covered, asking=True)]))
             if not click.confirm("Trust this directory?", err=True):
                 raise
             trust_now(session.settings, covered)

@@ -231,6 +231,11 @@ class AgentChecker:
         notes = {key: sentence for key, sentence in missing.items() if sentence is not None}
         return CheckedAgent(judged, refusals, doubt, cwd, tools, agents, notes)
 
+    def check_followed(self, agent: AgentDefinition, cwd: Path) -> None:
+        """Refuse a program that would start what came with its directory. Raises NotTrusted."""
+        checks = _runner_checks(agent)
+        self._trust_check.check_followed(checks.followed(agent) if checks else (), cwd)
+
     def as_shown(self, agent: AgentDefinition) -> AgentDefinition:
         """Return an agent as models may see it.
 
@@ -402,6 +407,9 @@ class RunnerChecks(Protocol):
 
     def program_of(self, agent: AgentDefinition) -> str | None:
         """Return the command of the program that carries out the runs."""
+
+    def followed(self, agent: AgentDefinition) -> Sequence[str]:
+        """Return the names in its working directory, and above it, that lead it to start programs."""
 
     def installing(self, agent: AgentDefinition) -> str:
         """Return how that program comes here, as the end of a sentence."""

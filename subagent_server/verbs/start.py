@@ -185,6 +185,7 @@ def start_agent(
     service = replace(service, launcher=launcher)
     # 3. The task: directory, prompt and files.
     cwd = _cwd(service, order, checked, directories)
+    AgentChecker(service).check_followed(checked.agent, cwd)
     _check_texts(order)
     files = [] if checked.lacks_cwd else check_inputs(order.inputs, cwd, directories)
     # 4. No secret reaches the disk: the worker gets the definition and the prompt through memory. The secrets

@@ -12,7 +12,7 @@ import json
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -328,6 +328,7 @@ class NotTrusted(CallerError):
         else:
             why = f"{what} comes with {shown(project)}, which is not trusted"
             todo = f"look at what is there, then `{command}` trusts it"
+        self.why = why
         self.remark = f"{why}: {todo} (--trust does so for one command).{f' {trouble}' if trouble else ''}"
         """The same for lists, where nothing was to be started."""
         self.project = project
@@ -416,6 +417,25 @@ class TrustCheck:
             return
         if (doubt := self._compared(what, project, pins_of_reach(reach))) is not None:
             raise doubt
+
+    def check_followed(self, names: Sequence[str], cwd: Path) -> None:
+        """Refuse a program that follows these names in a directory, or above it, without trust in that one.
+
+        In the home directory they are the user's own.
+
+        Raises:
+            NotTrusted.
+        """
+        home = self._settings.home and real_path(self._settings.home)
+        for directory in (cwd, *cwd.parents):
+            if directory == home or self._settings.trusts_all:
+                return
+            for name in names:
+                what = f"{name}, which its program follows,"
+                if not os.path.lexists(directory / name):
+                    continue
+                if (doubt := self._compared(what, directory, {})) is not None:
+                    raise doubt
 
     def _check_server(self, server: FoundServer) -> None:
         settings = self._settings

@@ -118,3 +118,35 @@ def test_the_user_s_own_agents_need_no_trust_and_a_named_directory_neither(clone
     with pytest.raises(SubagentError, match="not trusted"):
         start(clone.service, StartOrder("worker", "Go."))
     assert not (clone.home / ".config").exists()
+
+
+FOLLOWED = {
+    "opencode": ("opencode", ".opencode"),
+    "qwen": ("qwen", ".env"),
+    "copilot": ("copilot", ".github/hooks"),
+    "claude-acp": ("claude-agent-acp", ".mcp.json"),
+    "codex-acp": ("codex-acp", ".codex"),
+}
+
+
+@pytest.mark.parametrize("runner", FOLLOWED)
+def test_a_program_that_follows_what_came_with_its_directory_needs_trust_in_that(
+    world: World, runner: str
+) -> None:
+    command, name = FOLLOWED[runner]
+    program = world.home / command
+    program.write_text("#!/bin/sh\ntouch started\n", encoding="utf-8")
+    program.chmod(0o755)
+    world.agent(runner=runner, command=str(program))
+    below = world.work / "below"
+    below.mkdir()
+    (world.home / name).mkdir(parents=True)  # in the home directory it is the user's own
+    world.failed(world.start(cwd=str(below)))
+    (below / "started").unlink()
+    (world.work / name).mkdir(parents=True)
+    with pytest.raises(SubagentError, match=f"{name}, which its program follows, .*trust {world.work}`"):
+        world.start(cwd=str(below))
+    assert not (below / "started").exists() and len(world.store.run_ids()) == 1
+    assert world.cli("trust", str(world.work)).returncode == 0
+    world.failed(world.start(cwd=str(below)))
+    assert (below / "started").exists()

@@ -72,6 +72,16 @@ _ACP_PACKAGES = {
 }
 """Of npm, by the commands of `ACP_PROGRAMS`."""
 
+_FOLLOWED = {
+    "opencode": (".opencode", "opencode.json", "opencode.jsonc"),
+    "qwen": (".qwen", ".env"),
+    "copilot": (".github/hooks",),
+    "claude-agent-acp": (".claude", ".mcp.json"),
+    "codex-acp": (".codex",),
+}
+"""What the same follow in their working directory and above it, unasked: hooks, plugins and MCP servers that
+they start, and the address that gets the key (tried with each, 2026-11)."""
+
 _ASKED: dict[str, Callable[[AgentDefinition], bool]] = {
     "model": lambda agent: agent.model not in (None, "inherit", "default"),
     "baseUrl": lambda agent: agent.base_url is not None,
@@ -109,6 +119,13 @@ def program_of(agent: AgentDefinition) -> str | None:
     """Return the command of the program that carries out the runs of an agent; None for the built-in loop."""
     known = KNOWN_PROGRAMS.get(agent.runner)
     return agent.command or (known.command if known is not None else None)
+
+
+def followed(agent: AgentDefinition) -> Sequence[str]:
+    """Return what its program follows in a directory and nobody keeps it from; nothing in a box."""
+    if agent.runner != "acp" or agent.sandbox == "bwrap":
+        return ()
+    return _FOLLOWED.get(Path(agent.command or "").name, ())
 
 
 def installing(agent: AgentDefinition) -> str:
