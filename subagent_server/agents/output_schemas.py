@@ -163,6 +163,10 @@ def _check_form_and_references(content: dict[str, Any] | bool, draft: str) -> di
     except (Unresolvable, ValueError) as error:
         message = f"the reference {shorten(reference)} leads nowhere: put what it means under $defs"
         raise BadSchema(message) from error
+    except AttributeError as error:  # the library then takes a list of names for a schema
+        raise BadSchema(
+            "its dependencies mix schemas and lists of names: write {required: [...]} for the lists"
+        ) from error
     return targets
 
 

@@ -34,9 +34,13 @@ def test_a_schema_file_is_found_beside_the_agent_and_taken_in(write: WriteFile) 
         pytest.param("[" * 100_000, id="deep-text"),
         pytest.param('{"not": ' * 90 + "{}" + "}" * 90, id="deep-schema"),
         pytest.param(b"\xff\xfe", id="not-utf8"),
+        pytest.param(
+            '{"$schema": "http://json-schema.org/draft-07/schema#", "dependencies": {"a": {}, "b": ["c"]}}',
+            id="dependencies-of-two-kinds",
+        ),
     ],
 )
-def test_a_schema_file_that_is_no_schema_is_a_fault_with_its_path(
+def test_a_schema_file_that_cannot_be_used_is_a_fault_with_its_path(
     write: WriteFile, agent: Load, content: str | bytes
 ) -> None:
     write("out.json", content)
