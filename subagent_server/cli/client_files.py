@@ -1,8 +1,7 @@
 """The configuration files of clients: a change is planned from a file's content, shown, then made atomically.
 
-A JSON file is written anew with the indentation that was found; keys, their order and foreign entries stay.
-In a TOML file only the tables of the server change, so that comments stay. A file that is not understood is
-left as it is.
+In a JSON file only the entries of the server change, in a TOML file only its tables: all else stays as it is
+written. A file that is not understood is left as it is.
 """
 
 import difflib
@@ -287,21 +286,78 @@ def _servers(syntax: Syntax, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _written(syntax: Syntax, text: str, data: dict[str, Any]) -> str:
-    """Return the text of a file that says `data`, laid out as its former `text`."""
+    """Return the text of a file that says `data`, otherwise as its former `text`."""
     newline = "\r\n" if "\r\n" in text else "\n"
     if syntax == "toml":
         return _with_tables(text, data, newline)
     bare = text.strip()
-    is_one_line = "\n" not in bare and bare not in ("", "{}")
-    found = re.search(r'\n([ \t]+)"', text)
-    indent = None if is_one_line else found[1] if found else "  "
-    try:
-        made = json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
-    except (ValueError, RecursionError) as error:  # a number such as 1e999, or very deep
-        raise NotEditable(f"it cannot be written again ({error})") from error
-    # Half a character, which a client leaves when it shortens a text, is no UTF-8, but may be escaped.
-    made = re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):x}", made)
-    return made.replace("\n", newline) + (text[len(text.rstrip()) :] if bare else "\n")
+    found = re.search(r'\n([ \t]+)"', bare)
+    unit = found[1] if found else "  " if "\n" in bare or bare in ("", "{}") else None
+    made = _edited(bare.replace("\r\n", "\n") or "{}", data, unit, "\n").replace("\n", newline)
+    return text.replace(bare, made) if bare else f"{made}\n"
+
+
+def _edited(text: str, new: Any, unit: str | None, line: str) -> str:
+    """Return a JSON text changed to say `new`; what it says already stays as it is written.
+
+    `unit` is a step of indentation, None if all is on one line. `line` begins the line of the last bracket.
+    """
+    old = json.loads(text)
+    if old == new:
+        return text
+    was, will = _by_key(old), _by_key(new)
+    kept = [key for key in was if key in will]
+    added = [key for key in will if key not in was]
+    if text[0] not in "{[" or type(old) is not type(new) or kept + added != list(will):
+        return _laid_out(new, unit, line)
+    members = _members(text)
+    blanks, end = ("", "") if unit is None else (line + unit, line)
+    if members:
+        before, value, end = members[-1]
+        members[-1] = before, value, ""
+        blanks = before[: len(before) - len(before.lstrip())] or " "
+    has_lines = "\n" in blanks
+    inner = "\n" + blanks.rpartition("\n")[2] if has_lines else line
+    parts = [
+        before + _edited(value, will[key], unit, inner) + behind
+        for (before, value, behind), key in zip(members, was, strict=True)
+        if key in will
+    ]
+    for key in added:
+        name = f"{json.dumps(key, ensure_ascii=False)}: " if isinstance(new, dict) else ""
+        parts.append(blanks + name + _laid_out(will[key], unit if has_lines else None, inner))
+    return text[0] + ",".join(parts) + (end if parts else "") + text[-1]
+
+
+def _by_key(value: Any) -> dict[Any, Any]:
+    """Return the members of an object, or the items of a list, each by its text and the equal ones before."""
+    if isinstance(value, dict):
+        return value
+    items = value if isinstance(value, list) else []
+    return {(json.dumps(item), items[:at].count(item)): item for at, item in enumerate(items)}
+
+
+def _laid_out(value: Any, unit: str | None, line: str) -> str:
+    return json.dumps(value, indent=unit, ensure_ascii=False).replace("\n", line)
+
+
+def _members(text: str) -> list[tuple[str, str, str]]:
+    """Return the text of each value in an object or list: what is before it, itself, the blanks behind."""
+    found, decode, begin, at = [], json.JSONDecoder().raw_decode, 1, 1
+    while (start := _after_blanks(text, at)) < len(text) - 1:
+        _, end = decode(text, start)
+        at = _after_blanks(text, end)
+        if text[at] != ":":
+            found.append((text[begin:start], text[start:end], text[end:at]))
+            begin = at + 1
+        at += 1
+    return found
+
+
+def _after_blanks(text: str, at: int) -> int:
+    while text[at : at + 1].isspace():
+        at += 1
+    return at
 
 
 def _with_tables(text: str, data: dict[str, Any], newline: str) -> str:

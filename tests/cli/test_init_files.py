@@ -39,8 +39,11 @@ JSON_FILES = {
     "tabs": '{\n\t"mcpServers": {\n\t\t"a": {}\n\t},\n\t"z": [1,\n 2]\n}\n',
     "one line": '{"mcpServers":{"a":{"command":"x"}},"b":1}',
     "one line, empty": '{"mcpServers":{}}',
+    "four spaces": '{\n    "a": [\n        1\n    ]\n}\n',
+    "a tab": '{\n\t"a": 1\n}',
+    "some on one line": '{\n  "mcpServers": { "a": {"args": ["-y", "x"]} },\n  "b": [1 , 2],"c" : {}}\n',
     "other line ends": '{\r\n  "mcpServers": {\r\n    "a": {}\r\n  }\r\n}\r\n',
-    "letters and numbers": '{\n  "ä€😀": "\\u00e4",\n  "n": [1.0, 12345678901234567890]\n}\n',
+    "letters and numbers": '{\n  "ä€😀": "\\u00e4",\n  "n": [1.0, 1e999, 12345678901234567890]\n}\n',
     "half a character": '{\n  "history": ["a long text \\ud83d", "\\udc80"]\n}\n',
     "our name elsewhere": '{\n  "x": {"mcpServers": {"subagents": 1}, "subagents": 2},\n  "y": "mcpServers"}',
 }
@@ -101,17 +104,21 @@ def test_json_gets_one_more_server_last_and_is_again_as_it_was_without(file: Cli
     assert list(json.loads(changed)) == list({**before, "mcpServers": {}})
     assert changed.count("\r\n") == changed.count("\n") or "\r" not in text
     removed = file.make(plan_removal(JSON_CLIENT, file.path))
-    left = {key: value for key, value in before.items() if value or key != "mcpServers"}
-    assert (json.loads(removed) if removed else {}) == left
+    if before.get("mcpServers") == {}:
+        assert json.loads(removed or "{}") == {key: before[key] for key in before if key != "mcpServers"}
+    else:
+        assert removed == (text if before else "")
 
 
-@pytest.mark.parametrize("text", ['{\n    "a": [\n        1\n    ]\n}\n', '{\n\t"a": 1\n}', '{"a": 1}'])
-def test_json_is_indented_as_it_was_found(file: ClientFile, text: str) -> None:
-    file.with_entry(text, JSON_CLIENT, ENTRY)
-    assert file.make(plan_removal(JSON_CLIENT, file.path)) == text
+SETTINGS = [
+    '{"permissions": {"allow": ["a"]}}',
+    '{\n "permissions": {"allow": ["b" , "a", "a"], "deny": []},\n  "z": [1, 2]\n}',
+    '{"env": {"A": "b"}, "z": []}',
+    "{}",
+]
 
 
-@pytest.mark.parametrize("text", ['{"permissions": {"allow": ["a"]}}', '{"env": {"A": "b"}, "z": []}', "{}"])
+@pytest.mark.parametrize("text", SETTINGS)
 def test_settings_are_added_and_taken_out_again(file: ClientFile, text: str) -> None:
     file.put(text)
     changed = json.loads(file.make(plan_permissions(file.path, file.permissions)))
@@ -165,7 +172,7 @@ def test_what_stands_behind_a_replaced_toml_table_is_kept(file: ClientFile, text
     "text",
     [
         *('{"a": 1,}', '{"a": 1} // why', "/* c */ {}", "[]", "1", '{"mcpServers": []}', '{"a": NaN}'),
-        *("{", '{"a": 1}}', "[" * 100_000, '{"mcpServers": {"a": {}}, // mine\n}', '{"a": 1e999}'),
+        *("{", '{"a": 1}}', "[" * 100_000, '{"mcpServers": {"a": {}}, // mine\n}'),
         '{"mcpServers": {"a": {}}, "mcpServers": {"b": {}}}',
     ],
 )
