@@ -64,6 +64,7 @@ _CURES = {
         (errno.EACCES, "let yourself write there"),
         (errno.EPERM, "let yourself write there"),
         (errno.EROFS, "let it be written again"),
+        (errno.ENOENT, "see whether it was removed meanwhile"),
     )
 }
 _KEPT = f"\n\t{OTHER_SPACES}"

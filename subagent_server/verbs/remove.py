@@ -271,7 +271,7 @@ def _parent_of_settled(store: RunStore, run: RunPaths, *, is_marked: bool) -> st
             return meta.parent_run_id
         observed = observe(store, run.run_id)
     except UnknownRun:
-        _check_never_was(run)
+        _check_never_was(store.paths.run(run.run_id))  # another removal may have taken what `run` has open
         with suppress(UnreadableMeta):  # it may have a mark in its parent's directory
             return read_request(run).parent_run_id
         return None

@@ -5,12 +5,14 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
+from subagent_server.run.errors import UnknownRun
 from subagent_server.run.processes import now
-from subagent_server.verbs.remove import Age, Pruned, prune, sweep
+from subagent_server.verbs.remove import Age, Pruned, prune, remove, sweep
 from tests.cli.command import Cli, run_name, stored
 from tests.helpers.files import names
 from tests.helpers.stored import make_stored
@@ -82,6 +84,23 @@ def test_what_another_removal_sweeps_meanwhile_is_removed_all_the_same(cli: Cli)
         finally:
             is_over.set()
     assert removed == [Pruned(run_id) for run_id in reversed(old)] and sweeping.result() is None
+
+
+@pytest.mark.race
+def test_a_run_that_another_removal_takes_meanwhile_is_unknown(cli: Cli) -> None:
+    old = make_stored(cli.home / "runs", 60)
+
+    def remove_each() -> int:
+        removed = 0
+        for run_id in old:
+            with suppress(UnknownRun):
+                remove(cli.store, run_id)
+                removed += 1
+        return removed
+
+    with ThreadPoolExecutor(3) as threads:
+        removed = [each.result() for each in [threads.submit(remove_each) for _ in range(3)]]
+    assert sum(removed) == len(old) and stored(cli) == []
 
 
 def test_a_run_that_is_continued_while_others_are_pruned_stays(cli: Cli) -> None:

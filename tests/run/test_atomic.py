@@ -82,7 +82,11 @@ def test_a_directory_in_the_place_of_the_file_is_a_storage_failure(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("why", "cure"),
-    [(errno.EACCES, "let yourself write there"), (errno.ENOSPC, "free space or fix the disk")],
+    [
+        (errno.EACCES, "let yourself write there"),
+        (errno.ENOENT, "see whether it was removed meanwhile"),
+        (errno.ENOSPC, "free space or fix the disk"),
+    ],
 )
 def test_a_write_that_fails_says_what_helps(tmp_path: Path, why: int, cure: str) -> None:
     with pytest.raises(StorageFailed, match=cure), storing(tmp_path):
