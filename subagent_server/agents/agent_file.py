@@ -81,6 +81,8 @@ _PRIVATE = frozenset({"env", "headers", "args", "url", "command", "api_key_env"}
 """Fields whose values no message repeats: secrets are among them, also in a wrong place."""
 _OTHER_TYPES = {"local": "stdio", "remote": "http", "streamable-http": "http", "streamablehttp": "http"}
 """Types of a server as other tools write them."""
+_LONGEST_TIMEOUT = 3_600.0
+"""Seconds in which a server connects. In files of other tools a `timeout` is mostly one of milliseconds."""
 _OF_BOX = ("sandbox", "network", "sandbox_read", "sandbox_write")
 _SERVER_FIELDS = fields_of(ServerDefinition)
 _THEIR_SERVER_FIELDS = {
@@ -533,8 +535,10 @@ def _server(name: str, block: Block, line: int | None, reading: Reading) -> Serv
                 reading.notes.warn(f"{part.name(key)} is not used by {server.type}", part.lines.get(key))
     usual = ServerDefinition()
     times = ("timeout", "call_timeout_seconds")
-    zeros = {key: getattr(usual, key) for key in times if getattr(server, key) == 0}
-    return server.model_copy(update=zeros) if zeros else server
+    changes = {key: getattr(usual, key) for key in times if getattr(server, key) == 0}
+    if server.timeout > _LONGEST_TIMEOUT:
+        changes["timeout"] = server.timeout / 1000
+    return server.model_copy(update=changes) if changes else server
 
 
 def _broken_rules(server: ServerDefinition, values: Mapping[str, object]) -> list[tuple[str, str]]:

@@ -18,7 +18,12 @@ from subagent_server.run.agent_definition import AgentDefinition, ServerDefiniti
 ASKS = AgentDefinition(
     name="a", named_servers=["github"], mcp_servers={"own": ServerDefinition(command="own")}
 )
-GITHUB = {"command": "github-mcp", "args": ["--port", 8], "env": {"TOKEN": "${GITHUB_TOKEN}"}}
+GITHUB = {
+    "command": "github-mcp",
+    "args": ["--port", 8],
+    "env": {"TOKEN": "${GITHUB_TOKEN}"},
+    "timeout": 30_000,
+}
 
 
 def write(path: Path, servers: object) -> None:
@@ -39,7 +44,7 @@ def test_a_name_is_looked_up_in_the_nearest_project_file_and_then_in_that_of_the
     found = with_named_servers(ASKS, below, environment)
     assert found.named_servers == [] and found.mcp_servers["own"] == ServerDefinition(command="own")
     assert found.mcp_servers["github"] == ServerDefinition(
-        command="github-mcp", args=["--port", "8"], env={"TOKEN": "${GITHUB_TOKEN}"}
+        command="github-mcp", args=["--port", "8"], env={"TOKEN": "${GITHUB_TOKEN}"}, timeout=30
     ), "what is wrong with another server does not matter"
 
 
