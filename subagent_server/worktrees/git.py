@@ -4,7 +4,7 @@
     git.run("name the commit", "rev-parse", "HEAD")
 
 A repository is data: its configuration, its attributes and its hooks decide nothing here. So each call
-overrides every key that names a program, those of filters and merge drivers by their names (callers of
+overrides every key that names a program, those of filters, merge drivers and hooks by their names (callers of
 `git diff` add `NO_PROGRAMS`).
 Submodules are never entered, because git drops the overrides there. Files are as the repository stores them.
 What is written is synced before git ends, so what was acknowledged outlives a power cut.
@@ -66,6 +66,7 @@ _ALWAYS = {
 _BY_DRIVER = {
     "filter": {"clean": "", "smudge": "", "process": "", "required": "false"},
     "merge": {"driver": "false"},  # a driver that fails leaves a conflict, an empty one would drop a side
+    "hook": {"enabled": "false"},  # from git 2.54 on, a setting names hooks beside `core.hooksPath`
 }
 NO_PROGRAMS = ("--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
 """For every comparison: without it attributes may name programs that show a file."""
@@ -219,7 +220,7 @@ def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: fl
 
 
 def _of_drivers(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return overrides for each filter, merge driver and option of a merge in a configuration."""
+    """Return overrides for each filter, merge driver, hook and option of a merge in a configuration."""
     found: dict[str, str] = {}
     for key in settings:
         section, _, rest = key.partition(".")

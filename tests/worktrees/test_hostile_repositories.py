@@ -43,6 +43,8 @@ def set_traps(repository: Repository) -> Path:
         "diff.bad.textconv": trap["textconv"],
         "diff.external": trap["textconv"],
         "commit.gpgSign": "true",
+        "hook.bad.command": trap["hook"],  # git before 2.54 does not know it
+        "hook.bad.event": "reference-transaction",
     }
     for key, value in settings.items():
         git("-C", repository.top, "-c", "core.hooksPath=/dev/null", "config", key, value)
@@ -67,6 +69,12 @@ def test_no_program_that_a_repository_names_is_started_from_start_to_removal(
     repository.merge(run_id)
     assert world.cli("rm", "--drop-unmerged", run_id).returncode == 0
     assert [path.name for path in marks.iterdir()] == []
+
+
+def test_hooks_that_a_setting_names_are_switched_off_by_their_names(repository: Repository) -> None:
+    set_traps(repository)
+    harmless = harmless_git(os.environ, repository.top)
+    assert harmless.line("ask", "config", "hook.bad.enabled") == "false"
 
 
 def test_a_repository_that_a_live_run_can_write_gives_no_worktree(repository: Repository) -> None:
