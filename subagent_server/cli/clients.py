@@ -104,7 +104,7 @@ def completed(entry: Any, wanted: Entry) -> Entry | None:
         if isinstance(present, list) and isinstance(value, list):
             more[key] = [*present, *(each for each in value if each not in present)]
         elif isinstance(present, dict) and isinstance(value, dict):
-            more[key] = {**value, **present}
+            more[key] = {**present, **value, **present}  # what is there keeps its order
         else:
             more[key] = present
     return {**entry, **more}
