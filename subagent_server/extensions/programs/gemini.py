@@ -183,7 +183,7 @@ def _trusts(home: Path, cwd: Path) -> bool:
 
 def _check_followed(home: Path, cwd: Path) -> None:
     for directory in (cwd, *cwd.parents):
-        if directory == home:
+        if directory == home.resolve():
             return
         for name in _FOLLOWED:
             if os.path.lexists(directory / name):

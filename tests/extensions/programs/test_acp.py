@@ -293,6 +293,15 @@ def test_what_came_with_a_directory_does_not_decide_where_the_key_of_gemini_goes
     assert "--skip-trust" not in (world.home / "argv").read_text(encoding="utf-8")
 
 
+def test_a_home_that_is_a_link_has_the_user_s_own_settings_of_gemini(world: World) -> None:
+    link = world.home / "link"
+    link.symlink_to(world.home)
+    world.environment["HOME"] = str(link)
+    (world.home / ".gemini").mkdir()
+    gemini(world)
+    world.completed_run("say")
+
+
 def test_in_a_box_its_session_is_not_kept_and_the_conversation_goes_on_in_words(world: World) -> None:
     acp(world, sandbox="bwrap", sandboxRead=[str(FAKE)])
     run_id = world.start("say:Painted.")
