@@ -78,7 +78,9 @@ def split(path: Path, text: str) -> FrontMatter:
     if opening is None and _LOST_OPENING.match(text):
         raise AgentFileError(path, "its front matter has no beginning: put a line '---' before its keys", 1)
     if opening is None:
-        raise NotAnAgent(path, "it has no front matter (a first line '---'), so it is not an agent")
+        raise NotAnAgent(
+            path, "it has no front matter (a first line '---' at the margin), so it is not an agent"
+        )
     first_line = opening[0].rstrip("\n").count("\n") + 2
     closing = _CLOSING.search(text, opening.end())
     if closing is None:
