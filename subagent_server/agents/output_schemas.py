@@ -238,8 +238,14 @@ def _judge(name: str) -> _Judge:
             whole[key] = {**whole.get(key, {}), **part.get(key, {})}
     text = re.sub(r'"\$(?:dynamicRef|recursiveRef)": "#(?:meta)?"', '"$ref": "#"', json.dumps(whole))
     whole = json.loads(re.sub(r'"meta/[\w-]+#', '"#', text))
-    # That of the library compares each item with each where they cannot be sorted.
-    kind = extend(kind, {"uniqueItems": _unique_items})  # type: ignore[no-untyped-call]
+    # The meta-schema of draft 4 alone does not say that these names are patterns.
+    whole["properties"]["patternProperties"]["propertyNames"] = {"format": "regex"}
+    rules = {
+        "propertyNames": jsonschema.Draft6Validator.VALIDATORS["propertyNames"],
+        # That of the library compares each item with each where they cannot be sorted.
+        "uniqueItems": _unique_items,
+    }
+    kind = extend(kind, rules)  # type: ignore[no-untyped-call]
     draft = uri.removesuffix("#").removesuffix("/schema").rpartition("draft")[2].strip("-/")
     return _Judge(draft, kind, whole, specification_with(uri))
 

@@ -38,6 +38,10 @@ def test_a_schema_file_is_found_beside_the_agent_and_taken_in(write: WriteFile) 
             '{"$schema": "http://json-schema.org/draft-07/schema#", "dependencies": {"a": {}, "b": ["c"]}}',
             id="dependencies-of-two-kinds",
         ),
+        pytest.param(
+            r'{"$schema": "http://json-schema.org/draft-04/schema#", "patternProperties": {"\\p{L}": {}}}',
+            id="a-pattern-of-draft-4",
+        ),
     ],
 )
 def test_a_schema_file_that_cannot_be_used_is_a_fault_with_its_path(
