@@ -40,9 +40,9 @@ export class Questions {
     for (const card of this.#cards.values()) if (card.question.expiresAt) tell(card.expires, left(card.question.expiresAt));
   }
 
-  /** Put the cursor where the first answer goes. */
+  /** Put the cursor where the first answer goes, and on no option: a space in what is typed would take it. */
   focus() {
-    const first = this.element.querySelector("button.option, textarea");
+    const first = this.element.querySelector("textarea");
     first?.focus();
     return first !== null;
   }
