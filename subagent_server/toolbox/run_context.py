@@ -242,6 +242,7 @@ def _question(tool: str, arguments: Any, why: str) -> str:
     name = visible(tool[:_LONGEST_NAME])
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
     shown = visible(text[:_LONGEST_ARGUMENTS])
-    more = f" … ({len(text) - len(shown):,} characters more)" if len(text) > _LONGEST_ARGUMENTS else ""
+    hidden = len(text) - _LONGEST_ARGUMENTS
+    more = f" … ({hidden:,} characters more)" if hidden > 0 else ""
     reason = f"\n{visible(why[:1_000])}" if why.strip() else ""
     return f"May it use {name}?{reason}\n{shown}{more}"

@@ -41,6 +41,15 @@ def test_a_call_that_needs_a_yes_happens_after_it_and_never_after_anything_else(
     assert "did not allow" in refused[0] and "Rather tidy up." in refused[1]
 
 
+def test_a_question_counts_what_it_hides_of_a_call(world: World) -> None:
+    command = "true " + 720 * "\u202e" + 6_880 * "x"  # escapes are longer, and seemed to be all of it
+    world.agent_saying(shell(command), says("Done."), tools=["Bash"], ask=["Bash"])
+    run_id = world.start_asking()
+    assert world.meta(run_id).messages[0].question_content.endswith("… (3,620 characters more)")
+    world.reply(run_id, "no")
+    world.completed(run_id)
+
+
 def test_a_yes_to_view_files_for_the_run_is_none_to_write_them(world: World) -> None:
     world.agent(tools=["Read", "Write"], ask=["Read", "Write"])
     (world.work / "seen").write_text("seen", encoding="utf-8")
