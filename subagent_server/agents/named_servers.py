@@ -2,8 +2,8 @@
 
 Servers that are named but not defined are looked up in the files of Claude Code. The order is: the
 `.mcp.json` nearest upwards from the start directory of the server or command, then the `.mcp.json` nearest
-upwards from the agent file, then `mcpServers` of `~/.claude.json`. The working directory of a run never
-counts: a repository that an agent works in must not choose the programs behind a name.
+upwards from the agent file, then `~/.claude.json`: for this project, then for all. The working directory of a
+run never counts: a repository that an agent works in must not choose the programs behind a name.
 """
 
 import json
@@ -73,13 +73,15 @@ class ServerFiles:
     def __init__(self) -> None:
         self._servers = cache(_servers_in)
 
-    def server(self, path: Path, name: str) -> ServerDefinition | None:
+    def server(self, path: Path, name: str, directory: Path | None = None) -> ServerDefinition | None:
         """Return the server of this name, if the file has it; faults of other servers do not matter.
+
+        What the file has for the project of `directory` goes before what it has for all.
 
         Raises:
             AgentFileError: the file cannot be read, or the server breaks a rule.
         """
-        servers = self._servers(path)
+        servers = self._servers(path, directory)
         if isinstance(servers, Block):
             alone = Block()
             if name in servers:
@@ -116,7 +118,7 @@ def find_named_servers(
     users = Path(home) / USER_FILE if home else None
     paths = list(dict.fromkeys(_files([started, own], users)))
     files = files or ServerFiles()
-    return [_look_up(name, paths, users, files) for name in definition.named_servers]
+    return [_look_up(name, paths, users, files, started or own) for name in definition.named_servers]
 
 
 def with_named_servers(
@@ -171,15 +173,17 @@ def _files(directories: list[Path | None], users: Path | None) -> Iterator[Path]
         yield users
 
 
-def _look_up(name: str, paths: list[Path], users: Path | None, files: ServerFiles) -> FoundServer:
+def _look_up(
+    name: str, paths: list[Path], users: Path | None, files: ServerFiles, directory: Path | None
+) -> FoundServer:
     for path in paths:
-        if (server := files.server(path, name)) is not None:
+        if (server := files.server(path, name, directory if path == users else None)) is not None:
             return FoundServer(name, server, path, is_users=path == users)
     known = [known for path in paths for known in files.names(path)]
     raise UnknownServer(name, paths, nearest(name, known))
 
 
-def _servers_in(path: Path) -> Value:
+def _servers_in(path: Path, directory: Path | None = None) -> Value:
     try:
         text = read_text(path)
         # JSON is not read by the YAML reader: clients indent with tabs, which YAML forbids
@@ -192,7 +196,23 @@ def _servers_in(path: Path) -> Value:
         raise AgentFileError(path, f"it is not JSON ({error})", getattr(error, "lineno", None)) from error
     if not isinstance(content, Block):
         raise AgentFileError(path, "it must be a mapping of keys")
-    return content.get("mcpServers", Block())
+    servers = content.get("mcpServers", Block())
+    own = _of_project(content.get("projects", Block()), directory)
+    if own is None or not isinstance(servers, Block):
+        return servers
+    for name in (name for name in servers if name not in own):
+        own.put(name, servers[name], servers.lines[name])
+    return own
+
+
+def _of_project(projects: Value, directory: Path | None) -> Block | None:
+    """Return the servers of the project nearest upwards: `claude mcp add` without a scope writes there."""
+    if directory is None or not isinstance(projects, Block):
+        return None
+    above = (projects.get(str(each)) for each in (directory, *directory.parents))
+    project = next(filter(None, above), None)
+    servers = project.get("mcpServers") if isinstance(project, Block) else None
+    return servers if isinstance(servers, Block) else None
 
 
 # -- Entries that start `subagent serve --config FILE`: agents that an agent file names as MCP servers.

@@ -48,6 +48,18 @@ def test_a_name_is_looked_up_in_the_nearest_project_file_and_then_in_that_of_the
     ), "what is wrong with another server does not matter"
 
 
+def test_a_server_of_the_user_for_this_project_goes_before_one_for_all(tmp_path: Path) -> None:
+    def kept(command: str) -> dict[str, object]:
+        return {"mcpServers": {"github": {"command": command}}}
+
+    projects = {str(tmp_path / "project"): kept("here"), str(tmp_path / "other"): kept("there")}
+    content = json.dumps({**kept("all"), "projects": projects})
+    (tmp_path / ".claude.json").write_text(content, encoding="utf-8")
+    for directory, command in (("project/src", "here"), ("", "all")):
+        found = with_named_servers(ASKS, tmp_path / directory, {"HOME": str(tmp_path)})
+        assert found.mcp_servers["github"].command == command
+
+
 def test_half_a_character_which_no_process_can_get_is_a_question_mark(tmp_path: Path) -> None:
     servers = {"github": {"command": "x", "env": {"TOKEN\ud800": "\ud800abcdefg12345"}}, "\ud800": {}}
     write(tmp_path / ".mcp.json", servers)
