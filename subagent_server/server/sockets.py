@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from pathlib import Path
 
+from subagent_server.run import locks
 from subagent_server.run.errors import BadArgument, HostError, shorten
+from subagent_server.run.files import held_open
 from subagent_server.verbs.access_tokens import ParentTokens
 
 BACKLOG = 512
@@ -62,13 +64,16 @@ def listen_on_path(path: Path) -> socket.socket:
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         _check_private(path.parent)
-        _remove_left_behind(path)
-        before = os.umask(0o177)
-        try:
-            listener.bind(str(path))
-        finally:
-            os.umask(before)
-        listener.listen(BACKLOG)
+        with held_open(os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)) as directory:
+            with suppress(OSError):  # a file system without locks
+                locks.lock(directory)  # of two servers at once the later would remove the socket of the other
+            _remove_left_behind(path)
+            before = os.umask(0o177)
+            try:
+                listener.bind(str(path))
+            finally:
+                os.umask(before)
+            listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise _refused(str(path), error) from error

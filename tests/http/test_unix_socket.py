@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from subagent_server.run.errors import SubagentError
+from subagent_server.server.sockets import listen_on_path
 from tests.helpers.forked import PROGRAM, popen
 from tests.helpers.http_server import ACCEPT, BOUND
 from tests.helpers.raw_server import HELLO
@@ -69,6 +72,27 @@ def test_a_unix_socket_is_for_this_user_alone_and_goes_with_its_server(world: Wo
     with served(world, place) as process:
         process.terminate()
         assert process.wait(10) == 0 and not place.exists()
+
+
+@pytest.mark.race
+def test_of_servers_that_start_at_once_where_one_was_killed_one_listens(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+
+    def listens(place: Path) -> socket.socket | None:
+        try:
+            return listen_on_path(place)
+        except SubagentError:
+            return None
+
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(200):
+            place = tmp_path / str(number)
+            with socket.socket(socket.AF_UNIX) as killed:
+                killed.bind(str(place))
+            listeners = [each for each in threads.map(listens, [place] * 4) if each is not None]
+            for each in listeners:
+                each.close()
+            assert len(listeners) == 1
 
 
 def test_mcp_and_the_page_need_no_token_there(world: World) -> None:
