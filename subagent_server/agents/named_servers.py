@@ -23,6 +23,7 @@ from subagent_server.agents.formats import load_config
 from subagent_server.agents.known_names import nearest
 from subagent_server.agents.variables import expand_as_far_as_set
 from subagent_server.agents.yaml_reader import (
+    MAX_BYTES,
     AgentFileError,
     Block,
     Notes,
@@ -38,6 +39,8 @@ from subagent_server.run.errors import BadArgument, CallerError, shorten
 
 PROJECT_FILE = ".mcp.json"
 USER_FILE = ".claude.json"
+MAX_USER_FILE = 16 << 20
+"""Bytes. Claude Code keeps what was pasted there, so it grows beyond what a file of a project may have."""
 
 
 class UnknownServer(CallerError):
@@ -185,7 +188,7 @@ def _look_up(
 
 def _servers_in(path: Path, directory: Path | None = None) -> Value:
     try:
-        text = read_text(path)
+        text = read_text(path, MAX_USER_FILE if path.name == USER_FILE else MAX_BYTES)
         # JSON is not read by the YAML reader: clients indent with tabs, which YAML forbids
         content = from_json(json.loads(text)) if path.suffix == ".json" else parse(text)
     except Unreadable as error:

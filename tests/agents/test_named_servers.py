@@ -53,7 +53,7 @@ def test_a_server_of_the_user_for_this_project_goes_before_one_for_all(tmp_path:
         return {"mcpServers": {"github": {"command": command}}}
 
     projects = {str(tmp_path / "project"): kept("here"), str(tmp_path / "other"): kept("there")}
-    content = json.dumps({**kept("all"), "projects": projects})
+    content = json.dumps({**kept("all"), "projects": projects, "history": "x" * (5 << 20)})
     (tmp_path / ".claude.json").write_text(content, encoding="utf-8")
     for directory, command in (("project/src", "here"), ("", "all")):
         found = with_named_servers(ASKS, tmp_path / directory, {"HOME": str(tmp_path)})
