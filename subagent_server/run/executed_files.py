@@ -63,6 +63,9 @@ EXECUTED_FILES: tuple[Executed, ...] = (
         (
             ".aider.conf.yml",
             ".amazonq",
+            ".augment",
+            ".clinerules/hooks",
+            ".codebuddy",
             ".continue",
             ".crush.json",
             "crush.json",
@@ -73,6 +76,8 @@ EXECUTED_FILES: tuple[Executed, ...] = (
             ".opencode",
             "opencode.json",
             "opencode.jsonc",
+            ".pi",
+            ".qoder",
             ".qwen",
             ".roo",
             ".trae",

@@ -19,10 +19,10 @@ EXECUTED = [
     *(".g\u200cit/config", "git~1/config", "sub/../.git/config", ".git/modules/lib/hooks/post-checkout"),
     *("sub/deep/.git/hooks/pre-commit", "to_git/hooks/pre-commit", "to_hook"),
     *("to_up/cwd/.git/hooks/pre-commit", "HEAD", "sub/HEAD"),
-    *("bare/hooks/post-update", "bare/config", "common/config"),
+    *("bare/hooks/post-update", "bare/config", "common/config", ".clinerules/hooks/TaskStart"),
 ]
 WRITABLE = [
-    *("Makefile", "package.json", "sub/conftest.py", "src/head/main.py", "HEAD.md", "git/config"),
+    *(".clinerules/style.md", "Makefile", "package.json", "sub/conftest.py", "src/head/main.py", "HEAD.md", "git/config"),
     *(".gitignore", ".gitattributes", ".github/workflows/check.yml", ".config/other/config.toml", ".github"),
 ]
 
