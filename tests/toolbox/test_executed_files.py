@@ -22,8 +22,9 @@ EXECUTED = [
     *("bare/hooks/post-update", "bare/config", "common/config", ".clinerules/hooks/TaskStart"),
 ]
 WRITABLE = [
-    *(".clinerules/style.md", "Makefile", "package.json", "sub/conftest.py", "src/head/main.py", "HEAD.md", "git/config"),
-    *(".gitignore", ".gitattributes", ".github/workflows/check.yml", ".config/other/config.toml", ".github"),
+    *(".clinerules/style.md", "Makefile", "package.json", "sub/conftest.py", "src/head/main.py", "HEAD.md"),
+    *("git/config", ".gitignore", ".gitattributes", ".github/workflows/check.yml"),
+    *(".config/other/config.toml", ".github"),
 ]
 
 
