@@ -15,8 +15,10 @@ from subagent_server.run.errors import CallerError
 from subagent_server.run.secrets import MASK, TOKENS, is_secret_name, looks_random, without_shapes
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-REFERENCE = re.compile(rf"\$\$\{{|\$\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{{_NAME}:-[^}}]*\Z")
-"""`${VAR}`, `${VAR:-text where it is unset}`, and `$${` for a literal `${`.
+REFERENCE = re.compile(
+    rf"\$\$\{{|\$\{{(?:env:)?(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{{_NAME}:-[^}}]*\Z"
+)
+"""`${VAR}`, `${VAR:-text where it is unset}`, and `$${` for a literal `${`; `${env:VAR}` as editors have it.
 
 One without an end is found with all behind it: each of many would be looked through to the end.
 """

@@ -12,6 +12,7 @@ from subagent_server.run.agent_definition import AgentDefinition, ServerDefiniti
     [
         ("${A}", "1"),
         ("x${A}y${B_2}", "x1y2"),
+        ("${env:A} ${env:NOT:-b} ${input:A}", "1 b ${input:A}"),
         ("$${A} ${A}", "${A} 1"),
         ("${NOT:-fallback}", "fallback"),
         ("${EMPTY:-fallback}", "fallback"),
