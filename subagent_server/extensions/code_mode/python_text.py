@@ -22,7 +22,7 @@ from subagent_server.run.states import cut
 PROGRAM_NAMES = frozenset({"Text", "ToolError", "ask_parent", "gather", "help", "run", "search_tools"})
 """The names that every program has, besides those of its tools."""
 STUB_NAMES = frozenset(
-    {"Any", "Literal", "NotRequired", "Text", "TypedDict"}
+    {"Any", "Literal", "NotRequired", "Text", "TypeAlias", "TypedDict"}
     | {"bool", "dict", "float", "int", "list", "str", "tuple"}
 )
 """The names that stubs use, so nothing in a stub may be called so."""

@@ -285,12 +285,13 @@ class TypeWriter:
         """Define the name of a type that contains itself, and return the type.
 
         In a choice, the type itself adds nothing. A type that needs another one before it is defined last,
-        and is written out wherever it is not quoted.
+        and is written out wherever it is not quoted. Without `TypeAlias`, mypy takes a name for a variable that
+        `TypedDict(...)` uses before it is defined.
         """
         whole = found.without(name)
         if not whole.text:
             whole = unknown("a type that is nothing but itself")
-        text = f"{name} = {whole.text}{self.comment(schema, whole)}\n"
+        text = f"{name}: TypeAlias = {whole.text}{self.comment(schema, whole)}\n"
         if whole.early:
             self._defined_last.append(text)
             return whole

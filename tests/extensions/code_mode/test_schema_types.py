@@ -131,26 +131,31 @@ def refers(name: str) -> dict[str, str]:
 RECURSIVE = [
     (
         {"anyOf": [STRING, {"items": refers("T")}, {"additionalProperties": refers("T")}, {"type": "null"}]},
-        "T = str | list['T'] | dict[str, 'T'] | None\n",
+        "T: TypeAlias = str | list['T'] | dict[str, 'T'] | None\n",
     ),
-    ({"items": {"items": refers("T")}}, "T = list[list['T']]\n"),
+    ({"items": {"items": refers("T")}}, "T: TypeAlias = list[list['T']]\n"),
     (
         {"properties": {"t": refers("T")}, "type": ["object", "null"]},
-        "class T(TypedDict):\n    t: NotRequired['T2']\nT2 = T | None\n",
+        "class T(TypedDict):\n    t: NotRequired['T2']\nT2: TypeAlias = T | None\n",
     ),
     (
         {"properties": {"t": refers("T")}, "required": ["t"], "additionalProperties": True},
-        "class T(TypedDict):\n    t: 'T2'\nT2 = T | dict[str, Any]\n",
+        "class T(TypedDict):\n    t: 'T2'\nT2: TypeAlias = T | dict[str, Any]\n",
     ),
     (
         {"anyOf": [refers("Other"), NUMBER]},
-        "T = list['Other'] | float\nOther = T | list['Other']\n",
+        "T: TypeAlias = list['Other'] | float\nOther: TypeAlias = T | list['Other']\n",
     ),
     (
         {"properties": {"t": refers("Other")}},
-        "class T(TypedDict):\n    t: NotRequired[\"T | list['Other']\"]\nOther = T | list['Other']\n",
+        "class T(TypedDict):\n    t: NotRequired[\"T | list['Other']\"]\nOther: TypeAlias = T | list['Other']\n",
     ),
-    (refers("T"), "T = Any  # a type that is nothing but itself\n"),
+    (  # keys of a filter as many tools have it
+        {"oneOf": [{"properties": {"not": refers("T")}}, A_OBJECT]},
+        "T = TypedDict(\"T\", {\n    'not': NotRequired['T2'],\n})\nclass T3(TypedDict):\n    a: str\n"
+        "T2: TypeAlias = T | T3\n",
+    ),
+    (refers("T"), "T: TypeAlias = Any  # a type that is nothing but itself\n"),
 ]
 
 
