@@ -285,8 +285,8 @@ class TypeWriter:
         """Define the name of a type that contains itself, and return the type.
 
         In a choice, the type itself adds nothing. A type that needs another one before it is defined last,
-        and is written out wherever it is not quoted. Without `TypeAlias`, mypy takes a name for a variable that
-        `TypedDict(...)` uses before it is defined.
+        and is written out wherever it is not quoted. Without `TypeAlias`, mypy takes a name for a variable
+        that `TypedDict(...)` uses before it is defined.
         """
         whole = found.without(name)
         if not whole.text:

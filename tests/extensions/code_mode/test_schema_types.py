@@ -148,7 +148,8 @@ RECURSIVE = [
     ),
     (
         {"properties": {"t": refers("Other")}},
-        "class T(TypedDict):\n    t: NotRequired[\"T | list['Other']\"]\nOther: TypeAlias = T | list['Other']\n",
+        "class T(TypedDict):\n    t: NotRequired[\"T | list['Other']\"]\n"
+        "Other: TypeAlias = T | list['Other']\n",
     ),
     (  # keys of a filter as many tools have it
         {"oneOf": [{"properties": {"not": refers("T")}}, A_OBJECT]},
