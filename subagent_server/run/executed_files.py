@@ -8,7 +8,7 @@ comes during a command is moved away (`sandbox/quarantine.py`).
 
 import os
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -183,6 +183,20 @@ def lies_above(parts: Sequence[str], lifted: Sequence[str]) -> bool:
     """Whether one of the `lifted` paths lies below `parts`."""
     freed = [path.strip("/").split("/") for path in lifted]
     return any(len(path) > len(parts) and path[: len(parts)] == list(parts) for path in freed)
+
+
+def found_above(names: Sequence[str], cwd: Path, home: Path | None) -> Iterator[tuple[Path, str]]:
+    """Yield each directory, from `cwd` upwards, with each of these names that it has.
+
+    The home directory ends that: what is there is the user's own.
+    """
+    own = home and Path(os.path.realpath(home))
+    for directory in (cwd, *cwd.parents):
+        if directory == own:
+            return
+        for name in names:
+            if os.path.lexists(directory / name):
+                yield directory, name
 
 
 def can_run_code(paths: Sequence[str]) -> str:

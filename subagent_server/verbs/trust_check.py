@@ -46,6 +46,7 @@ from subagent_server.run.errors import (
     shorten,
     storing,
 )
+from subagent_server.run.executed_files import found_above
 from subagent_server.run.files import PrivateDirectory
 from subagent_server.run.paths import RootDirectory
 from subagent_server.run.processes import now
@@ -421,21 +422,15 @@ class TrustCheck:
     def check_followed(self, names: Sequence[str], cwd: Path) -> None:
         """Refuse a program that follows these names in a directory, or above it, without trust in that one.
 
-        In the home directory they are the user's own.
-
         Raises:
             NotTrusted.
         """
-        home = self._settings.home and real_path(self._settings.home)
-        for directory in (cwd, *cwd.parents):
-            if directory == home or self._settings.trusts_all:
-                return
-            for name in names:
-                what = f"{name}, which its program follows,"
-                if not os.path.lexists(directory / name):
-                    continue
-                if (doubt := self._compared(what, directory, {})) is not None:
-                    raise doubt
+        if self._settings.trusts_all:
+            return
+        for directory, name in found_above(names, cwd, self._settings.home):
+            doubt = self._compared(f"{name}, which its program follows,", directory, {})
+            if doubt is not None:
+                raise doubt
 
     def _check_server(self, server: FoundServer) -> None:
         settings = self._settings

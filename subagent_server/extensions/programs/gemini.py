@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from subagent_server.extensions.programs.program_checks import program_of
 from subagent_server.run.agent_definition import AgentDefinition, Selection, select
 from subagent_server.run.durable import as_object
 from subagent_server.run.errors import RunRefused
+from subagent_server.run.executed_files import found_above
 from subagent_server.run.files import Directory
 
 _SYSTEM, _POLICY = "system.md", "policy.toml"
@@ -182,13 +182,9 @@ def _trusts(home: Path, cwd: Path) -> bool:
 
 
 def _check_followed(home: Path, cwd: Path) -> None:
-    for directory in (cwd, *cwd.parents):
-        if directory == home.resolve():
-            return
-        for name in _FOLLOWED:
-            if os.path.lexists(directory / name):
-                raise RunRefused(
-                    "config",
-                    f"Gemini CLI would follow {directory / name}, which may have come with the directory.",
-                    "If it is yours, start `gemini` there once and trust the folder; else remove it.",
-                )
+    if (found := next(found_above(_FOLLOWED, cwd, home), None)) is not None:
+        raise RunRefused(
+            "config",
+            f"Gemini CLI would follow {Path(*found)}, which may have come with the directory.",
+            "If it is yours, start `gemini` there once and trust the folder; else remove it.",
+        )
