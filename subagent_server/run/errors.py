@@ -37,11 +37,10 @@ def visible(text: str, kept: str = "") -> str:
     """
     if text.isprintable():
         return text
-    odd = {c for c in set(text) if not c.isprintable() and c not in kept}
-    escapes = {ord(c): c.encode("unicode_escape").decode("ascii") for c in odd}
-    if odd.isdisjoint(_JOINERS):
-        return text.translate(escapes)  # a seventh of the time of the other way
-    return "".join(c if c not in odd or joins(text, at) else escapes[ord(c)] for at, c in enumerate(text))
+    return "".join(
+        c if c.isprintable() or c in kept or joins(text, at) else c.encode("unicode_escape").decode("ascii")
+        for at, c in enumerate(text)
+    )
 
 
 def joins(text: str, at: int) -> bool:
