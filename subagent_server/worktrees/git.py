@@ -66,7 +66,7 @@ _ALWAYS = {
 _BY_DRIVER = {
     "filter": {"clean": "", "smudge": "", "process": "", "required": "false"},
     "merge": {"driver": "false"},  # a driver that fails leaves a conflict, an empty one would drop a side
-    "hook": {"enabled": "false"},  # from git 2.54 on, a setting names hooks beside `core.hooksPath`
+    "hook": {"enabled": "false"},  # from git 2.54 on, a setting names hooks, whatever `core.hooksPath` says
 }
 NO_PROGRAMS = ("--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
 """For every comparison: without it attributes may name programs that show a file."""
