@@ -103,8 +103,8 @@ def reply(
     if caller.run_id == run_id:
         raise NotAllowed(f"Run {run_id} asked that itself: its answer comes from its parent; wait for it.")
     observed = observe(service.store, run_id, caller)
-    named = message_id or _the_only_open_one(observed.meta)
     masked = masker_at_door(service, run_id).text(answer)
+    named = message_id or _the_only_open_one(observed.meta, masked)
     event = transitions.ReplyGiven(message_id=named, answer=masked, answered_by=answered_by)
     return Observed(service.store.update(run_id, event, now()), observed.live)
 
@@ -116,8 +116,10 @@ def masked_note(meta: RunMeta, answer: str) -> str:
     return f", with {MASK} in place of what is secret in it"
 
 
-def _the_only_open_one(meta: RunMeta) -> str:
+def _the_only_open_one(meta: RunMeta, answer: str) -> str:
     if not meta.pending:
+        if meta.messages and meta.messages[-1].answer_content == answer:
+            return meta.messages[-1].message_id  # the call before had this answer, and its own was lost
         raise MessageClosed(
             f"Run {meta.run_id} ({meta.status.value}) has no open question: check_status shows what it does."
         )

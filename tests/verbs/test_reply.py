@@ -52,11 +52,14 @@ def test_a_reply_reads_the_state_once_and_once_more_under_the_lock_and_writes_it
     assert (count.reads, count.writes) == (2, 1)
 
 
-def test_a_repeated_reply_writes_nothing(service: Service) -> None:
-    called(service, "reply_subagent", runId=RUN_ID, messageId="q1", answer="blue")
-    answer, count = called(service, "reply_subagent", runId=RUN_ID, messageId="q1", answer="blue")
+@pytest.mark.parametrize("given", [{"messageId": "q1"}, {}])
+def test_a_repeated_reply_writes_nothing(service: Service, given: dict[str, Any]) -> None:
+    called(service, "reply_subagent", runId=RUN_ID, answer="blue")
+    answer, count = called(service, "reply_subagent", runId=RUN_ID, **given, answer="blue")
     assert answer["success"] is True
     assert (count.reads, count.writes) == (2, 0)
+    with pytest.raises(MessageClosed):
+        called(service, "reply_subagent", runId=RUN_ID, **given, answer="red")
 
 
 def test_a_reply_that_waits_returns_at_once_if_another_question_is_open(service: Service) -> None:
