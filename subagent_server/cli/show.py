@@ -167,6 +167,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
             ("calls", "\n".join(map(one_line, calls))),
             ("children", "\n".join(_children(session, meta))),
             ("files", one_line(session.shown(run.directory))),
+            ("payload", f"{meta.payload.size:,} bytes, in payload.gz" if meta.payload else None),
             ("now", escape_lines(view.preview or "")),
         ]
     )

@@ -59,6 +59,7 @@ Step = Literal[
     "logs",
     "result",
     "rest",
+    "payload",
     "go_on",
     "play_on",
     "merge",
@@ -75,6 +76,7 @@ _STEPS: dict[Step, tuple[str, tuple[str, ...]]] = {
     "logs": ('get_logs(runId="{run}")', ("logs", "{run}")),
     "result": ('get_logs(runId="{run}", stream="result")', ("show", "{run}")),
     "rest": ('get_logs(runId="{run}", stream="result", cursor="{shown}")', ("show", "{run}")),
+    "payload": ('get_logs(runId="{run}", stream="payload")', ("show", "{run}")),
     "go_on": ('continue_run(runId="{run}")', ("continue", "{run}")),
     "play_on": ('continue_run(runId="{run}")', ("continue", "{run}", "--script", "FILE")),
     "merge": ('merge_run(runId="{run}")', ("merge", "{run}")),
@@ -403,6 +405,8 @@ def run_view(
         instructions += f" {calls('rest', meta.run_id)} has the rest."
     elif is_large:
         instructions += f" {calls('result', meta.run_id)} has the whole result."
+    if meta.payload is not None and not has_output and caller.run_id != meta.run_id:
+        instructions += f" {calls('payload', meta.run_id)} has its payload."
     mark = sandbox_mark(run)
     view = RunView(
         run_id=meta.run_id,

@@ -5,7 +5,8 @@ import pytest
 from subagent_server.run import transitions
 from subagent_server.run.journal import Transcript
 from subagent_server.run.processes import now
-from subagent_server.run.records import Failure, LaunchInfo, Usage
+from subagent_server.run.records import Failure, LaunchInfo, RunResult, Usage
+from subagent_server.run.states import Status
 from tests.cli.command import Cli, asked
 from tests.cli.families import family, pay
 
@@ -49,7 +50,8 @@ def test_a_run_that_has_ended_is_shown_with_everything_about_it(cli: Cli) -> Non
     answer = transitions.ReplyGiven(message_id="q1", answer="red", answered_by="person")
     cli.store.update(run_id, answer, now())
     failure = Failure(code="agent_error", message="No paint left.", hint="Buy some.")
-    cli.store.update(run_id, transitions.RunFailed(failure=failure), now())
+    result = RunResult(outcome=Status.FAILED, text="", error=failure)
+    cli.store.update(run_id, transitions.RunFailed(failure=failure), now(), result=result, payload=b"ab")
     said = cli("show", run_id).stdout
     for words in (
         run_id,
@@ -65,6 +67,7 @@ def test_a_run_that_has_ended_is_shown_with_everything_about_it(cli: Cli) -> Non
         "agent_error: No paint left.",
         "Buy some.",
         f"runs/{run_id}",
+        "payload   2 bytes, in payload.gz",
         "0 turns, 0 tool calls, 0 tokens",
     ):
         assert words in said

@@ -60,10 +60,12 @@ def test_a_child_reports_how_far_it_is_and_ends_its_run_with_a_payload(world: Wo
             assert parent.call("check_status", runId=run_id)["summary"] == "half way"
             view = child.call("update_status", status="completed", summary="All done.", payload=payload)
             assert view["status"] == "completed" and view["summary"] == "All done."
+            assert "get_logs" not in view["instructions"], "a child has no such tool"
             assert view["usage"]["turns"] == 1, "as soon as the end is known, not when the worker has left"
         world.gone(run_id)
         view = parent.call("check_status", runId=run_id)
         assert (view["result"], view["live"]) == ("All done.", False)
+        assert 'stream="payload") has its payload' in view["instructions"]
         page = parent.call("get_logs", runId=run_id, stream="payload")
         read = page["text"]
         while not page["atEnd"]:
