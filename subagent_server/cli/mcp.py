@@ -15,7 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from subagent_server.agents.formats import load_file
-from subagent_server.agents.named_servers import read_server_file, with_named_servers
+from subagent_server.agents.named_servers import read_server_file, serves_config, with_named_servers
 from subagent_server.agents.variables import expand_definition, hidden_values, redact
 from subagent_server.agents.yaml_reader import AgentFileError, NotAnAgent
 from subagent_server.cli.console.app import (
@@ -77,6 +77,7 @@ from subagent_server.worker.protected_paths import protected_paths
 
 
 _PATH_KEYS = ("sandboxRead", "sandboxWrite")
+_IN_THE_RUN = ServerLocation("runner", "in the run itself", "it is an agent of this installation")
 
 
 def wire_location(location: ServerLocation | None) -> dict[str, str]:
@@ -162,7 +163,8 @@ class OneServer:
     Raises:
         click.UsageError: neither or both of `agent` and `config` are given.
         UnknownAgent, AgentFileError, UnknownServer: the servers cannot be read.
-        NotTrusted, BadArgument, MissingVariable.
+        NotTrusted, MissingVariable.
+        BadArgument: there is no such server, or it is an agent (`is_agent`).
         EarlyExit: it insists on a box, and there is none here (6).
     """
 
@@ -172,6 +174,8 @@ class OneServer:
         if server is None:
             known = choices("servers", name, list(whole.mcp_servers))
             raise BadArgument(f"There is no MCP server {shorten(name)}: {known}.")
+        if is_agent(session, whole, server):
+            raise BadArgument(not_started(whole, name))
         self.name = name
         self.ready = _ready(session, whole, {name: server})
         self.definition = self.ready.starts.agent.mcp_servers[name]
@@ -205,9 +209,27 @@ class OneServer:
 
 
 def agent_with_servers(session: Session, agent: str) -> tuple[AgentDefinition, ReadyServers]:
-    """Return an agent with all its servers, ready to be connected. Raises as `OneServer`."""
+    """Return an agent with its servers that are no agents, ready to be connected. Raises as `OneServer`."""
     whole = _definition(session, agent, None, TrustCheck(session.service))
-    return whole, _ready(session, whole, whole.mcp_servers)
+    servers = {name: each for name, each in whole.mcp_servers.items() if not is_agent(session, whole, each)}
+    return whole, _ready(session, whole, servers)
+
+
+def is_agent(session: Session, owner: AgentDefinition, server: ServerDefinition) -> bool:
+    """Whether a run takes the server of an agent file as an agent (`agents/named_servers.py`).
+
+    In a file of another program the same entry is a server like others.
+    """
+    path = {**session.settings.environment, **owner.env}.get("PATH")
+    return owner.source is not None and serves_config(server, server.env.get("PATH", path))
+
+
+def not_started(owner: AgentDefinition, name: str) -> str:
+    """Return the sentence on a server that is an agent, and that nobody connects to."""
+    return (
+        f"No process is started for the MCP server {shorten(name)}, because it is an agent of this "
+        f"installation: `subagent prompt {owner.name} --servers` shows its tool."
+    )
 
 
 def _ready(session: Session, whole: AgentDefinition, servers: Mapping[str, ServerDefinition]) -> ReadyServers:
@@ -361,7 +383,10 @@ def list_servers(session: Session, agent: str | None, config: Path | None) -> No
     """List the servers as they are configured, without connecting."""
     owner, settings = _definition(session, agent, config, trust_check=None), session.settings
     servers, no_box = owner.mcp_servers, no_program_for_boxes(settings.environment, settings.cwd)
-    where = {name: location_of(owner, server, no_box) for name, server in servers.items()}
+    where = {
+        name: _IN_THE_RUN if is_agent(session, owner, server) else location_of(owner, server, no_box)
+        for name, server in servers.items()
+    }
     if session.as_json:
         wire = [{**wire_server(name, each), **wire_location(where[name])} for name, each in servers.items()]
         out_json({"servers": wire})

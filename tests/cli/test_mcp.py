@@ -1,6 +1,7 @@
 """`subagent mcp`: the servers of an agent or of a file, tried by hand (seed "CLI Commands")."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,18 @@ def test_the_servers_of_an_agent_are_meant_by_its_name_and_those_of_any_file_by_
     for keys, why in (({"network": "no way"}, "network must be"), ({"cwd": "~nobody-here/x"}, "be entered")):
         cli.agent("odd", mcpServers={"files": FILES}, **keys)
         cli.leaves_with(2, why, "mcp", "info", "files", "--agent", "odd")
+
+
+def test_a_server_that_is_an_agent_of_this_installation_is_not_started_by_hand(cli: Cli) -> None:
+    entry = {"command": sys.executable, "args": ["-m", "subagent_server", "serve", "--config", "./coder.md"]}
+    cli.agent("lead", mcpServers={"coder": entry}, codeMode=True)
+    listed = cli("mcp", "list-servers", "--agent", "lead").stdout
+    assert "  Works: in the run itself (it is an agent of this installation)\n" in listed
+    why = "No process is started for the MCP server 'coder', because it is an agent of this installation: "
+    why += "`subagent prompt lead --servers` shows its tool.\n"
+    cli.leaves_with(2, why, "mcp", "info", "coder", "--agent", "lead")
+    done = cli("tools", "lead")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", why)
 
 
 def test_a_user_without_a_name_and_a_home_has_boxes_of_servers_and_no_files_of_clients(

@@ -16,7 +16,7 @@ from subagent_server.cli.console.app import (
     trust_option,
 )
 from subagent_server.cli.console.terminal import EarlyExit, ExitCode, err, one_line, out, out_json
-from subagent_server.cli.mcp import ReadyServers, agent_with_servers, pass_on
+from subagent_server.cli.mcp import ReadyServers, agent_with_servers, not_started, pass_on
 from subagent_server.extensions.code_mode.mcp_functions import McpFunctions
 from subagent_server.extensions.code_mode.module_stub import module_stub
 from subagent_server.extensions.code_mode.stubs import ToolFunction
@@ -52,6 +52,8 @@ def tools(session: Session, agent: str, name: str | None, whole: bool, stub: boo
         out(module_stub([registry.get(each.name) for each in registry.agents() if each.name in named]))
         return ExitCode.OK
     definition, ready = agent_with_servers(session, agent)
+    connected = ready.starts.agent.mcp_servers
+    agents = [not_started(definition, each) for each in definition.mcp_servers if each not in connected]
     functions = asyncio.run(_functions(definition, ready))
     catalogue, code_mode = functions.catalogue, definition.code_mode or CodeMode()
     if name is not None and name not in {*catalogue.names, *catalogue.flat}:
@@ -67,13 +69,13 @@ def tools(session: Session, agent: str, name: str | None, whole: bool, stub: boo
                 "text": text,
                 "functions": list(map(_wire, catalogue.functions)),
                 "ordinaryTools": [tool.name for tool in functions.ordinary],
-                "warnings": list(functions.warnings),
+                "warnings": [*functions.warnings, *agents],
             }
         )
         return ExitCode.OK
     if text:
         out(text)
-    for remark in _remarks(definition.name, code_mode, functions):
+    for remark in (*agents, *_remarks(definition, code_mode, functions)):
         err(one_line(remark))
     return ExitCode.OK
 
@@ -106,14 +108,14 @@ def _sentence(refusal: RunRefused) -> str:
     return f"{refusal.sentence} {refusal.hint or ''}".rstrip()
 
 
-def _remarks(agent: str, code_mode: CodeMode, functions: McpFunctions) -> Iterator[str]:
+def _remarks(agent: AgentDefinition, code_mode: CodeMode, functions: McpFunctions) -> Iterator[str]:
     yield from (f"Warning: {warning}" for warning in functions.warnings)
-    if not functions.catalogue.functions:
-        yield f"{agent} has no MCP tools that a program could call: add a server to mcpServers."
+    if not functions.catalogue.functions and not agent.mcp_servers:
+        yield f"{agent.name} has no MCP tools that a program could call: add a server to mcpServers."
     if functions.ordinary:
         yield f"Ordinary tools: {', '.join(tool.name for tool in functions.ordinary)}"
     if not code_mode.enabled:
-        yield f"Code mode is off: `codeMode: true` in the file of {agent} switches it on."
+        yield f"Code mode is off: `codeMode: true` in the file of {agent.name} switches it on."
 
 
 def _wire(function: ToolFunction) -> dict[str, Any]:
