@@ -8,8 +8,8 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import filterfalse, islice
@@ -91,27 +91,29 @@ def protected_paths(
     directories = _agent_directories(environment)
     named = [*_agent_locations(directories), *files]
     agents, installation = list(map(_real, named)), _installation()
-    inside = next((each for each in installation if cwd.is_relative_to(each)), None)
-    inside = inside or next((each for each in map(_real, directories) if each in cwd.parents), None)
     configuration, state = _own_directories(environment, cwd)
     ours = [*configuration, *state]
-    not_around = (each for each in ours if each / "worktrees" not in cwd.parents)
-    inside = inside or next((each for each in not_around if cwd.is_relative_to(each)), None)
-    if inside is not None and agent.sandbox != "none":
-        raise RunRefused(
-            "config",
-            f"The working directory {cwd} lies in {inside}, where agents, the installation of "
-            "subagent or its own files are, which no run may write.",
-            "Start the run in the directory of a project.",
-        )
-    named_to_write = [*agent.write_elsewhere, *agent.written_by_servers]
-    written = []
+    written: list[Path] = []
     if agent.sandbox != "none":
-        # no box may write a working directory that holds a home directory
-        in_box = [] if shows_too_much(cwd, homes(environment)) else [cwd]
-        written = [*in_box, *map(_real, named_to_write)]
-    try:
-        for each in ours:  # what is missing could be made by a run
+        # 1. Refuse to work in what no run may write.
+        around = [each for each in installation if cwd.is_relative_to(each)]
+        around += [each for each in map(_real, directories) if each in cwd.parents]
+        around += [
+            each for each in ours if cwd.is_relative_to(each) and each / "worktrees" not in cwd.parents
+        ]
+        if around:
+            raise RunRefused(
+                "config",
+                f"The working directory {cwd} lies in {around[0]}, where agents, the installation of "
+                "subagent or its own files are, which no run may write.",
+                "Start the run in the directory of a project.",
+            )
+        # 2. Find where boxes write: never in a working directory that holds a home directory.
+        written += [] if shows_too_much(cwd, homes(environment)) else [cwd]
+        written += map(_real, [*agent.write_elsewhere, *agent.written_by_servers])
+    # 3. Make what is missing of ours there, which a run could make; note this run, and find the others.
+    with _noting(state_directory_of(environment)):
+        for each in ours:
             if any(map(each.is_relative_to, written)):
                 each.mkdir(mode=0o700, parents=True, exist_ok=True)
         written += [each / ".git" for each in written if each != cwd or not _holds_git(agent, cwd)]
@@ -124,6 +126,41 @@ def protected_paths(
         ]
         mine = LiveRun(this_process(), root, agents, written, hides)
         others = enter(state_directory_of(environment), mine)
+    if (writer := next((other for other in others if other.writes_records_of(root)), None)) is not None:
+        raise RunRefused(
+            "storage",
+            f"A run that is at work, with its records in {writer.root}, could write those in {root}.",
+            "Wait for the end of that run, or let `--runs` name another directory.",
+        )
+    held = [*agents, *installation, *configuration, *(each for other in others for each in other.agents)]
+    links = (step for path in named for step in steps_to(path))
+    return ProtectedPaths(
+        roots=list(dict.fromkeys([root, *state, *hides, *(other.root for other in others)])),
+        read_only=[
+            path
+            for path in dict.fromkeys(held)
+            if not (path.is_relative_to(cwd) and is_lifted(path.relative_to(cwd).parts, agent.lifted))
+        ],
+        links=[
+            step
+            for step in dict.fromkeys(links)
+            if step.is_relative_to(cwd)
+            and os.path.islink(step)  # noqa: PTH114 - see `steps_to`
+            and not any(map(step.is_relative_to, agents))
+        ],
+        written=[
+            *written,
+            *working_copies(cwd, environment)[1:],
+            *(each for other in others for each in other.writes),
+        ],
+    )
+
+
+@contextmanager
+def _noting(state: Path | None) -> Iterator[None]:
+    """Say what is wrong with our state directory if this run cannot be noted there."""
+    try:
+        yield
     except LockTimeout as error:
         hint = "A stopped process may hold it (`fuser` names it): end that one first."
         raise RunRefused("storage", error.sentence, hint) from error
@@ -131,39 +168,10 @@ def protected_paths(
         why = error.strerror or error if isinstance(error, OSError) else error.sentence.rstrip(".")
         raise RunRefused(
             "storage",
-            f"The live runs cannot be noted in {state_directory_of(environment)}: {why}.",
+            f"The live runs cannot be noted in {state}: {why}.",
             "Make that directory yours alone (mode 0700), with room on its disk, or set XDG_STATE_HOME to a "
             "directory that you may write.",
         ) from error
-    writer = next((other for other in others if other.writes_records_of(root)), None)
-    if writer is not None:
-        raise RunRefused(
-            "storage",
-            f"A run that is at work, with its records in {writer.root}, could write those in {root}.",
-            "Wait for the end of that run, or let `--runs` name another directory.",
-        )
-    of_others = (each for other in others for each in other.agents)
-    held = dict.fromkeys([*agents, *installation, *configuration, *of_others])
-    return ProtectedPaths(
-        list(dict.fromkeys([root, *state, *hides, *(other.root for other in others)])),
-        [
-            path
-            for path in held
-            if not (path.is_relative_to(cwd) and is_lifted(path.relative_to(cwd).parts, agent.lifted))
-        ],
-        [
-            step
-            for step in dict.fromkeys(step for path in named for step in steps_to(path))
-            if step.is_relative_to(cwd)
-            and os.path.islink(step)  # noqa: PTH114 - see `steps_to`
-            and not any(map(step.is_relative_to, agents))
-        ],
-        [
-            *written,
-            *working_copies(cwd, environment)[1:],
-            *(each for other in others for each in other.writes),
-        ],
-    )
 
 
 def _holds_git(agent: AgentDefinition, cwd: Path) -> bool:
