@@ -172,6 +172,8 @@ def _subagent(e: Event) -> str:
     if kind == "tool_result" and e.get("isError"):
         mark = "✗"
     facts = (e.get("toolName"), e.get("messageId"), e.get("status"), e.get("model"), e.get("count"))
+    if kind == "subagent_end" and isinstance(payload, dict) and "message" in payload:
+        payload = _error(payload)
     text = payload if isinstance(payload, str) else one_line(payload)
     shown = "" if payload is None else preview(text, 2)
     words = (mark, *(str(fact) for fact in facts if fact is not None), shown)
@@ -199,12 +201,16 @@ def _ended(e: Event) -> str:
     lines = [f"{marks.get(str(e.get('status')), '•')} {e.get('status')}: {usage}"]
     error = e.get("error")
     if isinstance(error, dict):
-        lines.append(f"{error.get('code')}: {error.get('message')}")
+        lines.append(_error(error))
         if error.get("hint"):
             lines.append(f"hint: {error['hint']}")
     elif e.get("summary"):
         lines.append(preview(str(e["summary"])))
     return "\n".join(lines)
+
+
+def _error(error: Event) -> str:
+    return f"{error.get('code')}: {error.get('message')}"
 
 
 def _agent_call(e: Event) -> str:
