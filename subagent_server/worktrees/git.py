@@ -73,7 +73,8 @@ NO_PROGRAMS = ("--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodu
 _SIGNERS = {"openpgp": "gpg", "x509": "gpgsm", "ssh": "ssh-keygen"}
 _SEEN_BY_SIGNERS = {"GNUPGHOME", "GPG_TTY", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR"}
 _TRUE = ("true", "yes", "on", "1", "")
-_NAME, _ADDRESS = "subagent", "subagent@localhost"
+NAMELESS = {"user.name": "subagent", "user.email": "subagent@localhost"}
+"""Who commits where git does not know the user, as in a CI job."""
 
 
 class GitFailed(HostError):
@@ -242,8 +243,7 @@ def _overrides(settings: Mapping[str, str], others: int = 0) -> dict[str, str]:
 
 def identity_of(git: Git) -> dict[str, str]:
     """Return the variables by which a commit has the user as git knows him, or a fixed name."""
-    name = git.settings.get("user.name") or _NAME
-    address = git.settings.get("user.email") or _ADDRESS
+    name, address = (git.settings.get(key) or value for key, value in NAMELESS.items())
     return {
         f"GIT_{role}_{key}": value
         for role in ("AUTHOR", "COMMITTER")

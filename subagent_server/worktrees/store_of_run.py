@@ -19,7 +19,7 @@ from subagent_server.run.errors import CallerError, HostError, shorten
 from subagent_server.run.files import Directory
 from subagent_server.run.records import Worktree
 from subagent_server.sandbox.git_files import common_directory, is_repository, plain_content, pointer
-from subagent_server.worktrees.git import GIT_SECONDS, Git, GitFailed, harmless_git
+from subagent_server.worktrees.git import GIT_SECONDS, NAMELESS, Git, GitFailed, harmless_git
 
 BRANCHES = "subagent"
 """The first part of the name of every branch made for a run."""
@@ -149,9 +149,8 @@ def write_store(
     for name in ("hooks", "info"):
         (store / name).mkdir(mode=0o700, exist_ok=True)
     _write(store / "objects" / "info" / "alternates", "".join(f"{path}\n" for path in borrowed))
-    settings = {
-        key: git.settings[key] for key in (*_COPIED, *(_SIGNING if signs else ())) if key in git.settings
-    }
+    copied = (*_COPIED, *(_SIGNING if signs else ()))
+    settings = NAMELESS | {key: git.settings[key] for key in copied if key in git.settings}
     _write(store / "config", _configuration(settings))
     _write(store / "info" / "exclude", ignored_everywhere(git, common))
     _write(store / "commondir", ".\n")

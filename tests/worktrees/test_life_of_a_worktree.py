@@ -76,11 +76,11 @@ def test_a_merge_that_was_undone_is_done_again_as_the_command_says(
     assert "/.git is gone: put it back" in repository.merge(run_id, code=6)
 
 
-def test_a_run_that_a_hook_of_git_starts_commits_in_its_worktree(
+def test_a_run_that_a_hook_of_git_starts_commits_without_an_identity(
     world: World, repository: Repository
 ) -> None:
     world.agent(isolation="worktree", sandbox="none")
-    own = "git add -A; git -c user.name=A -c user.email=a@b commit -qm own; git rev-parse --git-dir"
+    own = "git add -A; git commit -qm own; git rev-parse --git-dir"
     world.play(shell(f"{WORK}; {own}"), says("Done."))
     of_hooks = {
         "GIT_DIR": str(repository.top / ".git"),
@@ -92,6 +92,7 @@ def test_a_run_that_a_hook_of_git_starts_commits_in_its_worktree(
     repository.gone(run_id)
     assert str(repository.store(run_id)) in world.events(run_id, "tool_result")[0]["text"]
     assert repository.head == before and repository.git("status", "--short") == ""
+    assert repository.git("log", "-1", "--format=%ae %s", *repository.branches()) == "subagent@localhost own"
 
 
 def test_a_rebase_leaves_out_nothing_that_a_merge_commit_alone_has(repository: Repository) -> None:
