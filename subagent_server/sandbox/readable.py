@@ -148,7 +148,7 @@ def tool_chains(home: Path, cwd: Path, written: Sequence[Path], environment: Map
         real = Path(os.path.realpath(path))
         if not path.is_absolute() or any(map(path.is_relative_to, (*known, *found))):
             continue
-        if any(step.is_symlink() and any(map(step.is_relative_to, written)) for step in steps_to(path)):
+        if _link_of_run(path, written) is not None:
             continue
         is_plain = os.path.isdir(real) or os.path.isfile(real)  # noqa: PTH112, PTH113 - they never raise
         if is_plain and not _is_closed(real, (home, cwd)):
@@ -166,9 +166,8 @@ def showing(
     programs = [path for path in programs if path.is_absolute()]
     directories = [path.parent for path in programs]
     for path in programs:
-        led = any(step.is_symlink() and any(map(step.is_relative_to, written)) for step in steps_to(path))
         real = Path(os.path.realpath(path))
-        if not led or real.parent.name == "bin":
+        if _link_of_run(path, written) is None or real.parent.name == "bin":
             directories.append(real.parent)
     if not directories:
         return environment
@@ -202,6 +201,12 @@ def working_copies(directory: Path, environment: Mapping[str, str]) -> list[Path
     around = (path for path in directory.parents if os.path.lexists(path / ".git"))
     own = homes(environment)
     return [path for path in (directory, *around) if not shows_too_much(path, own)]
+
+
+def _link_of_run(path: Path, written: Sequence[Path]) -> Path | None:
+    """Return the first link on the way of a path that lies where runs write, or None."""
+    links = filter(os.path.islink, steps_to(path))
+    return next((link for link in links if any(map(link.is_relative_to, written))), None)
 
 
 def _next_to(entry: Path, home: Path) -> list[Path]:
@@ -263,13 +268,12 @@ def named_paths(key: str, named: Iterable[str], written: Sequence[Path]) -> list
         path = Path(os.path.expanduser(name))  # noqa: PTH111
         if not path.is_absolute():
             path = Path.cwd() / path
-        for step in steps_to(path):
-            if os.path.islink(step) and any(map(step.is_relative_to, written)):  # noqa: PTH114
-                raise PathRefused(
-                    f"{key} cannot be kept: {printable(name)} leads through the link {printable(str(step))}, "
-                    "which a run could have made",
-                    "Name the place that is meant.",
-                )
+        if (link := _link_of_run(path, written)) is not None:
+            raise PathRefused(
+                f"{key} cannot be kept: {printable(name)} leads through the link {printable(str(link))}, "
+                "which a run could have made",
+                "Name the place that is meant.",
+            )
         if os.path.exists(path):  # noqa: PTH110
             found.append(Path(os.path.realpath(path)))
     return found

@@ -8,7 +8,7 @@ import pytest
 
 from subagent_server.sandbox.box import MAX_HELD, Box, Rules, build_box, hold
 from subagent_server.sandbox.git_files import config_without_credentials
-from subagent_server.sandbox.readable import BoxRefused, showing
+from subagent_server.sandbox.readable import BoxRefused, showing, tool_chains
 from subagent_server.sandbox.verify import try_box
 from tests.helpers import bubblewrap
 
@@ -96,3 +96,10 @@ def test_an_interpreter_of_the_project_that_is_a_link_shows_directories_of_progr
     real.parent.mkdir(parents=True)
     python.symlink_to(real)
     assert (str(real.parent) in showing([python], {}, [cwd])["PATH"]) == is_shown
+
+
+def test_a_link_to_a_name_that_is_too_long_leads_a_box_to_nothing(cwd: Path) -> None:
+    link = cwd.parent / "bin"
+    link.symlink_to("a" * 300)
+    assert str(link) in showing([link / "python"], {}, [])["PATH"].split(os.pathsep)
+    assert link not in tool_chains(cwd.parent, cwd, [], {"PATH": str(link)})
