@@ -210,8 +210,8 @@ class IllegalTransition(CallerError):
 
     code = "wrong_state"
 
-    def __init__(self, run_id: str, status: str, event: str, doing: str, possible: Sequence[str]) -> None:
-        """Refuse `event`, which is `doing` in words; `possible` are the words of the legal events."""
+    def __init__(self, run_id: str, status: str, doing: str, possible: Sequence[str]) -> None:
+        """Refuse the event `doing`, in words; `possible` are the words of the legal events."""
         if possible:
             *others, last = possible
             legal = f"{', '.join(others)} or {last}" if others else last
@@ -219,9 +219,6 @@ class IllegalTransition(CallerError):
         else:
             todo = "it has ended; start a new run, or continue it with continue_run"
         super().__init__(f"Run {run_id} is {status}, so it cannot {doing}: {todo}.")
-        self.run_id = run_id
-        self.status = status
-        self.event = event
 
 
 class UnknownMessage(CallerError):

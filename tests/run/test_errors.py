@@ -16,7 +16,7 @@ SAMPLES: list[SubagentError] = [
     errors.AmbiguousRun("2026", ["20261122-a", "20261122-b"]),
     errors.UnknownAgent(NASTY, ["writer", "reviewer"], "a.md: no front matter"),
     errors.UnknownAgent("x", []),
-    errors.IllegalTransition("r1", "ready", "finished", "complete", ["begin", "fail", "be stopped"]),
+    errors.IllegalTransition("r1", "ready", "complete", ["begin", "fail", "be stopped"]),
     errors.UnknownMessage("r1", NASTY, ["q1"]),
     errors.MessageClosed("Question q1 of run r1 expired."),
     errors.NewerSchema("r1", 9, 2),
