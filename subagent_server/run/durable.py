@@ -300,13 +300,10 @@ def record_at(file: Entry, offset: int) -> dict[str, Any] | None:
         return parse(opened.readline(LONGEST_LINE))
 
 
-def latest(file: Entry, wanted: frozenset[str], *, within: int = 400) -> dict[str, dict[str, Any]]:
-    """Return the last record of each wanted `type` among the last `within` lines."""
-    found: dict[str, dict[str, Any]] = {}
-    for record in filter(None, map(parse, tail(file, within).lines)):
-        if record.get("type") in wanted:
-            found[record["type"]] = record
-    return found
+def latest(file: Entry, kind: str, within: int) -> dict[str, Any] | None:
+    """Return the last record of `type` `kind` among the last `within` lines."""
+    found = filter(None, map(parse, reversed(tail(file, within).lines)))
+    return next((record for record in found if record.get("type") == kind), None)
 
 
 def last_of(file: Entry, kind: str) -> dict[str, Any] | None:

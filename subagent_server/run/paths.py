@@ -8,7 +8,6 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 from subagent_server.run import durable, processes
 from subagent_server.run.errors import ForeignRoot, UnsafeRoot, storing
 from subagent_server.run.files import DIRECTORY_MODE, Directory, Entry, held_open
-from subagent_server.run.states import check_run_id, is_run_id
+from subagent_server.run.states import check_run_id
 
 # -- The owner of a runs root. A root that came with a repository, an archive or another user is not ours.
 #
@@ -224,7 +223,6 @@ RECORD_BYTES = 64 << 10
 REMOVED_CHILD = ".removed"
 """In `children/`: what the mark of a removed run becomes. Its cost still counts in the runs above it."""
 _TEMPORARY = re.compile(r"\..+\.tmp|wake\.([A-Za-z0-9_-]+\.)?[0-9]+")
-_MANY_MARKS = 1_000
 _MOST_SLEEPERS = 1_000
 
 
@@ -345,7 +343,7 @@ class RunPaths:
     def journal_has_ended(self) -> bool:
         """Whether the journal says how the run ended."""
         try:
-            return "run_ended" in durable.latest(self.events, frozenset({"run_ended"}), within=50)
+            return durable.latest(self.events, "run_ended", within=50) is not None
         except OSError:
             return False
 
@@ -461,12 +459,6 @@ class RootPaths:
         with suppress(OSError):
             return sorted(root.below(CHANGES).names())
         return []
-
-    def live_marks(self) -> Iterator[str]:
-        """The ids of the possibly live runs. Of very many marks, only marks with a directory count."""
-        marks = self.marks()
-        there = None if len(marks) < _MANY_MARKS else set(self.open().names())
-        return (name for name in marks if is_run_id(name) and (there is None or name in there))
 
 
 def run_at(directory: Path) -> RunPaths:

@@ -220,6 +220,7 @@ def _wake_sleepers(run: RunPaths) -> None:
 
 SPARE_BYTES = 16 * 1024
 """How much an end may add to a state: its failure, its summary, its last steps."""
+_MANY_MARKS = 1_000
 RESULT_SECONDS = 60.0
 """How long a result waits for the lock: it is paid, and a process that was suspended may hold that."""
 
@@ -464,8 +465,13 @@ class RunStore:
         return [run_id for run_id in self.newest_first() if self.paths.run(run_id).files.exists()]
 
     def live_ids(self) -> list[str]:
-        """Return the ids of the runs whose tree is not recorded as gone, by their marks."""
-        return list(self.paths.live_marks())
+        """Return the ids of the runs whose tree is not recorded as gone, by their marks.
+
+        Of very many marks, only marks with a directory count.
+        """
+        marks = self.paths.marks()
+        there = None if len(marks) < _MANY_MARKS else set(self.paths.open().names())
+        return [name for name in marks if is_run_id(name) and (there is None or name in there)]
 
     def is_marked(self, run_id: str) -> bool:
         """Whether a run is among the `live_ids` of a root that is ours; the other marks are not read."""
