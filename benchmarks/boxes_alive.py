@@ -21,10 +21,10 @@ from benchmarks.memory import available_mib, proportional_mib
 from benchmarks.scale import Scale
 from benchmarks.start import ready_zygote
 from benchmarks.table import Bar, Line, table
+from subagent_server.process.marks import read_shim
 from subagent_server.run import processes
 from subagent_server.run.states import Status
 from subagent_server.verbs.end_run import stop
-from subagent_server.verbs.reconcile import read_shim
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers.truth import examine_all
 from tests.helpers.turns import Turn, asks, shell

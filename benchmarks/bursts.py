@@ -16,8 +16,8 @@ from benchmarks.bench_world import BenchWorld, bench_world
 from benchmarks.scale import Scale
 from benchmarks.start import READY_SECONDS, SCRIPT, ready_zygote
 from benchmarks.table import Bar, Line, table
+from subagent_server.process.marks import read_shim
 from subagent_server.run import processes
-from subagent_server.verbs.reconcile import read_shim
 
 TITLE = "Many starts at once"
 STARTS = 50

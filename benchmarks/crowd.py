@@ -12,9 +12,9 @@ from mcp import Client
 
 from benchmarks.bench_world import BenchWorld
 from benchmarks.memory import Worked, worked_seconds
+from subagent_server.process.marks import read_shim
 from subagent_server.run import processes
 from subagent_server.run.states import Event, MessageStatus, Status
-from subagent_server.verbs.reconcile import read_shim
 from tests.helpers.truth import examine_all
 from tests.helpers.turns import Turn, asks, says, tool_results
 

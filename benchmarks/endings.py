@@ -20,9 +20,9 @@ from benchmarks.scale import Scale
 from benchmarks.serve_start import COMMAND, serving
 from benchmarks.start import SCRIPT, ready_zygote
 from benchmarks.table import Bar, Line, table
+from subagent_server.process.marks import read_shim
 from subagent_server.run import processes
 from subagent_server.run.states import TERMINAL
-from subagent_server.verbs.reconcile import read_shim
 from subagent_server.verbs.start import StartOrder, start
 
 BARE = (sys.executable, "-I", "-S", "-c", "pass")

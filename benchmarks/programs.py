@@ -10,9 +10,9 @@ from benchmarks.memory import available_mib, proportional_mib
 from benchmarks.scale import WHOLE, Scale
 from benchmarks.start import ready_zygote
 from benchmarks.table import Bar, Line, table
+from subagent_server.process.marks import read_shim
 from subagent_server.run import processes
 from subagent_server.run.states import Status
-from subagent_server.verbs.reconcile import read_shim
 from tests.extensions.programs import asking_parent
 
 TITLE = "Programs as subagents"

@@ -14,9 +14,9 @@ from benchmarks.memory import proportional_mib
 from benchmarks.scale import Scale
 from benchmarks.start import ready_zygote, until
 from benchmarks.table import Bar, Line, table
+from subagent_server.process.marks import read_shim
 from subagent_server.run import processes
 from subagent_server.run.errors import SubagentError
-from subagent_server.verbs.reconcile import read_shim
 from tests.helpers.turns import Turn, asks, shell
 
 TITLE = "Waiting"

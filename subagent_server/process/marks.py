@@ -28,6 +28,16 @@ _SHIM_WORDS = [word.encode() for word in SHIM_FLAGS]
 _WORKER_WORDS = [word.encode() for word in WORKER[1:]]
 
 
+def read_shim(run: RunPaths) -> dict[str, Any]:
+    """Return the record of the shim of a run, `shim.json`; empty if no shim ever recorded itself."""
+    return durable.read_object(run.shim, RECORD_BYTES)
+
+
+def shim_on_record(run: RunPaths) -> Identity | None:
+    """Return the shim of a run by its record alone, whether or not it lives."""
+    return Identity.from_json(read_shim(run).get("shim"))
+
+
 def recorded_shim(run: RunPaths) -> Identity | None:
     """Return the shim of a run, if it lives: on record, and marked."""
     return _proven(run, "shim", lambda command: _shim_of(command) == run.run_id)
@@ -43,7 +53,7 @@ def recorded_worker(run: RunPaths) -> Identity | None:
 
 def dying_worker(run: RunPaths) -> Identity | None:
     """Return the worker on record if it shows no command line: its memory is gone, its locks may not be."""
-    record = _record(run)
+    record = read_shim(run)
     identity = Identity.from_json(record.get("worker"))
     if identity is None or not _is_written_in(run, record):
         return None
@@ -52,7 +62,7 @@ def dying_worker(run: RunPaths) -> Identity | None:
 
 def is_original(run: RunPaths) -> bool:
     """Whether the record was written in this very directory: the processes of a copy are the original's."""
-    return _is_written_in(run, _record(run))
+    return _is_written_in(run, read_shim(run))
 
 
 def processes_of(run_id: str) -> list[Identity]:
@@ -77,13 +87,13 @@ def shims_on_record(root: RootPaths) -> Callable[[Identity], bool]:
         run_id = _shim_of(processes.command_of(identity.pid))
         if run_id is None or not is_run_id(run_id):
             return False
-        return Identity.from_json(_record(root.run(run_id)).get("shim")) == identity
+        return shim_on_record(root.run(run_id)) == identity
 
     return is_shim
 
 
 def _proven(run: RunPaths, role: str, carries_mark: Callable[[Command], bool]) -> Identity | None:
-    record = _record(run)
+    record = read_shim(run)
     identity = Identity.from_json(record.get(role))
     if identity is None or not processes.is_alive(identity) or not _is_written_in(run, record):
         return None
@@ -114,8 +124,3 @@ def _worker_of(command: Command) -> str | None:
 
 def _name(path: bytes) -> str:
     return path.rpartition(b"/")[2].decode("ascii", "replace")
-
-
-def _record(run: RunPaths) -> dict[str, Any]:
-    """Return the content of `shim.json`, empty if a shim cannot have written it."""
-    return durable.read_object(run.shim, RECORD_BYTES)

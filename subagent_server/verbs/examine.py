@@ -28,7 +28,7 @@ from subagent_server.run.states import (
     derived_status,
 )
 from subagent_server.run.store import RunStore
-from subagent_server.verbs.reconcile import Observed, children, observe, read_exit, read_shim, subtree
+from subagent_server.verbs.reconcile import Observed, children, observe, subtree, tree_is_gone
 from subagent_server.verbs.run_worktree import open_worktree
 
 _WORKING = frozenset({Status.RUNNING, Status.WAITING, Status.REPLIED})
@@ -184,15 +184,15 @@ def _usage(case: _Case) -> Iterator[str]:
 
 def _tree(case: _Case) -> Iterator[str]:
     """A finished tree costs the sum of its runs; removed runs count in the runs above them."""
-    meta, marks = case.meta, case.store.children_of(case.meta.run_id)
+    meta, started = case.meta, case.store.children_of(case.meta.run_id)
     if not case.is_over or (
-        marks and any(case.store.is_marked(each.run_id) for each in subtree(case.store, meta))
+        started and any(case.store.is_marked(each.run_id) for each in subtree(case.store, meta))
     ):
         return
     below = list(children(case.store, meta))
     total = reduce(Usage.plus, (child.with_descendants for child in below), meta.usage)
     # a mark of a missing part may be of a run that is being removed, and older versions made none
-    is_whole = len(below) == len(marks) and not case.run.children.entry(REMOVED_CHILD).exists()
+    is_whole = len(below) == len(started) and not case.run.children.entry(REMOVED_CHILD).exists()
     stated, total = (usage.model_copy(update={"at_least": ()}) for usage in (meta.with_descendants, total))
     if stated != stated.caught_up(total) or (is_whole and stated != total):
         yield f"its withDescendants is {_sums(stated)}, but its runs sum up to {_sums(total)}"
@@ -211,12 +211,12 @@ def _processes(case: _Case) -> Iterator[str]:
     left = marks.processes_of(case.meta.run_id) if case.may_live else []
     if left:
         yield f"it is over, and {len(left)} of its processes live (pid {left[0].pid})"
-    shim = processes.Identity.from_json(read_shim(case.run).get("shim"))
+    shim = marks.shim_on_record(case.run)
     # it leaves in a moment, and its lock with it; on another host it cannot be seen
     is_kept = case.observed.node is not None or (shim is not None and processes.is_alive(shim))
     if locks.is_held(case.run.live_lock) and not is_kept:
         yield "it is over, and its live.lock is held"
-    if not (read_exit(case.run) or {}).get("treeGone"):
+    if not tree_is_gone(case.run):
         yield "it is over, and exit.json does not say that its tree is gone"
     if case.store.is_marked(case.meta.run_id) and open_worktree(case.store, case.meta.run_id) is None:
         yield "it is over, and is among those that may be live"

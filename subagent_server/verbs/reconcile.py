@@ -41,17 +41,12 @@ from subagent_server.verbs.service import Service
 _MOST_WORDS = 300
 _FENCED = "Its node was suspended, or could not write into the runs root, and ended the run."
 
-# -- Reading the records of a run's shim.
+# -- Reading how a run ended, by the record of its shim.
 
 
 def read_exit(run: RunPaths) -> dict[str, Any] | None:
     """Return how the worker ended, as recorded by the shim, or None without a record."""
     return durable.read_object(run.exit, RECORD_BYTES) or None
-
-
-def read_shim(run: RunPaths) -> dict[str, Any]:
-    """Return the identities of shim and worker; empty if no shim ever recorded itself."""
-    return durable.read_object(run.shim, RECORD_BYTES)
 
 
 def tree_is_gone(run: RunPaths) -> bool:
@@ -368,7 +363,7 @@ def _verdict(run: RunPaths, ended: dict[str, Any] | None, silence: str | None = 
         return Failure(code="lost", message=_FENCED)
     if ended is not None and ended.get("workerStarted"):
         return _crashed(run, ended)
-    if ended is not None or "worker" not in read_shim(run):
+    if ended is not None or "worker" not in marks.read_shim(run):
         reason = (ended or {}).get("reason")
         why = f": {silence or 'its process ended before'}."
         if isinstance(reason, str) and reason:
@@ -477,7 +472,11 @@ def _finish_tree(store: RunStore, run: RunPaths, meta: RunMeta, node: str = "") 
 def _record_gone(run: RunPaths) -> bool:
     """Record that nothing of the run lives; False if the disk refuses, and the next reader records it."""
     with exclusive(run.meta_lock):  # the record that the shim wrote before it died says more
-        record = {"workerStarted": "worker" in read_shim(run), **(read_exit(run) or {}), "treeGone": True}
+        record = {
+            "workerStarted": "worker" in marks.read_shim(run),
+            **(read_exit(run) or {}),
+            "treeGone": True,
+        }
         try:
             run.sync_journal()
             durable.write_durably(run.exit, (json.dumps(record, indent=1) + "\n").encode())
@@ -572,18 +571,14 @@ def elsewhere(run: RunPaths, meta: RunMeta) -> LaunchInfo | None:
     if launch.kind == "local":
         return None if launch.host == processes.host_name() else launch
     # Two hosts of `ssh` may have one name; a host that was booted anew has no process of the run.
-    shim = _recorded_shim(run)
+    shim = marks.shim_on_record(run)
     here = (processes.host_name(), processes.boot_id())
     return None if shim is not None and (shim.host, shim.boot_id) == here else launch
 
 
-def _recorded_shim(run: RunPaths) -> processes.Identity | None:
-    return processes.Identity.from_json(read_shim(run).get("shim"))
-
-
 def _node_of(run: RunPaths) -> str:
     """Return the host on which the shim of a run said to be; empty without one."""
-    shim = _recorded_shim(run)
+    shim = marks.shim_on_record(run)
     return "" if shim is None else visible(shim.host[:_MOST_NAME])
 
 

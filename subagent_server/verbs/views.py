@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import Field
 
-from subagent_server.process import slots
+from subagent_server.process import marks, slots
 from subagent_server.run import durable, transitions
 from subagent_server.run.errors import SubagentError, UnknownMessage, UnreadableMeta
 from subagent_server.run.executed_files import can_run_code
@@ -43,7 +43,7 @@ from subagent_server.run.states import (
 from subagent_server.run.store import RunStore, read_worktree
 from subagent_server.verbs.access import USER, Caller, OtherParents
 from subagent_server.verbs.left_behind import quarantined
-from subagent_server.verbs.reconcile import Observed, read_shim, tree_usage
+from subagent_server.verbs.reconcile import Observed, tree_usage
 from subagent_server.verbs.service import Service
 
 # -- The next step of a view, fitted to the state of the run. A model reads tool calls, a person commands.
@@ -509,14 +509,14 @@ def _shown(wanted: list[Message], named: str | None) -> tuple[list[MessageView],
     The question that the caller has named comes before all others, whatever its size.
     """
     room = MAX_MESSAGES_CHARACTERS
-    fitting: set[str] = set()
+    fitting: dict[str, MessageView] = {}
     for message in sorted(wanted, key=lambda m: m.message_id != named):
         view = message_view(message)
         room -= len(view.question) + len(view.answer or "") + sum(map(len, view.options or ()))
         if fitting and room < 0:
             break
-        fitting.add(message.message_id)
-    return [message_view(m) for m in wanted if m.message_id in fitting], len(wanted) - len(fitting)
+        fitting[message.message_id] = view
+    return [fitting[m.message_id] for m in wanted if m.message_id in fitting], len(wanted) - len(fitting)
 
 
 def _warnings(
@@ -571,7 +571,7 @@ def _awaited(run: RunPaths, meta: RunMeta) -> str | None:
     """Return the run whose processes have to be gone before this run begins, if still waiting."""
     if meta.status is not Status.READY or meta.continues_run_id is None:
         return None
-    awaited = read_shim(run).get("waitingForRun")
+    awaited = marks.read_shim(run).get("waitingForRun")
     return cut(awaited, MAX_NAME_CHARACTERS) if isinstance(awaited, str) else None
 
 

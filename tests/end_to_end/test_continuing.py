@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from subagent_server.extensions.simulator import Simulator
+from subagent_server.process.marks import read_shim
 from subagent_server.run import processes, transitions
 from subagent_server.run.journal import recorded_usage
 from subagent_server.run.processes import now
@@ -14,7 +15,7 @@ from subagent_server.run.records import Failure
 from subagent_server.run.states import Status
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
-from subagent_server.verbs.reconcile import read_exit, read_shim
+from subagent_server.verbs.reconcile import read_exit
 from subagent_server.verbs.start import StartOrder, start_agent
 from subagent_server.verbs.views import AS_TOOLS, run_view
 from tests.helpers.truth import check_status, processes_of

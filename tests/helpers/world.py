@@ -14,6 +14,7 @@ from typing import Any
 
 from subagent_server.extensions.simulator import Simulator
 from subagent_server.process.launcher import LaunchPackage, LocalLauncher, LocalStart, Reservation, Start
+from subagent_server.process.marks import read_shim
 from subagent_server.run import locks, processes
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import RunMeta, RunResult
@@ -22,7 +23,7 @@ from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.questions import reply
-from subagent_server.verbs.reconcile import Observed, observe, read_shim
+from subagent_server.verbs.reconcile import Observed, observe
 from subagent_server.verbs.service import Service, open_service, warm_start
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers import bubblewrap, warm

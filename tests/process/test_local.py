@@ -12,11 +12,12 @@ import pytest
 from subagent_server.process import zygote_client
 from subagent_server.process.cleanup import is_gone
 from subagent_server.process.launcher import LaunchPackage
+from subagent_server.process.marks import read_shim
 from subagent_server.process.shim import ZYGOTE_SECONDS
 from subagent_server.run import locks, processes, transitions
 from subagent_server.run.processes import now
 from subagent_server.run.store import RunStore
-from subagent_server.verbs.reconcile import read_exit, read_shim
+from subagent_server.verbs.reconcile import read_exit
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers import warm
 from tests.helpers.processes import REPOSITORY

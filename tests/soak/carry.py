@@ -20,13 +20,14 @@ from pathlib import Path
 
 from subagent_server.extensions.simulator import Simulator
 from subagent_server.process.launcher import LocalLauncher
+from subagent_server.process.marks import read_shim
 from subagent_server.run import processes
 from subagent_server.run.records import RunMeta
 from subagent_server.run.states import Status
 from subagent_server.settings import read_settings
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from subagent_server.verbs.end_run import stop
-from subagent_server.verbs.reconcile import observe, read_shim
+from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.service import open_service
 from subagent_server.verbs.start import StartOrder, start
 from tests.helpers.api_checks import check_strictly
