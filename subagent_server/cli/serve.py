@@ -42,7 +42,6 @@ from subagent_server.verbs.access_tokens import (
     DEFAULT_PARENT,
     PageAccess,
     PageNotUsable,
-    ParentTokens,
     read_tokens,
     token_of,
 )
@@ -107,7 +106,7 @@ def opened(options: HttpOptions, settings: Settings) -> HttpDoor:
         raise BadArgument(f"Other machines can reach {host}: name a --token-file.")
     # Of a peer on a Unix socket the kernel says which user it is, so it needs no token.
     needs_none = options.no_token or (options.unix is not None and options.token_file is None)
-    tokens = None if needs_none else _token_file(options, settings)
+    token_file = None if needs_none else _token_file(options, settings)
     proxies = _proxies(options, host)
     for name in options.hosts:
         _check_name(name)
@@ -117,8 +116,8 @@ def opened(options: HttpOptions, settings: Settings) -> HttpDoor:
         path = settings.cwd / options.unix
         listener = listen_on_path(path)
         close = partial(remove_path, path, path.lstat())
-        return HttpDoor(listener, hosts, tokens, proxies, is_user_outside_boxes, close)
-    return HttpDoor(listen_on_port(host, port), hosts, tokens, proxies)
+        return HttpDoor(listener, hosts, token_file, proxies, is_user_outside_boxes, close)
+    return HttpDoor(listen_on_port(host, port), hosts, token_file, proxies)
 
 
 def _check_name(name: str) -> None:
@@ -179,24 +178,24 @@ def announce(door: HttpDoor, own_tokens: Path | None) -> None:
     err(f"Serving MCP at {door.address}{mcp}.")
     if door.is_welcome is not None:
         err("Only your own programs come in there, and none that a run has in its box.")
-    if door.tokens is None and door.is_welcome is None:
+    if door.token_file is None and door.is_welcome is None:
         err(f"--no-token: {EVERYBODY}")
-    if door.tokens is not None:
+    if door.token_file is not None:
         at = "" if door.address == f"http://{DEFAULT_ADDRESS}" else f" {door.address}/mcp"
-        is_own = mcp and door.tokens.file == own_tokens
+        is_own = mcp and door.token_file == own_tokens
         writes = f"; `subagent init CLIENT --http{at}` writes it" if is_own else ""
-        err(f"Each request needs a token of {door.tokens.file}{writes}.")
+        err(f"Each request needs a token of {door.token_file}{writes}.")
 
 
-def _token_file(options: HttpOptions, settings: Settings) -> ParentTokens:
+def _token_file(options: HttpOptions, settings: Settings) -> Path:
     if options.token_file is not None:
         file = settings.cwd / options.token_file
         if not read_tokens(file):
             raise BadArgument(f"{shorten(str(file))} names no parent: add a line with a name and a token.")
-        return ParentTokens(file)
+        return file
     token_of(settings.token_file, DEFAULT_PARENT)
     assert settings.token_file is not None
-    return ParentTokens(settings.token_file)
+    return settings.token_file
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -167,7 +167,7 @@ def assemble(
         exception_handlers={SubagentError: _refused},
     )
     app.router.redirect_slashes = False
-    welcomed = TokenGate(BodyBounds(Messages(app)), door.tokens, browsers)
+    welcomed = TokenGate(BodyBounds(Messages(app)), door.token_file, browsers)
     return Forwarding(HostGate(welcomed, door.hosts), door.proxies)
 
 

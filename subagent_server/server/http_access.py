@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,7 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from subagent_server.run.errors import SubagentError
 from subagent_server.server.connection import BASE_URL
 from subagent_server.server.sockets import Proxies, Welcome
-from subagent_server.verbs.access_tokens import PageAccess, ParentTokens
+from subagent_server.verbs.access_tokens import PageAccess, parent_by_token
 
 MAX_CONNECTIONS = 800
 OWN_DESCRIPTORS = 224
@@ -160,13 +161,13 @@ def _is_same(origin: str, here: tuple[str, int | None]) -> bool:
 class TokenGate:
     """Refuses requests without a token, before anything of their body is read.
 
-    `tokens` is None if parents need none; the page is for known browsers all the same. A connection whose
-    request is let in is no stranger's any more.
+    `token_file` is None if parents need no token; the page is for known browsers all the same. A connection
+    whose request is let in is no stranger's any more.
     """
 
-    def __init__(self, app: ASGIApp, tokens: ParentTokens | None, browsers: PageAccess | None) -> None:
+    def __init__(self, app: ASGIApp, token_file: Path | None, browsers: PageAccess | None) -> None:
         self._app = app
-        self._tokens = tokens
+        self._token_file = token_file
         self._browsers = browsers
         self._complaint: str | None = None
 
@@ -185,8 +186,8 @@ class TokenGate:
         if path.startswith(PAGE_PATHS):
             if token is None or self._browsers is None or not self._browsers.knows(token):
                 return refusal(401, "This page is not open any more: run `subagent page` again.")
-        elif self._tokens is not None:
-            parent = None if token is None else self._parent(self._tokens, token)
+        elif self._token_file is not None:
+            parent = None if token is None else self._parent(self._token_file, token)
             if parent is None:
                 why = (
                     "This needs the token of a parent" if token is None else "The token is that of no parent"
@@ -200,10 +201,10 @@ class TokenGate:
             admit()
         return None
 
-    def _parent(self, tokens: ParentTokens, token: bytes) -> str | None:
+    def _parent(self, file: Path, token: bytes) -> str | None:
         complaint, parent = None, None
         try:
-            parent = tokens.parent_of(token)
+            parent = parent_by_token(file, token)
         except SubagentError as error:  # the file of tokens: its owner has to hear of it, once
             complaint = error.sentence
         if complaint not in (None, self._complaint):

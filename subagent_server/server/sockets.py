@@ -12,7 +12,6 @@ from pathlib import Path
 from subagent_server.run import locks
 from subagent_server.run.errors import BadArgument, HostError, shorten
 from subagent_server.run.files import held_open
-from subagent_server.verbs.access_tokens import ParentTokens
 
 BACKLOG = 512
 """How many connections the system keeps until they are accepted."""
@@ -167,13 +166,13 @@ Welcome = Callable[[socket.socket], bool]
 class HttpDoor:
     """A socket that the server listens on, with its access rules.
 
-    `hosts` are its names, `tokens` those of the parents (None: no token is needed), `is_welcome` judges peers
-    (None: all are), and `close` removes the files of the socket.
+    `hosts` are its names, `token_file` has the tokens of parents (None: none is needed), `is_welcome` judges
+    peers (None: all are), and `close` removes the files of the socket.
     """
 
     listener: socket.socket
     hosts: tuple[str, ...]
-    tokens: ParentTokens | None
+    token_file: Path | None
     proxies: Proxies
     is_welcome: Welcome | None = None
     close: Callable[[], None] = lambda: None

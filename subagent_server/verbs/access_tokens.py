@@ -187,23 +187,17 @@ class TokensNotUsable(HostError):
     code = "tokens_not_usable"
 
 
-@dataclass(frozen=True)
-class ParentTokens:
-    """Says whose a token is, by the file as it is now."""
+def parent_by_token(file: Path, token: bytes) -> str | None:
+    """Return the name of the parent whose token this is, by the file as it is now, or None.
 
-    file: Path
-
-    def parent_of(self, token: bytes) -> str | None:
-        """Return the name of the parent whose token this is, or None. Looks at the file.
-
-        Raises:
-            TokensNotUsable.
-        """
-        found, offered = None, sha256(token).digest()
-        for name, known in read_tokens(self.file).items():  # all: the time says nothing of which one fits
-            if hmac.compare_digest(sha256(known.encode()).digest(), offered):
-                found = name
-        return found
+    Raises:
+        TokensNotUsable.
+    """
+    found, offered = None, sha256(token).digest()
+    for name, known in read_tokens(file).items():  # all: the time says nothing of which one fits
+        if hmac.compare_digest(sha256(known.encode()).digest(), offered):
+            found = name
+    return found
 
 
 def read_tokens(file: Path) -> dict[str, str]:
