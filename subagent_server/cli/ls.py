@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any, NoReturn
@@ -35,7 +34,7 @@ from subagent_server.run.paths import RootPaths
 from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore, read_request
 from subagent_server.verbs.flow_calls import calls_of_flow, phases
-from subagent_server.verbs.list_runs import ONLY_NEWEST, Node, RunFilter, RunList, TreeRow, trees_of
+from subagent_server.verbs.list_runs import ONLY_NEWEST, Node, RunFilter, RunList, trees_of
 from subagent_server.verbs.views import RunRow
 
 LAST = 10
@@ -217,14 +216,16 @@ def _watch(session: Session, run_ids: Callable[[], list[str]]) -> NoReturn:
         LiveScreen(session, run_ids).show()
     from subagent_server.cli.console.follow import watch  # a plain list waits for no watcher
 
-    last: list[TreeRow] | None = None
+    last: list[Node] | None = None
 
     def show() -> None:
         """Show the trees as they are now, unless only time has passed."""
         nonlocal last
         trees = trees_of(session.service, run_ids(), session.caller)
-        rows = (row for _, row in _walk(trees))
-        lasting = [replace(row, run=row.run.model_copy(update={"elapsed_seconds": None})) for row in rows]
+        without_time = {"elapsed_seconds": None}
+        lasting = [
+            Node(each.run.model_copy(update=without_time), each.with_descendants) for _, each in _walk(trees)
+        ]
         if lasting == last:
             return
         last = lasting
@@ -245,16 +246,16 @@ def _frame(session: Session, trees: list[Node]) -> Iterator[str]:
             yield from [*_drawn(session.service.store, group), ""]
 
 
-def _walk(trees: Iterable[Node]) -> Iterator[tuple[int, TreeRow]]:
+def _walk(trees: Iterable[Node]) -> Iterator[tuple[int, Node]]:
     return chain.from_iterable(tree.walk() for tree in trees)
 
 
 def group_of(tree: Node) -> str:
     """Return the group of a tree, which its most urgent run decides."""
-    rows = [row for _, row in tree.walk()]
-    if any(row.run.pending_questions for row in rows):
+    runs = [each.run for _, each in tree.walk()]
+    if any(run.pending_questions for run in runs):
         return "needs you"
-    return "working" if any(not row.run.is_over for row in rows) else "done"
+    return "working" if any(not run.is_over for run in runs) else "done"
 
 
 def _drawn(store: RunStore, trees: Iterable[Node]) -> list[str]:
@@ -264,17 +265,17 @@ def _drawn(store: RunStore, trees: Iterable[Node]) -> list[str]:
     """
     lines: list[Line] = []
     states: dict[str, str] = {}
-    for depth, row in _walk(trees):
-        lines.append(_tree_cells(store.paths, depth, row, states.get(row.run.run_id)))
-        calls = calls_of_flow(store, row.run.run_id)
+    for depth, node in _walk(trees):
+        lines.append(_tree_cells(store.paths, depth, node, states.get(node.run.run_id)))
+        calls = calls_of_flow(store, node.run.run_id)
         states |= {call.called_run_id: call.state for call in calls if call.called_run_id is not None}
         for title, _ in phases(calls):
             lines.append((None, ("", "", branch(depth + 1) + "phase", "", "", "", one_line(title))))
     return _lines(_TREE_HEADER, lines, _TREE_LIMITS)
 
 
-def _tree_cells(root: RootPaths, depth: int, of_tree: TreeRow, state: str | None) -> Line:
-    row, usage, look = of_tree.run, of_tree.with_descendants, look_of_row(of_tree.run)
+def _tree_cells(root: RootPaths, depth: int, node: Node, state: str | None) -> Line:
+    row, usage, look = node.run, node.with_descendants, look_of_row(node.run)
     run, what = run_cell(row.run_id), " · ".join(filter(None, (state, what_cell(root, row))))
     if row.unreadable is not None:
         return look, (look.text, run, "", "", "", "", what)

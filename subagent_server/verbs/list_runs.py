@@ -54,7 +54,7 @@ ANY = RunFilter()
 class RowReader:
     """Reads rows of runs that the caller may open. It remembers which parents have gone."""
 
-    def __init__(self, store: RunStore, caller: Caller = USER) -> None:
+    def __init__(self, store: RunStore, caller: Caller) -> None:
         self.others = OtherParents(caller)
         self._store = store
         self._caller = caller
@@ -124,7 +124,7 @@ class RunList:
         self._store = store
         self._wanted = wanted
         self._caller = caller
-        self._reader = RowReader(self._store, caller)
+        self._reader = RowReader(store, caller)
         self._everyone = everyone
         self._whole = whole
         self._named = named
@@ -394,35 +394,28 @@ def _from_journal(run: RunPaths) -> tuple[str | None, dict[str, int]]:
 
 
 @dataclass(frozen=True)
-class TreeRow:
-    """A run in its tree: its row, and the cost of the run and all runs below."""
+class Node:
+    """A run, the cost of it and all runs below, and its children in the order of their starts."""
 
     run: RunRow
     with_descendants: Usage = field(default_factory=Usage)
-
-    def to_wire(self) -> dict[str, Any]:
-        """Return the JSON object of the row."""
-        above = self.run.parent_run_id
-        parent = {} if above is None else {"parentRunId": above}
-        return {**self.run.to_wire(), **parent, "withDescendants": self.with_descendants.to_wire()}
-
-
-@dataclass
-class Node:
-    """A run and its children, in the order of their starts."""
-
-    row: TreeRow
     children: "list[Node]" = field(default_factory=list)
 
-    def walk(self, depth: int = 0) -> "Iterator[tuple[int, TreeRow]]":
+    def walk(self, depth: int = 0) -> "Iterator[tuple[int, Node]]":
         """Yield this run and all below it with their depth, a parent before its children."""
-        yield depth, self.row
+        yield depth, self
         for child in self.children:
             yield from child.walk(depth + 1)
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON object of the run, with those of its `children`."""
-        return {**self.row.to_wire(), "children": [child.to_wire() for child in self.children]}
+        above = self.run.parent_run_id
+        return {
+            **self.run.to_wire(),
+            **({} if above is None else {"parentRunId": above}),
+            "withDescendants": self.with_descendants.to_wire(),
+            "children": [child.to_wire() for child in self.children],
+        }
 
 
 def trees_of(service: Service, run_ids: Iterable[str], caller: Caller = USER) -> list[Node]:
@@ -455,8 +448,9 @@ def _tree(service: Service, run_id: str, caller: Caller, depth: int = -1) -> Nod
     except (UnknownRun, NotAllowed):
         return None
     except SubagentError as error:
-        return None if caller.is_child else Node(TreeRow(RunRow(run_id=run_id, unreadable=error.sentence)))
+        return None if caller.is_child else Node(RunRow(run_id=run_id, unreadable=error.sentence))
     meta = observed.meta
-    row = TreeRow(row_of(service.store.paths, observed), usage)
+    row = row_of(service.store.paths, observed)
     below = service.store.children_of(run_id) if meta.depth > depth else []  # else the marks lead in a circle
-    return Node(row, [*filter(None, (_tree(service, child, caller, meta.depth) for child in below))])
+    children = filter(None, (_tree(service, child, caller, meta.depth) for child in below))
+    return Node(row, usage, list(children))

@@ -43,8 +43,9 @@ from subagent_server.run.journal import page
 from subagent_server.run.paths import RootPaths
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.verbs.end_run import stop
-from subagent_server.verbs.list_runs import Node, TreeRow, trees_of
+from subagent_server.verbs.list_runs import Node, trees_of
 from subagent_server.verbs.reconcile import observe
+from subagent_server.verbs.views import RunRow
 from subagent_server.verbs.wait_for_runs import Changes
 
 WIDE = 100
@@ -73,7 +74,7 @@ class ListLine:
 
     group: str
     depth: int = 0
-    row: TreeRow | None = None
+    node: Node | None = None
 
 
 @dataclass
@@ -106,18 +107,17 @@ def entries_of(trees: Sequence[Node], wanted: str) -> list[ListLine]:
     entries: list[ListLine] = []
     for name in GROUPS:
         group = [
-            ListLine(name, depth, row)
+            ListLine(name, depth, node)
             for tree in trees
             if group_of(tree) == name
-            for depth, row in tree.walk()
-            if _fits(row, wanted)
+            for depth, node in tree.walk()
+            if _fits(node.run, wanted)
         ]
         entries += [ListLine(name), *group] if group else []
     return entries
 
 
-def _fits(row: TreeRow, wanted: str) -> bool:
-    run = row.run
+def _fits(run: RunRow, wanted: str) -> bool:
     look = look_of_row(run)
     text = " ".join(filter(None, (run.run_id, run.agent, run.label, run.summary, look.word))).casefold()
     return all(word in text for word in wanted.casefold().split())
@@ -151,23 +151,23 @@ def _body(root: RootPaths, entries: Sequence[ListLine], view: View, width: int, 
 
 
 def _id(entry: ListLine) -> str | None:
-    return None if entry.row is None else entry.row.run.run_id
+    return None if entry.node is None else entry.node.run.run_id
 
 
 _HEADER = ("", "RUN", "AGENT", "AGE", "COST", "WHAT")
 
 
 def _line(root: RootPaths, entry: ListLine, width: int, *, is_selected: bool) -> str:
-    if entry.row is None:
+    if entry.node is None:
         return coloured(cut(entry.group, width), "bold")
-    run = entry.row.run
+    run = entry.node.run
     look = look_of_row(run)
     cells = (
         look.text,
         run.run_id.rpartition("-")[2],
         branch(min(entry.depth, 4)) + one_line(run.agent or ""),
         age_cell(run),
-        cost_cell(entry.row.with_descendants),
+        cost_cell(entry.node.with_descendants),
         what_cell(root, run),
     )
     return _cells_line(cells, width, colour=look.colour, is_selected=is_selected)
@@ -193,7 +193,7 @@ def _cells_line(cells: Sequence[str], width: int, *, colour: str, is_selected: b
 
 
 def _summary(entries: Sequence[ListLine], view: View) -> str:
-    counts = {name: sum(each.group == name and each.row is not None for each in entries) for name in GROUPS}
+    counts = {name: sum(each.group == name and each.node is not None for each in entries) for name in GROUPS}
     words = [f"{number} {name}" for name, number in counts.items() if number] or ["no runs"]
     shown = f"  /{one_line(view.wanted)}" if view.wanted and view.prompt is None else ""
     return f"subagent  {' · '.join(words)}{shown}"
@@ -492,7 +492,7 @@ class LiveScreen:
             self._view.selected = ids[0]
 
     def _ids(self) -> list[str]:
-        return [entry.row.run.run_id for entry in self._entries if entry.row is not None]
+        return [entry.node.run.run_id for entry in self._entries if entry.node is not None]
 
     def _draw(self, terminal: TerminalMode) -> None:
         """Draw over the previous frame without clearing it first, which would flicker."""
