@@ -31,7 +31,7 @@ from subagent_server.process.worker_process import Invocation, WorkerProgram
 from subagent_server.run import durable, processes
 from subagent_server.run.errors import StorageFailed
 from subagent_server.run.files import Entry
-from subagent_server.run.paths import RootPaths, RunPaths, run_at
+from subagent_server.run.paths import RunPaths, run_at
 from subagent_server.run.processes import NODE, DeadlineReader
 from subagent_server.run.stderr import failpoint, flush, lack_of_room, log
 
@@ -54,7 +54,6 @@ class Shim:
     def __init__(self, run: RunPaths, lock: int, memory: int, program: WorkerProgram) -> None:
         self.run = run
         self.program = program
-        self.root: RootPaths = run.root
         self.lock = lock
         self.memory = memory
         self.package = _read_package(memory)
@@ -113,7 +112,7 @@ class Shim:
         after = self.package.get("after")
         if after is None:
             return True
-        old = self.root.run(after)
+        old = self.run.root.run(after)
         if not cleanup.is_gone(old):
             self._record(waiting_for=after)
             failpoint("shim.waiting_for_run")
@@ -148,7 +147,7 @@ class Shim:
         return True
 
     def _take_slot(self, name: str, limit: int) -> int | None:
-        folder = self.root.slots
+        folder = self.run.root.slots
         if slots.nobody_waits(folder, name) and (free := slots.try_take(folder, name, limit)) is not None:
             return free
         ticket = slots.Ticket(folder, name, self.run.run_id)
@@ -164,7 +163,7 @@ class Shim:
         while not state_has_ended(self.run):
             before = ticket.before()
             if before is None:
-                free = slots.try_take(self.root.slots, name, limit)
+                free = slots.try_take(self.run.root.slots, name, limit)
                 if free is not None:
                     return free
             elif before != watched:

@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 
 from subagent_server.run import locks
-from subagent_server.run.files import Directory, Entry, NotPlain
+from subagent_server.run.files import Directory, Entry, NotPlain, held_open
 
 
 class Ticket:
@@ -34,14 +34,9 @@ class Ticket:
             os.close(descriptor)
 
     def _is_named(self, descriptor: int) -> bool:
-        try:
-            named = self._file.open()
-        except OSError:
-            return False
-        try:
+        with suppress(OSError), held_open(self._file.open()) as named:
             return os.path.samestat(os.fstat(named), os.fstat(descriptor))
-        finally:
-            os.close(named)
+        return False
 
     def before(self) -> Entry | None:
         """Return the nearest earlier ticket that is held, or None at the head of the queue."""

@@ -216,7 +216,7 @@ def outlook(environment: Mapping[str, str], written: Sequence[Path]) -> str:
     return f"{box.program} works ({limits_as_text(box.limits)}; {wall})"
 
 
-def _tried_elsewhere(environment: Mapping[str, str], written: Sequence[Path] = ()) -> Box:
+def _tried_elsewhere(environment: Mapping[str, str], written: Sequence[Path]) -> Box:
     """Return a box that has worked in an empty directory. Raises BoxRefused."""
     with tempfile.TemporaryDirectory(prefix="subagent-box-") as directory:
         path = Path(os.path.realpath(directory)) / "cwd"

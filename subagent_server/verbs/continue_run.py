@@ -31,7 +31,7 @@ from subagent_server.run.store import RunStore, read_worktree
 from subagent_server.verbs.access import USER, Caller, NotAllowed
 from subagent_server.verbs.contract_agent import contract_agent
 from subagent_server.verbs.inputs import check_is_real, cwd_of_agent
-from subagent_server.verbs.reconcile import Observed, observe, read_exit
+from subagent_server.verbs.reconcile import Observed, observe, tree_is_gone
 from subagent_server.verbs.run_worktree import check_not_handed_over, directory_before_worktree, hand_over
 from subagent_server.verbs.service import PlayedScript, Service, check_not_scripted, is_scripted
 from subagent_server.verbs.start import StartOrder, start_agent, with_arguments
@@ -223,8 +223,7 @@ def _check_can_be_continued(service: Service, observed: Observed, prompt: str, i
         raise NotEnded(meta)
     if meta.status is Status.COMPLETED and not (prompt or inputs):
         raise BadArgument(f"Run {meta.run_id} has completed: say in `prompt` what it should do next.")
-    gone = (read_exit(service.store.paths.run(meta.run_id)) or {}).get("treeGone")
-    launch = meta.launch
+    gone, launch = tree_is_gone(service.store.paths.run(meta.run_id)), meta.launch
     # Of a run with a heartbeat that is known within two leases: until then the new run waits.
     if observed.live is None and not gone and (launch is None or launch.lease is None):
         host = launch.host if launch is not None else "another host"
@@ -297,7 +296,7 @@ def _is_of_agent_file(service: Service, agent: AgentDefinition, directory: str) 
 # Tested in `tests/cli/test_rerun.py`.
 
 
-def order_of(service: Service, run_id: str, caller: Caller = USER, *, cwd: str | None = None) -> StartOrder:
+def order_of(service: Service, run_id: str, caller: Caller, *, cwd: str | None = None) -> StartOrder:
     """Return the order that run `run_id` was started by, for the agent as its file is now.
 
     `cwd` takes the place of the directory on record, as of a project that was moved.

@@ -116,7 +116,7 @@ def update_status(
 
 
 async def structured_result(
-    service: Service, run_id: str, payload: str | None, caller: Caller = USER
+    service: Service, run_id: str, payload: str | None, caller: Caller
 ) -> dict[str, Any]:
     """Return the field `output` of a result, if the agent of the run promises one and the run continues.
 

@@ -143,7 +143,7 @@ def _sample(store: RunStore, meta: RunMeta) -> Record:
     request = store.read_request(meta.run_id)
     model = _model(events) or "none/unknown"
     messages = [{"role": "user", "content": request.prompt}, *_messages(events, model)]
-    usage, ended = _usage(meta.usage), meta.completed_at or meta.stopped_at
+    usage = _usage(meta.usage)
     result = store.read_result(meta.run_id)
     if result is not None and not any(message["role"] == "assistant" for message in messages):
         text = json.dumps(result.output, ensure_ascii=False) if result.has_output else result.text
@@ -169,7 +169,7 @@ def _sample(store: RunStore, meta: RunMeta) -> Record:
         },
         "model_usage": {model: usage},
         "started_at": timestamp(meta.started_at or meta.created_at),
-        "completed_at": None if ended is None else timestamp(ended),
+        "completed_at": None if meta.ended_at is None else timestamp(meta.ended_at),
     }
     if meta.error is not None:
         sentence = f"{meta.error.code}: {meta.error.message}"
@@ -352,7 +352,7 @@ def export_end(store: RunStore, meta: RunMeta, environment: Mapping[str, str]) -
 def _spans(store: RunStore, meta: RunMeta, *, with_content: bool) -> Iterator[Span]:
     events = list(durable.records(store.paths.run(meta.run_id).events))
     request = store.read_request(meta.run_id)
-    ended = meta.completed_at or meta.stopped_at
+    ended = meta.ended_at
     last = _nanoseconds(ended) if ended is not None else _time_of(events[-1]) if events else 0
     model = _model(events)
     yield _run_span(meta, request, model, last, with_content=with_content)

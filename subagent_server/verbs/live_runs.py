@@ -89,7 +89,7 @@ def enter(state_directory: Path | None, mine: LiveRun) -> list[LiveRun]:
     state_directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory = PrivateDirectory(state_directory)
     with locks.exclusive(directory.entry(_LOCK), _LOCK_SECONDS):
-        noted = _noted(directory)
+        noted = _noted(state_directory)
         alive = _alive(noted)
         # A run of another host is judged there alone: its entry stays (a home that hosts share).
         kept = [*(run for run in noted if run.worker.host != host_name()), *alive]
@@ -122,15 +122,12 @@ def why_none_enters(state_directory: Path | None) -> str | None:
 
 def live_runs(state_directory: Path | None) -> list[LiveRun]:
     """Return the live runs of this user; none if their file cannot be read."""
-    if state_directory is None:
-        return []
-    return _alive(_noted(PrivateDirectory(state_directory, make=False)))
+    return _alive(_noted(state_directory))
 
 
 def known_roots(state_directory: Path | None) -> list[Path]:
     """Return the runs roots of live and ended runs of this user; a place may be no root any more."""
-    noted = [] if state_directory is None else _noted(PrivateDirectory(state_directory, make=False))
-    return list(dict.fromkeys(run.root for run in noted))
+    return list(dict.fromkeys(run.root for run in _noted(state_directory)))
 
 
 def host_program(settings: Settings, name: str) -> Path:
@@ -163,9 +160,11 @@ def written_by_live_runs(state_directory: Path | None) -> list[Path]:
     return [path for run in live_runs(state_directory) for path in run.writes]
 
 
-def _noted(directory: PrivateDirectory) -> list[LiveRun]:
+def _noted(state_directory: Path | None) -> list[LiveRun]:
+    if state_directory is None:
+        return []
     try:
-        data = json.loads(directory.entry(_FILE).read(_MOST_BYTES))
+        data = json.loads(PrivateDirectory(state_directory, make=False).entry(_FILE).read(_MOST_BYTES))
     except (OSError, ValueError, RecursionError):
         return []
     found = (LiveRun.from_json(entry) for entry in (data if isinstance(data, list) else []))

@@ -169,7 +169,7 @@ def _message(meta: RunMeta, worktree: Worktree) -> str:
     return f"{subject}\n\nSubagent-Run: {meta.run_id}\n"
 
 
-def run_diff(service: Service, run_id: str, caller: Caller = USER, *, seconds: float = GIT_SECONDS) -> str:
+def run_diff(service: Service, run_id: str, caller: Caller, *, seconds: float = GIT_SECONDS) -> str:
     """Return what a run has changed in its worktree, as a patch; while it works, without untracked files.
 
     git may take so many seconds for it.

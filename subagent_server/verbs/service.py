@@ -43,7 +43,8 @@ class AgentRegistry:
         looked_for: bool = False,
         is_one: bool = False,
     ) -> None:
-        self._directories = tuple(directories)
+        self.directories = tuple(directories)
+        """Where agents are looked for, the earlier wins."""
         self._also = {agent.name: agent for agent in also}
         self._looked_for = looked_for
         self._is_one = is_one
@@ -63,11 +64,6 @@ class AgentRegistry:
         """Whether this very agent was named by a person (`serve --config`), or is judged already."""
         return agent is self._also.get(agent.name)
 
-    @property
-    def directories(self) -> tuple[Path, ...]:
-        """Where agents are looked for, the earlier wins."""
-        return self._directories
-
     def catalog(self) -> "Catalog":
         """Return the catalog of the directories as they are now."""
         # Here and below: verbs about runs, such as `ls`, read no agent file and do not wait for YAML.
@@ -77,9 +73,9 @@ class AgentRegistry:
         if read is not None and time.monotonic() < self._looked_at + self._keep_seconds:
             return read[1]
         self._looked_at = time.monotonic()
-        seen = _fingerprint(self._directories)
+        seen = _fingerprint(self.directories)
         if read is None or seen != read[0]:
-            present = [d for d in self._directories if _may_be_there(d) or not self._looked_for]
+            present = [d for d in self.directories if _may_be_there(d) or not self._looked_for]
             self._read = read = (seen, discover(present))
         return read[1]
 

@@ -414,10 +414,8 @@ class TrustCheck:
         Raises:
             NotTrusted.
         """
-        if not reach or self._settings.trusts_all:
-            return
-        if (doubt := self._compared(what, project, pins_of_reach(reach))) is not None:
-            raise doubt
+        if reach and not self._settings.trusts_all:
+            self._check_compared(what, project, pins_of_reach(reach))
 
     def check_followed(self, names: Sequence[str], cwd: Path) -> None:
         """Refuse a program that follows these names in a directory, or above it, without trust in that one.
@@ -428,9 +426,7 @@ class TrustCheck:
         if self._settings.trusts_all:
             return
         for directory, name in found_above(names, cwd, self._settings.home):
-            doubt = self._compared(f"{name}, which its program follows,", directory, {})
-            if doubt is not None:
-                raise doubt
+            self._check_compared(f"{name}, which its program follows,", directory, {})
 
     def _check_server(self, server: FoundServer) -> None:
         settings = self._settings
@@ -441,8 +437,10 @@ class TrustCheck:
             return
         real = real_path(server.path.parent)
         pins = pins_of_server(server.name, server.definition)
-        doubt = self._compared(f"server {server.name} of {PROJECT_FILE}", real, pins)
-        if doubt is not None:
+        self._check_compared(f"server {server.name} of {PROJECT_FILE}", real, pins)
+
+    def _check_compared(self, what: str, project: Path, pins: Pins) -> None:
+        if (doubt := self._compared(what, project, pins)) is not None:
             raise doubt
 
     def _compared(self, what: str, project: Path, pins: Pins) -> NotTrusted | None:

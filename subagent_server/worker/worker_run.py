@@ -400,7 +400,7 @@ class Sleeper:
             self._descriptor = open_fifo(fifo)
             self._loop.add_reader(self._descriptor, self._poked, self._descriptor)
 
-    async def sleep(self, seconds: float = SLOW_POLL_SECONDS) -> None:
+    async def sleep(self, seconds: float) -> None:
         """Return at the next poke, at the slow poll, or when the time is over, whatever comes first."""
         moment = self._loop.time()
         polls = (moment - self._began) // SLOW_POLL_SECONDS + 1
