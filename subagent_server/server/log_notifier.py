@@ -96,12 +96,12 @@ class LogNotifier:
 
         def look() -> None:
             for tail in tails:
-                tail.send(level, outbox)
+                tail.send(outbox)
 
         following = self._background.start(self._follow(look, outbox, frozenset(run_ids)))
         try:
             yield
-            await asyncio.to_thread(self._send_ends, tails, level, outbox)
+            await asyncio.to_thread(self._send_ends, tails, outbox)
             with suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_SECONDS):
                     await outbox.flush()
@@ -119,12 +119,12 @@ class LogNotifier:
                 found += [] if tail is None else [tail]
         return found
 
-    def _send_ends(self, tails: "list[_Tail]", level: types.LoggingLevel, outbox: "Outbox") -> None:
+    def _send_ends(self, tails: "list[_Tail]", outbox: "Outbox") -> None:
         """Send the last events, and the ends that the journals do not have yet."""
         for tail in tails:
-            tail.send(level, outbox)
+            tail.send(outbox)
             with suppress(SubagentError):  # it became unreadable meanwhile: the answer of the call says so
-                tail.send_end(self._service.store.read(tail.run_id), level, outbox)
+                tail.send_end(self._service.store.read(tail.run_id), outbox)
 
     def _remember(self, tails: "list[_Tail]") -> None:
         """Let the next request go on where this one stopped."""
@@ -147,10 +147,10 @@ class LogNotifier:
             self._discover(live | self._of_others.keys(), since)
             for tail in self._live.values():
                 if tail is not None:
-                    tail.send(self._level, outbox)
+                    tail.send(outbox)
             for run_id in self._live.keys() - live:
                 if (tail := self._live.pop(run_id)) is not None:
-                    self._send_ends([tail], self._level, outbox)
+                    self._send_ends([tail], outbox)
             for run_id in self._of_others.keys() - live:
                 del self._of_others[run_id]
 
@@ -263,38 +263,36 @@ class _Tail:
         """Have the end of the run sent, although it may be in the journal already."""
         self._follower.position = JournalPosition(self.position.cursor)
 
-    def send(self, level: types.LoggingLevel, outbox: "Outbox") -> None:
+    def send(self, outbox: "Outbox") -> None:
         """Send the new events."""
         with self._lock:
             news = self._follower.news()
-            if news.left_out and is_wanted("warning", level):
+            if news.left_out and outbox.takes("warning"):
                 outbox.put(left_out_message(run_id=self.run_id))
             for event in news.events:
-                self._put(event, level, outbox)
+                self._put(event, outbox)
 
-    def send_end(self, meta: RunMeta, level: types.LoggingLevel, outbox: "Outbox") -> None:
+    def send_end(self, meta: RunMeta, outbox: "Outbox") -> None:
         """Send the end of a run that has ended, if its journal did not have it yet."""
         with self._lock:
             event = self._follower.ending(meta)
             if event is not None:
-                self._put(event, level, outbox)
+                self._put(event, outbox)
 
-    def _put(self, event: Event, level: types.LoggingLevel, outbox: "Outbox") -> None:
-        if is_wanted(level_of(event), level):
+    def _put(self, event: Event, outbox: "Outbox") -> None:
+        if outbox.takes(level_of(event)):
             outbox.put(log_message(self._agent, self.run_id, event))
 
 
 class Outbox:
     """Notifications that wait until the client has read those before.
 
-    If there are too many, the oldest are dropped and counted, which the client learns if its `level` admits
-    warnings: a client that does not read delays no run and no call.
+    `level` returns the least that the client wants now. If there are too many, the oldest are dropped and
+    counted, which the client learns if it wants warnings: one that does not read delays no run and no call.
     """
 
     def __init__(
-        self,
-        send: Callable[[ServerNotification], Awaitable[None]],
-        level: Callable[[], types.LoggingLevel],
+        self, send: Callable[[ServerNotification], Awaitable[None]], level: Callable[[], LoggingLevel]
     ) -> None:
         self._send = send
         self._level = level
@@ -302,6 +300,10 @@ class Outbox:
         self._dropped = 0
         self._lock = threading.Lock()
         self._one_at_a_time = asyncio.Lock()
+
+    def takes(self, level: LoggingLevel) -> bool:
+        """Whether the client wants notifications of this level."""
+        return LEVELS.index(level) >= LEVELS.index(self._level())
 
     def put(self, item: ServerNotification) -> None:
         """Take a notification, from any thread, without waiting."""
@@ -317,14 +319,9 @@ class Outbox:
             while self.waiting:
                 with self._lock:
                     dropped, self._dropped = self._dropped, 0
-                if dropped and is_wanted("warning", self._level()):
+                if dropped and self.takes("warning"):
                     await self._send(left_out_message(dropped))
                 await self._send(self.waiting.popleft())
-
-
-def is_wanted(level: LoggingLevel, asked: LoggingLevel) -> bool:
-    """Whether a client that asked for `asked` and above gets `level`."""
-    return LEVELS.index(level) >= LEVELS.index(asked)
 
 
 def level_of(event: Event) -> LoggingLevel:
