@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -146,17 +146,6 @@ def _schema(schema: Any) -> str:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class ReadyServers:
-    """The servers of an agent with their variables expanded, and how each is started, as in a run.
-
-    `secrets` are masked on a terminal.
-    """
-
-    starts: ServerStarts
-    secrets: frozenset[str]
-
-
 class OneServer:
     """One server, ready to be connected.
 
@@ -177,8 +166,8 @@ class OneServer:
         if is_agent(session, whole, server):
             raise BadArgument(not_started(whole, name))
         self.name = name
-        self.ready = _ready(session, whole, {name: server})
-        self.definition = self.ready.starts.agent.mcp_servers[name]
+        self.starts = _starts(session, whole, {name: server})
+        self.definition = self.starts.agent.mcp_servers[name]
 
     def connected(self, ask: Callable[[ServerConnection], Awaitable[T]]) -> T:
         """Connect, call `ask` and disconnect. The server's stderr is passed on.
@@ -194,25 +183,29 @@ class OneServer:
             raise EarlyExit(ExitCode.FAILED, trouble.what) from trouble
 
     async def _asked(self, ask: Callable[[ServerConnection], Awaitable[T]]) -> T:
-        masker = Masker(self.ready.secrets)
-        around = ServerContext(self.ready.starts.start, pass_on, masker)
+        around = around_servers(self.starts)
         connection = ServerConnection(self.name, self.definition, around)
         try:
             try:
                 await connection.open()
             except ServerTrouble as trouble:
-                what = masker.text(f"The MCP server {self.name} {trouble.what}.")
+                what = around.masker.text(f"The MCP server {self.name} {trouble.what}.")
                 raise EarlyExit(ExitCode.ENVIRONMENT, what) from trouble
             return await ask(connection)
         finally:
             await connection.aclose()
 
 
-def agent_with_servers(session: Session, agent: str) -> tuple[AgentDefinition, ReadyServers]:
-    """Return an agent with its servers that are no agents, ready to be connected. Raises as `OneServer`."""
+def around_servers(starts: ServerStarts) -> ServerContext:
+    """Return the surroundings of servers that a command connects to: their secrets are masked."""
+    return ServerContext(starts.start, pass_on, Masker(hidden_values(starts.agent)))
+
+
+def agent_with_servers(session: Session, agent: str) -> tuple[AgentDefinition, ServerStarts]:
+    """Return an agent, and how its servers that are no agents are started. Raises as `OneServer`."""
     whole = _definition(session, agent, None, TrustCheck(session.service))
     servers = {name: each for name, each in whole.mcp_servers.items() if not is_agent(session, whole, each)}
-    return whole, _ready(session, whole, servers)
+    return whole, _starts(session, whole, servers)
 
 
 def is_agent(session: Session, owner: AgentDefinition, server: ServerDefinition) -> bool:
@@ -232,7 +225,10 @@ def not_started(owner: AgentDefinition, name: str) -> str:
     )
 
 
-def _ready(session: Session, whole: AgentDefinition, servers: Mapping[str, ServerDefinition]) -> ReadyServers:
+def _starts(
+    session: Session, whole: AgentDefinition, servers: Mapping[str, ServerDefinition]
+) -> ServerStarts:
+    """Return how these servers of an agent are started, as in a run, with their variables expanded."""
     settings = session.settings
     of_its_runner = {"base_url": None, "command": None, "args": list[str]()}  # their variables may be unset
     alone = whole.model_copy(update={**of_its_runner, "mcp_servers": dict(servers)})
@@ -245,7 +241,7 @@ def _ready(session: Session, whole: AgentDefinition, servers: Mapping[str, Serve
     where = (location_of(agent, server) for server in agent.mcp_servers.values())
     if any(location is not None and location.works == "box" for location in where):
         starts = replace(starts, build=_builder(agent, environment, cwd, settings))
-    return ReadyServers(starts, frozenset(hidden_values(agent)))
+    return starts
 
 
 def _builder(
@@ -417,7 +413,7 @@ def info(session: Session, server: str, agent: str | None, config: Path | None) 
     async def ask(connection: ServerConnection) -> dict[str, Any]:
         return {"server": chosen.name, **connection.facts(), "tools": len(connection.tools)}
 
-    starts = chosen.ready.starts
+    starts = chosen.starts
     location = location_of(starts.agent, chosen.definition, None if starts.build else "none can be had here")
     facts = {**chosen.connected(ask), **wire_location(location)}
     if session.as_json:

@@ -16,15 +16,14 @@ from subagent_server.cli.console.app import (
     trust_option,
 )
 from subagent_server.cli.console.terminal import EarlyExit, ExitCode, err, one_line, out, out_json
-from subagent_server.cli.mcp import ReadyServers, agent_with_servers, not_started, pass_on
+from subagent_server.cli.mcp import agent_with_servers, around_servers, not_started, pass_on
 from subagent_server.extensions.code_mode.mcp_functions import McpFunctions
 from subagent_server.extensions.code_mode.module_stub import module_stub
 from subagent_server.extensions.code_mode.stubs import ToolFunction
 from subagent_server.run.agent_definition import AgentDefinition, CodeMode
 from subagent_server.run.errors import RunRefused, choices, shorten
-from subagent_server.run.secrets import Masker
+from subagent_server.sandbox.server_locations import ServerStarts
 from subagent_server.toolbox.mcp.mcp_tools import ToolChoice, connect
-from subagent_server.toolbox.mcp.server_connection import ServerContext
 from subagent_server.toolbox.outputs import KeptOutputs
 
 
@@ -51,10 +50,10 @@ def tools(session: Session, agent: str, name: str | None, whole: bool, stub: boo
         named = set(registry.get(agent).agents)
         out(module_stub([registry.get(each.name) for each in registry.agents() if each.name in named]))
         return ExitCode.OK
-    definition, ready = agent_with_servers(session, agent)
-    connected = ready.starts.agent.mcp_servers
+    definition, starts = agent_with_servers(session, agent)
+    connected = starts.agent.mcp_servers
     agents = [not_started(definition, each) for each in definition.mcp_servers if each not in connected]
-    functions = asyncio.run(_functions(definition, ready))
+    functions = asyncio.run(_functions(definition, starts))
     catalogue, code_mode = functions.catalogue, definition.code_mode or CodeMode()
     if name is not None and name not in {*catalogue.names, *catalogue.flat}:
         known = choices("functions and servers", name, catalogue.names)
@@ -80,18 +79,17 @@ def tools(session: Session, agent: str, name: str | None, whole: bool, stub: boo
     return ExitCode.OK
 
 
-async def _functions(agent: AgentDefinition, ready: ReadyServers) -> McpFunctions:
+async def _functions(agent: AgentDefinition, starts: ServerStarts) -> McpFunctions:
     """Connect, take the tools as a run does, and disconnect.
 
     Raises:
         EarlyExit: a server could not be connected (6), or names clash (2).
     """
-    masker = Masker(ready.secrets)
-    around = ServerContext(ready.starts.start, pass_on, masker)
+    around = around_servers(starts)
     try:
-        servers = await connect(ready.starts.agent.mcp_servers, around, agent.name)
+        servers = await connect(starts.agent.mcp_servers, around, agent.name)
     except RunRefused as refusal:
-        raise EarlyExit(ExitCode.ENVIRONMENT, masker.text(_sentence(refusal))) from refusal
+        raise EarlyExit(ExitCode.ENVIRONMENT, around.masker.text(_sentence(refusal))) from refusal
     try:
         excluded = (agent.code_mode or CodeMode()).excluded_tools
         wanted = ToolChoice(agent.tools, agent.disallowed_tools, excluded)
