@@ -164,18 +164,6 @@ def acceptable(name: str) -> str:
     return f"{safe[: MOST_CHARACTERS - _DIGEST - 1]}_{sha256(name.encode()).hexdigest()[:_DIGEST]}"
 
 
-def is_named(patterns: Iterable[str], server: str, tool: str, shown_as: str) -> bool:
-    """Whether names of an agent file mean this tool.
-
-    `mcp__<server>` means all of a server, `mcp__<server>__<tool>` one, `*` in it anything, and the name that
-    the model sees means it too. Upper and lower case do not matter, nor what becomes `_` in names.
-    """
-    whole = f"mcp__{_plain(server)}"
-    names = {f"{whole}__{_plain(tool)}", f"{whole}__{_plain(shown_as)}", _plain(shown_as)}
-    wanted = [_plain(pattern) for pattern in patterns]
-    return any(pattern == whole or any(fnmatchcase(name, pattern) for name in names) for pattern in wanted)
-
-
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9_*-]", "_", name.lower())
 
@@ -203,6 +191,17 @@ class ServerTool:
     tool: ListedTool
     name: str
 
+    def is_named(self, patterns: Iterable[str]) -> bool:
+        """Whether names of an agent file mean this tool.
+
+        `mcp__<server>` means all of a server, `mcp__<server>__<tool>` one, `*` in it anything, and the name
+        that the model sees means it too. Upper and lower case do not matter, nor what becomes `_` in names.
+        """
+        whole, shown = f"mcp__{_plain(self.server)}", _plain(self.name)
+        names = {f"{whole}__{_plain(self.tool.name)}", f"{whole}__{shown}", shown}
+        wanted = [_plain(pattern) for pattern in patterns]
+        return any(each == whole or any(fnmatchcase(name, each) for name in names) for each in wanted)
+
 
 @dataclass(frozen=True)
 class ToolChoice:
@@ -217,14 +216,12 @@ class ToolChoice:
 
     def includes(self, offered: ServerTool) -> bool:
         """Whether the run may use this tool."""
-        facts = (offered.server, offered.tool.name, offered.name)
-        allowed = self.tools is None or is_named(self.tools, *facts)
-        return allowed and not is_named(self.disallowed, *facts)
+        allowed = self.tools is None or offered.is_named(self.tools)
+        return allowed and not offered.is_named(self.disallowed)
 
     def is_function(self, offered: ServerTool) -> bool:
         """Whether programs call this tool, by its server, so that its name alone need not be unique."""
-        facts = (offered.server, offered.tool.name, offered.name)
-        return self.excluded is not None and not is_named(self.excluded, *facts)
+        return self.excluded is not None and not offered.is_named(self.excluded)
 
 
 @dataclass
@@ -315,21 +312,20 @@ def _check_unique(tools: Sequence[ServerTool], own: Collection[str]) -> None:
     owners: dict[str, list[str]] = {}
     for each in tools:
         owners.setdefault(each.name, []).append(each.server)
-    clashes = [
-        _clash(name, servers, own) for name, servers in owners.items() if len(servers) > 1 or name in own
-    ]
+    clashes = {name: servers for name, servers in owners.items() if len(servers) > 1 or name in own}
     if clashes:
         more = f"; and {len(clashes) - _MOST_NAMED} more" if len(clashes) > _MOST_NAMED else ""
-        server = next(s[-1] for name, s in owners.items() if len(s) > 1 or name in own)
+        first = [_clash(*each) for each in list(clashes.items())[:_MOST_NAMED]]
+        server = next(iter(clashes.values()))[-1]
         raise RunRefused(
             "config",
-            f"mcpServers: {'; '.join(clashes[:_MOST_NAMED])}{more}.",
+            f"mcpServers: {'; '.join(first)}{more}.",
             f"Set `prefix: true` on one of the servers (the tools of {server} become {server}__<tool>), "
             "or leave the tool out with disabledTools.",
         )
 
 
-def _clash(name: str, servers: Sequence[str], own: Collection[str]) -> str:
+def _clash(name: str, servers: Sequence[str]) -> str:
     if len(servers) > 1:
         return f"the servers {' and '.join(servers)} both offer a tool {name}"
     return f"the server {servers[0]} offers a tool {name}, and so does the agent itself"
@@ -364,7 +360,7 @@ class McpTool(Tool):
 
     def answers_to(self, pattern: str) -> bool:
         """Whether a name in an agent file's `tools` means this tool."""
-        return is_named([pattern], self.offered.server, self.offered.tool.name, self.name)
+        return self.offered.is_named([pattern])
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Call the tool; every failure is a result for the model."""
