@@ -70,7 +70,7 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
         agent.runner,
         run.paths.server_logs,
         run.masker,
-        lambda server, text: run.record("server_log", server=server, text=text),
+        lambda line: run.record("server_log", server=agent.runner, text=line),
     )
     log.handshake_over()  # of MCP servers: what a program prints is in the log from its first line on
     events = ProgramEvents(run, lambda: log.tail)

@@ -105,9 +105,8 @@ def why_not_connected(
     by_status = isinstance(error, httpx2.HTTPStatusError | MCPError)
     if definition.type != "stdio" and by_status and trouble:
         return ServerTrouble(trouble)
-    if isinstance(error, BoxRefused) and error.passes:
-        return NoBox(f"could not be started: its box cannot be made ({error.reason})")
-    return ServerTrouble(_reason(error, definition))
+    kind = NoBox if isinstance(error, BoxRefused) and error.passes else ServerTrouble
+    return kind(_reason(error, definition))
 
 
 def _says_lost(error: MCPError) -> bool:
@@ -297,9 +296,9 @@ def _with_object(tool: Any) -> Any:
     schema = tool.get("inputSchema") if isinstance(tool, dict) else 0
     if schema is None:
         return {**tool, "inputSchema": {"type": "object"}}
-    return (
-        {**tool, "inputSchema": {"type": "object", **unpacked(schema)}} if isinstance(schema, dict) else tool
-    )
+    if not isinstance(schema, dict):
+        return tool
+    return {**tool, "inputSchema": {"type": "object", **unpacked(schema)}}
 
 
 def _left_out(tool: Any, fault: str) -> str:
@@ -524,8 +523,8 @@ class ServerConnection:
         self._news: list[str] = []
         self._restarting: asyncio.Task[None] | None = None
 
-    def _record_line(self, server: str, line: str) -> None:
-        self._around.record("server_log", server=server, text=line)
+    def _record_line(self, line: str) -> None:
+        self._around.record("server_log", server=self.name, text=line)
 
     async def open(self) -> None:
         """Connect and list the tools, within the `timeout` of the server.

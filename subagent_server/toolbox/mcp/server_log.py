@@ -27,9 +27,8 @@ class ServerLog:
     """Stores the stderr of one server, across its restart. `report` receives each line for the log."""
 
     def __init__(
-        self, server: str, directory: Directory | None, masker: Masker, report: Callable[[str, str], None]
+        self, server: str, directory: Directory | None, masker: Masker, report: Callable[[str], None]
     ) -> None:
-        self._server = server
         self._masker = masker
         self._report = report
         self._file = directory.entry(f"{_file_name(server)}.log") if directory is not None else None
@@ -95,10 +94,10 @@ class ServerLog:
     def _report_line(self, line: str) -> None:
         self._reported += 1
         if self._reported <= LOGGED_LINES:
-            self._report(self._server, line)
+            self._report(line)
         elif self._reported == LOGGED_LINES + 1:
             where = f"what it says from here on is in {self._file}" if self._file else "it says more"
-            self._report(self._server, f"({where})")
+            self._report(f"({where})")
 
     def _store(self, data: bytes) -> None:
         """Append to the file. A disk that refuses costs the file, never the run."""
@@ -112,7 +111,7 @@ class ServerLog:
                 self._written += file.write(visible(text, "\n\t").encode()[:room])
         except OSError as error:
             self._file = None
-            self._report(self._server, f"(what it says cannot be kept: {error.strerror or error})")
+            self._report(f"(what it says cannot be kept: {error.strerror or error})")
 
 
 def _file_name(server: str) -> str:
