@@ -155,7 +155,8 @@ class Evaluation:
     most_errors: int | None = None
     """After so many trials that were errors no other begins; None: however many there are."""
     _errors: int = 0
-    _earlier: dict[str | None, str] = field(default_factory=dict)
+    _changes: Changes = field(init=False)
+    _earlier: dict[str | None, str] = field(init=False)
     _costs: dict[str, Decimal] = field(default_factory=dict)
     _least: set[str] = field(default_factory=set)
     """The runs of whose cost a part is not known."""
@@ -165,14 +166,14 @@ class Evaluation:
 
         If it is cancelled, the runs in `active` go on until `stop_active`.
         """
-        waiting, changes = trials_of(self.file), Changes(self.service.store)
+        waiting, self._changes = trials_of(self.file), Changes(self.service.store)
         self._earlier = await asyncio.to_thread(self._runs_before)
 
         async def take() -> None:
             for trial in waiting:
                 if trial.key in self.done:
                     continue
-                result = await self._tried(trial, changes)
+                result = await self._tried(trial)
                 self._errors += result.error is True
                 on_end(result)
 
@@ -181,7 +182,7 @@ class Evaluation:
                 for _ in range(jobs):
                     group.create_task(take())
         finally:
-            changes.close()
+            self._changes.close()
 
     def stop_active(self) -> list[str]:
         """Stop the runs that have not ended, and return their ids; one that cannot be stopped is left out."""
@@ -194,7 +195,7 @@ class Evaluation:
 
     # -- one trial
 
-    async def _tried(self, trial: Trial, changes: Changes) -> TrialResult:
+    async def _tried(self, trial: Trial) -> TrialResult:
         if self._is_used_up:
             return trial.result(not_begun=True, problems=[f"not begun: {_USED_UP}"])
         if self.most_errors is not None and self._errors >= self.most_errors:
@@ -204,11 +205,11 @@ class Evaluation:
         problems: list[str] = []
         seconds, is_error = None, False
         try:
-            meta = await self._run(trial, self._order(trial), trial.case.answer, changes, runs)
+            meta = await self._run(trial, self._order(trial), trial.case.answer, runs)
             began, ended = meta.started_at or meta.created_at, meta.ended_at or meta.created_at
             seconds = round(max(0.0, (ended - began).total_seconds()), 3)
             is_error = meta.error is not None and meta.error.code not in _OF_THE_AGENT
-            problems += await self._problems(trial, meta, changes, runs)
+            problems += await self._problems(trial, meta, runs)
         except SubagentError as error:
             problems.append(error.sentence)
             is_error = True
@@ -268,15 +269,13 @@ class Evaluation:
             if timestamp(meta.created_at) < self.began:
                 break
             with suppress(SubagentError):
-                now = observe(self.service.store, meta.run_id, self.caller).meta
+                now = observe(store, meta.run_id, self.caller).meta
                 code = "" if now.error is None else now.error.code
                 if now.status is not Status.STOPPED and (not code or code in _OF_THE_AGENT):
                     found.setdefault(store.read_request(meta.run_id).call_id, meta.run_id)
         return found
 
-    async def _run(
-        self, trial: Trial, order: StartOrder, answer: str | None, changes: Changes, runs: list[str]
-    ) -> RunMeta:
+    async def _run(self, trial: Trial, order: StartOrder, answer: str | None, runs: list[str]) -> RunMeta:
         """Start a run and return it when it has ended, with none of its processes left.
 
         A run that an evaluation has started before it was killed is taken in its place.
@@ -293,7 +292,7 @@ class Evaluation:
 
         run_id = await asyncio.to_thread(begin)
         wait = Wait(math.inf, frozenset([run_id]))
-        meta = await wait_until(changes, lambda: self._ended(run_id, answer), wait)
+        meta = await wait_until(self._changes, lambda: self._ended(run_id, answer), wait)
         assert meta is not None  # the wait has no end
         self.active.discard(run_id)
         return meta
@@ -320,7 +319,7 @@ class Evaluation:
 
     # -- its expectations
 
-    async def _problems(self, trial: Trial, meta: RunMeta, changes: Changes, runs: list[str]) -> list[str]:
+    async def _problems(self, trial: Trial, meta: RunMeta, runs: list[str]) -> list[str]:
         if meta.status is not Status.COMPLETED:
             why = meta.error.message if meta.error is not None else meta.summary
             return [f"the run {meta.status.value}: {why}" if why else f"the run {meta.status.value}"]
@@ -331,9 +330,9 @@ class Evaluation:
         found: list[str | None] = []
         for each in trial.case.expect:
             if each.judge is not None:
-                found.append(await self._judged(trial, each.judge, text, changes, runs))
+                found.append(await self._judged(trial, each.judge, text, runs))
             elif each.vote is not None:
-                found.append(await self._voted(trial, each.vote, text, changes, runs))
+                found.append(await self._voted(trial, each.vote, text, runs))
             elif (scorer := each.scorer) is not None:
                 found.append(_miss(scorer, trial.case, each.tolerance, text))
             elif each.json_schema is not None:
@@ -374,9 +373,7 @@ class Evaluation:
         why = f"has not ended after {seconds:g} s" if is_late else f"ended with {code}"
         return f"the command {name} {why}{f': {end}' if end else ''}"
 
-    async def _judged(
-        self, trial: Trial, judging: Judging, text: str, changes: Changes, runs: list[str]
-    ) -> str | None:
+    async def _judged(self, trial: Trial, judging: Judging, text: str, runs: list[str]) -> str | None:
         script = self.scripts.get(judging.script) if judging.script is not None else None
         order = StartOrder(
             agent=judging.agent,
@@ -388,7 +385,7 @@ class Evaluation:
         )
         if self._is_used_up:
             raise NotJudged(f"it was not judged, because {_USED_UP}")
-        meta = await self._run(trial, order, None, changes, runs)
+        meta = await self._run(trial, order, None, runs)
         result = self.service.store.read_result(meta.run_id)
         if meta.status is not Status.COMPLETED or result is None:
             why = f": {meta.error.message}" if meta.error is not None else ""
@@ -397,11 +394,9 @@ class Evaluation:
             )
         return _objection(judging, result)
 
-    async def _voted(
-        self, trial: Trial, judges: list[Judging], text: str, changes: Changes, runs: list[str]
-    ) -> str | None:
+    async def _voted(self, trial: Trial, judges: list[Judging], text: str, runs: list[str]) -> str | None:
         """Return why judges let a result fail: at least half of them are against it."""
-        objections = [await self._judged(trial, judge, text, changes, runs) for judge in judges]
+        objections = [await self._judged(trial, judge, text, runs) for judge in judges]
         against = [each for each in objections if each is not None]
         if 2 * len(against) < len(judges):
             return None
@@ -452,15 +447,14 @@ def _question_to(judging: Judging, case: EvalCase, result: str) -> str:
 
 def _objection(judging: Judging, result: RunResult) -> str | None:
     """Return why a judge lets a result fail, or None if it lets it pass. Only a clear yes is a yes."""
-    passes: object = None
     if result.has_output:
         fields = result.output if isinstance(result.output, dict) else {}
-        passes, reason = fields.get("pass"), str(fields.get("reason", ""))
+        passed, reason = fields.get("pass"), str(fields.get("reason", ""))
     else:
         first, reason = [*result.text.split(maxsplit=1), "", ""][:2]
-        passes = {"PASS": True, "FAIL": False}.get(first.strip("*.:,").upper())
-    if passes is True:
+        passed = {"PASS": True, "FAIL": False}.get(first.strip("*.:,").upper())
+    if passed is True:
         return None
-    if passes is False:
+    if passed is False:
         return f"the judge {judging.agent} says: {shorten(reason.strip(), 300)}"
     return f"the judge {judging.agent} says neither PASS nor FAIL"
