@@ -138,16 +138,14 @@ class Programs:
                 lambda: AgentCalls(delegation.service, setup.run, record.directory, setup.masker)
             )
         calls = ProgramCalls(record, self.functions, setup.run, clock, agents)
-        execution = Execution(
-            self.environment,
-            code,
-            self.functions.catalogue.table,
-            self.functions.catalogue.types,
-            clock,
-            calls.answer,
-            agents.names if agents is not None else [],
-            flow,
-        )
+        task = {
+            "code": code,
+            "functions": self.functions.catalogue.table,
+            "types": self.functions.catalogue.types,
+            "agents": agents.names if agents is not None else [],
+            "flow": flow,
+        }
+        execution = Execution(self.environment, task, clock, calls.answer)
         mark = f"{setup.run.run_id}/{record.number}"
         capture = OutputCapture(setup.outputs, masker=setup.masker)
         try:

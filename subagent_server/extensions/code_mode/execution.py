@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -486,17 +486,14 @@ _LAST_RECORDS_SECONDS = 2.0
 class Execution:
     """Runs one program. The time of `clock` bounds it; `answer` answers its calls.
 
-    `functions`, `types` and `agents` are what it needs to make its names. `flow` are the arguments of a flow.
+    `task` has its `code`, the `functions`, `types` and `agents` of which it makes its names, and as `flow`
+    the arguments of a flow, None for a program of code mode.
     """
 
     environment: ProgramEnvironment
-    code: str
-    functions: Sequence[Any]
-    types: Sequence[str]
+    task: Mapping[str, Any]
     clock: ProgramClock
     answer: Answerer
-    agents: Sequence[Any] = ()
-    flow: dict[str, Any] | None = None
     _cut: str | None = None
     """Why the program was ended by us."""
 
@@ -518,7 +515,7 @@ class Execution:
             # the limit has room for what stands around the arguments of the longest call
             streams = await asyncio.open_connection(sock=process.line, limit=MOST_REQUEST_BYTES + 4_096)
             # a flow cannot go on in another program
-            most_calls = MOST_CALLS if self.flow is None else MOST_RECORDS
+            most_calls = MOST_CALLS if self.task["flow"] is None else MOST_RECORDS
             channel = Channel(*streams, self.answer, most_calls)
             begun = await self._begun(process, channel)
             if begun:
@@ -555,9 +552,7 @@ class Execution:
             self._cut = f"[the interpreter did not get ready within {START_SECONDS:g} s]"
             return False
         await off_loop(process.check)
-        names = {"functions": self.functions, "types": self.types, "agents": self.agents}
-        task = {"code": self.code, "flow": self.flow, **names}
-        await channel.send(json.dumps({**task, "mostBytes": MOST_REQUEST_BYTES}))
+        await channel.send(json.dumps({**self.task, "mostBytes": MOST_REQUEST_BYTES}))
         return True
 
     async def _watched(self, process: ProgramProcess, serving: "asyncio.Task[None]") -> None:
