@@ -69,7 +69,7 @@ async def serve_stdio(service: Service, role: Role, caller: Caller) -> NoReturn:
         stdin, stdout = claim()
     except OSError as error:
         _leave(error)
-    serving = Serving(connection, stdin, stdout, Reports())
+    serving = Serving(connection, stdin, stdout)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, serving.leave)
     _leave(await serving.until_left())
@@ -99,25 +99,10 @@ def claim() -> tuple[int, int]:
     return incoming, outgoing
 
 
-class Reports:
-    """Reports on stderr about lines that get no answer; their number is bounded."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def of_line(self, size: int, why: str) -> None:
-        """Say why a line was dropped. The line itself may hold a secret, and is not shown."""
-        self._count += 1
-        if self._count <= MAX_REPORTS:
-            last = "; no more of them are reported" if self._count == MAX_REPORTS else ""
-            words = f"A line of the client ({size:,} bytes) was dropped: {why.rstrip('.')}{last}."
-            print(words, file=sys.stderr, flush=True)
-
-
 class Serving:
     """One client being served: `incoming` is read and `outgoing` is written, and neither is closed."""
 
-    def __init__(self, connection: ClientConnection, incoming: int, outgoing: int, reports: Reports) -> None:
+    def __init__(self, connection: ClientConnection, incoming: int, outgoing: int) -> None:
         """Begin. Needs a running loop."""
         self._connection = connection
         self._leaving = asyncio.Event()
@@ -126,7 +111,7 @@ class Serving:
             len(self._outgoing.unanswered) + self._outgoing.one_at_a_time.locked()
         )
         self._incoming = _Incoming(
-            incoming, self._outgoing, reports, is_full=lambda: connection.is_full, at_end=self._end
+            incoming, self._outgoing, is_full=lambda: connection.is_full, at_end=self._end
         )
         server = build_server(lambda _: connection, connection)
         self._task = asyncio.create_task(
@@ -193,13 +178,12 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         self,
         descriptor: int,
         outgoing: "_Outgoing",
-        reports: Reports,
         is_full: Callable[[], bool],
         at_end: Callable[[], Awaitable[None]],
     ) -> None:
         self._descriptor = descriptor
         self._outgoing = outgoing
-        self._reports = reports
+        self._dropped = 0
         self._is_full = is_full
         self._at_end = at_end
         self.answering: set[asyncio.Task[None]] = set()
@@ -317,7 +301,7 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
     def _refuse(self, bad: "BadMessage", size: int) -> None:
         """Answer a line that is not a message; what no request learns is reported on stderr."""
         if not bad.gets_answer or bad.request_id is None:
-            self._reports.of_line(size, bad.why)
+            self._report(size, bad.why)
         if not bad.gets_answer:
             return
         error = types.ErrorData(code=bad.code, message=f"{bad.why}.")
@@ -330,6 +314,14 @@ class _Incoming(ObjectReceiveStream[SessionMessage]):
         task = asyncio.create_task(send())
         self.answering.add(task)
         task.add_done_callback(self.answering.discard)
+
+    def _report(self, size: int, why: str) -> None:
+        """Say on stderr why a line was dropped. The line itself may hold a secret, and is not shown."""
+        self._dropped += 1
+        if self._dropped <= MAX_REPORTS:
+            last = "; no more of them are reported" if self._dropped == MAX_REPORTS else ""
+            words = f"A line of the client ({size:,} bytes) was dropped: {why.rstrip('.')}{last}."
+            print(words, file=sys.stderr, flush=True)
 
 
 class _Outgoing(ObjectSendStream[SessionMessage]):

@@ -18,7 +18,7 @@ from mcp.shared.message import SessionMessage
 from subagent_server.run.commands import readable
 from subagent_server.server import stdio
 from subagent_server.server.connection import ClientConnection, SharedByClients
-from subagent_server.server.stdio import Reports, Serving, _Outgoing
+from subagent_server.server.stdio import Serving, _Outgoing
 from subagent_server.verbs.access import USER
 from tests.helpers.raw_server import HELLO, READY, request, tool_call
 from tests.helpers.turns import asks, says
@@ -124,7 +124,7 @@ def test_a_client_at_a_socket_that_has_gone_and_read_no_answer_is_the_end_of_inp
                 connection = ClientConnection(
                     world.service, "parent", USER, SharedByClients(world.service, USER)
                 )
-                serving = Serving(connection, ours.fileno(), ours.fileno(), Reports())
+                serving = Serving(connection, ours.fileno(), ours.fileno())
                 theirs.sendall(b"no message\n")
                 await readable(theirs.fileno(), BOUND)
             try:
@@ -149,7 +149,7 @@ def test_nothing_of_a_connection_works_on_after_its_end_whatever_its_client_stil
             before = asyncio.all_tasks()
             feeding = asyncio.create_task(asyncio.get_running_loop().sock_sendall(theirs, flood * 6_000))
             connection = ClientConnection(world.service, "parent", USER, shared)
-            serving = Serving(connection, ours.fileno(), ours.fileno(), Reports())
+            serving = Serving(connection, ours.fileno(), ours.fileno())
             leaving = asyncio.create_task(serving.until_left())
             await asyncio.sleep(seconds)
             theirs.shutdown(socket.SHUT_RD)

@@ -170,14 +170,14 @@ class ChildConnections:
     async def _serve(self, connection: socket.socket) -> None:
         # Not at the top: the SDK takes 0.5 s and 25 MiB of a worker whose program asks nothing.
         from subagent_server.server.connection import ClientConnection, SharedByClients
-        from subagent_server.server.stdio import Reports, Serving
+        from subagent_server.server.stdio import Serving
 
         with connection:
             connection.setblocking(True)  # a long answer is written by a thread
             if self._shared is None:
                 self._shared = SharedByClients(self._service, self._caller)
             client = ClientConnection(self._service, "child", self._caller, self._shared)
-            serving = Serving(client, connection.fileno(), connection.fileno(), Reports())
+            serving = Serving(client, connection.fileno(), connection.fileno())
             try:
                 failure = await serving.until_left()
                 if failure is not None:
