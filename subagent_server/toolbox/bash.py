@@ -14,7 +14,7 @@ from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.file_watch import CommandWatch, watching
 from subagent_server.sandbox.readable import BoxRefused, end_of_run, tried_twice
 from subagent_server.toolbox.agent_process import Spare, how_it_ended, spare_none
-from subagent_server.toolbox.outputs import KEPT_BYTES, SHOWN_CHARACTERS, OutputCapture
+from subagent_server.toolbox.outputs import OutputCapture
 from subagent_server.toolbox.shell import Ending, Reason, Shell
 from subagent_server.toolbox.tool import ToolResult
 from subagent_server.toolbox.workspace import Arguments, off_loop, parse_arguments
@@ -47,9 +47,9 @@ class BashTool:
     """Runs commands in one shell, started on first use in `cwd` with exactly `environment`.
 
     A command that takes longer than `timeout` seconds is ended with all that the shell has started (TERM,
-    after `grace` seconds KILL), and the next call gets a new shell. Output longer than `shown_characters`
-    goes to `output_dir`, up to `kept_bytes` a command. Processes that are to be spared, such as the shims of
-    other runs, outlive the shell that has started them.
+    after `grace` seconds KILL), and the next call gets a new shell. An output that is too long for the model
+    goes to `output_dir`. Processes that are to be spared, such as the shims of other runs, outlive the shell
+    that has started them.
     """
 
     name = "bash"
@@ -63,8 +63,6 @@ class BashTool:
         output_dir: Directory,
         timeout: float = COMMAND_SECONDS,
         grace: float = 2.0,
-        shown_characters: int = SHOWN_CHARACTERS,
-        kept_bytes: int = KEPT_BYTES,
         masker: Masker | None = None,
         spare: Spare = spare_none,
         box: Callable[[], Box] | None = None,
@@ -80,9 +78,7 @@ class BashTool:
         self._box: Box | None = None
         self._spare = spare
         self._environment = dict(environment)
-        self._new_capture = lambda: OutputCapture(
-            output_dir, characters=shown_characters, kept=kept_bytes, masker=masker
-        )
+        self._new_capture = lambda: OutputCapture(output_dir, masker=masker)
         self._timeout = timeout
         self._grace = grace
         self._shell: Shell | None = None

@@ -47,9 +47,9 @@ SHOWN_CHARACTERS = 30_000
 class OutputCapture:
     """Bytes as they come. Not safe for threads: its owner holds a lock.
 
-    Up to `characters` are shown. Of more, the model sees the head and the tail, and the first `kept` bytes
-    are in a new file under `directory`, which is made when it is needed (without one they are lost); secrets
-    are masked in it.
+    Up to `characters` are shown. Of more, the model sees the head and the tail, and the first 64 MiB are in a
+    new file under `directory`, which is made when it is needed (without one they are lost). Secrets are
+    masked in it.
     """
 
     def __init__(
@@ -57,13 +57,11 @@ class OutputCapture:
         directory: Directory | None,
         *,
         characters: int = SHOWN_CHARACTERS,
-        kept: int = KEPT_BYTES,
         masker: Masker | None = None,
     ) -> None:
         self.total = 0
         self._directory = directory
         self._characters = characters
-        self._kept = kept
         self._room = 2 * characters  # bytes of head and of tail: half the characters at four bytes each
         self._head = bytearray()
         self._tail = bytearray()
@@ -136,12 +134,12 @@ class OutputCapture:
     def _store(self, chunk: bytes, *, last: bool = False) -> None:
         if self._file is None or self._trouble is not None:
             return
-        if self._written >= self._kept:
+        if self._written >= KEPT_BYTES:
             self._overflowed |= bool(chunk or self._unwritten)
             return
         masked, self._unwritten = self._masker.stream(self._unwritten + chunk, last=last)
         try:
-            room = self._kept - self._written
+            room = KEPT_BYTES - self._written
             self._overflowed |= len(masked) > room
             write_all(self._file.fileno(), masked[:room])
         except OSError as error:
