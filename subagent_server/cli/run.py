@@ -496,8 +496,6 @@ def _stopped(session: Session, observed: Observed, seconds: float) -> Observed:
 
 def _doing(session: Session, observed: Observed) -> str:
     """Return the present step of a run, for the sentence that says that the run has not ended."""
-    if observed.meta.pending:
-        return ""
     doing = latest_doing(session.service.store.paths.run(observed.meta.run_id))
     return f"; last: {cut(one_line(doing), _DOING_CHARACTERS).rstrip('.')}" if doing else ""
 

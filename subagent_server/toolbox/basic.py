@@ -56,9 +56,7 @@ class AskParent(Tool):
             reply = await self._run.ask(question, options)
         except CallerError as error:
             return ToolResult.failure(error.sentence)
-        if reply.answer is None:
-            return ToolResult.of_text(NO_ANSWER)
-        return ToolResult.of_text(reply.answer)
+        return ToolResult.of_text(NO_ANSWER if reply.answer is None else reply.answer)
 
 
 def _is_texts(value: Any) -> bool:

@@ -53,9 +53,9 @@ def text(description: str = "", **more: Any) -> Schema:
     return {"type": "string", **({"description": description} if description else {}), **more}
 
 
-def bounded(kind: str, least: int, most: int, default: int, use: str) -> Schema:
-    """Return the schema of a number. Words have its default: the schema that a model sees has none."""
-    return {"type": kind, "description": f"{use}. Default {default}", "minimum": least, "maximum": most}
+def count(most: int, default: int, use: str) -> Schema:
+    """Return the schema of a count from 1. Words have its default: the schema that a model sees has none."""
+    return {"type": "integer", "description": f"{use}. Default {default}", "minimum": 1, "maximum": most}
 
 
 def wait(default: int, use: str = "Until it ends or asks") -> Schema:

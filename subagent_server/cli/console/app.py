@@ -223,7 +223,7 @@ def report(sentence: str, *, code: str = REMARK, next_step: str | None = None) -
         err(f"subagent: {sentence}")
 
 
-def report_json(sentence: str, *, code: str, next_step: str | None = None) -> None:
+def report_json(sentence: str, *, code: str, next_step: str | None) -> None:
     """Print an error or a remark as an object on one line of stderr. Raises as `out` does."""
     error_object = {"code": code, "message": sentence, "nextStep": next_step}
     err(json_text(error_object, indent=None))

@@ -13,13 +13,14 @@ import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
 from subagent_server.cli.console.app import Session
 from subagent_server.cli.console.follow import Wakeup, interrupts_kept
 from subagent_server.cli.console.terminal import (
+    PLAIN,
     EarlyExit,
     ExitCode,
     coloured,
@@ -50,7 +51,7 @@ from subagent_server.verbs.wait_for_runs import Changes
 
 WIDE = 100
 NARROW = 72
-_REVERSE, _PLAIN = "\x1b[7m", "\x1b[0m"
+_REVERSE = "\x1b[7m"
 _KEYS = "↑↓ move  enter log  a answer  s stop  o open  / filter  ? help  q quit"
 _SHORT_KEYS = "enter log  a answer  s stop  / filter  ? help  q quit"
 _HELP = (
@@ -87,7 +88,7 @@ class View:
     prompt: str | None = None
     """A question or input in the last line, in place of the keys."""
     remark: str = ""
-    page: list[str] | None = field(default=None)
+    page: list[str] | None = None
     """The lines of a page over the list: a log, or help."""
     title: str = ""
 
@@ -188,7 +189,7 @@ def _cells_line(cells: Sequence[str], width: int, *, colour: str, is_selected: b
     if colour == "bold":
         return coloured(whole, "bold")
     if is_selected and has_colours():
-        return f"{_REVERSE}{padded(whole, width)}{_PLAIN}"
+        return f"{_REVERSE}{padded(whole, width)}{PLAIN}"
     return whole.replace(first.rstrip(), coloured(first.rstrip(), colour), 1)
 
 

@@ -128,7 +128,7 @@ def out_json(value: Any, *, indent: int | None = 1) -> None:
     out(json_text(value, indent=indent))
 
 
-def json_text(value: Any, *, indent: int | None = 1) -> str:
+def json_text(value: Any, *, indent: int | None) -> str:
     """Return `value` as JSON that is safe on a terminal: characters that do not print become JSON escapes."""
     text = json.dumps(value, ensure_ascii=not _speaks_unicode(), indent=indent)
     if text.replace("\n", "").isprintable():

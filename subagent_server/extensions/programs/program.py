@@ -452,14 +452,12 @@ class ProgramRunner:
         """Return an outcome whose structured output fits the schema of the agent."""
         if outcome.failure is not None or self._agent.output_schema is None:
             return outcome
-        if not outcome.has_output:
-            outcome = _with_output(outcome)
-        problem = "is not JSON"
+        problem: str | None = "is not JSON"
+        outcome = outcome if outcome.has_output else _with_output(outcome)
         if outcome.has_output:
-            found = await misfit(self._agent.output_schema, outcome.output)
-            if found is None:
-                return outcome
-            problem = found
+            problem = await misfit(self._agent.output_schema, outcome.output)
+        if problem is None:
+            return outcome
         failure = Failure(
             code="invalid_output",
             message=f"The program ended without the output that its agent promises: its result {problem}.",

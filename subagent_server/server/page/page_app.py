@@ -10,7 +10,7 @@ import mimetypes
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -302,7 +302,7 @@ class RunPage:
 
     def _facts(self, run_id: str) -> Json:
         store = self._service.store
-        observed = observe(self._service.store, run_id, self._caller)
+        observed = observe(store, run_id, self._caller)
         meta, run = observed.meta, store.paths.run(run_id)
         view = run_view(
             store, observed, NextCalls(command=lambda *words: " ".join(["subagent", *words])), self._caller
@@ -359,16 +359,9 @@ class RunPage:
         """Return the last programs of code mode with their calls and output. Raises as `facts` does."""
         observe(self._service.store, run_id, self._caller)
         programs = list(kept_programs(self._service.store.paths.run(run_id)))[-MAX_PROGRAMS:]
-        return {
-            "programs": [
-                asdict(program)
-                | {
-                    "code": program.code[:MAX_PROGRAM_CHARACTERS],
-                    "output": program.output[:MAX_PROGRAM_CHARACTERS],
-                }
-                for program in programs
-            ]
-        }
+        most = MAX_PROGRAM_CHARACTERS
+        cut = (replace(each, code=each.code[:most], output=each.output[:most]) for each in programs)
+        return {"programs": list(map(asdict, cut))}
 
 
 def _moment(value: Any) -> str | None:
