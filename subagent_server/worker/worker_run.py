@@ -77,8 +77,8 @@ class WorkerRun:
         self._hooks: str | None = None
         self._own_questions: set[str] = set()
         """The questions of the agent itself, each of which waits for its own answer."""
-        self._asking = 0
-        """How many of them are just being written, so that their ids are not known yet."""
+        self._asking = asyncio.Lock()
+        """Held while one of them is written: its id is not known yet, and the next one has the next id."""
 
     @property
     def run_id(self) -> str:
@@ -309,16 +309,16 @@ class WorkerRun:
     async def _write_question(self, question: str, options: list[str] | None) -> Message:
         text, masked = self.masker.text(question), self.masker.data(options)
         seconds = self._limits.ask_timeout_seconds
-        self._asking += 1
-        try:
-            meta = await asyncio.to_thread(ask, self.store, self.run_id, text, masked, seconds, self._hooks)
+        async with self._asking:
+            try:
+                meta = await asyncio.to_thread(
+                    ask, self.store, self.run_id, text, masked, seconds, self._hooks
+                )
+            except IllegalTransition as error:
+                raise RunOver from error
             message = meta.messages[-1]
             self._own_questions.add(message.message_id)
             return message
-        except IllegalTransition as error:
-            raise RunOver from error
-        finally:
-            self._asking -= 1
 
     async def _closed(self, message: Message, until: float) -> Message:
         """Return the question once it is answered or has expired, on the monotonic clock at `until`.
@@ -365,7 +365,7 @@ class WorkerRun:
 
     def questions_of_programs(self) -> list[Message]:
         """Return the questions that this process has not asked; none while it is just asking one itself."""
-        messages = [] if self._asking else self.meta().messages
+        messages = [] if self._asking.locked() else self.meta().messages
         return [message for message in messages if message.message_id not in self._own_questions]
 
     def refusal_of_late(self, message: Message) -> RunRefused | None:

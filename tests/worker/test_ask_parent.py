@@ -22,7 +22,7 @@ def test_two_questions_of_one_turn_are_answered_in_the_other_order(world: World)
     simulator = world.play(turn, says("Done."))
     run_id = world.start()
     meta = world.asking(run_id, 2)
-    size = next(each.message_id for each in meta.pending if each.question_content == "Which size?")
+    size = meta.pending[1].message_id
     world.reply(run_id, "L", size)
     done = (size, MessageStatus.ACKNOWLEDGED)
     meta = world.until(
@@ -104,6 +104,8 @@ def test_answers_of_the_last_turn_are_acknowledged_before_the_run_ends(world: Wo
     for agent, ending in endings.items():
         run_id = world.start(agent=agent)
         meta = world.asking(run_id, 8)
+        asked = [(m.message_id, m.question_content) for m in meta.messages]
+        assert asked == [(f"q{n + 1}", f"Which, {n}?") for n in range(8)], "in the order of their calls"
         with exclusive(world.paths(run_id).meta_lock):  # which it would keep if it were stopped with it
             processes.send_signal(
                 world.worker(run_id), signal.SIGSTOP
