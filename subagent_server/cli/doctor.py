@@ -24,7 +24,7 @@ from subagent_server.cli.console.app import (
 from subagent_server.cli.console.terminal import ExitCode, err, one_line, out, out_json
 from subagent_server.cli.serve import EVERYBODY
 from subagent_server.run.agent_definition import AgentDefinition
-from subagent_server.run.errors import SubagentError
+from subagent_server.run.errors import SubagentError, UnreadableMeta
 from subagent_server.run.journal import count
 from subagent_server.run.processes import with_words
 from subagent_server.sandbox.verify import outlook
@@ -127,7 +127,10 @@ def _run_ids(session: Session, name: str) -> list[str]:
         if (session.settings.cwd / name).is_dir() and name not in store.run_ids():
             command = f"subagent --runs {one_line(name)} doctor --runs"
             raise click.UsageError(f"after `doctor`, --runs names a run: `{command}` checks another root.")
-        return [session.open_run(session.run_id(name)).meta.run_id]
+        run_id = session.run_id(name)
+        with suppress(UnreadableMeta):  # a finding, as among all runs
+            session.open_run(run_id)
+        return [run_id]
     run_ids = store.run_ids()[::-1]
     if session.caller.is_child:
         return [meta.run_id for meta in store.readable(run_ids) if session.caller.may_open(meta)]

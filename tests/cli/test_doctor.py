@@ -161,6 +161,7 @@ def test_a_file_that_cannot_be_read_is_a_finding_and_the_others_are_checked(cli:
     assert found["checked"] == 2
     assert {finding["runId"] for finding in found["findings"]} == {broken}
     assert healthy not in json.dumps(found["findings"])
+    assert cli.json("doctor", "--runs", broken, code=1)["findings"] == found["findings"]
 
 
 @pytest.mark.process
