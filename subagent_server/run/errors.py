@@ -311,7 +311,8 @@ class UnreadableMeta(HostError):
 
     def __init__(self, run_id: str, path: Path, why: str) -> None:
         super().__init__(
-            f"The state of run {run_id} cannot be read ({path}: {why}); other runs are not affected."
+            f"The state of run {run_id} cannot be read ({path}: {why}): fix that, then try again; "
+            "other runs are not affected."
         )
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from subagent_server.cli.console.app import last_clause
 from subagent_server.extensions.simulator import Simulator
 from tests.cli.command import STOPPED, Cli, asked
 
@@ -47,7 +48,8 @@ def test_a_colon_in_parentheses_is_before_no_next_step(cli: Cli) -> None:
     meta.unlink()
     meta.mkdir()
     told = json.loads(cli("show", "aaaaaa", "--json").stderr)
-    assert f"({meta}: " in told["message"] and told["nextStep"] is None
+    assert f"({meta}: " in told["message"] and told["nextStep"].startswith("fix that, then try again; ")
+    assert last_clause(told["message"].partition("): ")[0] + ").") is None
 
 
 def test_how_a_run_ended_is_an_object_too(cli: Cli) -> None:

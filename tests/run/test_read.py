@@ -79,7 +79,7 @@ def test_a_state_for_which_no_file_can_be_opened_names_the_limit(
     start_run(store)
     refusal = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     monkeypatch.setattr(Entry, "read", Mock(side_effect=refusal))
-    with pytest.raises(UnreadableMeta, match=r"may open no more files: raise `ulimit -n`, then try again\);"):
+    with pytest.raises(UnreadableMeta, match=r"no more files: raise `ulimit -n`, then try again\): fix that"):
         store.read(RUN_ID)
 
 
