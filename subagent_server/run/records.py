@@ -28,6 +28,7 @@ from subagent_server.run.states import (
     MessageStatus,
     Status,
     added,
+    cut,
     known_sum,
     left_of,
     timestamp,
@@ -447,6 +448,18 @@ class RunResult(Record):
     def has_output(self) -> bool:
         """Whether there is a structured result; it may be null."""
         return "output" in self.model_fields_set
+
+    @property
+    def headline(self) -> str | None:
+        """The agent's own summary, else the first line of its text, or its output: the summary for lists."""
+        if self.summary is not None:
+            return cut(self.summary)
+        if isinstance(self.output, dict) and isinstance(self.output.get("summary"), str):
+            return str(self.output["summary"])[:300]
+        line = self.text.strip().split("\n", 1)[0]
+        if not line and self.has_output:
+            line = json.dumps(self.output, ensure_ascii=False)
+        return line[:300] or None
 
     def to_json(self) -> bytes:
         """Return the record as a file holds it; an output of null is kept."""

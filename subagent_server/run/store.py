@@ -515,7 +515,7 @@ class RunStore:
         payload = read_payload(run)
         stored = None if payload is None else PayloadInfo(size=len(payload), path=run.payload.name)
         if result.outcome is Status.COMPLETED:
-            return transitions.Finished(summary=result.summary, payload=stored, usage=usage)
+            return transitions.Finished(summary=result.headline, payload=stored, usage=usage)
         silent = Failure(code="agent_error", message="The run failed without saying why.")
         failure = result.error or silent
         return transitions.RunFailed(failure=failure, summary=result.summary, payload=stored, usage=usage)

@@ -103,7 +103,7 @@ def update_status(
     if status == "completed":
         further = masker.data(structured or {}) | ({} if short is None else {"summary": short})
         result = RunResult(outcome=Status.COMPLETED, text=text, **further)
-        event = transitions.Finished(summary=short, usage=usage)
+        event = transitions.Finished(summary=result.headline, usage=usage)
     else:
         failure = Failure(code="agent_error", message=cut(text) or "The agent reported that it failed.")
         result = RunResult(outcome=Status.FAILED, text=text, error=failure)

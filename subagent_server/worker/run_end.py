@@ -1,6 +1,5 @@
 """Writing how a run ended: by its worker, or for a worker that is gone."""
 
-import json
 import os
 from typing import Any, NoReturn
 
@@ -68,8 +67,7 @@ def reconcile(store: RunStore, run_id: str, ended: dict[str, Any] | None = None)
 def _written(run: WorkerRun, result: RunResult, outcome: Outcome, usage: Usage | None) -> RunMeta:
     event: RunEvent
     if result.error is None:
-        summary = cut(run.masker.text(_summary(outcome) or "")) or None
-        event = transitions.Finished(summary=summary, usage=usage)
+        event = transitions.Finished(summary=result.headline, usage=usage)
     else:
         event = transitions.RunFailed(failure=result.error, summary=result.summary, usage=usage)
     payload = None if outcome.payload is None else run.masker.text(outcome.payload)
@@ -93,15 +91,3 @@ def _result(run: WorkerRun, outcome: Outcome, executed: list[str], state: Worktr
         return result
     short = {"message": cut(failure.message), "hint": maybe_cut(failure.hint)}
     return result.model_copy(update={"error": failure.model_copy(update=short)})
-
-
-def _summary(outcome: Outcome) -> str | None:
-    """Return the agent's own summary, else the first line of its result, or its output, for lists."""
-    if outcome.summary is not None:
-        return outcome.summary
-    if isinstance(outcome.output, dict) and isinstance(outcome.output.get("summary"), str):
-        return str(outcome.output["summary"])[:300]
-    line = outcome.text.strip().split("\n", 1)[0]
-    if not line and outcome.has_output:
-        line = json.dumps(outcome.output, ensure_ascii=False)
-    return line[:300] or None

@@ -3,6 +3,7 @@
 import gzip
 import os
 import select
+from typing import Any
 
 import pytest
 
@@ -63,6 +64,24 @@ def test_a_paid_result_goes_before_any_other_end(store: RunStore, outcome: str, 
     check_ended_as(store.update(RUN_ID, end, LATER, result=late), outcome)
     assert store.read_result(RUN_ID) == RESULTS[outcome]
     assert store.read(RUN_ID).summary == RESULTS[outcome].summary
+
+
+@pytest.mark.parametrize(
+    ("facts", "summary"),
+    [
+        ({"text": "All done.\nIn detail."}, "All done."),
+        ({"output": {"summary": "Two."}}, "Two."),
+        ({"output": [1]}, "[1]"),
+        ({}, "half way"),
+    ],
+)
+def test_a_result_that_is_applied_late_gives_the_summary_that_its_worker_would(
+    store: RunStore, facts: dict[str, Any], summary: str
+) -> None:
+    interrupted(store, "completed", STARTED, transitions.ProgressReported(summary="half way"))
+    result = RunResult(outcome=Status.COMPLETED, **facts)
+    store.paths.run(RUN_ID).result.path.write_bytes(result.to_json())
+    assert store.roll_forward(RUN_ID, LATER).summary == summary
 
 
 def test_a_payload_beside_the_result_is_named_too(store: RunStore) -> None:

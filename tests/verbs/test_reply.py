@@ -172,7 +172,7 @@ def test_a_run_whose_agent_promises_an_output_completes_only_with_one(service: S
             called(service, "update_status", Caller(RUN_ID), status="completed", **given)
         assert not service.store.read(RUN_ID).status.is_terminal
     view, _ = called(service, "update_status", Caller(RUN_ID), status="completed", payload='{"size": 3}')
-    assert (view["status"], view["output"]) == ("completed", {"size": 3})
+    assert (view["status"], view["output"], view["summary"]) == ("completed", {"size": 3}, '{"size": 3}')
     again, _ = called(service, "update_status", Caller(RUN_ID), status="completed", payload="tall")
     assert again["output"] == {"size": 3}, "a second end changes nothing"
     assert list(json.loads(service.store.paths.run(RUN_ID).result.read(1000))) == [
