@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from subagent_server.cli.console.app import verbs
+from subagent_server.run.journal import RENDERERS
 from subagent_server.tools.tool_table import LIFECYCLE_TOOLS, TOOLS
 from subagent_server.verbs.views import MessageView, RunView
 from tests.helpers.processes import REPOSITORY
@@ -28,6 +29,7 @@ WORDS = (
     *("reconcile", "sweep", "transcript", "journal", "view", "row", "run context", "runner", "failpoint"),
 )
 RETIRED_WORDS = re.compile(r"\b(keeper|newborn|leash|amid|whoever|of ours|warm process|is none)\b", re.I)
+EVENTS = "`events.jsonl` and `run.log`"
 LEAST_ROWS_OF_CHANGES = 25
 TARGETS = set(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.M))
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
@@ -142,6 +144,11 @@ def anchors(path: Path) -> set[str]:
     """Return the anchors of the headings of a document, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", text_of(path), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_page_of_the_files_has_every_event_of_the_journal() -> None:
+    events = {cell for row in rows(section(REPOSITORY / "docs/meta-file.md", EVENTS)) for cell in row[:1]}
+    assert {kind for cell in events for kind in re.findall(r"`(\w+)`", cell)} == {*RENDERERS}
 
 
 def test_the_page_of_tools_has_every_tool_and_every_field_of_a_view() -> None:

@@ -33,7 +33,7 @@ _PROGRAM_LINES = 200
 
 def render(event: Event) -> str:
     """Return the lines of one event, each ended by a newline; control characters are made visible."""
-    draw = _RENDERERS.get(event.get("type", ""), _other)
+    draw = RENDERERS.get(event.get("type", ""), _other)
     head, *rest = draw(event).split("\n")
     clock = visible(str(event.get("at", ""))[11:19])
     lines = [f"{clock} {visible(head, _KEPT)}", *(_INDENT + visible(line, _KEPT) for line in rest)]
@@ -223,7 +223,7 @@ def _other(e: Event) -> str:
     return f"{e.get('type')} {one_line(facts)}"
 
 
-_RENDERERS: dict[str, Callable[[Event], str]] = {
+RENDERERS: dict[str, Callable[[Event], str]] = {
     "run_started": _started,
     "turn": lambda e: f"── turn {e.get('turn')}",
     "thought": lambda e: f"~ {preview(str(e.get('text', '')), 4)}",
@@ -246,6 +246,7 @@ _RENDERERS: dict[str, Callable[[Event], str]] = {
     "run_ended": _ended,
     "subagent_event": _subagent,
 }
+"""What makes the lines of each type of event."""
 
 
 MAX_FIELD_CHARACTERS = 64_000
