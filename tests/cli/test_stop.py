@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from subagent_server.cli.console import follow
 from subagent_server.process.marks import SHIM_FLAGS
 from subagent_server.run import processes
 from subagent_server.run.errors import BadArgument
@@ -47,9 +48,10 @@ def test_a_person_learns_why_it_takes_longer_than_a_moment(cli: Cli) -> None:
         assert terminal.command.end()[:2] == (0, f"■ stopped     {run_id}  reviewer\n")
 
 
-def test_processes_that_stay_are_reported_after_12_seconds_and_why_if_their_shim_is_suspended(
-    cli: Cli,
+def test_processes_that_stay_are_reported_and_why_if_their_shim_is_suspended(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(follow, "STOP_WAIT_SECONDS", 2.0)  # 12 in earnest
     with (
         cli.living("aaaaaa") as run_id,
         cli.living("bbbbbb") as suspended,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server.cli.console import follow
 from subagent_server.extensions.simulator import Simulator
 from tests.faults.canaries import SECRET
 from tests.faults.planted import AGENT, FIFO, FILE_KINDS, state, to_json
@@ -168,7 +169,8 @@ def test_a_planted_name_of_the_root_leads_nobody_out_of_it(tmp_path: Path, name:
                 scene.judged(*words)
 
 
-def test_lies_about_processes_end_nobody(scene: Scene) -> None:
+def test_lies_about_processes_end_nobody(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "STOP_WAIT_SECONDS", 2.0)  # 12 in earnest
     ids = plant_lies(scene.root, LIES, scene.outside, scene.work)
     for name in HELD_LIES:
         scene.hold(ids[name])
