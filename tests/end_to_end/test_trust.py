@@ -65,14 +65,13 @@ def test_a_process_of_a_run_brings_no_agents_in(world: World) -> None:
     text = '---\nname: helper\nmcpServers: {x: {command: sh, args: [-c, "touch evil-was-here"]}}\n---\nx'
     (evil / "helper.md").write_text(text, encoding="utf-8")
     command = f"{' '.join(PROGRAM)} run helper Help. --wait 40"
-    named = [f"{command} --agents evil", f"SUBAGENT_AGENTS=$PWD/evil {command}", f"{command} --trust"]
+    named = [f"{command} --agents evil", f"SUBAGENT_AGENTS=$PWD/evil {command}"]
     helper = {"turns": [says("Helped.")], "when": {"prompt": "Help"}}
     simulator = world.play(*(shell(words) for words in named), says("All done."), conversations=[helper])
     run_id = world.start("Lead.", agent="boss")
     assert world.completed(run_id) == "All done."
     results = [text for request in simulator.requests for text in _results(request.body)]
-    assert [("Helped." in text) for text in results] == [True, True, False], results
-    assert "A run cannot trust" in results[2]
+    assert [("Helped." in text) for text in results] == [True, True], results
     assert not (world.work / "evil-was-here").exists()
     for nested in world.store.children_of(run_id):
         agent = world.store.read_request(nested).agent
@@ -129,24 +128,23 @@ FOLLOWED = {
 }
 
 
-@pytest.mark.parametrize("runner", FOLLOWED)
-def test_a_program_that_follows_what_came_with_its_directory_needs_trust_in_that(
-    world: World, runner: str
-) -> None:
-    command, name = FOLLOWED[runner]
-    program = world.home / command
-    program.write_text("#!/bin/sh\ntouch started\n", encoding="utf-8")
-    program.chmod(0o755)
-    world.agent(runner=runner, command=str(program))
+def test_programs_that_follow_what_came_with_their_directory_need_trust_in_that(world: World) -> None:
     below = world.work / "below"
     below.mkdir()
-    (world.home / name).mkdir(parents=True)  # in the home directory it is the user's own
-    world.failed(world.start(cwd=str(below)))
+    for runner, (command, name) in FOLLOWED.items():
+        program = world.home / command
+        program.write_text("#!/bin/sh\ntouch started\n", encoding="utf-8")
+        program.chmod(0o755)
+        world.agent(runner, runner=runner, command=str(program))
+        (world.home / name).mkdir(parents=True)  # in the home directory it is the user's own
+    world.failed(world.start(agent="opencode", cwd=str(below)))
     (below / "started").unlink()
-    (world.work / name).mkdir(parents=True)
-    with pytest.raises(SubagentError, match=f"{name}, which its program follows, .*trust {world.work}`"):
-        world.start(cwd=str(below))
+    for runner, (_, name) in FOLLOWED.items():
+        (world.work / name).mkdir(parents=True)
+        refusal = f"{name}, which its program follows, .*trust {world.work}`"
+        with pytest.raises(SubagentError, match=refusal):
+            world.start(agent=runner, cwd=str(below))
     assert not (below / "started").exists() and len(world.store.run_ids()) == 1
     assert world.cli("trust", str(world.work)).returncode == 0
-    world.failed(world.start(cwd=str(below)))
+    world.failed(world.start(agent="opencode", cwd=str(below)))
     assert (below / "started").exists()

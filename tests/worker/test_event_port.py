@@ -118,6 +118,8 @@ REFUSED: dict[str, tuple[int, Callable[[Port], bytes]]] = {
     "GET": (405, lambda port: port.head(method=b"GET")),
     "CONNECT": (405, lambda port: port.head(method=b"CONNECT")),
     "a page": (403, lambda port: port.head(b"Origin: null")),
+    "a page of a rebound name": (403, lambda port: port.head().replace(b"localhost", b"rebound.example:80")),
+    "the port of another run": (404, lambda port: port.head().replace(b" /", b" /x", 1)),
     "another path": (404, lambda port: b"POST /subagent-events HTTP/1.1\r\nHost: localhost\r\n\r\n"),
 }
 
