@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from tests.cli.command import FAILED, Cli, asked
+from tests.helpers.files import write_program
 from tests.helpers.state_files import counted_state_files
 from tests.helpers.truth import examine_all
 
@@ -22,8 +23,7 @@ def test_agents_without_faults_exit_with_0(cli: Cli) -> None:
 
 def test_a_bubblewrap_that_a_run_may_have_put_here_is_not_started(cli: Cli) -> None:
     program, ran = cli.home / "bwrap", cli.home / "ran"
-    program.write_text(f"#!/bin/sh\ntouch {ran}\n", encoding="utf-8")
-    program.chmod(0o755)
+    write_program(program, f"#!/bin/sh\ntouch {ran}\n")
     said = cli("doctor", env={"SUBAGENT_BWRAP": str(program)}).stderr
     assert "a run can write it" in said and not ran.exists()
 

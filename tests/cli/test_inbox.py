@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.command import BOUND, Cli, asked
 from tests.cli.families import family
+from tests.helpers.files import write_program
 from tests.helpers.wait import wait_for
 
 
@@ -73,10 +74,7 @@ os.rename(sys.argv[1] + ".new", sys.argv[1])
 def test_a_program_is_started_at_a_question_which_it_gets_as_data(cli: Cli) -> None:
     told = cli.home / "told.json"
     (cli.home / "tell.py").write_text(TELL, encoding="utf-8")
-    planted = cli.home / "bin" / "tell-me"
-    planted.parent.mkdir()
-    planted.write_text(f"#!/bin/sh\ntouch {cli.home}/owned\n", encoding="utf-8")
-    planted.chmod(0o755)
+    planted = write_program(cli.home / "bin" / "tell-me", f"#!/bin/sh\ntouch {cli.home}/owned\n")
     command = f"""/bin/sh -c 'tell-me; exec "$0" "$@"' {sys.executable} tell.py {told} 'two words'"""
     environment = {"SUBAGENT_RUN_TOKEN": "", "PATH": f"{planted.parent}:{os.environ['PATH']}"}
     with (

@@ -14,6 +14,7 @@ import pytest
 from tests.cli.command import Cli
 from tests.cli.init_clients import COMMAND, FOR_CLAUDE, SERVE, everything, servers, written
 from tests.cli.terminal import person
+from tests.helpers.files import write_program
 
 
 def test_the_change_is_shown_before_it_is_made(cli: Cli, home: Path) -> None:
@@ -159,8 +160,7 @@ def test_a_name_on_path_is_written_only_where_it_leads_here_for_good(cli: Cli, h
     assert command("claude", venv / "bin") == COMMAND
     assert command("cursor", folder) == COMMAND
     (folder / "subagent").unlink()
-    (folder / "subagent").write_text("#!/bin/sh\n", encoding="utf-8")
-    (folder / "subagent").chmod(0o755)
+    write_program(folder / "subagent", "#!/bin/sh\n")
     assert command("claude", folder) == COMMAND
 
 

@@ -18,6 +18,7 @@ from tests.clients.loopback import serving
 from tests.clients.parent_model import Call, Heard, ParentModel, Plan, Say
 from tests.clients.responses_api import responses_app
 from tests.clients.scene import Scene
+from tests.helpers.files import write_program
 from tests.helpers.wait import wait_for
 from tests.helpers.world import World
 
@@ -92,8 +93,7 @@ class Program:
 
     def wrapper(self, file: Path) -> Path:
         """Make a file a command that starts it."""
-        file.write_text("#!/bin/sh\nexec " + " ".join(self._words) + ' "$@"\n', encoding="utf-8")
-        file.chmod(0o755)
+        write_program(file, "#!/bin/sh\nexec " + " ".join(self._words) + ' "$@"\n')
         return file
 
     @contextmanager

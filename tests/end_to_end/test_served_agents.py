@@ -13,6 +13,7 @@ from subagent_server.agents.named_servers import serves_config
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.states import Status
 from subagent_server.verbs.check_agent import AgentChecker
+from tests.helpers.files import write_program
 from tests.helpers.mcp_servers import definition, scripted
 from tests.helpers.turns import asks, call, says, tool_results
 from tests.helpers.world import World
@@ -77,8 +78,7 @@ def write_seed(world: World, code_mode: bool = False) -> Path:
         isolated, script, answers = server.args
         shutil.copy(script, programs)  # a box shows the directories of PATH
         words = [str(server.command), isolated, str(programs / Path(script).name), answers]
-        (programs / name).write_text(f"#!/bin/sh\nexec {shlex.join(words)}\n", encoding="utf-8")
-        (programs / name).chmod(0o755)
+        write_program(programs / name, f"#!/bin/sh\nexec {shlex.join(words)}\n")
     world.environment["PATH"] = f"{programs}:{world.environment['PATH']}"
     return parent
 
@@ -177,9 +177,7 @@ def test_an_entry_that_cannot_be_kept_is_refused(world: World, changes: dict[str
 
 
 def test_another_program_called_subagent_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    theirs = tmp_path / "subagent"
-    theirs.write_text("#!/bin/sh\nexit 3\n", encoding="utf-8")
-    theirs.chmod(0o755)
+    write_program(tmp_path / "subagent", "#!/bin/sh\nexit 3\n")
     assert not serves_config(ServerDefinition(**SERVED), str(tmp_path))
     assert serves_config(ServerDefinition(**SERVED), str(Path(sys.executable).parent))
 

@@ -11,6 +11,7 @@ from subagent_server.settings import read_settings
 from subagent_server.verbs.check_agent import AgentChecker
 from subagent_server.verbs.service import open_service
 from subagent_server.verbs.start import StartOrder, start
+from tests.helpers.files import write_program
 from tests.helpers.forked import PROGRAM
 from tests.helpers.turns import call, says, shell, tool_results
 from tests.helpers.world import World
@@ -132,9 +133,7 @@ def test_programs_that_follow_what_came_with_their_directory_need_trust_in_that(
     below = world.work / "below"
     below.mkdir()
     for runner, (command, name) in FOLLOWED.items():
-        program = world.home / command
-        program.write_text("#!/bin/sh\ntouch started\n", encoding="utf-8")
-        program.chmod(0o755)
+        program = write_program(world.home / command, "#!/bin/sh\ntouch started\n")
         world.agent(runner, runner=runner, command=str(program))
         (world.home / name).mkdir(parents=True)  # in the home directory it is the user's own
     world.failed(world.start(agent="opencode", cwd=str(below)))

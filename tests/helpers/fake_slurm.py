@@ -11,6 +11,8 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.helpers.files import write_program
+
 _PROGRAM = """
     import json, os, re, signal, subprocess, sys, time
     from pathlib import Path
@@ -90,9 +92,7 @@ def fake_slurm(home: Path) -> FakeSlurm:
     """Make the programs in a new directory."""
     (home / "jobs").mkdir(parents=True)
     for name in ("sbatch", "squeue", "scancel"):
-        program = home / name
-        program.write_text(f"#!{sys.executable} -IS\n{textwrap.dedent(_PROGRAM)}", encoding="utf-8")
-        program.chmod(0o755)
+        write_program(home / name, f"#!{sys.executable} -IS\n{textwrap.dedent(_PROGRAM)}")
     made = FakeSlurm(home)
     made.say("run")
     return made

@@ -24,6 +24,14 @@ def write_agent(agents: Path, name: str, prompt: str, /, **keys: Any) -> None:
     (agents / f"{name}.md").write_text("\n".join(["---", *lines, "---", prompt]), encoding="utf-8")
 
 
+def write_program(path: Path, text: str) -> Path:
+    """Write a file that can be executed, and the directories above it; return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
 @contextmanager
 def longest_file(size: int) -> Iterator[None]:
     """Let no file of this process grow beyond `size` bytes: a write fails there as on a full disk."""

@@ -13,10 +13,11 @@ from pathlib import Path
 from subagent_server.run import locks, processes, transitions
 from subagent_server.run.journal import RunJournal
 from subagent_server.run.paths import RunPaths
-from subagent_server.run.records import LaunchInfo, RunMeta, RunRequest, WorkerIdentity
+from subagent_server.run.records import WorkerIdentity
 from subagent_server.run.states import make_run_id
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import apply
+from tests.helpers.runs import make_meta, make_request
 
 TURNS = 20
 """How many turns the journal of a run has, each with a call and its result."""
@@ -63,22 +64,8 @@ def _written(run: RunPaths, at: datetime) -> dict[str, bytes]:
 
 def _plant(run: RunPaths, number: int, created: datetime) -> None:
     run.files.make_new()
-    request = RunRequest(
-        run_id=run.run_id,
-        agent={"name": "reviewer"},
-        prompt="Look.",
-        cwd="/",
-        root_run_id=run.run_id,
-        created_at=created,
-    )
-    run.request.path.write_bytes(request.to_json())
-    meta = RunMeta(
-        run_id=run.run_id,
-        agent_name="reviewer",
-        label=f"task {number}",
-        root_run_id=run.run_id,
-        created_at=created,
-        launch=LaunchInfo(host=processes.host_name(), boot_id=processes.boot_id()),
-    )
-    worker = WorkerIdentity(host=processes.host_name(), pid=1, start_time=number, boot_id=processes.boot_id())
+    run.request.path.write_bytes(make_request(run.run_id, created_at=created).to_json())
+    here = {"host": processes.host_name(), "boot_id": processes.boot_id()}
+    meta = make_meta(run.run_id, label=f"task {number}", created_at=created, launch=here)
+    worker = WorkerIdentity.model_validate({"pid": 1, "start_time": number, **here})
     run.meta.path.write_bytes(apply(meta, transitions.WorkerStarted(worker=worker), created).to_json())

@@ -12,18 +12,11 @@ from tempfile import TemporaryDirectory
 from subagent_server.run import processes, transitions
 from subagent_server.run.journal import RunJournal
 from subagent_server.run.paths import RunPaths, make_root, run_at
-from subagent_server.run.records import (
-    Failure,
-    LaunchInfo,
-    RunMeta,
-    RunRequest,
-    RunResult,
-    Usage,
-    WorkerIdentity,
-)
+from subagent_server.run.records import Failure, RunMeta, RunResult, Usage, WorkerIdentity
 from subagent_server.run.states import Status, make_run_id
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import apply
+from tests.helpers.runs import make_meta, make_request
 
 AGENTS = ("reviewer", "scout", "triage", "changelog")
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,14 +43,7 @@ def make_stored(root: Path, count: int, *, first: datetime = FIRST, step: timede
 def _model(run: RunPaths, kind: int) -> dict[str, bytes]:
     """Make what runs of one kind share."""
     run.files.make_new()
-    request = RunRequest(
-        run_id="model",
-        agent={"name": AGENTS[kind]},
-        prompt="Look at the last commit.",
-        cwd="/",
-        root_run_id="model",
-        created_at=FIRST,
-    )
+    request = make_request("model", agent={"name": AGENTS[kind]}, created_at=FIRST)
     run.request.path.write_bytes(request.to_json())
     outcome = (Status.COMPLETED, Status.FAILED, Status.STOPPED)[kind]
     run.result.path.write_bytes(RunResult(outcome=outcome, text="All is well. " * 20).to_json())
@@ -84,15 +70,10 @@ def _copy(store: RunStore, models: list[dict[str, bytes]], number: int, created:
 
 def _ended(run_id: str, number: int, created: datetime) -> RunMeta:
     """Return the state of a run after all that happened to it."""
-    meta = RunMeta(
-        run_id=run_id,
-        agent_name=AGENTS[number % len(AGENTS)],
-        label=f"task {number}" if number % 3 else None,
-        root_run_id=run_id,
-        created_at=created,
-        launch=LaunchInfo(host=processes.host_name(), boot_id="an earlier one"),
-    )
-    worker = WorkerIdentity(host=processes.host_name(), pid=1, start_time=number, boot_id="an earlier one")
+    earlier = {"host": processes.host_name(), "boot_id": "an earlier one"}
+    named = {"agent_name": AGENTS[number % len(AGENTS)], "label": f"task {number}" if number % 3 else None}
+    meta = make_meta(run_id, created_at=created, launch=earlier, **named)
+    worker = WorkerIdentity.model_validate({"pid": 1, "start_time": number, **earlier})
     for event in (transitions.WorkerStarted(worker=worker), _end(number)):
         created += timedelta(seconds=3 + number % 60)
         meta = apply(meta, event, created)

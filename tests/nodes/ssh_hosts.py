@@ -11,6 +11,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+from tests.helpers.files import write_program
 from tests.helpers.http_server import free_port
 from tests.helpers.wait import wait_for
 
@@ -77,9 +78,8 @@ class SshHosts:
             (self.home / name).mkdir()
         config = _CLIENT.format(user=getpass.getuser(), home=self.home)
         (self.home / "config").write_text(config, encoding="utf-8")
-        client = self.home / "bin" / "ssh"
-        client.write_text(f'#!/bin/sh\nexec {_found("ssh")} -F {self.home}/config "$@"\n', encoding="utf-8")
-        client.chmod(0o755)
+        client = f'#!/bin/sh\nexec {_found("ssh")} -F {self.home}/config "$@"\n'
+        write_program(self.home / "bin" / "ssh", client)
         for host in HOSTS:
             self.up(host)
         return self

@@ -1,5 +1,6 @@
 """Runs on hosts of `ssh`, which is real: the host, its server and the way to it may fail."""
 
+from tests.helpers.files import write_program
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World
 from tests.nodes.conftest import lost, over
@@ -59,9 +60,7 @@ def test_a_host_without_the_program_of_an_agent_is_named(on_host: World, hosts: 
     world = on_host
     tools = world.home / "tools"
     tools.mkdir()
-    program = tools / "agent"
-    program.write_text("#!/bin/sh\necho Done.\n", encoding="utf-8")
-    program.chmod(0o755)
+    program = write_program(tools / "agent", "#!/bin/sh\necho Done.\n")
     world.agent(prompt="", runner="command", command=str(program))
     assert world.completed(world.start()) == "Done."
     hosts.up("h4", without=tools)

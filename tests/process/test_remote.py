@@ -16,6 +16,7 @@ from subagent_server.run.errors import BadArgument, LaunchFailed
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.store import RunStore
 from subagent_server.settings import read_settings
+from tests.helpers.files import write_program
 from tests.helpers.processes import run_python
 from tests.helpers.runs import RUN_ID, make_request
 from tests.helpers.world import API_KEY
@@ -43,8 +44,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "ssh"
     home.mkdir()
     program = f"#!/bin/sh\ncd {home}; printf '%s\\n' \"$@\" > argv; env > env; cat > stdin; . ./says\n"
-    (home / "ssh").write_text(program, encoding="utf-8")
-    (home / "ssh").chmod(0o755)
+    write_program(home / "ssh", program)
     (home / "says").write_text("exit 0", encoding="utf-8")
     monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
     monkeypatch.setenv("ANTHROPIC_API_KEY", API_KEY)

@@ -1,7 +1,6 @@
 """The control group of a run: how a command line enters it, and what is done where there can be none."""
 
 import os
-import stat
 import subprocess
 import time
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.run.control_groups import GROUPS, ControlGroups
+from tests.helpers.files import write_program
 
 BOUNDS = {"memory": 4 << 30, "processes": 256}
 SCOPE = """#!/bin/sh
@@ -20,9 +20,7 @@ exec "$@"
 
 
 def systemd(place: Path, script: str) -> ControlGroups:
-    program = place / "systemd-run"
-    program.write_text(script, encoding="utf-8")
-    program.chmod(stat.S_IRWXU)
+    program = write_program(place / "systemd-run", script)
     return ControlGroups(program=program, systemd=place)
 
 

@@ -5,13 +5,11 @@ from pathlib import Path
 import pytest
 
 from subagent_server.run.host_programs import NoHostProgram, lies_in, system_program, user_program
+from tests.helpers.files import write_program
 
 
 def program(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("#!/bin/sh\n", encoding="utf-8")
-    path.chmod(0o755)
-    return path
+    return write_program(path, "#!/bin/sh\n")
 
 
 def test_a_program_in_a_writable_directory_is_passed_over(tmp_path: Path) -> None:

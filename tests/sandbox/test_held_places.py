@@ -9,6 +9,7 @@ import pytest
 from subagent_server.sandbox.box import Held, directories_above, hold
 from subagent_server.sandbox.git_files import git_settings
 from subagent_server.sandbox.readable import PathRefused, named_paths
+from tests.helpers.files import write_program
 from tests.helpers.repositories import git, make_repository
 
 
@@ -150,10 +151,7 @@ def test_settings_of_git_name_the_author_and_the_environment_comes_first(cwd: Pa
 
 def test_a_git_below_the_working_directory_is_not_executed(cwd: Path) -> None:
     make_repository(cwd)
-    planted = cwd / ".venv/bin/git"
-    planted.parent.mkdir(parents=True)
-    planted.write_text(f"#!/bin/sh\ntouch {cwd}/executed\n", encoding="utf-8")
-    planted.chmod(0o755)
+    planted = write_program(cwd / ".venv/bin/git", f"#!/bin/sh\ntouch {cwd}/executed\n")
     git_settings({**os.environ, "PATH": f"{planted.parent}:{os.environ['PATH']}"}, cwd)
     assert not (cwd / "executed").exists()
 

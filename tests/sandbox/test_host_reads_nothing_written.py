@@ -15,6 +15,7 @@ from subagent_server.run.processes import Identity, this_process
 from subagent_server.settings import read_settings
 from subagent_server.verbs.live_runs import LiveRun, enter, host_program, live_runs
 from subagent_server.worker.protected_paths import protected_paths
+from tests.helpers.files import write_program
 from tests.helpers.installation import Installation
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import call, says, shell, tool_results
@@ -88,8 +89,7 @@ def test_a_program_of_the_user_is_not_taken_from_the_working_copy_around_the_dir
     programs, work = tmp_path / "shop/.venv/bin", tmp_path / "shop/src"
     for directory in (programs, work, tmp_path / "shop/.git"):
         directory.mkdir(parents=True)
-    (programs / "tell-me").write_text("#!/bin/sh\n", encoding="utf-8")
-    (programs / "tell-me").chmod(0o755)
+    write_program(programs / "tell-me", "#!/bin/sh\n")
     for home, is_used in ((tmp_path / "home", False), (tmp_path / "shop", True)):  # which no run can write
         environment = {"PATH": str(programs), "HOME": str(home)}
         settings = read_settings(environment=environment, cwd=work)

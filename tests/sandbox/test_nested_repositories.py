@@ -8,6 +8,7 @@ import pytest
 from subagent_server.run.files import Directory
 from subagent_server.sandbox.file_watch import Taken, disarmed, harmless
 from subagent_server.sandbox.quarantine import Quarantine
+from tests.helpers.files import write_program
 from tests.helpers.repositories import git, make_repository
 
 USUAL = """[core]
@@ -90,10 +91,7 @@ def cwd(tmp_path: Path) -> Path:
 
 def hook(directory: Path, effect: Path) -> None:
     """Have a hook of a repository make a file."""
-    path = directory / "hooks" / "post-checkout"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"#!/bin/sh\ntouch {effect}\n", encoding="utf-8")
-    path.chmod(0o755)
+    write_program(directory / "hooks" / "post-checkout", f"#!/bin/sh\ntouch {effect}\n")
 
 
 def test_an_ordinary_clone_is_left_alone(cwd: Path) -> None:

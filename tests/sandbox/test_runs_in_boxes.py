@@ -17,6 +17,7 @@ from subagent_server.sandbox.readable import BoxRefused, PathRefused
 from subagent_server.sandbox.verify import check_box, discard, try_box
 from subagent_server.worker.sandbox_setup import without_box
 from tests.helpers.bubblewrap import settings
+from tests.helpers.files import write_program
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import calls, says, shell, tool_results, use
 from tests.helpers.world import API_KEY, World
@@ -185,9 +186,7 @@ def test_a_bubblewrap_that_makes_no_box_is_found_out(
     tmp_path: Path, fake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify, "_SECONDS", 1.0)
-    program = tmp_path / "bwrap"
-    program.write_text(FAKES[fake], encoding="utf-8")
-    program.chmod(0o755)
+    program = write_program(tmp_path / "bwrap", FAKES[fake])
     (tmp_path / "work").mkdir()
     environment = {"HOME": str(tmp_path), "SUBAGENT_BWRAP": str(program)}
     with pytest.raises(BoxRefused) as refused:
@@ -208,9 +207,7 @@ def test_a_program_that_is_killed_before_its_box_is_looked_at_may_start_again(tm
 
 def test_a_bubblewrap_that_another_run_can_write_makes_no_box(tmp_path: Path) -> None:
     (tmp_path / "tools").mkdir()
-    program = tmp_path / "tools" / "bwrap"
-    program.write_text(FAKES["ends at once"], encoding="utf-8")
-    program.chmod(0o755)
+    program = write_program(tmp_path / "tools" / "bwrap", FAKES["ends at once"])
     environment = {"HOME": str(tmp_path / "home"), "SUBAGENT_BWRAP": str(program)}
     rules = Rules(cwd=tmp_path / "work", environment=environment)
     assert find_box_program(rules) == program
@@ -219,9 +216,7 @@ def test_a_bubblewrap_that_another_run_can_write_makes_no_box(tmp_path: Path) ->
 
 
 def test_without_a_box_no_command_runs_if_the_agent_insists_else_each_view_says_so(world: World) -> None:
-    program = world.home / "bwrap"
-    program.write_text(FAKES["runs the command without a box"], encoding="utf-8")
-    program.chmod(0o755)
+    program = write_program(world.home / "bwrap", FAKES["runs the command without a box"])
     world.environment["SUBAGENT_BWRAP"] = str(program)
     world.agent("strict", sandbox="bwrap")
     world.agent("free", sandbox="auto")
@@ -268,8 +263,7 @@ case $(wc -l < {program}.starts) in {starts})
 esac
 exec {real} "$@"
 """
-    program.write_text(text, encoding="utf-8")
-    program.chmod(0o755)
+    write_program(program, text)
     world.environment["SUBAGENT_BWRAP"] = str(program)
 
 

@@ -12,6 +12,7 @@ import pytest
 from subagent_server.run.agent_definition import AgentDefinition, ServerDefinition
 from subagent_server.sandbox import server_locations
 from subagent_server.sandbox.server_locations import NotOutside, ServerStart, outside_start
+from tests.helpers.files import write_program
 from tests.helpers.mcp_servers import reference, scripted
 from tests.helpers.turns import Turn, call, calls, says, tool_results, use
 from tests.helpers.world import API_KEY, World
@@ -90,10 +91,8 @@ def test_what_is_planted_beside_a_server_is_executed_in_its_box_alone(world: Wor
         places = {"python": (".venv/bin", "python3"), "node_modules": ("node_modules/.bin", "some-server")}
         directory, name = places[what]
         program = world.work / directory / name
-        program.parent.mkdir(parents=True)
         python = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
-        program.write_text(f"#!{python}\n{planted(mark)}\n{OWN_SERVER}", encoding="utf-8")
-        program.chmod(0o755)
+        write_program(program, f"#!{python}\n{planted(mark)}\n{OWN_SERVER}")
         world.environment["PATH"] = f"{program.parent}:{world.environment['PATH']}"
         command, args = name, ["server.py"]
     world.agent(sandbox="bwrap", tools="Read", mcpServers={"x": {"command": command, "args": args}})
@@ -263,16 +262,9 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
     project, safe = tmp_path / "project", tmp_path / "safe"
     for directory in (project, safe):
         directory.mkdir()
-        program(directory / "server")
+        write_program(directory / "server", "#!/bin/sh\n")
         (directory / "data.json").write_text("{}", encoding="utf-8")
     return project, safe
-
-
-def program(path: Path, first: str = "#!/bin/sh") -> Path:
-    """Make a program."""
-    path.write_text(f"{first}\n", encoding="utf-8")
-    path.chmod(0o755)
-    return path
 
 
 def outside(project: Path, environment: Mapping[str, str] | None = None, **keys: Any) -> ServerStart:
@@ -330,8 +322,8 @@ def test_a_server_whose_code_a_run_could_decide_may_not_work_outside(
 ) -> None:
     project, safe = places
     for name in ("python3.12", "npx", "node"):
-        program(safe / name)
-    program(safe / "scripted", f"#!{project}/.venv/bin/python3")
+        write_program(safe / name, "#!/bin/sh\n")
+    write_program(safe / "scripted", f"#!{project}/.venv/bin/python3\n")
     (safe / "alias").symlink_to(safe / "node")
     (safe / "link").symlink_to(project / "server")
     text = json.dumps(keys).replace("PROJECT", str(project)).replace("LINK", str(safe / "link"))
@@ -355,16 +347,12 @@ def test_a_run_is_refused_whose_server_may_not_work_outside_and_one_that_may_has
     inside = {"command": sys.executable, "args": ["server.py"], "sandbox": False}
     world.agent("never", sandbox="bwrap", mcpServers={"x": inside})
     tools = ({"name": "key", "does": {"env": "ANTHROPIC_API_KEY"}}, {"name": "cwd", "does": {"env": "PWD"}})
-    entry = scripted(*tools)
-    safe = world.home / "server.sh"
-    program(safe).write_text(
-        f"#!/bin/sh\nexec {sys.executable} -S {entry['args'][1]} '{entry['args'][2]}'\n", encoding="utf-8"
-    )
+    _, script, said = scripted(*tools)["args"]
+    start = f"#!/bin/sh\nexec {sys.executable} -S {script} '{said}'\n"
+    safe = write_program(world.home / "server.sh", start)
     world.agent(sandbox="bwrap", tools="mcp__x", mcpServers={"x": {"command": str(safe), "sandbox": False}})
     code, message = world.failed(world.start(agent="never"))
     assert code == "config" and "mcpServers.x cannot work outside of every box (sandbox: false)" in message
-    simulator = world.play(calls(use("key"), use("cwd")), says("Done."))
-    assert world.completed(world.start()) == "Done."
-    key, cwd = tool_results(simulator.requests[-1].body)
+    key, cwd = answers(world, calls(use("key"), use("cwd")))
     assert key == API_KEY and not Path(cwd).is_relative_to(world.work)
     assert list(Path(cwd).iterdir()) == []

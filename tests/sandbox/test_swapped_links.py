@@ -10,6 +10,7 @@ from subagent_server.sandbox.box import Rules, build_box
 from subagent_server.sandbox.readable import BoxRefused
 from subagent_server.sandbox.verify import start_gated
 from tests.helpers.bubblewrap import settings
+from tests.helpers.files import write_program
 from tests.helpers.turns import Turn, calls, says, shell, tool_results, use
 from tests.helpers.world import BOUND, World
 
@@ -63,11 +64,9 @@ def test_no_box_shows_what_a_link_of_another_run_leads_to(tmp_path: Path, named:
         directory.mkdir(parents=True)
     swap = f"mv {place} {project}/old; ln -s {tmp_path}/private {place}"
     found = settings().get("SUBAGENT_BWRAP", "/usr/bin/bwrap")
-    swapping = tmp_path / "bwrap"
-    swapping.write_text(
-        f'#!/bin/sh\n{swap if moment == "meanwhile" else ""}\nexec {found} "$@"\n', encoding="utf-8"
+    swapping = write_program(
+        tmp_path / "bwrap", f'#!/bin/sh\n{swap if moment == "meanwhile" else ""}\nexec {found} "$@"\n'
     )
-    swapping.chmod(0o755)
     environment = {"HOME": str(tmp_path / "home"), "PATH": os.defpath, "SUBAGENT_BWRAP": str(swapping)}
     rules = Rules(
         cwd=place if named == "cwd" else other,

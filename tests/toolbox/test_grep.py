@@ -10,6 +10,7 @@ import pytest
 from subagent_server.toolbox.ripgrep import SearchScope
 from subagent_server.toolbox.search import GrepTool
 from subagent_server.toolbox.tool import ToolResult
+from tests.helpers.files import write_program
 from tests.toolbox.calls import PATIENCE_SECONDS, fault_of, text_of
 from tests.toolbox.trap import SLOW_PATTERN, set_trap
 
@@ -188,9 +189,7 @@ def test_searches_run_at_the_same_time(cwd: Path) -> None:
 )
 def test_cancelling_a_search_ends_its_process(cwd: Path, after_seconds: float, box: str | None) -> None:
     set_trap(cwd)
-    hanging = cwd / "bwrap"
-    hanging.write_text(f"#!/bin/sh\nexec {box}\n", encoding="utf-8")
-    hanging.chmod(0o755)
+    hanging = write_program(cwd / "bwrap", f"#!/bin/sh\nexec {box}\n")
     grep = GrepTool(SearchScope(cwd, bubblewrap=hanging if box else None))
 
     async def main() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.files import write_program
 from tests.helpers.world import World
 
 SAYS = {
@@ -16,9 +17,9 @@ SAYS = {
 
 def claude(world: World, code: str, directory: Path | None = None) -> Path:
     """Write an agent whose Claude Code is a small script, which notes each time that it is started."""
-    program = world.home / "claude"
-    program.write_text(f'#!/bin/sh\necho "$1 $PWD" >> {world.home}/asked\n{code}\n', encoding="utf-8")
-    program.chmod(0o755)
+    program = write_program(
+        world.home / "claude", f'#!/bin/sh\necho "$1 $PWD" >> {world.home}/asked\n{code}\n'
+    )
     world.agent("worker", runner="claude", command=str(program))
     return program
 

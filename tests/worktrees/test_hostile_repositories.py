@@ -13,6 +13,7 @@ from subagent_server.worktrees import making, store_of_run
 from subagent_server.worktrees.git import GitFailed, harmless_git
 from subagent_server.worktrees.making import make_worktree
 from subagent_server.worktrees.store_of_run import NoWorktree, find_repository, store_of
+from tests.helpers.files import write_program
 from tests.helpers.repositories import git
 from tests.helpers.turns import says, shell, tool_results
 from tests.helpers.world import World
@@ -28,8 +29,7 @@ def set_traps(repository: Repository) -> Path:
     trap = {name: f"touch {marks}/{name}; cat" for name in TRAPS}
     hooks = repository.top / ".git" / "hooks"
     for name in ("post-checkout", "pre-commit", "post-merge", "reference-transaction", "post-index-change"):
-        (hooks / name).write_text(f"#!/bin/sh\ntouch {marks}/hook-{name}\n", encoding="utf-8")
-        (hooks / name).chmod(0o755)
+        write_program(hooks / name, f"#!/bin/sh\ntouch {marks}/hook-{name}\n")
     (repository.top / ".gitattributes").write_text("*.txt diff=bad merge=bad\n*.bin filter=bad\n", "utf-8")
     (repository.top / "data.bin").write_text("data\n", encoding="utf-8")
     git("-C", repository.top, "-c", "core.hooksPath=/dev/null", "add", "--all")

@@ -15,6 +15,7 @@ from subagent_server.worktrees.git import GitFailed
 from subagent_server.worktrees.reading import Reader
 from subagent_server.worktrees.store_of_run import repository_of
 from tests.helpers import forked
+from tests.helpers.files import write_program
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
@@ -196,8 +197,7 @@ def test_no_program_of_the_callers_path_reads_what_a_run_has_left(reader: Reader
     for directory in (planted, files):
         directory.mkdir()
     for name in ("bash", "find", "cp", "head", "ls", "git"):
-        (planted / name).write_text(f"#!/bin/sh\ntouch {mark}\n", encoding="utf-8")
-        (planted / name).chmod(0o755)
+        write_program(planted / name, f"#!/bin/sh\ntouch {mark}\n")
     (files / "new.txt").write_text("new\n", encoding="utf-8")
     os.mkfifo(files / "HEAD")
     environment = {**os.environ, "PATH": f"{planted}:{os.environ['PATH']}"}

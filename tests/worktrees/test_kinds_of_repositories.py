@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.run.store import read_worktree, write_worktree
+from tests.helpers.files import write_program
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.world import World
 from tests.worktrees.repository import WORK, Repository
@@ -222,9 +223,7 @@ def test_a_git_that_knows_no_overrides_of_programs_is_refused_by_its_version(
     world: World, repository: Repository, monkeypatch: pytest.MonkeyPatch, lack: str
 ) -> None:
     (world.home / "bin").mkdir()
-    old = world.home / "bin" / "git"
-    old.write_text(f'#!/bin/sh\n{lack}\nexec /usr/bin/git "$@"\n', encoding="utf-8")
-    old.chmod(0o755)
+    old = write_program(world.home / "bin" / "git", f'#!/bin/sh\n{lack}\nexec /usr/bin/git "$@"\n')
     monkeypatch.setattr("subagent_server.run.host_programs.SYSTEM_DIRECTORIES", ())
     monkeypatch.setitem(world.environment, "PATH", f"{old.parent}:{world.environment['PATH']}")
     code, message = world.failed(world.start())

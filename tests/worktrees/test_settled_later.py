@@ -17,6 +17,7 @@ from subagent_server.worktrees.git import _ALWAYS, harmless_git
 from subagent_server.worktrees.store_of_run import set_reference
 from tests.faults.disks import fill, memory_disk
 from tests.helpers import forked
+from tests.helpers.files import write_program
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
@@ -356,8 +357,7 @@ def test_a_merge_whose_git_is_killed_says_what_is_there(
     program = world.home / "bin" / "git"
     program.parent.mkdir()
     dies = f'case "$*" in *--ff-only*) echo new > {repository.top}/new.txt; kill -KILL $$; esac'
-    program.write_text(f'#!/bin/sh\n{dies}\nexec /usr/bin/git "$@"\n', encoding="utf-8")
-    program.chmod(0o755)
+    write_program(program, f'#!/bin/sh\n{dies}\nexec /usr/bin/git "$@"\n')
     world.environment["PATH"] = f"{program.parent}:{world.environment['PATH']}"
     said = repository.merge(run_id, code=2)
     assert "has left some of its files" in said and "SIGKILL" in said

@@ -18,6 +18,7 @@ from subagent_server.run import processes
 from subagent_server.sandbox.box import SYSTEM_PROGRAM, VARIABLE
 from tests.extensions.code_mode.shop import in_code_mode, outcomes, program
 from tests.helpers.bubblewrap import settings
+from tests.helpers.files import write_program
 from tests.helpers.ordinary_user import user
 from tests.helpers.turns import says
 from tests.helpers.world import World
@@ -140,9 +141,7 @@ def test_a_fault_of_our_own_part_is_what_that_part_reports_and_leaves_with_and_i
 
 
 def test_a_program_without_the_box_that_was_asked_for_is_found_out_before_its_code_runs(world: World) -> None:
-    bwrap = world.home / "bwrap"
-    bwrap.write_text(BWRAP.format(settings().get(VARIABLE, SYSTEM_PROGRAM)), encoding="utf-8")
-    bwrap.chmod(0o755)
+    bwrap = write_program(world.home / "bwrap", BWRAP.format(settings().get(VARIABLE, SYSTEM_PROGRAM)))
     world.environment[VARIABLE] = str(bwrap)
     in_code_mode(world, sandbox="bwrap")
     world.play(program("open('ran.txt', 'w')"), says("Never said."))

@@ -14,6 +14,7 @@ from subagent_server.run.states import Status
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from tests.extensions.code_mode.shop import NUMBER, in_code_mode, program
+from tests.helpers.files import write_program
 from tests.helpers.mcp_servers import scripted
 from tests.helpers.turns import call, says, tool_results
 from tests.helpers.wait import wait_for
@@ -129,9 +130,7 @@ def test_a_kill_is_told_to_the_model_with_each_call_and_none_is_repeated(
 def test_excluded_tools_stay_ordinary_tools_and_the_named_interpreter_runs_the_programs(
     world: World, tmp_path: Path
 ) -> None:
-    python = tmp_path / "another-python"
-    python.write_text(ANOTHER_PYTHON, encoding="utf-8")
-    python.chmod(0o755)
+    python = write_program(tmp_path / "another-python", ANOTHER_PYTHON)
     mode = {
         "enabled": True,
         "excludedTools": ["bad", "nowhere"],

@@ -17,6 +17,7 @@ from subagent_server.run.errors import StorageFailed
 from subagent_server.run.records import Usage
 from tests.extensions.programs.direct import Worked
 from tests.extensions.programs.test_codex import told
+from tests.helpers.files import write_program
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -35,8 +36,7 @@ def gemini(world: World, prompt: str = "You paint.", **keys: Any) -> None:
     program = world.home / "gemini"
     words = f'printf "%s\\n" "$@" > {world.home}/argv; cat "$GEMINI_SYSTEM_MD" > {world.home}/system'
     version = '[ "$1" = --version ] && exec echo 0.61.0'
-    program.write_text(f"#!/bin/sh\n{version}\n{words}\nexec {sys.executable} {FAKE}\n", encoding="utf-8")
-    program.chmod(0o755)
+    write_program(program, f"#!/bin/sh\n{version}\n{words}\nexec {sys.executable} {FAKE}\n")
     world.agent("worker", prompt, runner="gemini", command=str(program), **keys)
 
 
@@ -154,9 +154,7 @@ def test_a_run_over_the_protocol_that_ends_so_has_failed_and_says_why(tmp_path: 
 def test_a_text_about_a_model_that_did_not_answer_is_no_result(
     tmp_path: Path, command: str, texts: list[str], tokens: int, why: str | None
 ) -> None:
-    program = tmp_path / command
-    program.write_text(f"#!/bin/sh\nexec {sys.executable} {FAKE}\n", encoding="utf-8")
-    program.chmod(0o755)
+    program = write_program(tmp_path / command, f"#!/bin/sh\nexec {sys.executable} {FAKE}\n")
     task = f"texts:{json.dumps([texts, tokens])}"
     found = Worked(tmp_path, task, {}, runner="acp", command=str(program)).outcome.failure
     if why is None:

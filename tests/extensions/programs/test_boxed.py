@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.run import processes
+from tests.helpers.files import write_program
 from tests.helpers.turns import says
 from tests.helpers.wait import wait_for
 from tests.helpers.world import API_KEY, BOUND, World, kill
@@ -96,9 +97,9 @@ def test_what_only_a_box_can_keep_is_refused_without_one(world: World) -> None:
     program(world, "open('begun', 'w')", sandbox="auto", network=False)
     code, message = world.failed(world.start())
     assert code == "config" and "network: false" in message and "`sandbox: bwrap`" in message
-    fake = world.home / "bwrap"
-    fake.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n', encoding="utf-8")
-    fake.chmod(0o755)
+    fake = write_program(
+        world.home / "bwrap", '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n'
+    )
     world.environment["SUBAGENT_BWRAP"] = str(fake)
     program(world, "open('begun', 'w')")
     code, message = world.failed(world.start())
@@ -231,9 +232,7 @@ print(json.dumps({"type": "result", "result": text, **end}), flush=True)
 
 
 def test_its_state_is_carried_on_in_a_box_without_links_and_within_bounds(world: World) -> None:
-    script = world.work / "claude"
-    script.write_text(f"#!{sys.executable}\n{PLANTING}", encoding="utf-8")
-    script.chmod(0o755)
+    script = write_program(world.work / "claude", f"#!{sys.executable}\n{PLANTING}")
     world.agent("worker", runner="claude", command=str(script), sandbox="bwrap")
     first = world.start()
     assert world.completed(first) == "0 False sk-ant"

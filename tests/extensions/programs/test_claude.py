@@ -14,6 +14,7 @@ from subagent_server.run import processes
 from subagent_server.run.errors import StorageFailed
 from subagent_server.verbs.reconcile import observe
 from tests.extensions.programs.direct import PROGRAMS, Worked
+from tests.helpers.files import write_program
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -89,8 +90,7 @@ def wants(tool: str = "Bash", call_id: str = "t1") -> dict[str, Any]:
 def fake(place: Path, *steps: dict[str, Any]) -> dict[str, Any]:
     """Write a program that does these steps; return the keys of an agent with it."""
     program, script = place / "claude", place / "steps.json"
-    program.write_text(f"#!{sys.executable}\n{FAKE}", encoding="utf-8")
-    program.chmod(0o755)
+    write_program(program, f"#!{sys.executable}\n{FAKE}")
     script.write_text(json.dumps(steps), encoding="utf-8")
     return {"runner": "claude", "command": str(program)}
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.extensions.programs.direct import Worked
+from tests.helpers.files import write_program
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 
@@ -27,8 +28,7 @@ def fake(home: Path) -> tuple[dict[str, Any], dict[str, str]]:
     It has a state of its own outside the temporary directory.
     """
     program, state, temporary = home / "codex", home / "state", home / "tmp"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n', encoding="utf-8")
-    program.chmod(0o755)
+    write_program(program, f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
     for directory in (state, temporary):
         directory.mkdir(exist_ok=True)
     env = {"CODEX_HOME": str(state), "TMPDIR": str(temporary)}
