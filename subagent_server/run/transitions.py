@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
-from subagent_server.run.errors import BadArgument, MessageClosed, TooManyQuestions, UnknownMessage
+from subagent_server.run.errors import BadArgument, MessageClosed, TooManyQuestions, UnknownMessage, shorten
 from subagent_server.run.records import (
     Failure,
     Message,
@@ -344,8 +344,8 @@ def _why_closed(meta: RunMeta, message: Message) -> str:
         at = f"at {timestamp(message.answer_timestamp)}" if message.answer_timestamp else "earlier"
         more = _GO_ON if meta.status.is_terminal else "tell the agent more with its next question"
         return (
-            f"{where} was answered by the {message.answered_by or 'parent'} {at} and keeps that answer: "
-            f"check_status shows it; {more}."
+            f"{where} was answered by the {message.answered_by or 'parent'} {at} with "
+            f"{shorten(message.answer_content)} and keeps that answer: {more}."
         )
     if message.message_status is MessageStatus.EXPIRED:
         if meta.status.is_terminal:

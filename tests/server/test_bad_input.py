@@ -123,8 +123,7 @@ def test_answers_that_cannot_be_taken_are_refused_and_a_repeated_one_succeeds(wo
     with world.serve() as parent:
         before = world.meta(run_id)
         sentence = parent.refused("reply_subagent", runId=run_id, answer="blue")
-        assert 'q1 "Colour?"' in sentence or 'q1 "Size?"' in sentence, sentence
-        assert "messageId" in sentence
+        assert '(q1 "Colour?", q2 "Size?"): name one with messageId.' in sentence
         assert "open are q1, q2" in parent.refused("reply_subagent", runId=run_id, messageId="q9", answer="x")
         assert "200,000 characters" in parent.refused(
             "reply_subagent", runId=run_id, messageId="q1", answer="x" * 200_001
@@ -138,6 +137,6 @@ def test_answers_that_cannot_be_taken_are_refused_and_a_repeated_one_succeeds(wo
         parent.call("reply_subagent", runId=run_id, answer="large", waitSeconds=60)
         assert parent.call("reply_subagent", runId=run_id, messageId="q1", answer="blue")["success"]
         sentence = parent.refused("reply_subagent", runId=run_id, messageId="q1", answer="red")
-        assert "keeps that answer" in sentence and "start or continue a run instead" in sentence
+        assert " with 'blue' and keeps that answer: start or continue a run instead." in sentence
     answers = {m.message_id: m.answer_content for m in world.meta(run_id).messages}
     assert answers == {"q1": "blue", "q2": "large"}
