@@ -7,6 +7,10 @@ import sys
 def main() -> int:
     """Run the command line of this process and return its exit code."""
     _open_streams()
+    if sys.platform != "linux":  # the modules do not even load: they name what only Linux has
+        why = f"It needs Linux, and this is {sys.platform}: use a machine or a container with it, or WSL."
+        os.write(2, f"subagent: {why}\n".encode())
+        return 6  # `ExitCode.ENVIRONMENT`, which may not be loaded
     try:
         from subagent_server.cli import main as command_line  # here, because a full machine fails in imports
 
@@ -18,7 +22,7 @@ def main() -> int:
         if sentence is None:
             raise
         os.write(2, f"subagent: {sentence}\n".encode())
-        return 6  # `ExitCode.ENVIRONMENT`, which may not be loaded
+        return 6
 
 
 def _open_streams() -> None:

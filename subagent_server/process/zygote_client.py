@@ -162,7 +162,7 @@ class WarmStart:
 
         It connects by the name that was right the last time: `go` checks whether it still is.
         """
-        if time.monotonic() < self._silent_until or sys.platform != "linux":
+        if time.monotonic() < self._silent_until:
             return None
         try:
             self._name = self._name or zygote_name()
@@ -216,7 +216,7 @@ class WarmStart:
         The zygote inherits from this process what its forks have to share with it. The returned process only
         starts the zygote, and exits at once.
         """
-        if sys.platform != "linux" or not self._may_spawn:
+        if not self._may_spawn:
             return None
         try:
             name = zygote_name()
@@ -257,8 +257,6 @@ class WarmStart:
 
     def outlook(self) -> str:
         """Say how the next start will be, and why if it is plain."""
-        if sys.platform != "linux":
-            return "starts are plain: warm ones are for Linux"
         try:
             PrivateDirectory(self.directory, make=False).names()
         except FileNotFoundError:

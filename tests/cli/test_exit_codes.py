@@ -1,9 +1,11 @@
 """The exit code of every verb, and the one line that says why (SPEC section 11)."""
 
 import os
+import sys
 
 import pytest
 
+from subagent_server.__main__ import main
 from subagent_server.run import transitions
 from tests.cli.command import FAILED, STOPPED, Cli
 
@@ -102,3 +104,11 @@ def test_an_error_has_a_traceback_with_debug_only(cli: Cli) -> None:
         code, _, said = command.end()
     assert code == 3 and said.startswith("Traceback")
     assert said.splitlines()[-1].startswith("subagent: There is no run")
+
+
+def test_another_system_than_linux_is_named_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert main() == 6
+    assert capfd.readouterr().err.startswith("subagent: It needs Linux, and this is darwin: ")
