@@ -19,7 +19,7 @@ from subagent_server.run.store import read_worktree, write_worktree
 from subagent_server.verbs.access import USER, Caller, NotAllowed
 from subagent_server.verbs.live_runs import live_runs
 from subagent_server.verbs.reconcile import observe
-from subagent_server.verbs.run_worktree import check_not_handed_over, settle, worktree_of
+from subagent_server.verbs.run_worktree import check_not_handed_over, reader_at, settle, worktree_of
 from subagent_server.verbs.service import Service
 from subagent_server.worktrees.git import GIT_SECONDS, NO_PROGRAMS
 from subagent_server.worktrees.merging import MergeOrder, MergeWay, NotMerged, merge_branch
@@ -154,13 +154,12 @@ def _target(
     target = Path(worktree.origin)
     if not is_of_run(target, worktree):
         return target, None
-    above, state = worktree_of(service.store, target.name)
-    if above is None or state is None or above.path != worktree.origin:
+    if (reader := reader_at(service.store, target)) is None:
         raise NotMerged(
             f"{target} is no worktree that run {run_id} could be merged into: merge {worktree.branch} by "
             "hand where you want it."
         )
-    return target, Reader(repository_of(above, os.environ), above, state, os.environ)
+    return target, reader
 
 
 def _message(meta: RunMeta, worktree: Worktree) -> str:

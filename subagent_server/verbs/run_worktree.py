@@ -71,6 +71,18 @@ def worktree_of(store: RunStore, run_id: str) -> tuple[Worktree | None, Worktree
     return None, None
 
 
+def reader_at(store: RunStore, path: Path) -> Reader | None:
+    """Return what reads the worktree that a run of this root has at a path; None if none has it.
+
+    Raises:
+        GitFailed, NotOurs: its repository cannot be opened.
+    """
+    worktree, state = worktree_of(store, path.name)
+    if worktree is None or state is None or worktree.path != str(path):
+        return None
+    return Reader(repository_of(worktree, os.environ), worktree, state, os.environ)
+
+
 # -- Planned by the start, in some milliseconds: git is asked, and nothing is written.
 
 
@@ -112,13 +124,11 @@ def new_worktree(service: Service, agent: AgentDefinition, cwd: Path, run_id: st
 def _worktree_of_worktree(store: RunStore, real: Path, root: Path, names: dict[str, str]) -> Worktree:
     """Return the worktree of a run that begins where another run is: in the worktree of that one."""
     owner, *parts = real.relative_to(root).parts or ("",)
-    above, state = worktree_of(store, owner)
-    if above is None or state is None or above.path != str(root / owner):
+    if (reader := reader_at(store, root / owner)) is None:
         raise NoWorktree(
             f"isolation: worktree cannot be kept in {real}, which is no worktree of a run of this root."
         )
-    head = Reader(repository_of(above, os.environ), above, state, os.environ).head().tip
-    prefix = "/".join(parts)
+    head, prefix, above = reader.head().tip, "/".join(parts), reader.worktree
     return Worktree(**names, base=head, origin=above.path, prefix=prefix, repository=above.repository)
 
 
@@ -205,11 +215,10 @@ def _works_in_box(definition: Mapping[str, Any], origin: Path) -> bool:
 def _bring_base(store: RunStore, worktree: Worktree) -> None:
     """Bring the commit of another run, in whose worktree this one begins, into the repository."""
     git = repository_of(worktree, os.environ)
-    above, state = worktree_of(store, Path(worktree.origin).name)
     if is_of_run(worktree.origin, worktree) and git.commit(worktree.base) is None:
-        if above is None or state is None or above.path != worktree.origin:
+        if (reader := reader_at(store, Path(worktree.origin))) is None:
             raise GitFailed("find the base of the worktree", f"{worktree.origin} is gone")
-        Reader(git, above, state, os.environ).take(worktree.base)
+        reader.take(worktree.base)
 
 
 def _taken_over(store: RunStore, worktree: Worktree, before: str, *, boxed: bool) -> WorktreeState | None:

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 from subagent_server.run.errors import HostError
 from subagent_server.run.host_programs import NoHostProgram, system_program, user_program
@@ -179,13 +180,12 @@ class Git:
             if done.returncode < 0:
                 raise GitFailed(doing, f"it was ended by {signal.Signals(-done.returncode).name}")
             output.seek(0)
-            complaint.seek(0)
             if done.returncode == _NOT_FOUND:
-                raise GitFailed(doing, sentence_of(complaint.read(_MOST_COMPLAINT)))
+                raise GitFailed(doing, sentence_of(complaint))
             printed = output.read(MOST_OUTPUT_BYTES + 1)
             if len(printed) > MOST_OUTPUT_BYTES:
                 raise GitFailed(doing, f"it says more than {MOST_OUTPUT_BYTES >> 20} MiB")
-            return done.returncode, printed, sentence_of(complaint.read(_MOST_COMPLAINT))
+            return done.returncode, printed, sentence_of(complaint)
 
 
 def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: float = GIT_SECONDS) -> Git:
@@ -288,9 +288,10 @@ def signing(git: Git, environment: Mapping[str, str]) -> Git | None:
     return git.at(git.directory, **more)
 
 
-def sentence_of(complaint: bytes) -> str:
-    """Return what git has complained of as a part of one sentence, without its advice."""
-    lines = complaint.decode("utf-8", "replace").strip().splitlines()
+def sentence_of(complaint: IO[bytes]) -> str:
+    """Return what git has complained of in a file, as a part of one sentence, without its advice."""
+    complaint.seek(0)
+    lines = complaint.read(_MOST_COMPLAINT).decode("utf-8", "replace").strip().splitlines()
     printed = (line.strip().removeprefix("fatal: ").removeprefix("error: ") for line in lines)
     return " ".join(line for line in printed if not line.startswith(("Please ", "Aborting", "hint: ")))
 

@@ -50,7 +50,6 @@ _LOOK_SECONDS = 60.0
 MOST_NAMED = 200
 """How much of one kind is named of what no commit can hold: there may be more than a reader waits for."""
 _MOST_HEADER = 5 << 20
-_MOST_COMPLAINT = 600
 _BY_A_SIGNAL = 129
 """From here on an exit code says that a program was ended, as by a reader that has had enough.
 
@@ -369,11 +368,10 @@ class Reader:
                     yield process
                 except GitFailed as error:
                     failed = error
-            complaint.seek(0)
             if too_late.is_set():
                 raise GitFailed(doing, f"it took more than {seconds:g} s") from failed
             if 0 < process.returncode < _BY_A_SIGNAL or (process.returncode and failed is None):
-                raise GitFailed(doing, printable(sentence_of(complaint.read(_MOST_COMPLAINT)))) from failed
+                raise GitFailed(doing, printable(sentence_of(complaint))) from failed
             if failed is not None:
                 raise failed
 

@@ -321,18 +321,16 @@ def find_repository(
             if not _belong_together(top, Path(os.path.realpath(common)), git.settings.get("core.worktree")):
                 # files of another repository would be shown, or what is merged be written elsewhere
                 names = f"{shorten(common, 200)} and {shorten(str(top), 200)}"
-                raise NoWorktree(
-                    _refused(directory, f"{names} do not name each other by core.worktree and .git")
-                )
+                raise _refused(directory, f"{names} do not name each other by core.worktree and .git")
         elif is_bare != "true":
-            raise NoWorktree(_refused(directory, "it lies inside the directory of a repository"))
+            raise _refused(directory, "it lies inside the directory of a repository")
         head = git.commit("HEAD")
         lacking = None if head is None else _lacking(git, head)
     except (GitFailed, ValueError) as error:
         why = error.sentence if isinstance(error, GitFailed) else "its path has a line break, or is not UTF-8"
-        raise NoWorktree(_refused(directory, why)) from error
+        raise _refused(directory, why) from error
     if head is None:
-        raise NoWorktree(_refused(directory, "its repository has no commit yet, or has lost it (`git fsck`)"))
+        raise _refused(directory, "its repository has no commit yet, or has lost it (`git fsck`)")
     found = FoundRepository(Path(os.path.realpath(top)), prefix, Path(os.path.realpath(common)), head)
     named_by = found.top / ".git"
     if os.path.lexists(named_by) and common_directory(found.top) == found.common:
@@ -340,7 +338,7 @@ def find_repository(
     if _is_written(found.common, written) or _is_written(named_by, written):
         lacking = "a run that is at work can write its repository"
     if lacking is not None:
-        raise NoWorktree(_refused(directory, lacking))
+        raise _refused(directory, lacking)
     return found
 
 
@@ -356,8 +354,8 @@ def _belong_together(top: Path, common: Path, named_back: str | None) -> bool:
     return common_directory(top) == common or (leads_to == common and (is_plain or is_back))
 
 
-def _refused(directory: Path, why: str) -> str:
-    return (
+def _refused(directory: Path, why: str) -> NoWorktree:
+    return NoWorktree(
         f"isolation: worktree cannot be kept in {shorten(str(directory), 200)}: {why.rstrip('.')}. Change "
         "that, start it elsewhere, or remove `isolation` from the agent file."
     )
