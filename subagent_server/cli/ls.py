@@ -152,7 +152,7 @@ def _wire(store: RunStore, row: RunRow) -> dict[str, Any]:
         return wire
     named = request.agent.get("model")
     model = named if isinstance(named, str) and len(named) <= MAX_TASK_CHARACTERS else None
-    if request.agent.get("runner") in (None, "messages"):
+    if request.runner == "messages":
         model = resolve_model(model)
     cwd = request.cwd if len(request.cwd) <= MAX_TASK_CHARACTERS else None
     return wire | {name: value for name, value in {"model": model, "cwd": cwd}.items() if value is not None}

@@ -203,8 +203,8 @@ def _model_of(request: RunRequest) -> str | None:
     """Return the model that the run was started with, with its effort, and whether a script played it."""
     agent = request.agent
     named = agent.get("model")
-    if agent.get("runner", "messages") != "messages":
-        model = f"{named or 'its own'} (runner: {agent['runner']})"
+    if request.runner != "messages":
+        model = f"{named or 'its own'} (runner: {request.runner})"
     else:
         model = resolve_model(named if isinstance(named, str) else None)
     effort = f", effort {agent['effort']}" if agent.get("effort") else ""

@@ -418,6 +418,11 @@ class RunRequest(Record):
     call_id: str | None = None
     flow: FlowOptions | None = None
 
+    @property
+    def runner(self) -> str:
+        """The name of the runner of its agent."""
+        return str(self.agent.get("runner", "messages"))
+
 
 class WebSource(Record):
     """A page that a run has found or read on the web."""

@@ -108,18 +108,17 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         observed = observe(service.store, order.run_id, caller)
         request = service.store.read_request(order.run_id)
     prompt = order.prompt if order.prompt and order.prompt.strip() else ""
-    is_flow = request.agent.get("runner") == "flow"
+    is_flow = request.runner == "flow"
     _check_can_be_continued(service, observed, prompt or ("{}" if is_flow else ""), order.inputs)
     if order.script is None and not is_scripted(service.settings.environment):
         check_not_scripted(service, order.run_id)
     agent, stored = _agent_now(service, request, order, caller)
     if caller.run_id is None:
         _check_options(order, agent, is_flow=is_flow)
-    before = request.agent.get("runner", agent.runner)
-    if before != agent.runner:
+    if request.runner != agent.runner:
         raise BadArgument(
-            f"Run {request.run_id} was carried out by the runner {before}, and agent {agent.name} has "
-            f"{agent.runner} now, which cannot take its conversation over: start a new run instead."
+            f"Run {request.run_id} was carried out by the runner {request.runner}, and agent {agent.name} "
+            f"has {agent.runner} now, which cannot take its conversation over: start a new run instead."
         )
     if is_flow:
         _check_is_no_call(service.store, observed.meta, caller)
@@ -170,10 +169,10 @@ def _check_is_no_call(store: RunStore, meta: RunMeta, caller: Caller) -> None:
     """Refuse a flow that a flow called: that one would not find what it pays for. Raises BadArgument."""
     if meta.parent_run_id is None or caller.is_child:
         return
-    above: Mapping[str, object] = {}
+    runner = None
     with suppress(SubagentError):  # a parent run that was removed calls nothing any more
-        above = store.read_request(meta.parent_run_id).agent
-    if above.get("runner") == "flow":
+        runner = store.read_request(meta.parent_run_id).runner
+    if runner == "flow":
         raise BadArgument(
             f"Run {meta.run_id} is a call of the flow {meta.parent_run_id}: continue that one, which then "
             "continues this call."
@@ -324,7 +323,7 @@ def order_of(service: Service, run_id: str, caller: Caller, *, cwd: str | None =
     if cwd is None:
         cwd = directory_before_worktree(meta, request)
         check_is_real(cwd, run_id)
-    is_flow = request.agent.get("runner") == "flow"
+    is_flow = request.runner == "flow"
     return StartOrder(
         agent=meta.agent_name,
         prompt="" if is_flow else request.prompt,

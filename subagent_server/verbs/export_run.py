@@ -409,7 +409,7 @@ def _run_span(
 ) -> Span:
     facts = {
         "operation.name": "invoke_agent",
-        "provider.name": _PROVIDERS.get(str(request.agent.get("runner", "messages"))),
+        "provider.name": _PROVIDERS.get(request.runner),
         "conversation.id": meta.run_id,
         "agent.name": meta.agent_name,
         "agent.description": request.agent.get("description") or None,

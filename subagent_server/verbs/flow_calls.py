@@ -68,7 +68,7 @@ def _with_run(store: RunStore, call: FlowCall) -> FlowCall:
 def calls_of_flow(store: RunStore, run_id: str) -> list[FlowCall]:
     """Return the calls of a run that is a flow; none of any other, whose journal may be long."""
     with suppress(SubagentError):
-        if store.read_request(run_id).agent.get("runner") == "flow":
+        if store.read_request(run_id).runner == "flow":
             return flow_calls(store, run_id)
     return []
 

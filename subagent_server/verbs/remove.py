@@ -179,8 +179,7 @@ def _is_unfinished(store: RunStore, flow: str) -> bool:
         turns.append(after.run_id)
     try:
         return all(
-            store.read(run_id).status is not Status.COMPLETED
-            and store.read_request(run_id).agent.get("runner") == "flow"
+            store.read(run_id).status is not Status.COMPLETED and store.read_request(run_id).runner == "flow"
             for run_id in turns
         )
     except UnknownRun:

@@ -16,7 +16,7 @@ from subagent_server.agents.variables import redact
 from subagent_server.process import cleanup
 from subagent_server.process.launcher import LaunchPackage, Reservation
 from subagent_server.run import processes
-from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.agent_definition import BUILT_IN, AgentDefinition
 from subagent_server.run.durable import as_object
 from subagent_server.run.errors import BadArgument, SubagentError, shorten
 from subagent_server.run.processes import now
@@ -138,9 +138,8 @@ def with_arguments(agent: AgentDefinition, order: StartOrder) -> StartOrder:
         return replace(order, prompt=json.dumps(values))  # a continuation of that run needs them
     parameters = cast("dict[str, Any]", agent.input_schema["properties"])
     if order.prompt.strip():
-        values = (
-            {"prompt": order.prompt} | values if "prompt" in parameters else _as_object(order.prompt) | values
-        )
+        text = {"prompt": order.prompt} if "prompt" in parameters else _as_object(order.prompt)
+        values = text | values
     problem = first_fault(values, agent.input_schema)
     if problem is None:
         try:
@@ -335,7 +334,7 @@ def _first_state(
     worktree: Worktree | None,
 ) -> RunMeta:
     # a program need not say what it uses: an unknown figure is not 0
-    usage = Usage() if request.agent.get("runner", "messages") in ("messages", "flow") else UNKNOWN_USAGE
+    usage = Usage() if request.runner in BUILT_IN else UNKNOWN_USAGE
     # a run that a run on a node starts there is read from elsewhere as that one is
     is_read_elsewhere = service.launcher.kind != "local" or processes.NODE in os.environ
     return RunMeta(

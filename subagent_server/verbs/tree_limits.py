@@ -37,9 +37,9 @@ def budgets_of(store: RunStore, meta: RunMeta, *, of_flows: bool = True) -> list
     found: list[Budget] = []
     with suppress(SubagentError):
         for run in (meta, *store.above(meta)):
-            agent = store.read_request(run.run_id).agent
-            usd = _budget_of(agent)
-            if usd is not None and (of_flows or agent.get("runner") != "flow"):
+            request = store.read_request(run.run_id)
+            usd = _budget_of(request.agent)
+            if usd is not None and (of_flows or request.runner != "flow"):
                 found.append(Budget(run.run_id, usd))
     return found
 
@@ -183,7 +183,7 @@ def _most_live(service: Service, agent: AgentDefinition, depth: int) -> int:
     places are taken by flows that wait for one.
     """
     settings = service.settings
-    has_programs = agent.code_mode is not None and agent.code_mode.enabled and bool(agent.agents)
+    has_programs = agent.enabled_code_mode is not None and bool(agent.agents)
     return max(1, settings.max_descendants - (settings.max_depth - depth if has_programs else 0))
 
 

@@ -109,7 +109,7 @@ class AgentCalls:
         self._run = run
         self._caller = run_as_caller(self._store, run.run_id)
         request = self._store.read_request(run.run_id)
-        self._is_flow = request.agent.get("runner") == "flow"
+        self._is_flow = request.runner == "flow"
         self._options = request.flow or FlowOptions()
         allowed = agents_of(service, run.run_id)
         self._by_function = {
