@@ -98,7 +98,7 @@ def decode_state(run: RunPaths, raw: bytes) -> RunMeta:
     try:
         data = json.loads(raw)
         meta = RunMeta.model_validate(upgraded(data))
-    except (ValueError, ValidationError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         why = _reason(error)
         if newer_version(run) is not None:
             why = f"a later version wrote it: upgrade subagent-server; {why}"
@@ -350,7 +350,7 @@ class RunStore:
         The name comes first: without its run it leads nowhere, and another run may continue the flow.
         """
         flow, only_looks = request.continues_run_id, request.flow is not None and request.flow.dry_run
-        if flow is not None and request.agent.get("runner") == "flow" and not only_looks:
+        if flow is not None and request.runner == "flow" and not only_looks:
             durable.write_durably(self.paths.run(flow).continued_by, request.run_id.encode())
 
     def read_request(self, run_id: str) -> RunRequest:

@@ -44,14 +44,14 @@ _FENCED = "Its node was suspended, or could not write into the runs root, and en
 # -- Reading how a run ended, by the record of its shim.
 
 
-def read_exit(run: RunPaths) -> dict[str, Any] | None:
-    """Return how the worker ended, as recorded by the shim, or None without a record."""
-    return durable.read_object(run.exit, RECORD_BYTES) or None
+def read_exit(run: RunPaths) -> dict[str, Any]:
+    """Return how the worker ended, as recorded by the shim; empty without a record."""
+    return durable.read_object(run.exit, RECORD_BYTES)
 
 
 def tree_is_gone(run: RunPaths) -> bool:
     """Whether the record says that no process of a run is left."""
-    return (read_exit(run) or {}).get("treeGone") is True
+    return read_exit(run).get("treeGone") is True
 
 
 # -- The tree of runs below a run, children and their children: walking the tree, and its cost.
@@ -124,15 +124,14 @@ def tree_cost(store: RunStore, root: str) -> Decimal:
 # -- The consequences of every end of a run: its shim gets a signal, and the runs it started end too.
 
 
-def stop_run(store: RunStore, run_id: str, reason: str | None) -> RunMeta:
+def stop_run(store: RunStore, run_id: str, reason: str | None) -> None:
     """Write the end of a run, signal its shim, and stop the runs it started."""
     usage = recorded_usage(store.paths.run(run_id))
-    meta = store.update(run_id, transitions.StopRequested(reason=reason, usage=usage), now())
+    store.update(run_id, transitions.StopRequested(reason=reason, usage=usage), now())
     signal_shim(store, run_id)
     stop_children(store, run_id)
     with suppress(SubagentError):  # its shim settles it again once all of it is gone
         record_tree_usage(store, run_id)
-    return meta
 
 
 def signal_shim(store: RunStore, run_id: str) -> None:
@@ -226,7 +225,7 @@ def _reconciled(store: RunStore, run: RunPaths, meta: RunMeta) -> Observed:
     if meta.status.is_terminal:
         return Observed(meta, _end_tree(store, run, meta))
     # 6. The end of the worker is recorded, or nobody holds the run: it is dead.
-    if read_exit(run) is not None or not locks.is_held(run.live_lock):
+    if read_exit(run) or not locks.is_held(run.live_lock):
         return _declare_dead(store, run)
     # 7. It lives.
     if not is_marked:
@@ -244,7 +243,7 @@ def _unrecorded(store: RunStore, run: RunPaths, fault: str) -> Observed:
         return Observed(meta, None, reason)
     if not held:
         sweep_orphans(run)  # a full root may lose the run next
-    if not meta.status.is_terminal and (ended is not None or not held):
+    if not meta.status.is_terminal and (ended or not held):
         event = transitions.RunFailed(failure=_verdict(run, ended), usage=recorded_usage(run))
         meta = transitions.apply(meta, event, moment, store.usage_below(run.run_id))
     return Observed(meta, held, reason)
@@ -270,7 +269,7 @@ def _reconciled_elsewhere(
     meta = _roll_forward(store, run, meta)
     ended = read_exit(run)
     # 2. A silence of two leases, or an engine whose node lives, is proof: then nothing can write any more.
-    if not meta.status.is_terminal and (ended is not None or live is False):
+    if not meta.status.is_terminal and (ended or live is False):
         meta, ended = _roll_forward(store, run, store.read(run.run_id)), read_exit(run)
         if not meta.status.is_terminal:
             meta = _fail(store, run, _verdict(run, ended, reason))
@@ -280,14 +279,14 @@ def _reconciled_elsewhere(
         return Observed(_expire_questions(store, meta), live, reason, node)
     # 4. It has ended: the tree is gone by its own record, or by that proof.
     if live is False:
-        if (ended or {}).get("treeGone"):
+        if ended.get("treeGone"):
             _retire_if_settled(store, run, meta)
         else:
             _finish_tree(store, run, meta, node or "")
     return Observed(meta, live, None if live is False else reason, node)
 
 
-def declare_host_gone(service: Service, run_id: str, caller: Caller = USER) -> Observed:
+def declare_host_gone(service: Service, run_id: str, caller: Caller) -> None:
     """End a run, and those below it, at the word of a person: their host is gone for good.
 
     Raises:
@@ -305,11 +304,10 @@ def declare_host_gone(service: Service, run_id: str, caller: Caller = USER) -> O
         raise BadArgument(
             f"Run {run_id} {where}, so it is seen whether it lives: leave --host-gone out to stop it."
         )
-    ended = _reconciled_elsewhere(store, run, meta, launch, is_gone=True)
+    _reconciled_elsewhere(store, run, meta, launch, is_gone=True)
     for child in children(store, meta):
         with suppress(BadArgument):  # it was put elsewhere
-            declare_host_gone(service, child.run_id)
-    return ended
+            declare_host_gone(service, child.run_id, caller)
 
 
 def is_over(run: RunPaths, status: Status, *, is_marked: bool) -> bool:
@@ -328,7 +326,7 @@ def reconcile_after_worker(store: RunStore, run_id: str, ended: dict[str, Any] |
     run = store.paths.run(run_id)
     meta = _roll_forward(store, run, store.read(run_id))
     if not meta.status.is_terminal:
-        meta = _fail(store, run, _verdict(run, read_exit(run) or ended))
+        meta = _fail(store, run, _verdict(run, read_exit(run) or ended or {}))
     failpoint("reconcile.judged")
     settle_if_possible(store, meta)
     _close_journal(store, run, meta, at_once=True)
@@ -348,7 +346,7 @@ def _declare_dead(store: RunStore, run: RunPaths) -> Observed:
     # 1. Look again: the worker may have written its end after it was looked at.
     meta, ended = _roll_forward(store, run, store.read(run.run_id)), read_exit(run)
     # 2. Without a record of its end, end what lives; then nothing can write any more, so look once more.
-    if not meta.status.is_terminal and ended is None:
+    if not meta.status.is_terminal and not ended:
         sweep_orphans(run)
         meta, ended = _roll_forward(store, run, store.read(run.run_id)), read_exit(run)
     # 3. Judge.
@@ -357,14 +355,14 @@ def _declare_dead(store: RunStore, run: RunPaths) -> Observed:
     return Observed(meta, _end_tree(store, run, meta))
 
 
-def _verdict(run: RunPaths, ended: dict[str, Any] | None, silence: str | None = None) -> Failure:
+def _verdict(run: RunPaths, ended: dict[str, Any], silence: str | None = None) -> Failure:
     """Return the failure of a run that left no result; `silence` is how another host fell silent."""
-    if ended is not None and ended.get("fenced") is True:
+    if ended.get("fenced") is True:
         return Failure(code="lost", message=_FENCED)
-    if ended is not None and ended.get("workerStarted"):
+    if ended.get("workerStarted"):
         return _crashed(run, ended)
-    if ended is not None or "worker" not in marks.read_shim(run):
-        reason = (ended or {}).get("reason")
+    if ended or "worker" not in marks.read_shim(run):
+        reason = ended.get("reason")
         why = f": {silence or 'its process ended before'}."
         if isinstance(reason, str) and reason:
             why = f". {visible(reason)}"
@@ -434,10 +432,10 @@ def _end_tree(store: RunStore, run: RunPaths, meta: RunMeta) -> bool:
         # Its worker should have exited long ago: the process that ended the run may have died before it
         # could send the signal. The difference counts either way: a clock may have been set back.
         since_end = 0.0 if meta.ended_at is None else abs((now() - meta.ended_at).total_seconds())
-        if ended is None and since_end > OVERDUE_SECONDS:
+        if not ended and since_end > OVERDUE_SECONDS:
             signal_shim(store, run.run_id)
         return True
-    if ended is not None and ended.get("treeGone"):
+    if ended.get("treeGone"):
         _retire_if_settled(store, run, meta)
         return False
     sweep_orphans(run)
@@ -472,11 +470,7 @@ def _finish_tree(store: RunStore, run: RunPaths, meta: RunMeta, node: str = "") 
 def _record_gone(run: RunPaths) -> bool:
     """Record that nothing of the run lives; False if the disk refuses, and the next reader records it."""
     with exclusive(run.meta_lock):  # the record that the shim wrote before it died says more
-        record = {
-            "workerStarted": "worker" in marks.read_shim(run),
-            **(read_exit(run) or {}),
-            "treeGone": True,
-        }
+        record = {"workerStarted": "worker" in marks.read_shim(run), **read_exit(run), "treeGone": True}
         try:
             run.sync_journal()
             durable.write_durably(run.exit, (json.dumps(record, indent=1) + "\n").encode())

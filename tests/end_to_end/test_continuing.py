@@ -171,7 +171,7 @@ def test_where_nobody_keeps_the_old_run_any_more_the_new_one_ends_what_is_left_o
     second = start_agent(world.service, agent, request, USER, world.meta(first)).run_id
     assert world.completed(second) == "Done."
     (before, after) = tool_results_of(world, second)[-1].split()
-    assert before == after and (read_exit(world.paths(first)) or {})["treeGone"]
+    assert before == after and read_exit(world.paths(first))["treeGone"]
 
 
 def tool_results_of(world: World, run_id: str) -> list[str]:

@@ -159,7 +159,8 @@ def test_a_run_of_another_host_is_unknown_and_never_declared_dead(store: RunStor
     assert run.meta.path.read_bytes() == before
     assert not run.exit.exists()
     assert not list(examine(store, [RUN_ID], {}))
-    assert stop_run(store, RUN_ID, "enough").status is Status.STOPPED
+    stop_run(store, RUN_ID, "enough")
+    assert store.read(RUN_ID).status is Status.STOPPED
     assert observe(store, RUN_ID).live is None
     assert processes.is_alive(bystander.identity)
 

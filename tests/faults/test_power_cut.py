@@ -88,7 +88,7 @@ def test_the_journal_of_a_run_whose_tree_is_on_record_as_gone_outlives_a_power_c
         world.environment["SUBAGENT_RUNS"] = str(world.store.paths.root)
         run_id = world.start()
         run = world.paths(run_id)
-        wait_for(lambda: (read_exit(run) or {}).get("treeGone"), BOUND, "the end of the run's tree")
+        wait_for(lambda: read_exit(run).get("treeGone"), BOUND, "the end of the run's tree")
         world.gone(run_id)
         disk.cut()
         world.store = elsewhere  # its end is checked here
@@ -124,7 +124,7 @@ def test_a_run_of_a_program_whose_power_was_cut_says_so_and_is_continued(
         elif moment == "while it works":
             wait_for(lambda: world.events(run_id, "text"), BOUND, "the first words")
         else:
-            wait_for(lambda: (read_exit(run) or {}).get("treeGone"), BOUND, "the end of the run's tree")
+            wait_for(lambda: read_exit(run).get("treeGone"), BOUND, "the end of the run's tree")
         shim, others = world.shim(run_id), processes.marked(f"SUBAGENT_RUN_ID={run_id}")
         disk.cut()
         for identity in (shim, *others):  # they end with the power; the shim first, or it records the end

@@ -120,7 +120,7 @@ def test_a_run_that_was_stopped_before_its_shim_begins_never_gets_a_worker(world
     reservation.start(LaunchPackage({}, dict(world.environment), str(world.work), "Do it."))
     world.gone(RUN_ID)
     assert "shim" in read_shim(run) and "worker" not in read_shim(run)
-    assert read_exit(run) is not None and not (read_exit(run) or {})["workerStarted"]
+    assert read_exit(run)["workerStarted"] is False
 
 
 def test_a_shim_whose_record_the_disk_refuses_says_so_in_one_sentence(world: World) -> None:
@@ -131,7 +131,7 @@ def test_a_shim_whose_record_the_disk_refuses_says_so_in_one_sentence(world: Wor
     run.shim.path.mkdir()
     reservation.start(LaunchPackage({}, dict(world.environment), str(world.work), "Do it."))
     world.gone(RUN_ID)
-    reason = (read_exit(run) or {})["reason"]
+    reason = read_exit(run)["reason"]
     assert "shim.json could not be written" in reason and reason.endswith("again."), reason
     run.shim.path.rmdir()
 

@@ -81,7 +81,7 @@ def _acknowledged(world: World, runs: list[str], chance: random.Random) -> Ackno
         if until == latest and len(told.ended) + len(told.merged) >= wanted:
             until = time.monotonic() + pause
         for run_id in runs:
-            is_gone = (read_exit(world.paths(run_id)) or {}).get("treeGone") is True
+            is_gone = read_exit(world.paths(run_id)).get("treeGone") is True
             if is_gone and world.meta(run_id).status is Status.COMPLETED:
                 told.ended.add(run_id)
         for run_id in told.ended - told.merged:
