@@ -150,12 +150,9 @@ def nested_event(event: Mapping[str, Any], name: str, run_id: str) -> dict[str, 
         "timestamp": event.get("at"),
         **{fact: _short(event[fact]) for fact in _FACTS if event.get(fact) is not None},
     }
-    payload = next((event[key] for key in _payloads(event) if event.get(key) is not None), None)
+    keys = ("error", *_PAYLOADS) if kind == "subagent_end" else _PAYLOADS
+    payload = next((event[key] for key in keys if event.get(key) is not None), None)
     return record if payload is None else {**record, "payload": _short(payload)}
-
-
-def _payloads(event: Mapping[str, Any]) -> tuple[str, ...]:
-    return ("error", *_PAYLOADS) if event.get("type") == "run_ended" else _PAYLOADS
 
 
 def _short(value: Any) -> Any:

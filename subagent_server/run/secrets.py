@@ -6,7 +6,6 @@ if its name says so, or if its value looks like one, whatever its name.
 """
 
 import base64
-import binascii
 import math
 import re
 from collections import Counter
@@ -289,7 +288,7 @@ def _is_encoded_pair(value: str) -> bool:
     """Whether a value is `user:password` in Base64."""
     try:
         pair = base64.b64decode(value + "=" * (-len(value) % 4), validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return False
     return b":" in pair and pair.isascii() and pair.decode("ascii").isprintable()
 

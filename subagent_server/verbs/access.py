@@ -317,7 +317,7 @@ def find_run(service: Service, name: str) -> str:
         matches = list(islice(filter(lambda each: _may_be_first(service, each), stored), 1))
     elif name:
         matches = [each for each in stored if each.startswith(name)]
-        matches = matches or [each for each in stored if each.rpartition("-")[2] == name]
+        matches = matches or [each for each in stored if _tail(each) == name]
     if not matches:
         raise UnknownRun(name, service.settings.runs_root)
     if len(matches) > 1:

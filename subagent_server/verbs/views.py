@@ -266,7 +266,7 @@ def row_of(root: RootPaths, observed: Observed, *, started_by: str | None = None
         live_reason=observed.reason,
         node=observed.node,
         elapsed_seconds=elapsed_seconds(meta.created_at, meta.ended_at),
-        waiting_for_slot=waits_for_slot(root, meta.run_id, meta.status) or None,
+        waiting_for_slot=waits_for_slot(root, meta) or None,
         summary=maybe_cut(meta.error.message if meta.error else meta.summary, MAX_ROW_SUMMARY_CHARACTERS),
         created_at=meta.created_at,
         ended_at=meta.ended_at,
@@ -281,9 +281,9 @@ def elapsed_seconds(created: datetime, ended: datetime | None) -> float:
     return round(max(0.0, ((ended or datetime.now(UTC)) - created).total_seconds()), 1)
 
 
-def waits_for_slot(root: RootPaths, run_id: str, status: Status) -> bool:
+def waits_for_slot(root: RootPaths, meta: RunMeta) -> bool:
     """Whether a run waits until others have ended."""
-    return status is Status.READY and slots.is_waiting(root.slots, run_id)
+    return meta.status is Status.READY and slots.is_waiting(root.slots, meta.run_id)
 
 
 MAX_OUTPUT_BYTES = 32_000
@@ -419,7 +419,7 @@ def run_view(
         live_reason=observed.reason,
         node=observed.node,
         sandbox=cut(mark, MAX_LABEL_CHARACTERS) if mark and "unsandboxed" in mark else None,
-        waiting_for_slot=waits_for_slot(store.paths, meta.run_id, meta.status) or None,
+        waiting_for_slot=waits_for_slot(store.paths, meta) or None,
         waiting_for_run=_awaited(run, meta),
         continues_run_id=maybe_cut(meta.continues_run_id, MAX_NAME_CHARACTERS),
         elapsed_seconds=elapsed_seconds(meta.created_at, meta.ended_at),

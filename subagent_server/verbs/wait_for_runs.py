@@ -395,8 +395,7 @@ def _step(store: RunStore, meta: RunMeta) -> str:
     if meta.pending:
         return f": asks {_line(meta.pending[0].question_content, MAX_STEP_CHARACTERS)}"
     if meta.status is Status.READY:
-        waits = waits_for_slot(store.paths, meta.run_id, meta.status)
-        return ": waits for a slot" if waits else ": is being started"
+        return ": waits for a slot" if waits_for_slot(store.paths, meta) else ": is being started"
     turn, words = latest_step(store.paths.run(meta.run_id))
     step = "" if turn is None else f", turn {turn}"
     return f"{step}: {_line(words, MAX_STEP_CHARACTERS)}" if words else step

@@ -257,10 +257,7 @@ class ExecutedWatch:
 
     async def _first_look(self) -> Seen:
         await self._run.first_request.wait()
-        return await asyncio.to_thread(self._look_first)
-
-    def _look_first(self) -> Seen:
-        return look_for_run(self._run.store, self._cwd, self._configured)
+        return await asyncio.to_thread(lambda: look_for_run(self._run.store, self._cwd, self._configured))
 
     @cached_property
     def _configured(self) -> tuple[str, ...]:
