@@ -1,5 +1,9 @@
 """`subagent agents`: the list of agents, and the reason for each file that is not one."""
 
+from typing import Any
+
+import pytest
+
 from tests.cli.command import Cli
 
 
@@ -33,20 +37,27 @@ def test_two_files_of_one_name_are_a_problem_and_strict_fails(cli: Cli) -> None:
     assert cli("agents", "--strict").returncode == 2
 
 
-def test_an_agent_whose_run_would_be_refused_is_marked_and_strict_fails(cli: Cli) -> None:
+@pytest.mark.parametrize(
+    ("keys", "mark"),
+    [
+        ({"tools": "Bash(git diff:*)"}, "✘ refused: tools: Bash(git diff:*) asks for a restriction"),
+        (
+            {"runner": "command", "command": "no-such-program", "args": ["{systemPrompt}"]},
+            "! not ready: The program 'no-such-program' of the runner command is not here",
+        ),
+    ],
+    ids=["refused", "not ready"],
+)
+def test_an_agent_whose_run_would_fail_is_marked_and_strict_fails(
+    cli: Cli, keys: dict[str, Any], mark: str
+) -> None:
     cli.agent("reviewer")
     assert cli("agents", "--strict").returncode == 0
-    cli.agent("other", tools="Bash(git diff:*)")
+    cli.agent("other", **keys)
     said = cli("agents")
-    assert said.returncode == 0 and "✘ refused: tools: Bash(git diff:*) asks for a restriction" in said.stdout
+    (marked,) = [line for line in said.stdout.splitlines() if line.lstrip().startswith(("✘", "!"))]
+    assert said.returncode == 0 and mark in marked
     assert cli("agents", "--strict").returncode == 2
-
-
-def test_an_agent_that_lacks_something_here_is_not_ready_and_strict_fails(cli: Cli) -> None:
-    cli.agent("other", runner="command", command="no-such-program", args=["{systemPrompt}"])
-    said = cli("agents")
-    assert "! not ready: The program 'no-such-program' of the runner command is not here" in said.stdout
-    assert "refused" not in said.stdout and cli("agents", "--strict").returncode == 2
 
 
 def test_what_an_agent_above_lacks_too_is_not_repeated(cli: Cli) -> None:

@@ -118,29 +118,21 @@ def test_what_the_runs_below_have_cost_is_added_to_the_own_and_an_older_sum_take
     assert more.status == "completed" and more.revision == meta.revision + 1
 
 
-@pytest.mark.parametrize("name", ["finished", "failed", "stop_requested"])
-def test_the_end_of_a_run_takes_its_usage_along(name: str) -> None:
-    ends: dict[str, RunEvent] = {
-        "finished": transitions.Finished(usage=USAGE),
-        "failed": transitions.RunFailed(failure=FAILURE, usage=USAGE),
-        "stop_requested": transitions.StopRequested(usage=USAGE),
-    }
-    assert apply(make_meta(status="running"), ends[name], LATER).usage == USAGE
-
-
 @pytest.mark.parametrize(
-    ("name", "completed_at", "stopped_at"),
-    [("finished", LATER, None), ("failed", LATER, None), ("stop_requested", None, LATER)],
+    ("end", "completed_at", "stopped_at", "error"),
+    [
+        (transitions.Finished(usage=USAGE), LATER, None, None),
+        (transitions.RunFailed(failure=FAILURE, usage=USAGE), LATER, None, FAILURE),
+        (transitions.StopRequested(usage=USAGE), None, LATER, None),
+    ],
+    ids=lambda value: type(value).__name__,
 )
-def test_an_end_says_when_it_was(name: str, completed_at: object, stopped_at: object) -> None:
-    after = apply(scene("running"), EVENTS[name], LATER)
+def test_an_end_says_when_it_was_what_it_cost_and_which_failure_it_is(
+    end: RunEvent, completed_at: object, stopped_at: object, error: Failure | None
+) -> None:
+    after = apply(make_meta(status="running"), end, LATER)
     assert (after.completed_at, after.stopped_at, after.ended_at) == (completed_at, stopped_at, LATER)
-
-
-def test_only_a_failure_has_an_error() -> None:
-    assert apply(scene("running"), EVENTS["failed"], LATER).error == FAILURE
-    assert apply(scene("running"), EVENTS["finished"], LATER).error is None
-    assert apply(scene("running"), EVENTS["stop_requested"], LATER).error is None
+    assert (after.usage, after.error) == (USAGE, error)
 
 
 def test_a_summary_stays_until_a_newer_one_comes() -> None:

@@ -11,14 +11,9 @@ from subagent_server.run.secrets import Masker, secret_values
 SECRET = "tok-1234567890abcdef"
 
 
-def test_variables_hold_secrets_by_their_names_and_only_when_they_are_long() -> None:
-    environment = {"API_KEY": SECRET, "MY_TOKEN": "short", "PWD": "/a/very/long/directory", "ODD": SECRET}
-    assert secret_values(environment) == {"API_KEY": SECRET}
-    assert secret_values(environment, ["ODD"]) == {"API_KEY": SECRET, "ODD": SECRET}
-
-
 def test_a_variable_holds_a_secret_by_its_name_or_its_look_and_a_path_is_none() -> None:
     secrets = {
+        "API_KEY": SECRET,
         "SLACKPASS": "hunter2hunter2",
         "DB_PASS": "s3cr3tpw",
         "SMTP_PASSWORD_OLD": "correct horse battery",
@@ -29,6 +24,9 @@ def test_a_variable_holds_a_secret_by_its_name_or_its_look_and_a_path_is_none() 
         "AS_A_PATH_KEY": "/aB3dE5f/G7hI9jK1lM/3nO5pQ7rS9t",
     }
     harmless = {
+        "MY_TOKEN": "short",
+        "PWD": "/a/very/long/directory",
+        "PLAIN": "words-of-a-gateway-4711",
         "AGENTS": "/home/Max/Projects/my-App2/agents",
         "SSH_AUTH_SOCK": "/tmp/ssh-XXXX/agent.1234",
         "KEY_FILE": "/home/me/.ssh/id_ed25519",
@@ -41,6 +39,7 @@ def test_a_variable_holds_a_secret_by_its_name_or_its_look_and_a_path_is_none() 
     }
     assert secret_values(secrets) == secrets
     assert secret_values(harmless) == {}
+    assert secret_values(harmless, ["PLAIN"]) == {"PLAIN": harmless["PLAIN"]}, "whatever an agent file names"
     assert secret_values({"DATABASE_URL": "postgres://u:PW-of-2026@h/db"}) == {"DATABASE_URL": "PW-of-2026"}
 
 

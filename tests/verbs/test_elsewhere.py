@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from subagent_server.run.states import Status
 from subagent_server.run.store import RunStore
 from subagent_server.run.transitions import StopRequested
 from subagent_server.verbs.examine import examine
-from subagent_server.verbs.reconcile import BEGIN_SECONDS, observe
+from subagent_server.verbs.reconcile import BEGIN_SECONDS, Observed, observe
 from subagent_server.verbs.remove import StillNeeded, remove
 from subagent_server.worker.supervisor import ParentWatch
 from tests.helpers.files import names
@@ -60,11 +59,6 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subagent_server.process.beat._probed", {tmp_path.stat().st_dev: (0.0, NOW)})
 
 
-@pytest.fixture
-def slurm_says(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sight], None]:
-    return lambda sight: monkeypatch.setattr(slurm, "sight", lambda _: sight)
-
-
 def at_work(store: RunStore, kind: str) -> RunPaths:
     """Return a run that works on n2."""
     launch = LaunchInfo(kind=kind, host=kind, boot_id="boot", lease=LEASE)
@@ -78,10 +72,26 @@ def at_work(store: RunStore, kind: str) -> RunPaths:
     return paths
 
 
+class Job:
+    """A run that works on n2 by a job, and what Slurm answers about it."""
+
+    def __init__(self, store: RunStore, monkeypatch: pytest.MonkeyPatch, kind: str = "slurm") -> None:
+        self.store, self.run = store, at_work(store, kind)
+        self._patch = monkeypatch
+
+    def slurm_answers(self, sight: Sight) -> None:
+        """Let Slurm answer this."""
+        self._patch.setattr(slurm, "sight", lambda _: sight)
+
+    def seen(self) -> Observed:
+        """Return the run as the next reader sees it."""
+        return observe(self.store, RUN_ID)
+
+
 @pytest.fixture
-def run(store: RunStore) -> RunPaths:
-    """A run that works on n2 by a job."""
-    return at_work(store, "slurm")
+def job(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A job of the root."""
+    return Job(store, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -98,21 +108,15 @@ def run(store: RunStore) -> RunPaths:
     ],
 )  # fmt: skip
 def test_what_is_believed_of_a_run_that_was_heard(
-    store: RunStore,
-    run: RunPaths,
-    slurm_says: Callable[[Sight], None],
-    age: float,
-    sight: Sight,
-    live: bool | None,
-    reason: str | None,
+    job: Job, age: float, sight: Sight, live: bool | None, reason: str | None
 ) -> None:
-    slurm_says(sight)
-    beat(run, age)
-    before = run.meta.path.read_bytes()
-    seen = observe(store, RUN_ID)
+    job.slurm_answers(sight)
+    beat(job.run, age)
+    before = job.run.meta.path.read_bytes()
+    seen = job.seen()
     assert seen.live is live and (seen.reason or "").endswith(reason or "")
-    assert (live is False) == seen.meta.status.is_terminal == (run.meta.path.read_bytes() != before)
-    assert seen.node == "n2" and run.exit.exists() == seen.meta.status.is_terminal
+    assert (live is False) == seen.meta.status.is_terminal == (job.run.meta.path.read_bytes() != before)
+    assert seen.node == "n2" and job.run.exit.exists() == seen.meta.status.is_terminal
 
 
 @pytest.mark.parametrize(
@@ -132,116 +136,101 @@ def test_what_is_believed_of_a_run_that_was_heard(
 )  # fmt: skip
 def test_what_is_believed_of_a_run_that_was_never_heard(
     store: RunStore,
-    slurm_says: Callable[[Sight], None],
+    monkeypatch: pytest.MonkeyPatch,
     age: float,
     sight: Sight | None,
     live: bool | None,
     reason: str | None,
 ) -> None:
-    run = at_work(store, "slurm" if sight else "ssh")
-    slurm_says(sight or NO_JOB)
-    never_began(run, age)
-    seen = observe(store, RUN_ID)
+    job = Job(store, monkeypatch, "slurm" if sight else "ssh")
+    job.slurm_answers(sight or NO_JOB)
+    never_began(job.run, age)
+    seen = job.seen()
     assert seen.live is live and (seen.reason or "").endswith(reason or "")
     assert (live is False) == seen.meta.status.is_terminal
 
 
-def test_a_starter_at_work_may_still_submit(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
-) -> None:
-    slurm_says(NO_JOB)
-    never_began(run, 9_999)
-    with held_open(locks.open_lock(run.live_lock)) as lock:
+def test_a_starter_at_work_may_still_submit(job: Job) -> None:
+    job.slurm_answers(NO_JOB)
+    never_began(job.run, 9_999)
+    with held_open(locks.open_lock(job.run.live_lock)) as lock:
         locks.lock(lock)
-        seen = observe(store, RUN_ID)
+        seen = job.seen()
     assert (seen.live, seen.reason) == (True, "is being started")
 
 
 # -- what follows for the files of a run; the ages of its beat are made
 
 
-def test_after_two_leases_a_run_is_lost_and_over(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
-) -> None:
-    slurm_says(NO_NODE)
-    beat(run, 2 * LEASE + 1)
+def test_after_two_leases_a_run_is_lost_and_over(job: Job) -> None:
+    job.slurm_answers(NO_NODE)
+    beat(job.run, 2 * LEASE + 1)
     for writer in ("n2.13471", f"n9.{os.getpid()}"):  # its shim, killed amid a write, and a reader at work
-        (run.directory / f".exit.json.{writer}.0fe17585.tmp").touch()
-    seen = observe(store, RUN_ID)
+        (job.run.directory / f".exit.json.{writer}.0fe17585.tmp").touch()
+    seen = job.seen()
     assert seen.live is False and seen.meta.error is not None
     assert seen.meta.error.code == "lost" and "n2 was last heard 121 s ago" in seen.meta.error.message
-    assert json.loads(run.exit.path.read_bytes())["treeGone"] is True
-    left = names(run.directory)
+    assert json.loads(job.run.exit.path.read_bytes())["treeGone"] is True
+    left = names(job.run.directory)
     assert "beat" not in left and [each for each in left if each.endswith(".tmp")] == [
         f".exit.json.n9.{os.getpid()}.0fe17585.tmp"
     ]
 
 
-def test_the_doctor_does_not_judge_a_lock_that_another_host_holds(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
-) -> None:
+def test_the_doctor_does_not_judge_a_lock_that_another_host_holds(job: Job) -> None:
     """The shim records that the tree is gone, then lets go: it cannot be seen from here."""
-    slurm_says(NO_NODE)
-    beat(run, 2 * LEASE + 1)
-    lock = locks.take(run.live_lock)
+    job.slurm_answers(NO_NODE)
+    beat(job.run, 2 * LEASE + 1)
+    lock = locks.take(job.run.live_lock)
     assert lock is not None
-    found = [each.what for each in examine(store, [RUN_ID], {})]
+    found = [each.what for each in examine(job.store, [RUN_ID], {})]
     os.close(lock)
     assert not [each for each in found if "live.lock" in each], found
 
 
-def test_a_result_of_a_silent_node_counts(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
-) -> None:
-    slurm_says(NO_ANSWER)
-    beat(run, 2 * LEASE + 1)
-    run.result.path.write_bytes(RunResult(outcome=Status.COMPLETED, text="Done.", summary="Done.").to_json())
-    assert observe(store, RUN_ID).meta.status is Status.COMPLETED
+def test_a_result_of_a_silent_node_counts(job: Job) -> None:
+    job.slurm_answers(NO_ANSWER)
+    beat(job.run, 2 * LEASE + 1)
+    done = RunResult(outcome=Status.COMPLETED, text="Done.", summary="Done.")
+    job.run.result.path.write_bytes(done.to_json())
+    assert job.seen().meta.status is Status.COMPLETED
 
 
-def test_an_ended_tree_on_a_living_node_is_not_called_gone(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
-) -> None:
+def test_an_ended_tree_on_a_living_node_is_not_called_gone(job: Job) -> None:
     """The lock is free here, and no process of the run can be seen: both say nothing of n2."""
-    slurm_says(Sight("working"))
-    run.exit.path.write_text(json.dumps({"workerStarted": True, "exitCode": 1}), encoding="utf-8")
-    seen = observe(store, RUN_ID)
+    job.slurm_answers(Sight("working"))
+    job.run.exit.path.write_text(json.dumps({"workerStarted": True, "exitCode": 1}), encoding="utf-8")
+    seen = job.seen()
     assert seen.meta.status is Status.FAILED and seen.live is True
-    assert "treeGone" not in json.loads(run.exit.path.read_bytes())
+    assert "treeGone" not in json.loads(job.run.exit.path.read_bytes())
 
 
-def test_a_run_that_never_began_says_what_its_node_printed(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
-) -> None:
-    slurm_says(ENDED)
-    never_began(run, 0)
-    run.worker_out.path.write_text("slurm_script: 6\nexec: /opt/python: not found\n", encoding="utf-8")
-    error = observe(store, RUN_ID).meta.error
+def test_a_run_that_never_began_says_what_its_node_printed(job: Job) -> None:
+    job.slurm_answers(ENDED)
+    never_began(job.run, 0)
+    job.run.worker_out.path.write_text("slurm_script: 6\nexec: /opt/python: not found\n", encoding="utf-8")
+    error = job.seen().meta.error
     assert error is not None and error.code == "launch_failed"
     assert error.message.endswith("Slurm says FAILED. It printed: exec: /opt/python: not found")
 
 
-def test_nothing_lives_of_a_run_that_ended_before_a_shim_claimed_it(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
-) -> None:
-    slurm_says(WAITS)
-    never_began(run, 0)
-    assert observe(store, RUN_ID).live is True
-    store.update(RUN_ID, StopRequested(), T0)
-    assert observe(store, RUN_ID).live is False  # and the run that continues it need not wait
-    assert json.loads(run.exit.path.read_bytes())["treeGone"] is True
+def test_nothing_lives_of_a_run_that_ended_before_a_shim_claimed_it(job: Job) -> None:
+    job.slurm_answers(WAITS)
+    never_began(job.run, 0)
+    assert job.seen().live is True
+    job.store.update(RUN_ID, StopRequested(), T0)
+    assert job.seen().live is False  # and the run that continues it need not wait
+    assert json.loads(job.run.exit.path.read_bytes())["treeGone"] is True
 
 
-def test_a_child_does_not_take_the_free_lock_of_a_parent_elsewhere_for_its_death(
-    store: RunStore, run: RunPaths
-) -> None:
+def test_a_child_does_not_take_the_free_lock_of_a_parent_elsewhere_for_its_death(job: Job) -> None:
     child = "20261122-093015-418-k3f9qz"
-    store.create(make_request(child, parent_run_id=RUN_ID, depth=1, root_run_id=RUN_ID))
-    store.publish(make_meta(child, parent_run_id=RUN_ID, depth=1, root_run_id=RUN_ID))
-    watch = ParentWatch(store, child)
+    job.store.create(make_request(child, parent_run_id=RUN_ID, depth=1, root_run_id=RUN_ID))
+    job.store.publish(make_meta(child, parent_run_id=RUN_ID, depth=1, root_run_id=RUN_ID))
+    watch = ParentWatch(job.store, child)
     assert watch.is_dead  # has to be looked at, by every door that reads a run
     watch.reconcile()
-    assert store.read(RUN_ID).status is Status.RUNNING
+    assert job.store.read(RUN_ID).status is Status.RUNNING
     assert not watch.is_dead
 
 
@@ -249,56 +238,48 @@ HOSTILE: list[Any] = [{"host": 7}, {"host": "\x1b[2Jn\n" * 999}, [], "n2", None]
 
 
 @pytest.mark.parametrize("shim", HOSTILE, ids=range(len(HOSTILE)))
-def test_the_name_of_a_node_is_data(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None], shim: Any
-) -> None:
-    slurm_says(NO_ANSWER)
-    beat(run, 41)
-    run.shim.path.write_text(json.dumps({"shim": shim}), encoding="utf-8")
-    seen = observe(store, RUN_ID)
+def test_the_name_of_a_node_is_data(job: Job, shim: Any) -> None:
+    job.slurm_answers(NO_ANSWER)
+    beat(job.run, 41)
+    job.run.shim.path.write_text(json.dumps({"shim": shim}), encoding="utf-8")
+    seen = job.seen()
     assert seen.live is None and seen.reason is not None and len(seen.reason) < 600
     assert "\x1b" not in seen.reason and "\n" not in seen.reason
 
 
-def test_a_stopped_run_of_a_silent_node_stays_and_it_is_said_how_long(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
-) -> None:
-    slurm_says(NO_NODE)
-    beat(run, 41)
-    store.update(RUN_ID, StopRequested(reason="enough"), T0)
+def test_a_stopped_run_of_a_silent_node_stays_and_it_slurm_answers_how_long(job: Job) -> None:
+    job.slurm_answers(NO_NODE)
+    beat(job.run, 41)
+    job.store.update(RUN_ID, StopRequested(reason="enough"), T0)
     with pytest.raises(StillNeeded, match=r"last heard 41 s ago; Slurm says NODE_FAIL. Within 120 s") as kept:
-        remove(store, RUN_ID)
+        remove(job.store, RUN_ID)
     assert "--host-gone" not in kept.value.sentence, "which is refused: it has a heartbeat"
 
 
-def test_a_look_wakes_nobody_who_waits_for_changes(run: RunPaths, store: RunStore) -> None:
-    observe(store, RUN_ID)
-    mark = run.root.change_mark(RUN_ID)
+def test_a_look_wakes_nobody_who_waits_for_changes(job: Job) -> None:
+    job.seen()
+    mark = job.run.root.change_mark(RUN_ID)
     set_back(mark, 100)
     before = mark.stat().st_mtime
-    assert observe(store, RUN_ID).live is True and mark.stat().st_mtime == before
+    assert job.seen().live is True and mark.stat().st_mtime == before
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "directory"])
-def test_a_beat_that_is_no_file_is_no_beat(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None], kind: str
-) -> None:
-    slurm_says(NO_NODE)
-    run.beat.unlink()
+def test_a_beat_that_is_no_file_is_no_beat(job: Job, kind: str) -> None:
+    job.slurm_answers(NO_NODE)
+    job.run.beat.unlink()
     made = {"fifo": os.mkfifo, "link": lambda path: path.symlink_to("/dev/zero"), "directory": os.mkdir}
-    made[kind](run.beat.path)
+    made[kind](job.run.beat.path)
     with pytest.raises(UnreadableMeta, match="beat"):
-        observe(store, RUN_ID)
+        job.seen()
 
 
-def test_a_namesake_of_this_host_is_another_host(
-    store: RunStore, run: RunPaths, slurm_says: Callable[[Sight], None]
-) -> None:
-    slurm_says(NO_NODE)
+def test_a_namesake_of_this_host_is_another_host(job: Job) -> None:
+    job.slurm_answers(NO_NODE)
     shim = {"host": processes.host_name(), "pid": os.getpid(), "startTime": 1, "bootId": "another"}
-    run.shim.path.write_text(json.dumps({"shim": shim}), encoding="utf-8")
-    beat(run, 41)
-    assert observe(store, RUN_ID).live is None  # its lock is free here, and it is not called dead
+    job.run.shim.path.write_text(json.dumps({"shim": shim}), encoding="utf-8")
+    beat(job.run, 41)
+    assert job.seen().live is None  # its lock is free here, and it is not called dead
 
 
 def test_what_squeue_prints_is_data(monkeypatch: pytest.MonkeyPatch) -> None:
