@@ -461,7 +461,7 @@ class RunResult(Record):
             return cut(self.summary)
         if isinstance(self.output, dict) and isinstance(self.output.get("summary"), str):
             return str(self.output["summary"])[:300]
-        line = self.text.strip().split("\n", 1)[0]
+        line = self.text.strip().split("\n", 1)[0].rstrip()
         if not line and self.has_output:
             line = json.dumps(self.output, ensure_ascii=False)
         return line[:300] or None

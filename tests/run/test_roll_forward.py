@@ -69,7 +69,7 @@ def test_a_paid_result_goes_before_any_other_end(store: RunStore, outcome: str, 
 @pytest.mark.parametrize(
     ("facts", "summary"),
     [
-        ({"text": "All done.\nIn detail."}, "All done."),
+        ({"text": "All done.\r\nIn detail."}, "All done."),
         ({"output": {"summary": "Two."}}, "Two."),
         ({"output": [1]}, "[1]"),
         ({}, "half way"),
