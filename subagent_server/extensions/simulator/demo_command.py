@@ -209,7 +209,7 @@ def _repository(session: Session, named: Path | None) -> Iterator[Path]:
     else:
         with TemporaryDirectory(prefix="subagent-demo-") as made:
             _make_repository(Path(made))
-            out("There is no repository here, so the last commit of a small one is reviewed.")
+            out("There is no repository here, so the demo has a small one of its own.")
             yield Path(made)
 
 
