@@ -109,7 +109,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         request = service.store.read_request(order.run_id)
     prompt = order.prompt if order.prompt and order.prompt.strip() else ""
     is_flow = request.runner == "flow"
-    _check_can_be_continued(service, observed, prompt or ("{}" if is_flow else ""), order.inputs)
+    _check_can_be_continued(service, observed, has_task=is_flow or bool(prompt or order.inputs))
     if order.script is None and not is_scripted(service.settings.environment):
         check_not_scripted(service, order.run_id)
     agent, stored = _agent_now(service, request, order, caller)
@@ -214,13 +214,13 @@ def arguments_of(request: RunRequest) -> dict[str, object]:
     return found
 
 
-def _check_can_be_continued(service: Service, observed: Observed, prompt: str, inputs: list[str]) -> None:
+def _check_can_be_continued(service: Service, observed: Observed, *, has_task: bool) -> None:
     meta = observed.meta
     if meta.schema_version > SCHEMA_VERSION:
         raise NewerSchema(meta.run_id, meta.schema_version, SCHEMA_VERSION)
     if not meta.status.is_terminal:
         raise NotEnded(meta)
-    if meta.status is Status.COMPLETED and not (prompt or inputs):
+    if meta.status is Status.COMPLETED and not has_task:
         raise BadArgument(f"Run {meta.run_id} has completed: say in `prompt` what it should do next.")
     gone, launch = tree_is_gone(service.store.paths.run(meta.run_id)), meta.launch
     # Of a run with a heartbeat that is known within two leases: until then the new run waits.

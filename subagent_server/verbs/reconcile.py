@@ -484,7 +484,7 @@ def sweep_orphans(run: RunPaths) -> None:
 
     Other runs' shims and their trees are spared, and a git amid a merge is waited for. Two looks that find
     nothing end the sweep. The processes of a copied run directory belong to the original, and recorded
-    processes are checked too (`marks.py`).
+    processes are checked too (`process/marks.py`).
     """
     if not marks.is_original(run):
         return

@@ -474,23 +474,18 @@ def coverage(settings: Settings, directory: Path, *, leave_out: str | None = Non
         [path for name in DEFAULT_AGENT_DIRECTORIES if (path := project / name).is_dir()]
     ).agents
     servers = usable_servers(project / PROJECT_FILE)
-    pins: dict[str, Pins] = {
-        **{f"agent {name}": pins_of_agent(agent, project) for name, agent in agents.items()},
-        **{
-            _subject_of_served(agent, project): pins_of_agent(agent, project)
-            for agent in served_below(agents, settings.environment, project)
-        },
-        **{
-            f"server {name} of {PROJECT_FILE}": pins_of_server(name, server)
-            for name, server in servers.items()
-            if name != leave_out
-        },
-        **{
-            what: pins_of_reach(reach)
-            for where in extensions.reaches()
-            for what, reach in extensions.imported(where)(project)
-        },
+    pins = {f"agent {name}": pins_of_agent(agent, project) for name, agent in agents.items()}
+    pins |= {
+        _subject_of_served(agent, project): pins_of_agent(agent, project)
+        for agent in served_below(agents, settings.environment, project)
     }
+    pins |= {
+        f"server {name} of {PROJECT_FILE}": pins_of_server(name, server)
+        for name, server in servers.items()
+        if name != leave_out
+    }
+    for where in extensions.reaches():
+        pins |= {what: pins_of_reach(reach) for what, reach in extensions.imported(where)(project)}
     known = trusted.projects.get(str(project))
     before = known.pins if known else {}
     changes = [line for what, each in pins.items() for line in differences(what, before.get(what, {}), each)]
