@@ -341,7 +341,7 @@ def _bounded(text: str) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
-# -- The latest step of an agent, from the tail of its journal. Standard library only, for `ls`.
+# -- The latest step of an agent, from the tail of its journal.
 #
 # A journal is data: a damaged journal gives no step, and the run is listed all the same.
 

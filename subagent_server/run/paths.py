@@ -22,8 +22,7 @@ from subagent_server.run.states import check_run_id
 # A root of our making carries a mark that none of these can bring along: an extended attribute with the
 # directory's own inode, or, if the file system has no such attributes, a file `.root` with the inode. Our
 # root belongs to us, and no other user can write there. Any other root is foreign: a foreign root can be
-# read, as a CI job reads a given root, but nothing inside is changed (SPEC section 13). Standard library
-# only: the shim imports this module.
+# read, as a CI job reads a given root, but nothing inside is changed (SPEC section 13).
 
 
 ATTRIBUTE = "user.subagent.root"

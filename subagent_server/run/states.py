@@ -167,8 +167,6 @@ def may_follow(current: MessageStatus, target: MessageStatus) -> bool:
 
 
 # -- Run ids: made to sort by time, checked before any path is built from one.
-#
-# Standard library only: the shim imports this module.
 
 
 MAX_LENGTH = 32
@@ -203,7 +201,7 @@ def is_run_id(text: str) -> bool:
     return _RUN_ID.fullmatch(text) is not None
 
 
-# -- How this product writes times. Standard library only.
+# -- How this product writes times.
 
 
 def timestamp(moment: datetime) -> str:
@@ -212,7 +210,7 @@ def timestamp(moment: datetime) -> str:
     return f"{utc:%Y-%m-%dT%H:%M:%S}.{utc.microsecond // 1000:03d}Z"
 
 
-# -- The version of the stored records. Standard library only: lists are read without pydantic.
+# -- The version of the stored records.
 
 
 SCHEMA_VERSION = 2
@@ -308,7 +306,7 @@ def _check(what: str, text: str, most: int, instead: str = _INTO_A_FILE) -> None
 # -- Figures of runs that may be unknown: tokens, turns, calls, money.
 #
 # An unknown figure is None, never 0. A sum with an unknown part is the sum of the other parts, marked as
-# "at least". Standard library only, because lists of runs are made without pydantic.
+# "at least".
 
 
 N = TypeVar("N", int, Decimal)

@@ -62,7 +62,7 @@ def flush() -> None:
 # Kills from outside rarely meet the windows that matter. With
 # `SUBAGENT_TEST_DIE_AT=shim.forked:0.1,store.written:0.02` in its environment, a process ends at each named
 # point with the given probability, after a line on stderr. Without the variable nothing here does anything.
-# `make soak` sets it; nothing else should. Standard library only: the shim imports this module.
+# `make soak` sets it; nothing else should.
 
 
 VARIABLE = "SUBAGENT_TEST_DIE_AT"
@@ -88,7 +88,7 @@ def _probability(listed: str, name: str) -> float:
 # -- Errors that say that the machine has no room: for memory, a process, a thread, or an open file.
 #
 # The interpreter reports them in many forms, at any place. The outermost frames and the door of the tools
-# ask here, so that each becomes one sentence. Standard library only, and little of it.
+# ask here, so that each becomes one sentence.
 
 
 _MEMORY = "There is no memory left: free some, or raise `ulimit -v`, then try again."
