@@ -121,25 +121,9 @@ def is_written_by_init(entry: Any) -> bool:
     return isinstance(headers, dict) and str(headers.get("Authorization", "")).startswith("Bearer ")
 
 
-def _claude_user(directories: ClientDirectories) -> Path:
-    return directories.named("CLAUDE_CONFIG_DIR", directories.home) / ".claude.json"
-
-
-def _claude_settings(directories: ClientDirectories) -> Path:
-    return directories.named("CLAUDE_CONFIG_DIR", directories.home / ".claude") / "settings.json"
-
-
 _FIRST_TURN: Mapping[tuple[str, ...], str] = {("env", "MCP_CONNECT_TIMEOUT_MS"): "30000"}
 """How long the first turn of Claude Code waits for tools that are always loaded: 5 s are too few for a start
 without a zygote on a machine that has much else to do."""
-
-
-def _codex_user(directories: ClientDirectories) -> Path:
-    return directories.named("CODEX_HOME", directories.home / ".codex") / "config.toml"
-
-
-def _gemini_user(directories: ClientDirectories) -> Path:
-    return directories.named("GEMINI_CLI_HOME", directories.home) / ".gemini" / "settings.json"
 
 
 def _claude_desktop(directories: ClientDirectories) -> Path:
@@ -165,7 +149,10 @@ _ALL = (
     Client(
         name="claude",
         title="Claude Code",
-        files={"project": lambda at: at.cwd / ".mcp.json", "user": _claude_user},
+        files={
+            "project": lambda at: at.cwd / ".mcp.json",
+            "user": lambda at: at.named("CLAUDE_CONFIG_DIR", at.home) / ".claude.json",
+        },
         # The first turn waits for a server only if its tools are always loaded; else it lacks them.
         extras={"alwaysLoad": True},
         over_http=_with_headers("url", type="http", alwaysLoad=True),
@@ -177,7 +164,9 @@ _ALL = (
                 _FIRST_TURN,
             ),
             "user": ClientPermissions(
-                _claude_settings, {("permissions", "allow"): f"mcp__{SERVER}"}, _FIRST_TURN
+                lambda at: at.named("CLAUDE_CONFIG_DIR", at.home / ".claude") / "settings.json",
+                {("permissions", "allow"): f"mcp__{SERVER}"},
+                _FIRST_TURN,
             ),
         },
         next_step="Start Claude Code anew.",
@@ -189,7 +178,10 @@ _ALL = (
         name="codex",
         title="Codex",
         syntax="toml",
-        files={"user": _codex_user, "project": lambda at: at.cwd / ".codex" / "config.toml"},
+        files={
+            "user": lambda at: at.named("CODEX_HOME", at.home / ".codex") / "config.toml",
+            "project": lambda at: at.cwd / ".codex" / "config.toml",
+        },
         # A turn does not wait for a server that needs more than a second, and then never sees its tools,
         # unless the server is required. The server expects a call to last 300 s at most. Codex passes
         # on only the variables that are named.
@@ -209,7 +201,10 @@ _ALL = (
     Client(
         name="gemini",
         title="Gemini CLI",
-        files={"user": _gemini_user, "project": lambda at: at.cwd / ".gemini" / "settings.json"},
+        files={
+            "user": lambda at: at.named("GEMINI_CLI_HOME", at.home) / ".gemini" / "settings.json",
+            "project": lambda at: at.cwd / ".gemini" / "settings.json",
+        },
         # Variables with KEY in their name do not reach a server unless its entry names them.
         extras={"env": {"ANTHROPIC_API_KEY": "${ANTHROPIC_API_KEY:-}"}},
         approval={"trust": True},
