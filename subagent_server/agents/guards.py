@@ -90,8 +90,9 @@ class Guards:
             "Edit": left.edit,
             "Read": left.view,
             "Grep": left.grep,
+            "Glob": left.glob,
+            "LS": left.ls,
         }
-        offered |= {"Glob": left.glob, "LS": left.ls}
         asked = [name for name in self.asked if offered.get(name, True)]
         ask = list(dict.fromkeys([*agent.ask, *asked]))
         return agent.model_copy(update={"disallowed_tools": disallowed, "ask": ask})

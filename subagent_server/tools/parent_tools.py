@@ -394,22 +394,17 @@ async def _list_agents(context: ToolContext, call: Call) -> Answer:
     agents = await asyncio.to_thread(offered.matching, call.get("query", ""))
     digest = digest_of([agent.name for agent in agents])
     page, next_cursor = page_of(agents, digest, PAGE_AGENTS, call.get("cursor"))
-    page_answer: Answer = {
-        "agents": [
-            {"agent": agent.name, "description": cut(_described(agent), MAX_DESCRIPTION_CHARACTERS)}
-            for agent in page
-        ],
-        "total": len(agents),
-        "instructions": "Next: run_agent(agent=..., prompt=...)"
-        + (
-            "; arguments={...} in the place of prompt for a flow."
-            if any(a.input_schema for a in page)
-            else "."
-        )
-        if agents
-        else "No agent has a word of the query: ask for others, or for all without a query.",
-    }
-    return page_answer if next_cursor is None else {**page_answer, "nextCursor": next_cursor}
+    instructions = "No agent has a word of the query: ask for others, or for all without a query."
+    if agents:
+        has_flow = any(agent.input_schema for agent in page)
+        of_flow = "; arguments={...} in the place of prompt for a flow" if has_flow else ""
+        instructions = f"Next: run_agent(agent=..., prompt=...){of_flow}."
+    shown = [
+        {"agent": agent.name, "description": cut(_described(agent), MAX_DESCRIPTION_CHARACTERS)}
+        for agent in page
+    ]
+    found: Answer = {"agents": shown, "total": len(agents), "instructions": instructions}
+    return found if next_cursor is None else {**found, "nextCursor": next_cursor}
 
 
 def _described(agent: AgentDefinition) -> str:
