@@ -15,6 +15,7 @@ from subagent_server.cli.console.terminal import (
     GAP,
     UNKNOWN,
     coloured,
+    cost_text,
     duration,
     err,
     escape_lines,
@@ -36,7 +37,7 @@ from subagent_server.run.errors import SubagentError
 from subagent_server.run.journal import count, read_transcript, usage_line
 from subagent_server.run.journal import one_line as arguments_line
 from subagent_server.run.records import Message, RunMeta, RunRequest, RunResult
-from subagent_server.run.states import MessageStatus, Status, dollars, least_mark
+from subagent_server.run.states import MessageStatus, Status, least_mark
 from subagent_server.verbs.access import OtherParents
 from subagent_server.verbs.flow_calls import call_lines, flow_calls
 from subagent_server.verbs.left_behind import restore as give_back
@@ -446,16 +447,20 @@ def compare(session: Session, first: str, second: str) -> None:
     each = (line_width() - _FIGURE_NAMES) // 2 - len(GAP)
     out("\n".join(table([*_rows(a, b)], (_FIGURE_NAMES, each))))
     out("")
-    out("\n".join(_results(a, b)) if not same else f"Both have this result:\n{_result(a)}")
+    if same:
+        out(f"Both have this result:\n{_result(a)}")
+        return
+    for run in (a, b):
+        out(f"Result of {run.run_id}:\n{_result(run)}\n")
 
 
-def _rows(a: RunTotals, b: RunTotals) -> Iterator[tuple[str, str, str]]:
+def _rows(a: RunTotals, b: RunTotals) -> Iterator[tuple[str, ...]]:
     yield "", run_cell(a.run_id), run_cell(b.run_id)
     yield "agent", one_line(a.agent), one_line(b.agent)
     yield "model", _model(a), _model(b)
     yield "status", _status(a), _status(b)
     yield "time", duration(a.seconds), duration(b.seconds)
-    yield "cost", _cost(a), _cost(b)
+    yield "cost", *(cost_text(run.cost_usd, run.at_least or ()) for run in (a, b))
     yield "turns", _count(a.turns), _count(b.turns)
     for name in ("input", "output", "cache read", "cache write"):
         yield f"{name} tokens", _tokens(a, name), _tokens(b, name)
@@ -473,12 +478,6 @@ def _status(run: RunTotals) -> str:
     return f"{look_of(run.status, 0, None if run.status.is_terminal else True).text}{error}"
 
 
-def _cost(run: RunTotals) -> str:
-    if run.cost_usd is None:
-        return UNKNOWN
-    return least_mark(run.at_least or (), "costUsd") + dollars(run.cost_usd)
-
-
 def _tokens(run: RunTotals, kind: str) -> str:
     first, _, second = kind.partition(" ")
     mark = least_mark(run.at_least or (), f"{first}{second.capitalize()}Tokens")
@@ -488,11 +487,6 @@ def _tokens(run: RunTotals, kind: str) -> str:
 
 def _count(number: int | None) -> str:
     return UNKNOWN if number is None else f"{number:,}"
-
-
-def _results(a: RunTotals, b: RunTotals) -> Iterator[str]:
-    for run in (a, b):
-        yield f"Result of {run.run_id}:\n{_result(run)}\n"
 
 
 def _result(run: RunTotals) -> str:

@@ -11,8 +11,9 @@ import select
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
+from decimal import Decimal
 from enum import IntEnum
 from typing import Any, NamedTuple, TextIO
 
@@ -416,9 +417,12 @@ def tokens_cell(usage: Usage) -> str:
 
 def cost_cell(usage: Usage) -> str:
     """Return the cost of a sum for a table, nothing if it is not known."""
-    if usage.cost_usd is None:
-        return ""
-    return least_mark(usage.at_least, "costUsd") + dollars(usage.cost_usd)
+    return "" if usage.cost_usd is None else cost_text(usage.cost_usd, usage.at_least)
+
+
+def cost_text(cost: Decimal | None, at_least: Collection[str]) -> str:
+    """Return a cost in dollars; `at_least` has `costUsd` if a part of it is not known."""
+    return UNKNOWN if cost is None else least_mark(at_least, "costUsd") + dollars(cost)
 
 
 def moment(when: datetime) -> str:

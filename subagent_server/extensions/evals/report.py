@@ -1,14 +1,22 @@
 """The trials of an evaluation as a table, as JSON and as JUnit XML."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 from xml.etree import ElementTree
 
-from subagent_server.cli.console.terminal import GAP, UNKNOWN, duration, line_width, one_line, run_cell, table
+from subagent_server.cli.console.terminal import (
+    GAP,
+    UNKNOWN,
+    cost_text,
+    duration,
+    line_width,
+    one_line,
+    run_cell,
+    table,
+)
 from subagent_server.extensions.evals.scorers import pass_at, standard_error
 from subagent_server.extensions.evals.trials import TrialResult
-from subagent_server.run.states import dollars, least_mark
 
 _REASON_CHARACTERS = 2_000
 _TRIES = (1, 2, 4, 8, 16, 32, 64)
@@ -62,7 +70,7 @@ class Sums:
         """Return the cells of PASS, RATE, COST and TIME."""
         spread = standard_error(self.rates)
         rate = "" if spread is None or self.rate is None else f"{100 * self.rate:.0f}±{100 * spread:.0f}%"
-        return self.pass_cell(), rate, _cost(self.cost, self.at_least), _time(self.mean_seconds)
+        return self.pass_cell(), rate, cost_text(self.cost, self.at_least), _time(self.mean_seconds)
 
     def pass_cell(self) -> str:
         """Return how many of how many have passed."""
@@ -72,7 +80,7 @@ class Sums:
 def progress_line(result: TrialResult) -> str:
     """Return a trial that has ended on one line, and the reasons below it if it failed."""
     name = " · ".join(one_line(part) for part in _key(result) if part != UNKNOWN)
-    facts = f"{_time(result.seconds)}  {_cost(result.cost_usd, result.at_least or ())}"
+    facts = f"{_time(result.seconds)}  {cost_text(result.cost_usd, result.at_least or ())}"
     why = "".join(f"\n  {one_line(problem)}" for problem in result.problems)
     run = f"  {run_cell(result.run_id)}" if result.run_id is not None else ""
     sign = "○" if result.not_begun else "✔" if result.passed else "✘"
@@ -180,10 +188,6 @@ def _grouped(results: Iterable[TrialResult]) -> dict[Key, list[TrialResult]]:
     for result in results:
         groups.setdefault(_key(result), []).append(result)
     return groups
-
-
-def _cost(cost: Decimal | None, at_least: Collection[str]) -> str:
-    return UNKNOWN if cost is None else least_mark(at_least, "costUsd") + dollars(cost)
 
 
 def _time(seconds: float | None) -> str:
