@@ -6,7 +6,7 @@
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -20,12 +20,6 @@ MOST_CHARACTERS = 1_000
 Status = Literal["pending", "in_progress", "completed"]
 _TaskStatus = Literal["pending", "in_progress", "completed", "deleted"]
 _MARKS = {"pending": " ", "in_progress": "~", "completed": "x"}
-
-
-class Recorder(Protocol):
-    """How an event gets into the journal."""
-
-    def __call__(self, kind: str, **facts: Any) -> None: ...
 
 
 class TodoItem(Arguments, alias_generator=to_camel):
@@ -69,9 +63,12 @@ class _NoArguments(Arguments):
 
 @dataclass
 class TodoList:
-    """The entries by their ids, in the order in which they came. Each change is an event `todos`."""
+    """The entries by their ids, in the order in which they came. Each change is an event `todos`.
 
-    record: Recorder
+    `record` appends an event to the journal.
+    """
+
+    record: Callable[..., None]
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     _number: int = 0
 
@@ -165,7 +162,7 @@ class TodoTool(Tool):
             return ToolResult.failure(error.sentence)
 
 
-def todo_tools(names: Collection[str], record: Recorder, kept: Sequence[Any] = ()) -> list[Tool]:
+def todo_tools(names: Collection[str], record: Callable[..., None], kept: Sequence[Any] = ()) -> list[Tool]:
     """Return the tools of these names, which share one list. `kept` is that of the run before this one."""
     todos = TodoList(record)
     if names:
