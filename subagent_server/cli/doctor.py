@@ -111,10 +111,8 @@ def _check_runs(session: Session, name: str) -> ExitCode:
         findings.append({"runId": finding.run_id, "what": finding.what})
         if not session.as_json:
             out(one_line(f"{finding.run_id}: {finding.what}"))
-    if session.as_json:
-        out_json({"checked": len(run_ids), "findings": findings})
-    else:
-        err(_summary(len(run_ids), "run", len(findings)))
+    facts = {"checked": len(run_ids), "findings": findings}
+    session.say_done(facts, _summary(len(run_ids), "run", len(findings)))
     if (foreign := session.service.store.paths.foreign()) is not None:
         report(foreign.sentence, code=foreign.code, next_step=last_clause(foreign.sentence))
     return ExitCode.FAILED if findings else ExitCode.OK
@@ -147,10 +145,8 @@ def _check_nodes(session: Session) -> ExitCode:
         if not session.as_json:
             out(one_line(f"{each.node}: {'; '.join([*each.faults, each.words])}"))
     findings = sum(len(each.faults) for each in reports)
-    if session.as_json:
-        out_json({"checked": len(reports), "nodes": [asdict(each) for each in reports]})
-    else:
-        err(_summary(len(reports), "node", findings))
+    facts = {"checked": len(reports), "nodes": list(map(asdict, reports))}
+    session.say_done(facts, _summary(len(reports), "node", findings))
     return ExitCode.FAILED if findings else ExitCode.OK
 
 

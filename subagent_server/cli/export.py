@@ -12,10 +12,8 @@ from subagent_server.cli.console.app import PATH_TEXT, Session, complete_runs, j
 from subagent_server.cli.console.terminal import (
     EarlyExit,
     ExitCode,
-    err,
     is_terminal,
     one_line,
-    out_json,
     output_failed,
 )
 from subagent_server.run.errors import BadArgument, shorten
@@ -111,7 +109,7 @@ def _as_spans(session: Session, target: str, spans: bytes) -> None:
     except (OSError, ValueError) as error:
         why = f"The spans were not taken by {shorten(target)} ({error}): see that a collector listens there."
         raise EarlyExit(ExitCode.ENVIRONMENT, why) from error
-    _done(session, "The spans were sent.", {"sentTo": target})
+    session.say_done({"sentTo": target}, "The spans were sent.")
 
 
 def _written(session: Session, name: str, write: Callable[[BinaryIO], T]) -> T:
@@ -141,12 +139,5 @@ def _written(session: Session, name: str, write: Callable[[BinaryIO], T]) -> T:
         path.unlink(missing_ok=True)
         raise
     size = path.stat().st_size
-    _done(session, f"{one_line(name)} is written, {size:,} bytes.", {"file": str(path), "bytes": size})
+    session.say_done({"file": str(path), "bytes": size}, f"{one_line(name)} is written, {size:,} bytes.")
     return found
-
-
-def _done(session: Session, sentence: str, facts: dict[str, str | int]) -> None:
-    if session.as_json:
-        out_json(facts)
-    else:
-        err(sentence)

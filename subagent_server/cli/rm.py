@@ -113,9 +113,7 @@ def prune(session: Session, older_than: timedelta | None, keep: int | None, dry_
         removed.append(item.run_id)
         if not session.as_json:
             out(item.run_id)
-    if session.as_json:
-        kept = [{"runId": item.run_id, "why": item.why} for item in left]
-        out_json({"dryRun": dry_run, "removed": removed, "left": kept})
-    else:
-        verb = "would be removed" if dry_run else "removed"
-        err(f"{count(len(removed), 'run')} {verb}.")
+    kept = [{"runId": item.run_id, "why": item.why} for item in left]
+    verb = "would be removed" if dry_run else "removed"
+    facts = {"dryRun": dry_run, "removed": removed, "left": kept}
+    session.say_done(facts, f"{count(len(removed), 'run')} {verb}.")

@@ -92,10 +92,7 @@ def show(  # a flag for each way of looking
     run_id = observed.meta.run_id
     if restore is not None:
         path = str(give_back(session.service.store, run_id, restore, session.caller))
-        if session.as_json:
-            out_json({"runId": run_id, "restored": path})
-        else:
-            err(f"{one_line(path)} is back where it was.")
+        session.say_done({"runId": run_id, "restored": path}, f"{one_line(path)} is back where it was.")
     elif code:
         _show_code(session, run_id)
     elif diff:

@@ -76,19 +76,17 @@ def trust(session: Session, directory: Path | None, is_list: bool, is_removal: b
 
 
 def _trust(session: Session, covered: Coverage, *, asking: bool) -> None:
-    if covered.is_new and not session.as_json:
-        out("\n".join(coverage_lines(covered, asking=asking)))
-    if covered.is_new and asking and not click.confirm("Trust this directory?", err=True):
-        err("Nothing was changed.")
-        return
+    state, done = "current", "is trusted already: nothing to do"
     if covered.is_new:
+        state, done = "trusted", "is trusted"
+        if not session.as_json:
+            out("\n".join(coverage_lines(covered, asking=asking)))
+        if asking and not click.confirm("Trust this directory?", err=True):
+            err("Nothing was changed.")
+            return
         trust_now(session.settings, covered)
-    if session.as_json:
-        state = "trusted" if covered.is_new else "current"
-        out_json({"directory": str(covered.project), "state": state, "changes": covered.changes})
-    else:
-        done = "is trusted" if covered.is_new else "is trusted already: nothing to do"
-        err(f"{one_line(str(covered.project))} {done}.")
+    facts = {"directory": str(covered.project), "state": state, "changes": covered.changes}
+    session.say_done(facts, f"{one_line(str(covered.project))} {done}.")
 
 
 def _remove(session: Session, directory: Path) -> None:
@@ -98,10 +96,8 @@ def _remove(session: Session, directory: Path) -> None:
             ExitCode.UNKNOWN,
             f"{project} is not trusted. `subagent trust --list` shows the trusted directories.",
         )
-    if session.as_json:
-        out_json({"directory": str(project), "state": "removed"})
-    else:
-        err(f"{one_line(str(project))} is trusted no more.")
+    facts = {"directory": str(project), "state": "removed"}
+    session.say_done(facts, f"{one_line(str(project))} is trusted no more.")
 
 
 def _list(session: Session) -> None:
@@ -135,19 +131,17 @@ def _adopt(session: Session, path: Path, *, asking: bool) -> None:
         BadArgument, ForeignRoot, StorageFailed.
     """
     found = take_inventory(path)
-    if not found.is_ours and not session.as_json:
-        out("\n".join(_inventory_lines(found)))
+    state, done = "current", "is yours already: nothing to do"
+    if not found.is_ours:
+        state, done = "trusted", "is yours"
+        if not session.as_json:
+            out("\n".join(_inventory_lines(found)))
         if asking and not click.confirm("Make this runs root yours?", err=True):
             err("Nothing was changed.")
             return
-    if not found.is_ours:
         adopt(path)
-    if session.as_json:
-        state = "current" if found.is_ours else "trusted"
-        out_json({"runs": str(path), "state": state, "statuses": dict(found.statuses)})
-    else:
-        done = "is yours already: nothing to do" if found.is_ours else "is yours"
-        err(f"{one_line(session.shown(path))} {done}.")
+    facts = {"runs": str(path), "state": state, "statuses": dict(found.statuses)}
+    session.say_done(facts, f"{one_line(session.shown(path))} {done}.")
 
 
 def _inventory_lines(found: Inventory) -> Iterator[str]:

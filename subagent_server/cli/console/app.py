@@ -36,6 +36,7 @@ from subagent_server.cli.console.terminal import (
     has_person,
     json_text,
     one_line,
+    out_json,
     prepare_streams,
     reader_is_gone,
 )
@@ -616,6 +617,13 @@ class Session:
     def as_json(self) -> bool:
         """Whether the verb prints JSON, for programs."""
         return self._flags.as_json
+
+    def say_done(self, facts: dict[str, Any], sentence: str) -> None:
+        """Print what a verb has done: the facts with --json, else the sentence to stderr."""
+        if self.as_json:
+            out_json(facts)
+        else:
+            err(sentence)
 
     @property
     def can_ask(self) -> bool:
