@@ -468,9 +468,8 @@ def _follow(session: Session, run_id: str, writer: EventText) -> Observed:
         follower.add(run_id, 0)
         while True:
             observed = follower.until(lambda seen: bool(seen.meta.pending), show)
-            if not observed.meta.pending or not has_person():
-                return observed
-            if not ask_person(session, run_id, observed.meta.pending[0]):
+            pending = observed.meta.pending
+            if not (pending and has_person() and ask_person(session, run_id, pending[0])):
                 return observed
 
 

@@ -194,9 +194,8 @@ class ClientConnection:
             name: value for name, value in (params.arguments or {}).items() if name not in ADDED_BY_CLIENTS
         }
         client = context.session.client_params
-        client_name = (
-            client.client_info.name if client is not None and client.client_info is not None else None
-        )
+        info = None if client is None else client.client_info
+        client_name = None if info is None else info.name
 
         async def progress(elapsed: float, run_ids: Collection[str]) -> None:
             words = await asyncio.to_thread(progress_text, self._store, run_ids)
@@ -372,12 +371,10 @@ async def refuse_second_initialize(ctx: Context, call_next: CallNext) -> Handler
 def _explained(method: str, error: ValidationError) -> MCPError:
     """Return the error of the protocol. It repeats no value: a value may be long, or a secret."""
     every = error.errors(include_url=False, include_input=False, include_context=False)
+    of_parameters = [each for each in every if each["loc"] != _ENVELOPE] or every
     faults = [
-        {
-            "parameter": visible(".".join(map(str, each["loc"])))[:MAX_NAME_CHARACTERS],
-            "fault": each["msg"],
-        }
-        for each in [each for each in every if each["loc"] != _ENVELOPE] or every
-    ][:MAX_FAULTS]
+        {"parameter": visible(".".join(map(str, each["loc"])))[:MAX_NAME_CHARACTERS], "fault": each["msg"]}
+        for each in of_parameters[:MAX_FAULTS]
+    ]
     named = "; ".join(f"{each['parameter']}: {each['fault']}" for each in faults)
     return MCPError(types.INVALID_PARAMS, f"{method}: {named}: fix this, and send it again.", faults)

@@ -221,7 +221,7 @@ class Delegation(Protocol):
 
     @property
     def service(self) -> Any:
-        """The verbs (`verbs.context.Service`), for a program that starts others."""
+        """The verbs (`verbs.service.Service`), for a program that starts others."""
 
     def definitions(self) -> list[dict[str, Any]]:
         """Return the tools, as entries of `tools` in a Messages request."""

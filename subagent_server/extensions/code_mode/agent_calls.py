@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, ValidationError, validate_call
 
-from subagent_server.extensions.code_mode.execution import Later
+from subagent_server.extensions.code_mode.execution import Later, Reply
 from subagent_server.extensions.code_mode.flow_record import FlowRecord
 from subagent_server.extensions.code_mode.identity import Fate, Identities, call_digest, digest, fate_of
 from subagent_server.extensions.code_mode.python_text import function_name
@@ -54,7 +54,6 @@ from subagent_server.verbs.tree_limits import BudgetSpent, TreeFull, agents_of
 from subagent_server.verbs.views import AS_TOOLS, run_view
 from subagent_server.verbs.wait_for_runs import Changes, Wait, wait_until
 
-Answer = dict[str, Any]
 _Value = TypeVar("_Value")
 _PROGRAM = "001"
 """The number of the one program that a run of a flow has."""
@@ -77,13 +76,13 @@ _CUT_TOOL = (
     "It is not known what this call did, because the run ended meanwhile, and it was not repeated: look what "
     "is there. `subagent continue --retry-failed` makes it again."
 )
-_WOULD_BE_NEW: Answer = {"error": "This call would be new.", "failed": "dry_run", "view": {}}
+_WOULD_BE_NEW: Reply = {"error": "This call would be new.", "failed": "dry_run", "view": {}}
 
 
 class _Failed(Exception):
     """A call has failed: `answer` is what the program gets."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Reply) -> None:
         super().__init__()
         self.answer = answer
 
@@ -146,7 +145,7 @@ class AgentCalls:
         """The names of the agents as functions."""
         return list(self._by_function)
 
-    async def reply(self, function: str, arguments: dict[str, Any]) -> Answer | Later:
+    async def reply(self, function: str, arguments: dict[str, Any]) -> Reply | Later:
         """Answer one record of the program; a result of a run is read when it can be sent.
 
         Raises:
@@ -157,7 +156,7 @@ class AgentCalls:
             return {"error": f"There is no function {function[:80]!r} here."}
         return await self._replied(lambda: self._functions[function](**arguments))
 
-    async def _replied(self, work: Callable[[], Awaitable[Any]]) -> Answer | Later:
+    async def _replied(self, work: Callable[[], Awaitable[Any]]) -> Reply | Later:
         try:
             value = await work()
         except _Failed as failed:
@@ -342,7 +341,7 @@ class AgentCalls:
                 except TreeFull:
                     await asyncio.sleep(_ROOM_SECONDS)
 
-    async def result(self, runId: str, asks: bool) -> Answer | Observed:
+    async def result(self, runId: str, asks: bool) -> Reply | Observed:
         """Return a run when it has ended, or, if the program `asks` for it, its question."""
 
         def news(run: Observed) -> Observed | Message | None:
@@ -364,7 +363,7 @@ class AgentCalls:
                     return {"question": found.question_content, **options}
                 self._forward(runId, found)
 
-    def _outcome(self, observed: Observed) -> Answer:
+    def _outcome(self, observed: Observed) -> Reply:
         """Return the result of a run that has ended. Raises _Failed."""
         meta = observed.meta
         result = self._store.read_result(meta.run_id)
@@ -447,8 +446,8 @@ class AgentCalls:
     # -- what is recorded besides
 
     async def tool_reply(
-        self, function: str, arguments: dict[str, Any], call: Callable[[], Awaitable[Answer]]
-    ) -> Answer:
+        self, function: str, arguments: dict[str, Any], call: Callable[[], Awaitable[Reply]]
+    ) -> Reply:
         """Return the reply of a tool that changes something: that on record, else what `call` brings."""
         try:
             return await self._recorded("tool", [function, arguments], call)

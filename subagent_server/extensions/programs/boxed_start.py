@@ -6,12 +6,10 @@ program's installation, the relay to its worker, and in the place of its state d
 own. `network`, `sandboxLimits`, `sandboxRead` and `sandboxWrite` are those of every box.
 """
 
-import asyncio
 import os
 import shutil
 import stat
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,33 +51,19 @@ def box_of_program(setup: RunnerSetup) -> RunBox | None:
         raise path_refused(refusal) from refusal
 
 
-class BoxedStart:
-    """The surroundings of a program in a box: the box, and the state that the program carries on."""
+def built_box(setup: RunnerSetup, box: RunBox, state: Directory | None) -> Box:
+    """Return the box, with all that the program finds in it; `state` is that of the run before. Blocking.
 
-    def __init__(self, setup: RunnerSetup, box: RunBox, state: Directory | None) -> None:
-        """Nothing is opened yet. `state` is that of the run before."""
-        self._setup = setup
-        self._box = box
-        self._state = state
-
-    async def entered(self, environment: Mapping[str, str]) -> Box:
-        """Return the box with these variables, with all that the program finds in it.
-
-        Raises:
-            BoxRefused: there can be none.
-            RunRefused: `config`, if a name cannot be protected, or the state cannot be continued.
-            OSError: the working directory cannot be read.
-        """
-        box = await asyncio.to_thread(self._built)
-        self._setup.run.first_request.set()  # from here on files that run code may come
-        return box.with_environment(environment)
-
-    def _built(self) -> Box:
-        if self._state is not None:
-            copy_state(self._state, self._setup.run.paths.program_home)
-        if opened := self._box.open():
-            raise unprotected(opened)
-        return self._box.built()
+    Raises:
+        BoxRefused: there can be none.
+        RunRefused: `config`, if a name cannot be protected, or the state cannot be continued.
+        OSError: the working directory cannot be read.
+    """
+    if state is not None:
+        copy_state(state, setup.run.paths.program_home)
+    if opened := box.open():
+        raise unprotected(opened)
+    return box.built()
 
 
 def copy_state(source: Directory, target: Directory) -> None:

@@ -356,7 +356,7 @@ class ProgramEvents:
 
 
 class ProgramRunner:
-    """Implements `runners.runner.Runner` with a program that speaks a dialect."""
+    """Implements `loop.runner.Runner` with a program that speaks a dialect."""
 
     def __init__(
         self,

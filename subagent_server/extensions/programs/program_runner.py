@@ -1,13 +1,14 @@
 """Opening a program that carries out a run: its task, its surroundings, and its start."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from subagent_server.extensions.programs.boxed_start import ASKED, BoxedStart, box_of_program, host_program
+from subagent_server.extensions.programs.boxed_start import ASKED, box_of_program, built_box, host_program
 from subagent_server.extensions.programs.child_connections import ChildConnections
 from subagent_server.extensions.programs.previous_session import PreviousSession, previous_session
 from subagent_server.extensions.programs.program import (
@@ -24,6 +25,7 @@ from subagent_server.run.agent_definition import RunnerName
 from subagent_server.run.errors import RunRefused
 from subagent_server.run.host_programs import NoHostProgram
 from subagent_server.run.records import RunRequest, worktree_text
+from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.file_watch import watching
 from subagent_server.sandbox.readable import BoxRefused, end_of_run
 from subagent_server.toolbox.agent_process import AgentProcess, ProcessOrder
@@ -79,12 +81,12 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
         run.session_opened(previous.session_id)
     run.paths.program.make()
     async with AsyncExitStack() as opened:
-        boxed = None if box is None else BoxedStart(setup, box, previous.state)
+        build = None if box is None else partial(built_box, setup, box, previous.state)
         connections = _connections(setup, opened)
         task = _task(setup, request, previous, box, connections.relay)
         run.adopt([*previous.messages, {"role": "user", "content": list(task.content)}])
         dialect: Dialect = make(task, events, Permissions(run))
-        start = partial(_start, setup, dialect, log, connections, boxed)
+        start = partial(_start, setup, dialect, log, connections, build)
         kept = _STATE if box is None else ()
         watched = entered_off_loop(watching(setup.watch, f"the program {agent.runner}", kept))
         return ProgramRunner(run, agent, dialect, events, start, opened.pop_all().aclose, watched)
@@ -156,17 +158,22 @@ async def _start(
     dialect: Dialect,
     log: ServerLog,
     connections: ChildConnections,
-    boxed: BoxedStart | None,
+    build: Callable[[], Box] | None,
 ) -> AgentProcess:
     launch = await asyncio.to_thread(dialect.launch)
     program, *arguments = launch.argv
     try:
-        program = program if boxed is not None else host_program(setup, program)
+        box = None
+        if build is None:
+            program = host_program(setup, program)
+        else:
+            box = (await asyncio.to_thread(build)).with_environment(launch.environment)
+            setup.run.first_request.set()  # from here on files that run code may come
         order = ProcessOrder(
             argv=[program, *arguments],
             environment={**setup.environment, **launch.environment},
             cwd=Path.cwd(),
-            box=None if boxed is None else await boxed.entered(launch.environment),
+            box=box,
             descriptors=[*launch.descriptors, *connections.inherited()],
             spare=marks.shims_on_record(setup.run.store.paths),
         )
