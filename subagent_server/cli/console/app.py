@@ -117,6 +117,7 @@ def span(value: str) -> timedelta:
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SPAN = re.compile(r"(\d{1,5})([smhdw])", re.ASCII)
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class _PathType(click.types.FuncParamType[str, T]):
@@ -208,11 +209,9 @@ trust_option = click.option(
     help="Use the agents and MCP servers that come with this directory, for this command.",
     **_KEPT,
 )
-REMARK = "remark"
-"""The code of a report that is no error."""
 
 
-def report(sentence: str, *, code: str = REMARK, next_step: str | None = None) -> None:
+def report(sentence: str, *, code: str = "remark", next_step: str | None = None) -> None:
     """Print the one line of an error or a remark to stderr; with --json an object on one line.
 
     Raises as `out` does.
@@ -485,9 +484,6 @@ def _usage(error: click.ClickException) -> _Verdict:
 # -- Report a run that a verb refuses, and go on with the other runs that were named.
 
 
-REFUSED_T = TypeVar("REFUSED_T")
-
-
 @dataclass(frozen=True)
 class Refused:
     """A run by its name, the sentence of the refusal, and its exit code."""
@@ -497,9 +493,9 @@ class Refused:
     code: ExitCode
 
 
-def each_of(names: Iterable[str], act: Callable[[str], REFUSED_T]) -> tuple[list[REFUSED_T], list[Refused]]:
+def each_of(names: Iterable[str], act: Callable[[str], T]) -> tuple[list[T], list[Refused]]:
     """Call `act` with each name; a refusal is reported, and the other runs are done all the same."""
-    done: list[REFUSED_T] = []
+    done: list[T] = []
     refused: list[Refused] = []
     for name in names:
         try:
@@ -517,9 +513,6 @@ def code_of(refused: Iterable[Refused]) -> ExitCode:
 
 
 # -- The context of a verb: settings, service and caller, each made on first use.
-
-
-P = ParamSpec("P")
 
 
 class Session:
