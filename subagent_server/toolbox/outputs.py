@@ -4,6 +4,7 @@ import base64
 import binascii
 import mimetypes
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -164,15 +165,13 @@ class KeptOutputs:
         self._masker = masker or Masker()
 
     def shortened(self, result: ToolResult, characters: int) -> ToolResult:
-        """Return a result that is short enough and names the file with the full text."""
-        if not is_too_long(result, characters):
-            return result
+        """Return a result in a form that is short enough, and names the file with the full text."""
         content = [self._reference(block) if _is_too_big(block) else block for block in result.content]
         texts = [block["text"] for block in content if block.get("type") == "text"]
         if sum(map(len, texts)) > characters:
             others = [block for block in content if block.get("type") != "text"]
             content = [{"type": "text", "text": self._cut(texts, characters)}, *others]
-        return ToolResult(content, result.is_error)
+        return replace(result, content=content)
 
     def _cut(self, texts: list[str], characters: int) -> str:
         capture = OutputCapture(self._directory, characters=characters, masker=self._masker)

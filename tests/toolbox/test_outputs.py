@@ -1,6 +1,7 @@
 """Results that are too long for the model: cut, kept whole in a file, and named (SPEC section 6)."""
 
 import base64
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def image(characters: int) -> dict[str, object]:
 
 def test_a_short_result_stays_as_it_is(tmp_path: Path) -> None:
     result = ToolResult([{"type": "text", "text": "x" * 100}, image(400)], is_error=True)
-    assert KeptOutputs(Directory(tmp_path / "outputs")).shortened(result, 100) is result
+    assert KeptOutputs(Directory(tmp_path / "outputs")).shortened(result, 100) == result
     assert not (tmp_path / "outputs").exists()
 
 
@@ -31,8 +32,8 @@ def test_a_long_text_is_cut_to_head_and_tail_and_the_file_holds_all_of_it_but_th
 ) -> None:
     kept = KeptOutputs(Directory(tmp_path / "outputs"), Masker([SECRET]))
     text = "begin " + "ü" * 3_000_000 + SECRET + " end"
-    result = kept.shortened(ToolResult.failure(text), 1000)
-    assert result.is_error and len(result.text) < 1300
+    result = kept.shortened(replace(ToolResult.failure(text), exit_code=3), 1000)
+    assert result.is_error and result.exit_code == 3 and len(result.text) < 1300
     assert result.text.startswith("begin ü") and result.text.endswith(" end")
     (file,) = (tmp_path / "outputs").iterdir()
     assert str(file) in result.text
