@@ -313,14 +313,11 @@ def _walk(session: Session, run_id: str | None) -> None:
     """Ask the person the open questions, the oldest first; Ctrl-D leaves one open and goes to the next."""
     met: set[tuple[str, str]] = set()
     while True:
-        questions = [
-            question
-            for question in open_questions(session.service, session.caller)
-            if run_id in (None, question.run_id) and (question.run_id, question.message_id) not in met
-        ]
-        if not questions:
+        every = open_questions(session.service, session.caller)
+        here = (each for each in every if run_id in (None, each.run_id))
+        question = next((each for each in here if (each.run_id, each.message_id) not in met), None)
+        if question is None:
             break
-        question = questions[0]
         met.add((question.run_id, question.message_id))
         message = session.open_run(question.run_id).meta.message(question.message_id)
         if message is not None:

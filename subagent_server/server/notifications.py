@@ -353,9 +353,8 @@ class ClientNotices:
         self._older: ServerSession | None = None
 
     def remember(self, context: Context) -> None:
-        """Remember how to reach an older client outside its requests."""
-        if not is_modern(context):
-            self._older = context.session
+        """Remember how to reach an older client, whose request this is, outside its requests."""
+        self._older = context.session
 
     async def tools_changed(self) -> None:
         """Say that `tools/list` would answer otherwise now."""
