@@ -139,7 +139,7 @@ MEANINGS: Mapping[str, str] = {
     "timeout_seconds": "Seconds of working time after which a run ends.",
     "budget_usd": "US dollars after which a run ends.",
     "ask_timeout_seconds": "Seconds that a question waits for its answer.",
-    "on_ask_timeout": "Whether a run without an answer goes on or fails.",
+    "on_ask_timeout": "Whether a run without an answer continues or fails.",
     "idle_timeout_seconds": "Seconds that an external program may be silent.",
 }
 """One line a key, by the name of its field."""

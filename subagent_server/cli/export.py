@@ -37,19 +37,19 @@ T = TypeVar("T")
 )
 @click.option("--tree", is_flag=True, help="All runs below it, too.")
 @click.option(
-    "--html", is_flag=True, help="One file that a browser shows as the page does, in place of an archive."
+    "--html", is_flag=True, help="One file that a browser shows as the page does, instead of an archive."
 )
 @click.option(
     "--otlp",
     type=PATH_TEXT,
     metavar="FILE|URL",
-    help="OpenTelemetry spans (OTLP/JSON) into a new file, or to a collector, in place of an archive.",
+    help="OpenTelemetry spans (OTLP/JSON) into a new file, or to a collector, instead of an archive.",
 )
 @click.option(
     "--inspect",
     type=PATH_TEXT,
     metavar="FILE",
-    help="A log for Inspect's viewer (JSON), in place of an archive.",
+    help="A log for Inspect's viewer (JSON), instead of an archive.",
 )
 @json_session
 def export(

@@ -76,7 +76,7 @@ class _Client(click.Choice[str]):
 @click.option(
     "--scope",
     type=click.Choice(["project", "user"]),
-    help="Change the file of the project where you stand, or yours for every project.  "
+    help="Change the file of the project here, or yours for every project.  "
     "[default: project for claude and cursor, user for the others]",
 )
 @click.option(

@@ -217,7 +217,7 @@ def _start_options(verb: Callable[..., Begin]) -> Callable[..., ExitCode]:
     type=TEXT,
     multiple=True,
     metavar="NAME=VALUE",
-    help="An argument of a flow, in the place of a prompt: JSON of its type, else a text; may be repeated.",
+    help="An argument of a flow, instead of a prompt: JSON of its type, else a text; may be repeated.",
 )
 @click.option("--args", "whole", type=TEXT, metavar="JSON", help="All arguments of a flow, as an object.")
 @_start_options
@@ -530,7 +530,7 @@ def _finished(
         report_run(session, view, is_known=log.has_ended and not session.as_json)
         if code is None and not how.stops:
             report(
-                f"run {view.run_id} has not ended after {how.seconds or 0:g} s and goes on"
+                f"run {view.run_id} has not ended after {how.seconds or 0:g} s and continues"
                 f"{_doing(session, observed)}. `{session.command('logs', '-f', view.run_id)}` watches it.",
                 code="timed_out",
                 next_step=session.command("wait", view.run_id),

@@ -263,7 +263,7 @@ def _address(text: str) -> tuple[str, int]:
     is_flag=False,
     flag_value=DEFAULT_ADDRESS,
     metavar="[HOST:PORT]",
-    help=f"Serve over HTTP, to several clients at once: at /mcp of {DEFAULT_ADDRESS} if no place is named.",
+    help=f"Serve over HTTP, to several clients at once: at /mcp of {DEFAULT_ADDRESS} if no address is named.",
 )
 @click.option(
     "--unix",

@@ -113,4 +113,4 @@ def _prospect(session: Session, run_id: str) -> str:
     shim = ending.suspended_shim(session.service, run_id)
     if shim is None:
         return "they are killed soon."
-    return f"its shim, which ends them, is suspended: `kill -CONT {shim}` lets it go on."
+    return f"its shim, which ends them, is suspended: `kill -CONT {shim}` lets it continue."

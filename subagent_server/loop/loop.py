@@ -103,7 +103,7 @@ def _make_unique(reply: ModelReply, seen: Counter[str]) -> None:
 
 _DEAD_ENDS = {
     "max_tokens": ("The reply was cut at the limit of `maxTokens`.", "Raise `maxTokens` in the agent file."),
-    "refusal": ("The model refused to go on.", "Look at run.log, and word the task differently."),
+    "refusal": ("The model refused to continue.", "Look at run.log, and word the task differently."),
     "model_context_window_exceeded": (
         "The conversation no longer fits the model's context window.",
         CONTEXT_HINT,

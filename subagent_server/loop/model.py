@@ -665,7 +665,7 @@ _BUSY_HINT = "Continue the run then, or raise the limits of the account."
 _TOO_LONG = "prompt is too long"
 CONTEXT_HINT = "The conversation no longer fits the model: give it a smaller task, or a larger window."
 _HINTS = {
-    300: "The address of the API leads elsewhere: name the place by `baseUrl` or ANTHROPIC_BASE_URL.",
+    300: "The address of the API leads elsewhere: name that address by `baseUrl` or ANTHROPIC_BASE_URL.",
     400: "The request does not suit this model: check `model`, `maxTokens` and the output schema.",
     401: "Check the API key in ANTHROPIC_API_KEY (or the variable that `apiKeyEnv` names).",
     402: "The account of the API key has no credit: add some, then continue the run.",

@@ -243,7 +243,7 @@ STOP_REASON = "stopReason"
 _ONLY_FROM_USERS = frozenset({"tool_result", "image", "document"})
 _ONLY_FROM_MODELS = frozenset({"tool_use", SERVER_CALL, *THOUGHTS})
 _PAUSED = "pause_turn"
-_GAP = {"type": "text", "text": "(What was said here is lost. Go on.)"}
+_GAP = {"type": "text", "text": "(What was written here is lost. Continue.)"}
 
 
 def repaired(
@@ -383,9 +383,9 @@ def _is_sound(block: Any) -> bool:
 # -- the conversation
 
 _COMPLETE = frozenset({"end_turn", "stop_sequence"})
-_CUT_SHORT = "Your last message was cut at the limit of its length. Go on where it was cut."
-_NO_ANSWER_YET = "You have not given your result. Go on, and call final_answer when you are done."
-_GO_ON = "The run ended here. Go on with your task."
+_CUT_SHORT = "Your last message was cut at the limit of its length. Continue where it was cut."
+_NO_ANSWER_YET = "You have not given your result. Continue, and call final_answer when you are done."
+_GO_ON = "The run ended here. Continue your task."
 
 
 @dataclass(frozen=True)

@@ -255,8 +255,8 @@ class WebTools:
 
     def _notice(self, name: str) -> str:
         return (
-            f"This run may make {self.limits[name]} {_WORDS[name]}, and all are used: go on without {name}, "
-            "with what you have found."
+            f"This run may make {self.limits[name]} {_WORDS[name]}, and all are used: continue without "
+            f"{name}, with what you have found."
         )
 
 

@@ -80,7 +80,7 @@ class ForkConnection:
                 self._socket.connect(folder.address(f"{name}.sock"))  # it has loaded
             # an order comes with the root directory of this process, from which a box must be kept
             if not is_user_outside_boxes(self._socket):
-                raise PermissionError(errno.EPERM, "a program in a box listens in the place of the zygote")
+                raise PermissionError(errno.EPERM, "a program in a box listens instead of the zygote")
             self._socket.send(secret)
         except BaseException:
             self._socket.close()

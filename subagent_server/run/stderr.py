@@ -128,7 +128,7 @@ def of_the_system(error: OSError) -> str:
     """Return a sentence for an error of the system that no rule of ours says more about."""
     named = error.filename
     what = os.fsdecode(named) if isinstance(named, (str, bytes)) else "the system"
-    return f"{what}: {error.strerror or error}: fix that, or name another place, then try again."
+    return f"{what}: {error.strerror or error}: fix that, or name another path, then try again."
 
 
 def half_upgraded(error: BaseException) -> str | None:

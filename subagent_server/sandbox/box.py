@@ -447,5 +447,5 @@ def _identity(path: Path) -> Identity:
         passes = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
         raise BoxRefused(f"{path} cannot be shown in it ({error.strerror})", passes=passes) from error
     if stat.S_ISLNK(status.st_mode):
-        raise BoxRefused(f"{path} cannot be shown in it (a link has come in its place)", passes=True)
+        raise BoxRefused(f"{path} cannot be shown in it (a link has replaced it)", passes=True)
     return status.st_dev, status.st_ino

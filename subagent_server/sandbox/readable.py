@@ -272,7 +272,7 @@ def named_paths(key: str, named: Iterable[str], written: Sequence[Path]) -> list
             raise PathRefused(
                 f"{key} cannot be kept: {printable(name)} leads through the link {printable(str(link))}, "
                 "which a run could have made",
-                "Name the place that is meant.",
+                "Name the path that is meant.",
             )
         if os.path.exists(path):  # noqa: PTH110
             found.append(Path(os.path.realpath(path)))

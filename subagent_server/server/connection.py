@@ -364,7 +364,7 @@ async def refuse_second_initialize(ctx: Context, call_next: CallNext) -> Handler
     """
     is_request = ctx.method == "initialize" and ctx.request_id is not None
     if is_request and not is_modern(ctx) and ctx.session.client_params is not None:
-        raise MCPError(types.INVALID_REQUEST, "The connection is initialized already: go on with it.")
+        raise MCPError(types.INVALID_REQUEST, "The connection is initialized already: use it.")
     return await call_next(ctx)
 
 

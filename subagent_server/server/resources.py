@@ -269,7 +269,7 @@ def _result(service: Service, meta: RunMeta) -> Document:
     text = result.to_json().decode() if result.has_output else result.text
     if len(text) > MAX_RESULT_CHARACTERS:
         more = f'get_logs(runId="{meta.run_id}", stream="result", cursor="{MAX_RESULT_CHARACTERS}")'
-        return Document(f"{text[:MAX_RESULT_CHARACTERS]}\n\n[It goes on: {more}.]\n", PLAIN, is_final=True)
+        return Document(f"{text[:MAX_RESULT_CHARACTERS]}\n\n[It continues: {more}.]\n", PLAIN, is_final=True)
     return Document(text, JSON if result.has_output else PLAIN, is_final=True)
 
 

@@ -13,7 +13,7 @@ from subagent_server.toolbox.mcp.input_schemas import repaired, without_dead_ref
 from subagent_server.toolbox.run_context import RunContext
 from subagent_server.toolbox.tool import Tool, ToolResult
 
-NO_ANSWER = "No answer came in time. Go on without one: choose what is safest and say so in your result."
+NO_ANSWER = "No answer came in time. Continue without one: choose what is safest and say so in your result."
 
 
 class AskParent(Tool):

@@ -72,7 +72,7 @@ class OutputCapture:
         self._masker = masker or Masker()
         self._unwritten = b""
         self._overflowed = False
-        self._trouble: str | None = None if directory is not None else "there is no place for it"
+        self._trouble: str | None = None if directory is not None else "there is no directory for it"
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes."""

@@ -253,11 +253,11 @@ async def _continue(context: ToolContext, call: Call) -> Answer:
 CONTINUE_RUN = ToolSpec(
     name="continue_run",
     title="Continue a run",
-    description="Go on with an ended run and its whole conversation, as a new run.",
+    description="Continue an ended run and its whole conversation, as a new run.",
     arguments=arguments(
         ["runId"],
         runId=RUN_ID,
-        prompt=text("Next task; else it goes on where it was cut"),
+        prompt=text("Next task; else it continues where it was cut"),
         inputs=TEXTS | {"description": "More files"},
         storedAgent={"type": "boolean", "description": "The agent as the run had it"},
         waitSeconds=wait(0),
@@ -380,7 +380,7 @@ RUN_AGENT = ToolSpec(
         ["agent"],
         agent=text("Its name"),
         **RUN_ARGUMENTS["properties"],
-        arguments={"type": "object", "description": "Of a flow, in the place of prompt"},
+        arguments={"type": "object", "description": "Of a flow, instead of prompt"},
     ),
     answer=partial(record_answer, RunView),
     handler=_run_agent,
@@ -397,7 +397,7 @@ async def _list_agents(context: ToolContext, call: Call) -> Answer:
     instructions = "No agent has a word of the query: ask for others, or for all without a query."
     if agents:
         has_flow = any(agent.input_schema for agent in page)
-        of_flow = "; arguments={...} in the place of prompt for a flow" if has_flow else ""
+        of_flow = "; arguments={...} instead of prompt for a flow" if has_flow else ""
         instructions = f"Next: run_agent(agent=..., prompt=...){of_flow}."
     shown = [
         {"agent": agent.name, "description": cut(_described(agent), MAX_DESCRIPTION_CHARACTERS)}

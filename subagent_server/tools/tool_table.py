@@ -123,7 +123,7 @@ UPDATE_STATUS = ToolSpec(
         runId=OWN_RUN_ID,
         status={
             "enum": ["running", "completed", "failed"],
-            "description": "running goes on, the others end it",
+            "description": "running continues, the others end it",
         },
         summary=text("How far it is, its result, or why it failed", maxLength=MAX_REPORT_CHARACTERS),
         payload=text("The full result; JSON if the agent has an output schema"),

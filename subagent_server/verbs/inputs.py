@@ -94,7 +94,7 @@ def cwd_of_child(service: Service, named: str | None, parent: ParentDirectories)
     by = executed_by(parts, is_directory=True)
     if by is not None:
         raise BadArgument(
-            f"cwd {shown} is not a place to work in, because files in it are executed by {by.by}: name a "
+            f"cwd {shown} is not a directory to work in, because files in it are executed by {by.by}: name a "
             "directory above it."
         )
     return parent.cwd.joinpath(*parts)
@@ -116,7 +116,7 @@ def check_is_real(directory: str, run_id: str) -> None:
     if os.path.realpath(directory) != directory:
         raise BadArgument(
             f"The directory {shorten(directory, 200)} in which run {run_id} worked leads through a link now, "
-            "to a place that nobody has named: look at it, or start a new run."
+            "to a directory that nobody has named: look at it, or start a new run."
         )
 
 
@@ -344,7 +344,7 @@ def masker_at_start(service: Service, agent: AgentDefinition, caller: Caller) ->
 NAMES_ON_DISK = ("name", "agents")
 """By these names the definition on disk is found and asked, so they stay whole."""
 _MASKED_PROMPT = (
-    f"A secret in the prompt stands as {MASK} in the records of the run, for no secret is written to disk: "
+    f"A secret in the prompt is {MASK} in the records of the run, for no secret is written to disk: "
     "the run has read the prompt itself, but cannot be started anew from its records."
 )
 

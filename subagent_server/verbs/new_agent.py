@@ -55,7 +55,7 @@ def new_agent(service: Service, name: str, source: str | None) -> NewAgent:
     directory = settings.agent_directories[0]
     if settings.agents_by_default and not real_path(directory).is_relative_to(real_path(settings.cwd)):
         raise BadArgument(
-            f"{shown(directory)} is a link out of this directory: name the place with --agents."
+            f"{shown(directory)} is a link out of this directory: name the directory with --agents."
         )
     path = directory / f"{name}.md"
     with OwnWrites(settings.state_directory).writing(path):

@@ -102,7 +102,7 @@ def new_worktree(service: Service, agent: AgentDefinition, cwd: Path, run_id: st
     except UnicodeEncodeError as error:
         raise NoWorktree(
             f"isolation: worktree cannot be kept, because worktrees are made in {shorten(str(root), 200)}, "
-            "which is not UTF-8: set XDG_STATE_HOME to another place."
+            "which is not UTF-8: set XDG_STATE_HOME to another directory."
         ) from error
     names = {
         "path": str(root / run_id),
@@ -115,7 +115,7 @@ def new_worktree(service: Service, agent: AgentDefinition, cwd: Path, run_id: st
     if root.is_relative_to(found.top):
         raise NoWorktree(
             f"isolation: worktree cannot be kept, because worktrees are made in {root}, which lies "
-            f"in the repository {found.top} itself: set XDG_STATE_HOME to another place."
+            f"in the repository {found.top} itself: set XDG_STATE_HOME to another directory."
         )
     common, prefix = str(found.common), found.prefix
     return Worktree(**names, base=found.head, origin=str(found.top), prefix=prefix, repository=common)
@@ -231,7 +231,7 @@ def _taken_over(store: RunStore, worktree: Worktree, before: str, *, boxed: bool
     if not is_directory(Path(worktree.path)):
         raise RunRefused(
             "config",
-            f"The worktree {worktree.path} of run {before} is gone, so this run has no place to work in.",
+            f"The worktree {worktree.path} of run {before} is gone, so this run has no directory to work in.",
             "Start a new run instead.",
         )
     take_over(worktree, old, os.environ)

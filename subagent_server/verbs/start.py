@@ -155,9 +155,7 @@ def with_arguments(agent: AgentDefinition, order: StartOrder) -> StartOrder:
 def _as_object(text: str) -> dict[str, Any]:
     if (found := as_object(text)) is not None:
         return found
-    raise BadArgument(
-        "A flow takes arguments in the place of a prompt: give them by name, or as a JSON object."
-    )
+    raise BadArgument("A flow takes arguments instead of a prompt: give them by name, or as a JSON object.")
 
 
 def start_agent(

@@ -541,7 +541,7 @@ def _brought_along(settings: Settings, project: Path) -> str | None:
         return None
     return (
         f"{shown(settings.trust_file)} lies inside the directory that it would trust, so it is not believed: "
-        "let XDG_CONFIG_HOME name a place outside."
+        "let XDG_CONFIG_HOME name a directory outside."
     )
 
 

@@ -170,10 +170,10 @@ def for_asker(meta: RunMeta, message: Message, calls: NextCalls) -> str:
     if meta.status.is_terminal:  # a stop has closed the question: the asker still lives for a moment
         return _over(meta)
     if message.answer_content is not None:
-        return "Your question is answered: go on with the answer."
+        return "Your question is answered: continue with the answer."
     if message.message_status is MessageStatus.PENDING:
         return f"No answer yet. Next: {calls('await_answer', meta.run_id, message.message_id)}."
-    return "No answer came and none will: go on without one."
+    return "No answer came and none will: continue without one."
 
 
 _FIRST_EVENTS = 20

@@ -155,8 +155,8 @@ def _tree_of(git: Git, order: MergeOrder, ours: str, theirs: str, where: str) ->
     if code == 1:
         raise NotMerged(
             f"{order.branch} conflicts with {_shown(order.target)} in {_named(names)}{where}: nothing was "
-            f"merged. Merge it by hand there (`git merge {order.branch}`), or let the run go on and resolve "
-            "it."
+            f"merged. Merge it by hand there (`git merge {order.branch}`), or let the run continue and "
+            "resolve it."
         )
     if code == USAGE:
         raise GitFailed("merge", "it takes git 2.38 or later")
@@ -244,7 +244,7 @@ def _bring_in(git: Git, order: MergeOrder, head: str, made: str, touched: list[s
         try:  # git follows a link that comes in the place of a directory while it writes the files in it
             stopped.enter_context(standing_still(order.workers))
         except OSError as error:
-            why = f"programs of a run write in {_shown(order.target)}, and do not stand still ({error})"
+            why = f"programs of a run write in {_shown(order.target)}, and do not pause ({error})"
             raise NotMerged(
                 f"{order.branch} was not merged: {why}. Try again when that run has ended."
             ) from error

@@ -23,7 +23,7 @@ from tests.cli.command import STOPPED, Cli, asked
             ["new", "x", "--agents", "/proc/none"],
             6,
             "environment",
-            "fix that, or name another place, then try again.",
+            "fix that, or name another path, then try again.",
         ),
         (["reply", "nope", "yes"], 3, "unknown_run", "`subagent ls` shows them."),
         (["stop", "nope"], 3, "unknown_run", "`subagent ls` shows them."),

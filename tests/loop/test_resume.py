@@ -165,7 +165,7 @@ def test_a_final_answer_that_was_not_stored_is_taken_if_nothing_else_is_left_to_
 
 
 @pytest.mark.parametrize(
-    ("stop", "words"), [("max_tokens", "cut at the limit"), ("refusal", "Go on with your task")]
+    ("stop", "words"), [("max_tokens", "cut at the limit"), ("refusal", "Continue your task")]
 )
 def test_a_message_that_was_not_the_end_is_followed_by_the_word_to_go_on(stop: str, words: str) -> None:
     found = carried_on(past(said("Half of", stop=stop)))

@@ -46,7 +46,7 @@ def test_who_asked_a_question_does_not_work_on_when_its_run_has_ended(closed: Me
     asked = make_message("q1", closed)
     words = for_asker(make_meta(status=Status.STOPPED, stopped_at=T0), asked, TOOLS)
     assert words == "Your run is stopped: nothing more can be done in it."
-    assert "go on" in for_asker(make_meta(status=Status.RUNNING), asked, TOOLS)
+    assert "continue with" in for_asker(make_meta(status=Status.RUNNING), asked, TOOLS)
 
 
 def test_a_failure_with_a_code_of_a_later_version_has_a_next_call_too() -> None:

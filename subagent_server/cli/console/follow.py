@@ -58,10 +58,10 @@ def watching(session: Session, *run_ids: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         first, asking = run_ids[0], next(filter(asks, run_ids), None)
-        goes_on = f"run {first} goes on" if len(run_ids) == 1 else "the runs continue"
+        they = f"run {first} continues" if len(run_ids) == 1 else "the runs continue"
         answers = "" if asking is None else f"`{session.command('reply', asking)}` answers its question, "
         raise interrupted(
-            f"only the watching has ended, {goes_on}: {answers}`{session.command('logs', '-f', first)}` "
+            f"only the watching has ended, {they}: {answers}`{session.command('logs', '-f', first)}` "
             f"watches, `{session.command('stop', *run_ids)}` stops."
         ) from None
 

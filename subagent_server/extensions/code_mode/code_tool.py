@@ -474,7 +474,7 @@ def _result(end: ProgramEnd, calls: ProgramCalls, record: ProgramRecord) -> Tool
         raise RunRefused(
             "agent_error",
             f"Code mode met a fault of its own in program {record.number}: {end.remark}",
-            "Please report it; `codeMode: false` in the agent file goes on without.",
+            "Please report it; `codeMode: false` in the agent file works without it.",
         )
     media = [] if failed else calls.media
     return ToolResult([{"type": "text", "text": text}, *media], failed, exit_code=int(end.outcome))

@@ -176,7 +176,7 @@ _MOST_WAITS = 1_024
 _LARGE = 256 << 10
 """Bytes. A larger record about agents takes the place of a call: 1,024 of 4 MiB, whose answers the program
 did not read, were 3.5 GiB in the worker, which is in no box. No question is as large."""
-_TOO_MANY = f"A program may make {MOST_CALLS:,} calls: end it, and go on in another one."
+_TOO_MANY = f"A program may make {MOST_CALLS:,} calls: end it, and continue in another one."
 _TOO_LARGE = (
     f"The call was made, but its result has more than {MOST_REPLY_BYTES:,} bytes: ask for less at once."
 )

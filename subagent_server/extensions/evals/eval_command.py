@@ -59,21 +59,21 @@ DEFAULT_JOBS = 2
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with the last evaluation of FILE: only trials that did not end, were errors, or whose case "
+    help="Continue the last evaluation of FILE: only trials that did not end, were errors, or whose case "
     "has changed (not its agent or script).",
 )
 @click.option(
     "--log",
     type=DIRECTORY,
     metavar="LOG",
-    help="Keep the trials in this file, and with --resume go on from it.  [default: a new one in "
+    help="Keep the trials in this file, and with --resume continue from it.  [default: a new one in "
     "~/.local/state/subagent/evals]",
 )
 @click.option(
     "--against",
     type=DIRECTORY,
     metavar="LOG",
-    help="Show the trials of another evaluation beside these: its log, or its --json.",
+    help="Show the trials of another evaluation next to these: its log, or its --json.",
 )
 @click.option(
     "--fail-on-error",
@@ -140,7 +140,7 @@ def eval_(
         raise EarlyExit(
             ExitCode.INTERRUPTED,
             f"the evaluation was interrupted after {len(results)} of {len(trials)} trials; of its runs "
-            f"{len(stopped)} were stopped. --resume goes on with the others.",
+            f"{len(stopped)} were stopped. --resume continues with the others.",
         )
     if any(result.not_begun for result in results):
         err("Some trials were not begun, and count neither as passed nor as failed: --resume tries them.")

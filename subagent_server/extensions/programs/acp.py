@@ -48,7 +48,7 @@ _LONGEST_TEXT = 4 << 20
 _ENDS = {
     "max_turn_requests": ("It reached its limit of turns.", "max_turns"),
     "max_tokens": ("Its model reached the limit of tokens.", "agent_error"),
-    "refusal": ("Its model refused to go on.", "agent_error"),
+    "refusal": ("Its model refused to continue.", "agent_error"),
     "cancelled": ("It gave its turn up.", "agent_error"),
 }
 _NO_REPLY = {"copilot": "Error: ", "codex-acp": ""}

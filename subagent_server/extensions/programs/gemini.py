@@ -146,7 +146,7 @@ def _check_words(agent: AgentDefinition) -> None:
     if any(mark in agent.system_prompt for mark in _FILLED):
         raise RunRefused(
             "config",
-            "The system prompt has a place such as ${AvailableTools}, which Gemini CLI fills in by itself.",
+            "The system prompt has a placeholder such as ${AvailableTools}, which Gemini CLI fills in.",
             "Write it in another way.",
         )
     if conditional := select(agent.tools, agent.disallowed_tools).restricted:

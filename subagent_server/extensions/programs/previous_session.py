@@ -15,7 +15,7 @@ from subagent_server.worker.previous_run import LONGEST_CHAIN, read_previous_run
 
 _MOST_CALLS = 50
 _LONGEST_ARGUMENTS = 300
-_GO_ON = "Go on where you were cut off."
+_GO_ON = "Continue where you were cut off."
 
 
 @dataclass(frozen=True)

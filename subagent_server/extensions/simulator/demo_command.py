@@ -142,7 +142,7 @@ class DemoParent:
     "--repo",
     type=DIRECTORY,
     metavar="DIR",
-    help="The repository whose last commit is reviewed.  [default: where you stand, else one that is made]",
+    help="The repository whose last commit is reviewed.  [default: the one here, else one that is made]",
 )
 @click.option(
     "--code", is_flag=True, help="Show an agent in code mode instead: one program, many tool calls."

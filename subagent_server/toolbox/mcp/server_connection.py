@@ -621,7 +621,9 @@ class ServerConnection:
             news = f"The MCP server {self.name} {words}. {outcome}"
             self._news += [news] if self._gone is None and news not in self._news else []
         if self._gone is not None or self.session is None:
-            raise ServerTrouble(f"The MCP server {self.name} is gone: {self._gone}. Go on without its tools.")
+            raise ServerTrouble(
+                f"The MCP server {self.name} is gone: {self._gone}. Continue without its tools."
+            )
         return self.session
 
     async def _restarted(self, lost: ServerSession, how: str) -> str:
@@ -630,7 +632,7 @@ class ServerConnection:
             self._restarting = asyncio.create_task(self._restart(lost, how))
         await self._restart_over()
         if self._gone is not None:
-            return f"It is not {self._again()} ({self._gone}): go on without its tools."
+            return f"It is not {self._again()} ({self._gone}): continue without its tools."
         return f"It was {self._again()}, and what it kept in memory is lost."
 
     async def _restart_over(self) -> None:

@@ -457,7 +457,7 @@ def test_all_calls_that_a_dying_server_had_open_fail_and_it_is_started_again_onc
             assert len(pids(mark)) == 2 and len(field.said("warning")) == 1
             again = await field.call("dies")
             assert "for the second time" in again.text
-            assert "Go on without its tools" in (await field.call("hangs")).text
+            assert "Continue without its tools" in (await field.call("hangs")).text
 
     asyncio.run(work())
     assert len(pids(mark)) == 2
@@ -490,7 +490,9 @@ def test_a_server_that_cannot_be_started_again_is_gone_with_its_reason(tmp_path:
             program.unlink()
             result = await field.call("dies")
             assert (
-                result.is_error and "could not be started" in result.text and "go on without" in result.text
+                result.is_error
+                and "could not be started" in result.text
+                and "continue without" in result.text
             )
 
     asyncio.run(work())

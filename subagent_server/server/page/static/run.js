@@ -88,7 +88,7 @@ export class RunView {
   }
 
   async goOn(prompt) {
-    const made = await this.#do("/continue", "It goes on, as a new run.", { prompt });
+    const made = await this.#do("/continue", "It continues, as a new run.", { prompt });
     if (made) location.hash = `#/run/${made.runId}`;
   }
 
