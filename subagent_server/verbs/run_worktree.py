@@ -191,7 +191,7 @@ def prepare_worktree(
         state = None
         with storing(Path(worktree.path)):
             if worktree.taken_from is not None:
-                hand_over(store, store.read(worktree.taken_from).run_id, meta.run_id)
+                hand_over(store, worktree.taken_from, meta.run_id)
                 state = _taken_over(store, worktree, worktree.taken_from, boxed=boxed)
             if state is None:
                 # Half a worktree is never taken for changes: until it is whole, the record says that it goes.
@@ -423,12 +423,12 @@ def hand_over(store: RunStore, before: str, run_id: str) -> None:
     """Record that run `run_id` has taken the worktree of an ended run over.
 
     Raises:
-        CallerError: another run has it.
+        CallerError: another run has it, or there is no such run any more.
         SubagentError: the record cannot be written.
     """
-    run = store.paths.run(before)
+    run, meta = store.paths.run(before), store.read(before)
     with exclusive(run.worktree_lock, GIT_SECONDS):
-        state = read_worktree(run) or _handed(store, store.read(before)) or WorktreeState(phase="removed")
+        state = read_worktree(run) or _handed(store, meta) or WorktreeState(phase="removed")
         check_not_handed_over(before, state, run_id)
         write_worktree(run, state.model_copy(update={"handed_to": run_id}))
 
