@@ -12,7 +12,6 @@ of the hosts do not matter. Standard library only: the shim imports this module.
 
 import errno
 import os
-import select
 import signal
 import struct
 import time
@@ -22,7 +21,7 @@ from typing import Any, NoReturn
 from subagent_server.process import marks
 from subagent_server.process.zygote_server import close_all_but
 from subagent_server.run import durable, processes
-from subagent_server.run.files import Entry, held_open
+from subagent_server.run.files import Entry, can_be_read, held_open
 from subagent_server.run.paths import STATE_BYTES, RunPaths
 
 BEATS_A_LEASE = 12
@@ -57,7 +56,7 @@ class Heart:
 
         This waits until the watcher is done, or it would kill what records the end of the run, too.
         """
-        if not self._is_over and select.select([self._held], [], [], 0)[0]:
+        if not self._is_over and can_be_read(self._held):
             with suppress(ChildProcessError):  # it was collected with others
                 os.waitpid(self.watcher, 0)
             self._is_over = True
@@ -109,7 +108,7 @@ def _wait_for_silence(shim: int, beats: int, lease: float) -> None:
     last = _clock()
     # Short looks: while the machine is suspended the time of a wait stands still, and a lease goes on.
     while os.getppid() == shim and (left := last + lease - _clock()) > 0:
-        if select.select([beats], [], [], min(left, 1.0))[0]:
+        if can_be_read(beats, min(left, 1.0)):
             record = os.read(beats, _TIME.size)
             if len(record) < _TIME.size:
                 return

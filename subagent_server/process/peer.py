@@ -5,12 +5,11 @@ Standard library only: a shim imports this module.
 
 import errno
 import os
-import select
 import socket
 import sys
 
 from subagent_server.run import processes
-from subagent_server.run.files import held_open
+from subagent_server.run.files import can_be_read, held_open
 
 _INT = 4
 _SO_PEERPIDFD = 77
@@ -32,9 +31,7 @@ class Peer:
 
     def has_ended(self) -> bool:
         """Whether the process has ended; then `pid` may by now be that of another one."""
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        return bool(poll.poll(0))
+        return can_be_read(self._pidfd)
 
 
 def credentials(connection: socket.socket) -> tuple[int, int]:

@@ -8,7 +8,6 @@ starts its worker by a fork, too (`ForkedWorker`). Standard library only.
 import ctypes
 import fcntl
 import os
-import select
 import signal
 import socket
 import sys
@@ -26,7 +25,7 @@ from subagent_server.process.peer import Peer, credentials
 from subagent_server.process.worker_process import Invocation, WorkerProgram, pass_gate
 from subagent_server.process.zygote_protocol import Order, OrderRefused
 from subagent_server.run import locks, processes, stderr
-from subagent_server.run.files import PrivateDirectory, remove_tree
+from subagent_server.run.files import PrivateDirectory, can_be_read, remove_tree
 from subagent_server.run.stderr import failpoint, log
 
 TICK_SECONDS = 2.0
@@ -174,7 +173,7 @@ class Zygote:
         tick = min(TICK_SECONDS, self._idle / 2)
         while True:
             signal.alarm(STUCK_SECONDS)
-            if select.select([self._listener], [], [], tick)[0]:
+            if can_be_read(self._listener.fileno(), tick):
                 self._accept(programs)
                 last = time.monotonic()
             elif time.monotonic() - last >= self._idle or not self.is_current():

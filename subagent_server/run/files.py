@@ -8,6 +8,7 @@ library only: the shim imports this module.
 
 import errno
 import os
+import select
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,6 +35,13 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
+
+
+def can_be_read(descriptor: int, seconds: float = 0.0) -> bool:
+    """Wait at most so long, and return whether a descriptor can be read: a pidfd if its process has ended."""
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(seconds * 1_000))
 
 
 def in_memory(content: bytes) -> int:

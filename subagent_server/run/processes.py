@@ -10,7 +10,6 @@ import math
 import os
 import re
 import resource
-import select
 import signal
 import struct
 import sys
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server.run.errors import HostError
-from subagent_server.run.files import held_open
+from subagent_server.run.files import can_be_read, held_open
 from subagent_server.run.stderr import lack_of_room
 
 _PROC = Path("/proc")
@@ -195,9 +194,7 @@ def wait_for_exit(identity: Identity, seconds: float) -> None:
         return
     with suppress(ProcessLookupError, PermissionError), held_open(os.pidfd_open(identity.pid)) as descriptor:
         if _stat_of(identity) is not None:  # else the pid has come again
-            poller = select.poll()
-            poller.register(descriptor, select.POLLIN)
-            poller.poll(seconds * 1000)
+            can_be_read(descriptor, seconds)
 
 
 def reap_children() -> dict[int, int]:

@@ -8,7 +8,6 @@ of pids at once, from inside: one that forks and exits, on and on, is missed by 
 
 import ctypes
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from subagent_server.run import processes
+from subagent_server.run.files import can_be_read
 
 SECONDS = 5.0
 _NAMESPACES = 0x1000_0000 | 0x2000_0000
@@ -82,7 +82,7 @@ def main(boxes: Sequence[int]) -> None:
 
 def _signalled(box: int, number: signal.Signals, deadline: float) -> bool:
     """Signal all that is in the box of a process; what is in it may kill the one that comes to do it."""
-    while not select.select([box], [], [], 0)[0]:  # readable when it has ended, and its box with it
+    while not can_be_read(box):  # it has not ended, and its box with it
         child = os.fork()
         if not child:
             os._exit(_signal_inside(box, number))

@@ -5,7 +5,6 @@ No answer of the inside is needed, so a program that only claims to be bubblewra
 
 import errno
 import os
-import select
 import subprocess
 import tempfile
 import threading
@@ -15,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from subagent_server.run.files import held_open
+from subagent_server.run.files import can_be_read, held_open
 from subagent_server.run.stderr import lack_of_room
 from subagent_server.sandbox.box import Box, Rules, build_box
 from subagent_server.sandbox.box_limits import bound, limits_as_text
@@ -170,9 +169,7 @@ def try_box(box: Box) -> None:
         raise not_started(error) from error
     try:
         assert process.stdout is not None
-        poller = select.poll()
-        poller.register(process.stdout, select.POLLIN)
-        if not poller.poll(1_000 * _SECONDS):  # it hangs, as on a network disk that is away
+        if not can_be_read(process.stdout.fileno(), _SECONDS):  # it hangs, as on a network disk that is away
             raise BoxRefused(f"bubblewrap started no program within {_SECONDS:g} s")
         if process.stdout.read(1):
             check_box(process, box)
@@ -256,7 +253,7 @@ def refusal_of(words: str, exit_code: int | None) -> BoxRefused:
 # -- Start a program in the sandbox, held at a pipe until the sandbox is verified.
 
 
-_PAUSE_MILLISECONDS = 1
+_PAUSE_SECONDS = 0.001
 
 
 def start_gated(
@@ -306,11 +303,9 @@ def _closed_child(leader: int, box: Box, cancelled: threading.Event | None) -> i
     Raises BoxRefused: bubblewrap has ended, the box does not close, or nobody waits for it any more.
     """
     with held_open(os.pidfd_open(leader)) as ended:
-        poller = select.poll()
-        poller.register(ended, select.POLLIN)
         deadline = time.monotonic() + _SECONDS
         while (child := _child_of_closed_box(leader, box)) is None:
-            if poller.poll(_PAUSE_MILLISECONDS):
+            if can_be_read(ended, _PAUSE_SECONDS):
                 raise BoxRefused("bubblewrap ended before it was closed")
             if cancelled is not None and cancelled.is_set():
                 raise BoxRefused("its start was given up")

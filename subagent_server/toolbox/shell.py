@@ -24,6 +24,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from subagent_server.run.files import can_be_read
 from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.box_limits import bound, giving_way, of_system, raise_oom_score
 from subagent_server.sandbox.readable import BoxRefused
@@ -199,9 +200,7 @@ class Shell:
     @property
     def has_ended(self) -> bool:
         """Whether the shell process is over."""
-        poller = select.poll()
-        poller.register(self._ended, select.POLLIN)
-        return bool(poller.poll(0))
+        return can_be_read(self._ended)
 
     def run(self, command: str, seconds: float, cancel: int) -> Ending:
         """Run `command`, without a NUL, until it ends, `seconds` are over or `cancel` becomes readable.
