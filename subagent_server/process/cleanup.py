@@ -92,10 +92,7 @@ def conclude(
     # 17. Remove the mark. A run that is not settled keeps its mark, so the next list looks at it; so does one
     #     with work in a worktree that could not be brought home yet.
     if is_settled and not _has_open_worktree(run):
-        with suppress(OSError):
-            run.root.change_mark(run.run_id).unlink()
-            for fifo in run.sleepers():
-                wake.poke(fifo)  # one of a killed worker has no reader, and is removed
+        wake.retire(run)  # the FIFO of a killed worker has no reader, and is removed
 
 
 def _settle_orphans(run: RunPaths, program: WorkerProgram) -> None:

@@ -185,7 +185,7 @@ def announce(run: RunPaths) -> None:
         mark = run.root.change_mark(run.run_id)
         if mark.exists():
             mark.touch()
-        _wake_sleepers(run)
+        wake.wake_sleepers(run)
 
 
 def restore(run: RunPaths) -> None:
@@ -196,13 +196,6 @@ def restore(run: RunPaths) -> None:
             run.root.change_mark(run.run_id).touch()
 
 
-def retire(run: RunPaths) -> None:
-    """Remove the mark of a run whose tree is gone, and wake its watchers."""
-    with suppress(OSError):
-        run.root.change_mark(run.run_id).unlink()
-        _wake_sleepers(run)
-
-
 def drop_vain(run: RunPaths) -> None:
     """Remove the mark of a run that is gone, or whose start was killed before it was one.
 
@@ -211,11 +204,6 @@ def drop_vain(run: RunPaths) -> None:
     with suppress(OSError, ForeignRoot):
         if not run.files.exists() or not (locks.is_held(run.live_lock) or run.meta.exists()):
             run.root.change_mark(run.run_id).unlink()
-
-
-def _wake_sleepers(run: RunPaths) -> None:
-    for fifo in run.sleepers():
-        wake.poke(fifo)
 
 
 SPARE_BYTES = 16 * 1024

@@ -10,6 +10,7 @@ import stat
 from contextlib import suppress
 
 from subagent_server.run.files import Entry, held_open
+from subagent_server.run.paths import RunPaths
 
 SLOW_POLL_SECONDS = 2.0
 
@@ -42,3 +43,16 @@ def poke(fifo: Entry) -> None:
     # full: one is queued already; or it left just now
     with held_open(descriptor), suppress(BlockingIOError, BrokenPipeError):
         os.write(descriptor, b"!")
+
+
+def wake_sleepers(run: RunPaths) -> None:
+    """Wake all on this host who wait for changes of a run. Raises OSError."""
+    for fifo in run.sleepers():
+        poke(fifo)
+
+
+def retire(run: RunPaths) -> None:
+    """Remove the mark of a run whose tree is gone, and wake its watchers."""
+    with suppress(OSError):
+        run.root.change_mark(run.run_id).unlink()
+        wake_sleepers(run)

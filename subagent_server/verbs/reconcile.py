@@ -32,7 +32,8 @@ from subagent_server.run.processes import now
 from subagent_server.run.records import NEXT_STEP, Failure, LaunchInfo, RunMeta, Usage
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.stderr import failpoint
-from subagent_server.run.store import RunStore, restore, retire
+from subagent_server.run.store import RunStore, restore
+from subagent_server.run.wake import retire
 from subagent_server.verbs.access import USER, Caller, check_open
 from subagent_server.verbs.left_behind import left_behind
 from subagent_server.verbs.run_worktree import is_settled, settle_if_possible

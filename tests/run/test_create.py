@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from subagent_server.run import store as store_module
+from subagent_server.run import wake
 from subagent_server.run.errors import StorageFailed
 from subagent_server.run.records import Usage
 from subagent_server.run.states import Status
@@ -72,10 +72,10 @@ def test_a_run_that_is_discarded_leaves_nothing_behind(store: RunStore) -> None:
 
 def test_only_a_run_whose_tree_is_gone_leaves_the_list_of_the_live(store: RunStore) -> None:
     start_run(store)
-    store_module.retire(store.paths.run(RUN_ID))
+    wake.retire(store.paths.run(RUN_ID))
     assert store.live_ids() == []
     assert store.read(RUN_ID).status is Status.READY
-    store_module.retire(store.paths.run(RUN_ID))
+    wake.retire(store.paths.run(RUN_ID))
 
 
 def test_a_request_that_the_disk_refuses_leaves_no_mark_with_the_parent(store: RunStore) -> None:

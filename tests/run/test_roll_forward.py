@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from subagent_server.run import store as store_module
 from subagent_server.run import transitions, wake
 from subagent_server.run.errors import IllegalTransition
 from subagent_server.run.records import Failure, RunMeta, RunResult, Usage
@@ -105,7 +104,7 @@ def test_a_change_touches_the_mark_that_watchers_look_at(store: RunStore) -> Non
 
 def test_a_run_off_the_list_of_the_live_is_changed_without_coming_back_to_it(store: RunStore) -> None:
     start_run(store, RUN_ID, STARTED)
-    store_module.retire(store.paths.run(RUN_ID))
+    wake.retire(store.paths.run(RUN_ID))
     store.update(RUN_ID, transitions.StopRequested(), LATER)
     assert store.live_ids() == []
 
@@ -125,7 +124,7 @@ def test_each_change_wakes_every_sleeper_and_clears_those_that_are_gone_away(sto
     for change in (
         lambda: store.update(RUN_ID, transitions.StopRequested(), LATER),  # brings the result
         lambda: store.update(RUN_ID, transitions.UsageSettled(usage=Usage(turns=3)), LATER),
-        lambda: store_module.retire(run),
+        lambda: wake.retire(run),
     ):
         assert not is_woken(sleeper)
         change()

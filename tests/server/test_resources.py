@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.run import store
+from subagent_server.run import wake
 from tests.helpers.runs import start_run
 from tests.helpers.turns import asks, call, says
 from tests.helpers.world import World
@@ -25,7 +25,7 @@ def made_by_hand(world: World, run_id: str, *, live: bool = False) -> None:
     """Make a run that nobody works on."""
     start_run(world.store, run_id)
     if not live:
-        store.retire(world.paths(run_id))
+        wake.retire(world.paths(run_id))
     world.abandoned.add(run_id)
 
 
