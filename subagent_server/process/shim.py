@@ -27,7 +27,7 @@ if __name__ == "__main__":  # -I leaves out the directory of the package
 from subagent_server.process import cleanup, slots
 from subagent_server.process.cleanup import conclude, state_has_ended
 from subagent_server.process.marks import SHIM_FLAGS
-from subagent_server.process.worker_process import Invocation, WorkerProgram
+from subagent_server.process.worker_process import Invocation, WorkerProgram, read_package
 from subagent_server.run import durable, processes
 from subagent_server.run.errors import StorageFailed
 from subagent_server.run.files import Entry
@@ -56,7 +56,7 @@ class Shim:
         self.program = program
         self.lock = lock
         self.memory = memory
-        self.package = _read_package(memory)
+        self.package = read_package(memory)
         self.slots: list[int] = []
         self.deadline: float | None = None
         """When a worker that was asked to end is killed, on the monotonic clock; None before that."""
@@ -238,15 +238,6 @@ class Shim:
         if self.deadline is None:
             return min(3600.0, max(0.05, self._limit.seconds_left()))
         return max(0.05, self.deadline - time.monotonic())
-
-
-def _read_package(memory: int) -> dict[str, Any]:
-    size = os.fstat(memory).st_size
-    data = b""
-    while len(data) < size:
-        data += os.pread(memory, size - len(data), len(data))
-    package: dict[str, Any] = json.loads(data.decode("utf-8", "surrogateescape"))
-    return package
 
 
 def shim_command(directory: str, lock: int, memory: int) -> list[str]:

@@ -4,12 +4,13 @@ A shim forked from the zygote has another way, which does the same sooner (`Fork
 `zygote_server.py`). Standard library only: the shim imports this module.
 """
 
+import json
 import os
 import signal
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from subagent_server.run.stderr import log
 
@@ -18,6 +19,20 @@ WORKER = (sys.executable, "-E", "-P", "-m", "subagent_server.worker")
 EXIT_GATE_CLOSED = 71
 """The exit code of a worker that has never begun."""
 _OPEN = b"!"
+
+
+def read_package(memory: int) -> dict[str, Any]:
+    """Return the package of a run in its memory file, which the shim and the worker read one after the other.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    size = os.fstat(memory).st_size
+    data = b""
+    while len(data) < size:
+        data += os.pread(memory, size - len(data), len(data))
+    package: dict[str, Any] = json.loads(data.decode("utf-8", "surrogateescape"))
+    return package
 
 
 @dataclass(frozen=True)

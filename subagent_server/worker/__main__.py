@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from subagent_server import extensions
+from subagent_server.process.worker_process import read_package
 from subagent_server.run import locks
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import LaunchFailed, RunRefused, StorageFailed, SubagentError, UnreadableMeta
@@ -77,7 +78,9 @@ def _main(arguments: list[str]) -> None:
     for descriptor in (memory, *slots):
         os.set_inheritable(descriptor, False)
     run = WorkerRun(Path(arguments[0]), slots, int(arguments[2]) if len(arguments) > 2 else None)
-    work(run, _read_package(memory), dict(os.environ))
+    with held_open(memory):
+        package = read_package(memory)
+    work(run, package, dict(os.environ))
     exit_worker()  # a thread that still waits for something must not keep a run alive that has ended
 
 
@@ -145,13 +148,6 @@ def _model_played(script: dict[str, str] | None, environment: dict[str, str]) ->
         raise LaunchFailed("Nothing in this installation can play the script of the run.")
     played: AbstractContextManager[None] = extensions.imported(where)(script, environment)
     return played
-
-
-def _read_package(memory: int) -> dict[str, Any]:
-    with os.fdopen(memory, "rb") as file:
-        file.seek(0)
-        package: dict[str, Any] = json.loads(file.read().decode("utf-8", "surrogateescape"))
-    return package
 
 
 def _import_gently(run: WorkerRun, agent: AgentDefinition) -> None:
