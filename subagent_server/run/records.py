@@ -522,10 +522,10 @@ def worktree_view(worktree: Worktree, state: WorktreeState | None) -> dict[str, 
         shown["merged"] = state.tip == state.merged_tip
     if state.handed_to is not None:
         shown["takenOverBy"] = state.handed_to
-    if state.left_changed or state.left_untracked:
-        changed = [f"uncommitted changes of {state.left_changed:,} files"] if state.left_changed else []
-        untracked = [f"{state.left_untracked:,} untracked entries"] if state.left_untracked else []
-        shown["leftBehind"] = f"{' and '.join([*changed, *untracked])} of {worktree.origin} are not in it"
+    left = {"changed": state.left_changed, "untracked": state.left_untracked}
+    if any(left.values()):
+        counts = ", ".join(f"{number:,} {what}" for what, number in left.items() if number)
+        shown["leftBehind"] = f"uncommitted files of {worktree.origin} are not in it: {counts}"
     if state.included:
         shown["included"] = len(state.included)
     if state.trouble is not None and not state.is_settled:

@@ -33,7 +33,8 @@ def test_changes_are_kept_on_a_branch_and_merged_and_the_working_copy_is_not_tou
     shown = repository.shown(run_id)
     assert shown["branch"] == f"subagent/worker-{run_id[-6:]}" and shown["base"] == base
     assert (shown["commits"], shown["files"], shown["insertions"]) == (1, 2, 2)
-    assert "1 files and 1 untracked" in shown["leftBehind"] and shown["next"] == f"`subagent merge {run_id}`"
+    left = f"uncommitted files of {repository.top} are not in it: 1 changed, 1 untracked"
+    assert shown["leftBehind"] == left and shown["next"] == f"`subagent merge {run_id}`"
     assert world.result(run_id).worktree is not None
     patch = world.cli("show", run_id, "--diff").stdout
     assert "+mine" in patch and "new file mode" in patch
