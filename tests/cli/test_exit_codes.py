@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from subagent_server.__main__ import main
-from subagent_server.run import transitions
-from tests.cli.command import FAILED, STOPPED, Cli
+from tests.cli.command import Cli
 
 
 def complains(cli: Cli, code: int, said: str, *words: str) -> None:
@@ -16,20 +15,6 @@ def complains(cli: Cli, code: int, said: str, *words: str) -> None:
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert done.stderr.startswith("subagent: ") and done.stderr.count("\n") == 1, done.stderr
     assert said in done.stderr and len(done.stderr) < 700 and done.stderr[:-1].isprintable()
-
-
-@pytest.mark.parametrize(
-    ("event", "code", "said"),
-    [
-        (transitions.Finished(), 0, ""),
-        (FAILED, 1, "failed (agent_error): It broke. Try again."),
-        (STOPPED, 4, "was stopped. enough"),
-    ],
-)
-def test_the_end_of_a_run_is_an_exit_code(
-    cli: Cli, event: transitions.RunEvent, code: int, said: str
-) -> None:
-    cli.leaves_with(code, said, "wait", cli.made("aaaaaa", event))
 
 
 def test_a_wait_that_is_over_exits_with_124_and_the_run_goes_on(cli: Cli) -> None:

@@ -10,12 +10,19 @@ DONE = transitions.Finished(summary="done")
 
 
 @pytest.mark.parametrize(
-    ("endings", "code"),
-    [([DONE, DONE], 0), ([DONE, STOPPED], 4), ([STOPPED, FAILED], 1), ([FAILED, DONE], 1)],
+    ("endings", "code", "why"),
+    [
+        ([DONE, DONE], 0, ""),
+        ([DONE, STOPPED], 4, "was stopped. enough"),
+        ([STOPPED, FAILED], 1, "failed (agent_error): It broke. Try again."),
+        ([FAILED, DONE], 1, "failed (agent_error): It broke. Try again."),
+    ],
 )
-def test_of_several_runs_the_worst_counts(cli: Cli, endings: list[transitions.RunEvent], code: int) -> None:
+def test_the_end_of_a_run_is_an_exit_code_and_of_several_the_worst_counts(
+    cli: Cli, endings: list[transitions.RunEvent], code: int, why: str
+) -> None:
     names = [cli.made(f"aaaaa{number}", ending) for number, ending in enumerate(endings, start=2)]
-    assert cli("wait", *names).returncode == code
+    cli.leaves_with(code, why, "wait", *names)
 
 
 def test_it_exits_as_soon_as_the_last_run_has_ended(cli: Cli) -> None:

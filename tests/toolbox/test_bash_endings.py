@@ -49,7 +49,7 @@ async def file_appears(path: Path) -> None:
     raise AssertionError(f"{path} did not appear")
 
 
-STUBBORN = "trap '' TERM; echo $BASHPID > {}.pid; while :; do read -t 1 x < <(:); :; done"
+STUBBORN = "trap '' TERM; echo $BASHPID > {}.pid; while :; do sleep 0.1; done"
 
 
 @pytest.mark.parametrize(

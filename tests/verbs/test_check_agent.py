@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from subagent_server.run.errors import BadArgument
+from subagent_server.tools import spec
 from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent
 from tests.helpers.mcp_client import Parent
 from tests.helpers.truth import check_status
@@ -183,7 +184,10 @@ def test_a_path_that_depends_on_the_call_is_left_to_the_run(world: World) -> Non
     assert "'./server' is not here" in checked(world, "there").sentences
 
 
-def test_a_tool_is_offered_as_before_when_the_reason_of_its_refusal_has_gone(world: World) -> None:
+def test_a_tool_is_offered_as_before_when_the_reason_of_its_refusal_has_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spec, "RECHECK_SECONDS", 1.0)  # 10 in earnest
     programs = world.home / "programs"
     programs.mkdir()
     world.environment["PATH"] = f"{programs}:{world.environment['PATH']}"

@@ -218,7 +218,7 @@ def test_work_of_which_nobody_can_say_where_it_is_is_dropped_only_if_asked(
 def test_files_that_take_longer_than_any_limit_hold_no_list_up(
     world: World, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_worktree, "_LIST_SECONDS", 1.5)  # for forks of this process: git burns a core
+    monkeypatch.setattr(run_worktree, "_LIST_SECONDS", 0.5)  # for forks of this process: git burns a core
     run_id = world.asking_run(
         shell(f"{WORK}; truncate -s 4T large"), asks("Go on?"), isolation="worktree", sandbox="none"
     )
