@@ -318,19 +318,13 @@ class Loop:
     async def _use(self, call: ToolCall, tool: Tool | None, room: int) -> ToolResult:
         self.run.checkpoint()
         # A call begins when it is allowed: what a continuation finds begun may have had an effect.
-        denial = (
-            None if tool is None or call.problem is not None else await self._denial(tool, call.arguments)
-        )
+        refusal = await self._refusal(call, tool)
         self.run.record("tool_call", toolCallId=call.call_id, toolName=call.name, arguments=call.arguments)
         began = time.monotonic()
-        if call.problem is not None:
-            result = ToolResult.failure(call.problem)
-        elif tool is None:
-            known = choices("tools", call.name, sorted(tool.name for tool in self.tools))
-            result = ToolResult.failure(f"There is no tool {shorten(call.name)}: {known}.")
-        elif denial is not None:
-            result = ToolResult.failure(denial)
+        if refusal is not None:
+            result = ToolResult.failure(refusal)
         else:
+            assert tool is not None
             with self.run.working():
                 result = await self._called(tool, call.arguments, room)
         self.run.record(
@@ -345,11 +339,16 @@ class Loop:
         )
         return result
 
-    async def _denial(self, tool: Tool, arguments: dict[str, Any]) -> str | None:
-        """Return why a call is not allowed, or None if it is; the parent or a person is asked if need be."""
-        if not is_asked(self.ask, tool, arguments):
+    async def _refusal(self, call: ToolCall, tool: Tool | None) -> str | None:
+        """Return why a call is not run, or None if it is; the parent or a person is asked if need be."""
+        if call.problem is not None:
+            return call.problem
+        if tool is None:
+            known = choices("tools", call.name, sorted(tool.name for tool in self.tools))
+            return f"There is no tool {shorten(call.name)}: {known}."
+        if not is_asked(self.ask, tool, call.arguments):
             return None
-        permission = await self._permissions.ask(name_asked(tool.name, arguments), arguments)
+        permission = await self._permissions.ask(name_asked(tool.name, call.arguments), call.arguments)
         return None if permission.allowed else permission.reason
 
     async def _called(self, tool: Tool, arguments: dict[str, Any], room: int) -> ToolResult:
