@@ -127,13 +127,10 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
     exactly = "" if look.word == meta.status.value else f" ({meta.status.value})"
     waits = f" (waits for the end of all of run {view.waiting_for_run})" if view.waiting_for_run else ""
     waits = " (waits for a slot)" if view.waiting_for_slot else waits
-    live = "yes: its processes live" if observed.live else "no"
-    if observed.live is None:
-        live = "unknown here"
-    if observed.live and observed.node:
-        live = one_line(f"{live} on {observed.node}")
-    if observed.reason is not None:
-        live = one_line(f"{live}: {observed.reason}".replace(": its processes live:", ":"))
+    live = ["unknown here" if observed.live is None else "yes" if observed.live else "no"]
+    if observed.live and (observed.node or observed.reason is None):
+        live.append(f"its processes live{f' on {observed.node}' if observed.node else ''}")
+    live += [] if observed.reason is None else [observed.reason]
     tree = None
     if view.with_descendants is not None:
         runs = count(sum(1 for _ in subtree(session.service.store, meta)), "run")
@@ -148,7 +145,7 @@ def _state(session: Session, observed: Observed, view: RunView) -> str:
             ("agent", one_line(meta.agent_name)),
             ("label", one_line(meta.label or "")),
             ("status", f"{coloured(look.text, look.colour)}{exactly}{waits}"),
-            ("live", live),
+            ("live", one_line(": ".join(live))),
             ("created", moment(meta.created_at)),
             ("started", moment(meta.started_at) if meta.started_at else None),
             ("ended", moment(meta.ended_at) if meta.ended_at else None),
