@@ -50,7 +50,7 @@ from subagent_server.cli.console.terminal import (
     out_json,
 )
 from subagent_server.cli.serve import DEFAULT_ADDRESS, check_patterns, is_address
-from subagent_server.cli.trust import coverage_lines
+from subagent_server.cli.trust import SIGN_COLOURS, coverage_lines
 from subagent_server.run.errors import shorten
 from subagent_server.sandbox.file_watch import OwnWrites
 from subagent_server.settings import Settings
@@ -60,7 +60,6 @@ from subagent_server.verbs.trust_check import Coverage, coverage, trust
 _COMMAND = "subagent"
 _KEY = "ANTHROPIC_API_KEY"
 """The variable of the key that agents use unless their file names another."""
-_COLOURS = {"+": "green", "-": "red"}
 _TOKEN = re.compile(r"Bearer [\w.~+/=-]+")
 
 
@@ -156,7 +155,7 @@ def _carry_out(session: Session, what: "Registration | Removal", *, yes: bool, f
         for change in what.changes:
             for line in _diff(change, session.shown(change.path)):
                 shown = escape_lines(line)
-                out(coloured(shown, _COLOURS.get(shown[:1])))
+                out(coloured(shown, SIGN_COLOURS.get(shown[:1])))
         what.show(asking)
     if what.is_needed and problem is None:
         if asking and not click.confirm(what.question, err=True):

@@ -163,7 +163,7 @@ T = TypeVar("T")
 _MOST_QUESTIONS = 2
 """An agent and the servers that it names may come with two directories."""
 _LEAST_WIDTH = 40
-_COLOURS = {"+": "green", "-": "red"}
+SIGN_COLOURS = {"+": "green", "-": "red"}
 
 
 def with_trust(session: Session, act: Callable[[], T]) -> T:
@@ -206,7 +206,7 @@ def coverage_lines(covered: Coverage, *, asking: bool) -> list[str]:
     lines = [f"{begin} {one_line(str(covered.project))}", f"  agents: {agents}"]
     for change in covered.changes:
         shown = one_line(change)
-        lines.append(f"  {coloured(shown, _COLOURS[shown[0]]) if shown[0] in _COLOURS else shown}")
+        lines.append(f"  {coloured(shown, SIGN_COLOURS.get(shown[0]))}")
     if not covered.is_trusted:
         lines.append(
             "  Prompts and tools may change later; what starts a program or sends a key elsewhere asks again."

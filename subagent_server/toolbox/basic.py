@@ -1,7 +1,6 @@
 """The tools by which an agent asks its parent, ends its run, and starts other agents."""
 
 import json
-import re
 from typing import Any, Protocol
 
 from subagent_server.run.agent_definition import JsonSchema
@@ -9,7 +8,7 @@ from subagent_server.run.commands import CHECK_SECONDS, misfit
 from subagent_server.run.errors import BadArgument, CallerError, SubagentError
 from subagent_server.run.schemas import NEWEST, OPTIONS_SCHEMA, QUESTION_SCHEMA, embedded, validator_name
 from subagent_server.run.states import MAX_REPORT_CHARACTERS, check_summary
-from subagent_server.toolbox.mcp.input_schemas import repaired, without_dead_references
+from subagent_server.toolbox.mcp.input_schemas import PROPERTY, repaired, without_dead_references
 from subagent_server.toolbox.run_context import RunContext
 from subagent_server.toolbox.tool import Tool, ToolResult
 
@@ -67,8 +66,6 @@ def _is_texts(value: Any) -> bool:
 
 
 WRAPPER = "value"
-_PLAIN_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-"""The names of properties that the API takes in the schema of a tool, at its root."""
 
 
 class FinalAnswer(Tool):
@@ -131,7 +128,7 @@ def _is_self_contained(schema: Any) -> bool:
     if not isinstance(schema, dict) or schema.get("type") != "object":
         return False
     properties = schema.get("properties") or {}
-    has_plain_names = isinstance(properties, dict) and all(map(_PLAIN_NAME.fullmatch, properties))
+    has_plain_names = isinstance(properties, dict) and all(map(PROPERTY.fullmatch, properties))
     return has_plain_names and not schema.keys() & {"anyOf", "oneOf", "allOf", "$ref"}
 
 

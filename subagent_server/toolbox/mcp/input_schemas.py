@@ -219,7 +219,8 @@ _RULES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-_PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+"""The names of properties that the API takes in the schema of a tool, at its root."""
 _CHOICES = ("anyOf", "oneOf", "allOf")
 _DEEPEST = 20
 _MOST_PARTS = 1_000
@@ -333,7 +334,7 @@ def _rule(whole: dict[str, Any]) -> str:
 def _rename(flat: dict[str, Any]) -> dict[str, str]:
     """Give properties names that the API takes, in place; return the original names by the new ones."""
     properties: dict[str, Any] = flat.get("properties") or {}
-    new = {name: name for name in properties if _PROPERTY.fullmatch(name)}
+    new = {name: name for name in properties if PROPERTY.fullmatch(name)}
     for name in properties:
         if name not in new:
             plain = re.sub(r"[^a-zA-Z0-9_.-]", "_", name)[:_MOST_OF_NAME] or "property"
