@@ -464,11 +464,11 @@ class _Piece:
 
 @dataclass
 class LenientRead:
-    """The understood values, the lines under no key and of indented keys, and the broken parts left out."""
+    """The lines under no key and of indented keys, the understood values, and the broken parts left out."""
 
+    stray: list[int]
+    indented: list[int]
     block: Block = field(default_factory=Block)
-    stray: list[int] = field(default_factory=list)
-    indented: list[int] = field(default_factory=list)
     broken: list[NotYaml] = field(default_factory=list)
 
 
@@ -482,7 +482,7 @@ def parse_leniently(text: str, first_line: int) -> LenientRead | None:
     pieces, stray = _pieces(lines, first_line)
     if len(pieces) > MOST_KEYS or not any(is_known(piece.key) for piece in pieces):
         return None
-    read = LenientRead(stray=stray, indented=[piece.line for piece in pieces if piece.indent])
+    read = LenientRead(stray, [piece.line for piece in pieces if piece.indent])
     for piece in pieces:
         try:
             read.block.put(piece.key, _value_of_piece(piece), piece.line)

@@ -53,7 +53,7 @@ class ToolCall:
     call_id: str
     name: str
     arguments: dict[str, Any]
-    problem: str | None = None
+    problem: str | None
 
 
 @dataclass

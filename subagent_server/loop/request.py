@@ -239,7 +239,7 @@ def can_edit(model: str) -> bool:
 class ContextEdits:
     """Asks for the edits with each request, and records each further clearing."""
 
-    def __init__(self, model: str, window: int | None = None) -> None:
+    def __init__(self, model: str, window: int | None) -> None:
         self._window = window or DEFAULT_WINDOW
         self._wanted = can_edit(model)
         self._cleared = 0

@@ -1,7 +1,7 @@
 """The protocol of an agent's tools, and their results."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from subagent_server.run.agent_definition import AgentDefinition
@@ -26,7 +26,7 @@ class ToolResult:
     `exit_code` is that of a command, for the journal: a command that failed is no failure of its tool.
     """
 
-    content: list[ContentBlock] = field(default_factory=list)
+    content: list[ContentBlock]
     is_error: bool = False
     exit_code: int | None = None
 
@@ -100,4 +100,4 @@ class RunTools:
     box: Callable[[], Box] | None
     spare: Spare
     watch: CommandWatch | None
-    delegation: "Delegation | None" = None
+    delegation: "Delegation | None"

@@ -270,7 +270,7 @@ class ProgramCalls:
     functions: Functions
     run: RunContext
     clock: ProgramClock
-    agents: AgentCalls | None = None
+    agents: AgentCalls | None
     media: list[ContentBlock] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     _made: list[_Call] = field(default_factory=list)

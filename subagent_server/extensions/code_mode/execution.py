@@ -36,7 +36,7 @@ from subagent_server.run.files import held_open, in_memory
 from subagent_server.sandbox.box import Box
 from subagent_server.sandbox.box_limits import bound, raise_oom_score
 from subagent_server.sandbox.verify import check_box, refusal_of
-from subagent_server.toolbox.agent_process import Spare, end_program, spare_none
+from subagent_server.toolbox.agent_process import Spare, end_program
 from subagent_server.toolbox.outputs import OutputCapture
 from subagent_server.toolbox.shell import OutputReader
 from subagent_server.toolbox.workspace import off_loop
@@ -333,8 +333,8 @@ class ProgramEnvironment:
     python: str
     cwd: Path
     environment: Mapping[str, str]
-    box: Callable[[], Box] | None = None
-    spare: Spare = spare_none
+    box: Callable[[], Box] | None
+    spare: Spare
 
 
 @dataclass

@@ -219,7 +219,7 @@ def is_session_id(name: str) -> bool:
 class ProgramEvents:
     """Records what a program does. `text` is its last text, `usage` the figures that it has given so far."""
 
-    def __init__(self, run: RunContext, last_errors: Callable[[], str] = str) -> None:
+    def __init__(self, run: RunContext, last_errors: Callable[[], str]) -> None:
         """`last_errors` returns the end of what the program has written to stderr."""
         self.text = ""
         self.usage = UNKNOWN_USAGE

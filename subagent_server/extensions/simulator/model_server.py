@@ -106,7 +106,7 @@ class RecordedRequest:
 class RequestRecorder:
     """Keeps the last `KEPT` requests and, while open, appends each to a file. Threads may share it."""
 
-    def __init__(self, file: Path | None = None) -> None:
+    def __init__(self, file: Path | None) -> None:
         self._changed = threading.Condition()
         self._requests: deque[RecordedRequest] = deque(maxlen=KEPT)
         self._path = file

@@ -9,7 +9,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count
 from typing import Any
@@ -237,8 +237,8 @@ class InputSchema:
     """
 
     schema: dict[str, Any]
-    names: dict[str, str] = field(default_factory=dict)
-    rule: str = ""
+    names: dict[str, str]
+    rule: str
 
     def for_server(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call as the server knows them."""
