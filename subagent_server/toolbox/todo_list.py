@@ -57,10 +57,6 @@ class _IdArguments(Arguments, alias_generator=to_camel):
     task_id: str = Field(description="The id of a task.")
 
 
-class _NoArguments(Arguments):
-    pass
-
-
 @dataclass
 class TodoList:
     """The entries by their ids, in the order in which they came. Each change is an event `todos`.
@@ -186,7 +182,7 @@ def todo_tools(names: Collection[str], record: Callable[..., None], kept: Sequen
             _UpdateArguments,
             todos.update,
         ),
-        TodoTool("task_list", "Show your list of what is to do.", _NoArguments, lambda _: todos.text()),
+        TodoTool("task_list", "Show your list of what is to do.", Arguments, lambda _: todos.text()),
         TodoTool("task_get", "Show one task of your list with its description.", _IdArguments, todos.show),
     ]
     return [tool for tool in every if tool.name in names]
