@@ -1,7 +1,6 @@
 """Shortening results that are too long for the model; the full text goes to a file of the run."""
 
 import base64
-import binascii
 import mimetypes
 import os
 from dataclasses import replace
@@ -202,7 +201,7 @@ class KeptOutputs:
         kind, source = block["type"], block["source"]
         try:
             where = self.keep(base64.b64decode(source["data"]), source.get("media_type"))
-        except (binascii.Error, ValueError):
+        except ValueError:
             where = "no valid base64"
         size = f"{len(source['data']):,} characters of base64"
         return {"type": "text", "text": f"[{kind} of {size}, too big to be shown; {where}]"}

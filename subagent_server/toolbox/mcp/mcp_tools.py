@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import binascii
 import json
 import re
 import shlex
@@ -106,7 +105,7 @@ def _blocks(content: ContentBlock, attachments: KeptOutputs) -> Iterator[Block]:
 def _media(data: str, media: str | None, what: str, attachments: KeptOutputs) -> Block:
     try:
         raw = base64.b64decode(re.sub(r"\s", "", data), validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return _text(f"[{what} that is no valid base64, so it cannot be shown]")
     why = ""
     if media_type(raw) is not None:
