@@ -11,7 +11,6 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -87,9 +86,7 @@ class StdioTransport:
         """Return what to do if it failed with these words, as a part of a sentence; empty if unknown."""
         return "" if self._start is None else self._start.remedy(words)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """End the program: its input ends, then TERM, then KILL to all that it has started."""
         for stream in self._streams:
             stream.close()
