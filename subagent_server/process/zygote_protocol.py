@@ -49,10 +49,11 @@ import socket
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypedDict
 
-from subagent_server.run.files import is_mine
+from subagent_server.run.files import held_open, is_mine
 
 HERE = b"here"
 READY = b"ready"
@@ -235,14 +236,10 @@ def send_order(connection: socket.socket, order: Order, descriptors: Sequence[in
     Descriptors of the namespaces and the root directory prove the place: a process elsewhere cannot open
     them. By the starter's pid, only root may look them up for a process that is not dumpable.
     """
-    own: list[int] = []
-    try:
-        for path in _namespace_paths():
-            own.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    with ExitStack() as held:
+        own = [held.enter_context(held_open(os.open(path, flags))) for path in _namespace_paths()]
         socket.send_fds(connection, [json.dumps(order).encode("ascii")], [*own, *descriptors])
-    finally:
-        for descriptor in own:
-            os.close(descriptor)
 
 
 def receive_order(connection: socket.socket) -> tuple[Order, list[int], list[int]]:

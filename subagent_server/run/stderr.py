@@ -88,7 +88,7 @@ def _probability(listed: str, name: str) -> float:
 # -- Errors that say that the machine has no room: for memory, a process, a thread, or an open file.
 #
 # The interpreter reports them in many forms, at any place. The outermost frames and the door of the tools
-# ask here, so that each becomes one sentence.
+# ask here, so that each becomes one sentence. Where there is no room, an import may fail: so it needs few.
 
 
 _MEMORY = "There is no memory left: free some, or raise `ulimit -v`, then try again."

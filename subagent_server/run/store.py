@@ -299,8 +299,7 @@ class RunStore:
         """Yield the states of these runs, without those that are not there or cannot be read."""
         for run_id in run_ids:
             with suppress(SubagentError):
-                meta = self.read(run_id)
-                yield meta
+                yield self.read(run_id)
 
     def above(self, meta: RunMeta) -> Iterator[RunMeta]:
         """Yield the runs above a run, its parent first, as far as they can be read."""

@@ -7,7 +7,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -321,7 +321,7 @@ class Wait:
     seconds: float
     run_ids: frozenset[str] | None = None
     progress: Callable[[float, Collection[str]], Awaitable[None]] | None = None
-    poll_seconds: float = field(default=SLOW_POLL_SECONDS)
+    poll_seconds: float = SLOW_POLL_SECONDS
 
 
 async def until_root_is_made(store: RunStore) -> None:
