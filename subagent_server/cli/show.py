@@ -199,7 +199,8 @@ def _model_of(request: RunRequest) -> str | None:
     agent = request.agent
     named = agent.get("model")
     if request.runner != "messages":
-        model = f"{named or 'its own'} (runner: {request.runner})"
+        unnamed = "none" if request.runner == "flow" else "its own"
+        model = f"{named or unnamed} (runner: {request.runner})"
     else:
         model = resolve_model(named if isinstance(named, str) else None)
     effort = f", effort {agent['effort']}" if agent.get("effort") else ""

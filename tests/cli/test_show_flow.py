@@ -32,6 +32,7 @@ def test_phases_and_calls_are_drawn_with_state_cost_and_time(cli: Cli) -> None:
     assert (
         "look: 1 recorded, 1 new" in shown and "new worker (<b>two</b>" in shown and "\x1b[31m" not in shown
     )
+    assert "\nmodel     none (runner: flow)\n" in shown
     tree = cli("ls", "--tree").stdout
     assert "look: 1 recorded, 1 new" in tree and "new · " in tree
     assert cli("export", parent, "--html", "-o", "run.html").returncode == 0
