@@ -17,6 +17,7 @@ from subagent_server.agents.formats import MARKDOWN, read_markdown, split
 from subagent_server.agents.yaml_reader import (
     AGENT_FIELDS,
     LIMIT_FIELDS,
+    PARTS,
     Notes,
     Unreadable,
     camel,
@@ -24,19 +25,7 @@ from subagent_server.agents.yaml_reader import (
     read_text,
     shown,
 )
-from subagent_server.run.agent_definition import (
-    ACP_PROGRAMS,
-    AgentDefinition,
-    CodeMode,
-    FailIf,
-    Limits,
-    Placement,
-    RunnerName,
-    SandboxLimits,
-    ServerDefinition,
-    WebFetchBounds,
-    WebSearchBounds,
-)
+from subagent_server.run.agent_definition import ACP_PROGRAMS, AgentDefinition, Limits, RunnerName
 from subagent_server.run.errors import BadArgument
 from subagent_server.run.schemas import DIALECT
 
@@ -190,29 +179,23 @@ def config_schema() -> Schema:
 
 def _agent_keys() -> dict[str, Schema]:
     fields = [*AGENT_FIELDS.values(), *LIMIT_FIELDS.values()]
-    types = {**_types(AgentDefinition), **_types(Limits)}
+    parts = {field: _part(kind) for field, kind in PARTS.items()}
+    types = {**_types(AgentDefinition), **_types(Limits), **parts}
     types |= {
         "system_prompt_path": _TEXT,
         "output_schema_path": _TEXT,
         "model": _NAMES,
         "output_schema": _JSON_SCHEMA,
-        "limits": _part(Limits),
-        "sandbox_limits": _part(SandboxLimits),
-        "placement": _part(Placement),
-        "web_search": _part(WebSearchBounds),
-        "web_fetch": _part(WebFetchBounds),
         "runner": {"type": "string", "enum": [*get_args(RunnerName), *ACP_PROGRAMS]},
-        "fail_if": _part(FailIf),
-        "code_mode": {"anyOf": [{"type": "boolean"}, _part(CodeMode)]},
-        "mcp_servers": _servers(),
+        "code_mode": {"anyOf": [{"type": "boolean"}, parts["code_mode"]]},
+        "mcp_servers": _servers(parts["mcp_servers"]),
         "env": {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
         "cwd": _TEXT,
     }
     return {camel(field): {**types[field], "description": MEANINGS[field]} for field in fields}
 
 
-def _servers() -> Schema:
-    server = _part(ServerDefinition)
+def _servers(server: Schema) -> Schema:
     by_name = {"type": "object", "additionalProperties": {"anyOf": [server, {"type": "null"}]}}
     listed = {"type": "array", "items": {"anyOf": [_TEXT, by_name, server]}}
     return {"anyOf": [by_name, listed, _TEXT]}

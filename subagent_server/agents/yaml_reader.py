@@ -308,13 +308,12 @@ def _value(node: yaml.Node, first_line: int) -> Value:
         return [_value(item, first_line) for item in node.value]
     block = Block()
     for key_node, value_node in node.value:
-        key = _value(key_node, first_line)
+        key, line = _value(key_node, first_line), first_line + key_node.start_mark.line
         if not isinstance(key, str):
-            raise NotYaml("a key must be text", first_line + key_node.start_mark.line)
+            raise NotYaml("a key must be text", line)
         if isinstance(key, Plain) and key == _MERGE:
-            reason = "<< is a merge key, which is not read here: write its keys out"
-            raise NotReadHere(reason, first_line + key_node.start_mark.line)
-        block.put(str(key), _value(value_node, first_line), first_line + key_node.start_mark.line)
+            raise NotReadHere("<< is a merge key, which is not read here: write its keys out", line)
+        block.put(str(key), _value(value_node, first_line), line)
     return block
 
 
@@ -325,11 +324,8 @@ def _value(node: yaml.Node, first_line: int) -> Value:
 
 
 _NOT_FOR_FILES = frozenset(
-    {
-        *("source", "distinct_tool", "by_contract", "faults", "warnings", "unknown", "named_servers"),
-        *("read_from", "lines", "permission_mode", "verdict", "served", "input_schema", "program_hash"),
-        "other_models",
-    }
+    {"source", "distinct_tool", "by_contract", "faults", "warnings", "unknown", "named_servers", "verdict"}
+    | {"read_from", "lines", "permission_mode", "served", "input_schema", "program_hash", "other_models"}
 )
 _FILES_ONLY = ("system_prompt_path", "output_schema_path")
 
@@ -362,16 +358,20 @@ AGENT_FIELDS = {
 }
 """`allowed-tools` is what skills of Claude Code call it."""
 
+PARTS: Mapping[str, type[BaseModel]] = {
+    "limits": Limits,
+    "code_mode": CodeMode,
+    "mcp_servers": ServerDefinition,
+    "sandbox_limits": SandboxLimits,
+    "placement": Placement,
+    "web_search": WebSearchBounds,
+    "web_fetch": WebFetchBounds,
+    "fail_if": FailIf,
+}
+"""The parts of an agent file that have keys of their own, by their fields; of the servers, each of them."""
 _KEYS_OF_PARTS: Mapping[str, Mapping[str, str]] = {
     "": {**LIMIT_FIELDS, **AGENT_FIELDS, "permissionmode": "permission_mode"},
-    "limits": LIMIT_FIELDS,
-    "codeMode": fields_of(CodeMode),
-    "mcpServers": fields_of(ServerDefinition),
-    "sandboxLimits": fields_of(SandboxLimits),
-    "placement": fields_of(Placement),
-    "webSearch": fields_of(WebSearchBounds),
-    "webFetch": fields_of(WebFetchBounds),
-    "failIf": fields_of(FailIf),
+    **{camel(field): fields_of(kind) for field, kind in PARTS.items()},
 }
 _MOST_COMPARED = 60
 _LEAST_LIKENESS = 0.8
