@@ -54,6 +54,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from subagent_server.run.files import held_open, is_mine
+from subagent_server.run.processes import status_of
 
 HERE = b"here"
 READY = b"ready"
@@ -173,7 +174,7 @@ def attributes(process: str) -> list[str]:
 
     `/proc` shows these even of a process that is not dumpable. Raises OSError: the process has ended.
     """
-    root, status = f"/proc/{process}", _status(process)
+    root, status = f"/proc/{process}", status_of(process)
     # A shim forbids core dumps for itself and its descendants: a worker that starts a nested run has limit 0.
     limits = [line for line in _read(f"{root}/limits").splitlines() if not line.startswith("Max core file")]
     return [
@@ -187,7 +188,7 @@ def attributes(process: str) -> list[str]:
 
 def umask() -> int:
     """Return the umask of this process; a look by umask(2) would change it for other threads."""
-    return int(_status("self")["Umask"], 8)
+    return int(status_of("self")["Umask"], 8)
 
 
 def namespaces() -> list[str]:
@@ -211,10 +212,6 @@ def _identity_of(facts: os.stat_result) -> str:
 def interpreter_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that an interpreter, or a library that it has loaded, has read before a fork."""
     return {name: value for name, value in environment.items() if name.startswith(_INTERPRETER)}
-
-
-def _status(process: str) -> dict[str, str]:
-    return dict(line.partition(":")[::2] for line in _read(f"/proc/{process}/status").splitlines())
 
 
 def _read(path: str) -> str:

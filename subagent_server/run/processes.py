@@ -114,6 +114,16 @@ def stat_of(pid: int) -> Stat | None:
     return Stat(fields[0], parent=int(fields[1]), threads=int(fields[17]), start_time=int(fields[19]))
 
 
+def status_of(process: int | str) -> dict[str, str]:
+    """Return what the kernel says of a process, a pid or `self`, by field (proc_pid_status(5)).
+
+    Raises:
+        OSError: it has ended.
+    """
+    text = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace")
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.split("\n"))}
+
+
 def identify(pid: int) -> Identity | None:
     """Return the identity of the process that has `pid` now, or None."""
     stat = stat_of(pid)
@@ -309,7 +319,7 @@ def descendants(roots: Iterable[int], *, spare: Callable[[Identity], bool] = _ne
 
     A process to be spared, with all its descendants, belongs to another run and is left out.
     """
-    children = _children if _lists_children() else _by_parent().get
+    children = children_of if _lists_children() else _by_parent().get
     found: list[Identity] = []
     queue = [child for root in roots for child in children(root) or ()]
     while queue:
@@ -334,8 +344,8 @@ def _lists_children() -> bool:
     return Path("/proc/thread-self/children").exists()
 
 
-def _children(pid: int) -> list[int]:
-    """Return the children of a process, each of which belongs to the forking thread."""
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process, each of which belongs to the forking thread; none if it is gone."""
     found: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from subagent_server.run import processes
 from subagent_server.run.files import can_be_read, held_open
 from subagent_server.run.stderr import lack_of_room
 from subagent_server.sandbox.box import Box, Rules, build_box
@@ -71,25 +72,22 @@ def _fault(pid: int, box: Box) -> str | None:
 
 def _fault_of_filter(pid: int) -> str | None:
     """Return the fault if no filter looks at the calls of a program. Bubblewrap sets it last of all."""
-    has_filter = _status(pid).get("Seccomp") == "2"
+    has_filter = processes.status_of(pid).get("Seccomp") == "2"
     return None if has_filter else "its programs may make every system call"
 
 
 def _only_child(pid: int) -> int:
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-    except OSError:
-        children = []
+    children = processes.children_of(pid)
     if len(children) != 1:
         raise BoxRefused("the started program is not bubblewrap, or its box has ended")
-    return int(children[0])
+    return children[0]
 
 
 def _faults(pid: int, box: Box) -> Iterator[str]:
     for space in (*_SPACES, *(() if box.network else ("net",))):
         if Path(f"/proc/{pid}/ns/{space}").readlink() == Path(f"/proc/self/ns/{space}").readlink():
             yield f"it shares the {space} namespace of the host"
-    status = _status(pid)
+    status = processes.status_of(pid)
     for name, wanted in _NO_RIGHTS.items():
         if int(status[name], 16) != wanted:
             yield f"its programs have capabilities ({name} {status[name]})"
@@ -131,11 +129,6 @@ def _mounts(pid: int) -> dict[str, bool]:
         path = os.fsdecode(words[4].decode("unicode_escape").encode("latin-1"))
         found[path] = b"ro" in words[5].split(b",")
     return found
-
-
-def _status(pid: int) -> dict[str, str]:
-    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
 
 
 # -- One trial start of a box: whether it works here, before anything depends on it.

@@ -235,10 +235,7 @@ def media_type(head: bytes) -> str | None:
     """Return the media type of a file by its first bytes, or None if a model cannot read it."""
     if head.startswith(b"%PDF-"):
         return "application/pdf"
-    image = image_type(head)
-    if image is not None:
-        return image
-    return None if b"\0" in head else "text/plain"
+    return image_type(head) or (None if b"\0" in head else "text/plain")
 
 
 def _copy_name(path: Path) -> str:
