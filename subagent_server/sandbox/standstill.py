@@ -55,8 +55,7 @@ def standing_still(leaders: Iterable[int]) -> Iterator[None]:
 def _is_first_in_box(pid: int) -> bool:
     """Whether a process is the one that a box was started for, and ends with."""
     with suppress(OSError):
-        status = Path(f"/proc/{pid}/status").read_bytes()
-        return status.partition(b"\nNSpid:")[2].partition(b"\n")[0].split()[1:] == [b"2"]
+        return processes.status_of(pid).get("NSpid", "").split()[1:] == ["2"]
     return False
 
 
