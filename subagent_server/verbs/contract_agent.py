@@ -104,7 +104,8 @@ def status_of(meta: RunMeta, url: str | None = None) -> AgentStatus:
     is_completed, has_ended = meta.status is Status.COMPLETED, meta.status.is_terminal
     payload, failure, error = meta.payload, meta.error, None
     if failure is not None:
-        error = cut(" ".join(filter(None, (f"{failure.code}: {failure.message}", failure.hint))))
+        hint = "" if failure.hint is None else f". {failure.hint}"
+        error = cut(f"{failure.code}: {failure.message.rstrip('.') if hint else failure.message}{hint}")
     return AgentStatus(
         agent_id=meta.run_id,
         status=_LIFECYCLE[meta.status],

@@ -5,11 +5,14 @@ import os
 import signal
 from typing import Any
 
+import pytest
+
 from subagent_server.run.states import Status
 from subagent_server.verbs.access import USER
-from subagent_server.verbs.contract_agent import agent_statuses, contract_agent
+from subagent_server.verbs.contract_agent import agent_statuses, contract_agent, status_of
 from subagent_server.verbs.start import StartOrder, start_agent
 from tests.helpers.mcp_client import Parent
+from tests.helpers.runs import make_meta
 from tests.helpers.turns import asks, call, calls, says, shell, use
 from tests.helpers.wait import wait_for
 from tests.helpers.world import API_KEY, BOUND, World
@@ -110,6 +113,12 @@ def test_an_agent_that_cannot_start_is_stopped_with_the_reason(world: World) -> 
     meta = start_agent(world.service, agent, StartOrder(agent.name, "Count."), USER)
     ((status, _),) = agent_statuses(world.service, [meta.run_id])
     assert status.status == "stopped" and "ANTHROPIC_API_KEY is not set" in (status.error or "")
+
+
+@pytest.mark.parametrize("message", ["Overloaded", "Overloaded."])
+def test_the_error_of_a_stopped_agent_is_sentences(message: str) -> None:
+    failure = {"code": "api_error", "message": message, "hint": "Try later."}
+    assert status_of(make_meta(status="failed", error=failure)).error == "api_error: Overloaded. Try later."
 
 
 def test_an_agent_that_waits_for_a_slot_is_running_and_may_be_completed(world: World) -> None:
