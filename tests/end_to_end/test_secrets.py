@@ -118,7 +118,7 @@ def test_what_a_parent_gives_reaches_disk_without_secrets_and_the_run_has_the_pr
     asked = json.dumps(simulator.requests[0].body, ensure_ascii=False)
     assert f"Use {secret}." in asked and "Log in with *** *** ***, nöthing else." in asked
     warnings = world.store.read_request(run_id).warnings
-    assert [w.split(" was replaced")[0].split(" stands")[0] for w in warnings] == [
+    assert [w.split(" was replaced")[0].split(" is ")[0] for w in warnings] == [
         "A secret in the prompt",
         "A secret in input 'notes.txt'",
     ]
