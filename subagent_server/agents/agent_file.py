@@ -26,6 +26,7 @@ from subagent_server.agents.yaml_reader import (
     AGENT_FIELDS,
     LIMIT_FIELDS,
     MOST_NAMES,
+    PARTS,
     Block,
     Notes,
     Plain,
@@ -56,7 +57,6 @@ from subagent_server.run.agent_definition import (
     Limits,
     Placement,
     RunnerName,
-    SandboxLimits,
     ServerDefinition,
     WebFetchBounds,
     WebSearchBounds,
@@ -384,6 +384,8 @@ def _code_mode(value: Value, key: _Key) -> object:
         block = Block()
         block.put("enabled", value, key.line or 0)
         value = block
+    elif isinstance(value, Block) and not any(canonical(name) == "enabled" for name in value):
+        key.notes.warn("codeMode is off, because it has no `enabled: true`", key.line)
     return _part_of(CodeMode, _CODE_MODE_FIELDS)(value, key)
 
 
@@ -591,6 +593,7 @@ def is_http_url(text: str) -> bool:
 
 
 _READERS: Mapping[str, Callable[[Value, _Key], object]] = {
+    **{field: _part_of(kind, fields_of(kind)) for field, kind in PARTS.items()},
     **dict.fromkeys(NAME_LISTS, lambda value, _: as_names(value)),
     **dict.fromkeys(("effort", "sandbox", "isolation", "on_ask_timeout"), _choice),
     **dict.fromkeys(("allowed_domains", "blocked_domains"), _domains),
@@ -602,15 +605,12 @@ _READERS: Mapping[str, Callable[[Value, _Key], object]] = {
     "model": _model,
     "mcp_servers": lambda value, key: read_servers(value, key.line, key.reading),
     "mcpServers.type": lambda value, key: _OTHER_TYPES.get(str(_choice(value, key)), _choice(value, key)),
-    "sandbox_limits": _part_of(SandboxLimits, fields_of(SandboxLimits)),
-    "placement": _part_of(Placement, fields_of(Placement)),
     "web_search": _web(WebSearchBounds),
     "web_fetch": _web(WebFetchBounds),
     **dict.fromkeys(("sandbox_read", "mcpServers.sandbox_write"), lambda value, _: as_absolute_paths(value)),
     "sandbox_write": lambda value, _: as_paths(value),
     "code_mode": _code_mode,
     "runner": _runner,
-    "fail_if": _part_of(FailIf, fields_of(FailIf)),
     "failIf.exit_codes": _exit_codes,
     "failIf.output": _pattern,
     "hooks": _hooks,
