@@ -211,7 +211,7 @@ def _show(message: Message) -> None:
 
 
 def _typed(session: Session, run_id: str, message_id: str) -> str | None:
-    """Return the typed or pasted text, "" at the end of input, None if the question is no longer open."""
+    """Return the typed or pasted text, "" at Ctrl-D, None if the question is no longer open."""
     stdin = sys.stdin.fileno()
     while not select.select([stdin], [], [], SLOW_POLL_SECONDS)[0]:
         now = session.open_run(run_id).meta.message(message_id)
@@ -224,7 +224,8 @@ def _typed(session: Session, run_id: str, message_id: str) -> str | None:
         if not more:
             break
         typed += more
-    return typed.decode("utf-8", "replace")
+    # Without a line end, Ctrl-D has ended a line that was begun: half an answer, which nobody has sent.
+    return typed.decode("utf-8", "replace") if typed.endswith(b"\n") else ""
 
 
 def question_text(session: Session, question: OpenQuestion) -> str:

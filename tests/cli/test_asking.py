@@ -70,10 +70,11 @@ def test_the_log_of_a_followed_run_has_colours_on_a_terminal(asking: Cli) -> Non
         assert re.search(r"(?m)^\x1b\[2m[0-9:]{8} \x1b\[0m\x1b\[1m▶ worker started", terminal.hear(PROMPT))
 
 
-def test_closing_the_input_leaves_the_question_open(asking: Cli) -> None:
+@pytest.mark.parametrize("begun", ["", "blu"])
+def test_closing_the_input_leaves_the_question_open(asking: Cli, begun: str) -> None:
     with person(asking, "run", "worker", "Go") as terminal:
         terminal.hear(PROMPT)
-        terminal.type("\x04")
+        terminal.type(f"{begun}\x04")
         terminal.hear("q1 ANSWER")
         assert terminal.command.end()[0] == 5
     assert answer(asking) == (None, None)
