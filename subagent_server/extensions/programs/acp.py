@@ -279,11 +279,15 @@ class AcpDialect:
             return self._events.failed(*_ENDS[ended.stop_reason])
         if not self._events.text.strip():
             return self._events.failed(f"{self.title} ended its turn without an answer.")
-        beginning = _NO_REPLY.get(Path(self._task.agent.command or "").name)
+        beginning = _NO_REPLY.get(self._command)
         text, message = self._updates.last_part
         if beginning is not None and ended.usage is None and message is None and text.startswith(beginning):
             return self._events.failed(f"Its model did not answer: {text.strip()}", "model_error")
         return Outcome(self._events.text)
+
+    @property
+    def _command(self) -> str:
+        return Path(self._task.agent.command or "").name
 
     def _failed_request(self, error: RequestError) -> Outcome:
         self._updates.flush()
@@ -302,12 +306,18 @@ class AcpDialect:
             "output_tokens": count_of(quota.get("output_tokens")),
             "cost_usd": self._cost(),
         }
-        if usage := ended.usage:
+        # opencode tells of its last call alone (seen in 1.18.33)
+        is_part = self._command == "opencode" and self._events.usage.tool_calls
+        if (usage := ended.usage) and not is_part:
+            read, written = count_of(usage.cached_read_tokens), count_of(usage.cached_write_tokens)
+            cached = (read or 0) + (written or 0)
+            # Copilot's input has what its caches have, so that is not in the total again (seen in 1.0.102)
+            is_input = usage.total_tokens == usage.input_tokens + usage.output_tokens
             found |= {
-                "input_tokens": count_of(usage.input_tokens),
+                "input_tokens": count_of(usage.input_tokens - (cached if is_input else 0)),
                 "output_tokens": count_of(usage.output_tokens),
-                "cache_read_tokens": count_of(usage.cached_read_tokens),
-                "cache_write_tokens": count_of(usage.cached_write_tokens),
+                "cache_read_tokens": read,
+                "cache_write_tokens": written,
             }
         known = {name: figure for name, figure in found.items() if figure is not None}
         self._events.spend(self._events.usage.model_copy(update=known))

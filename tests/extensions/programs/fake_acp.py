@@ -152,6 +152,11 @@ class Session:
         self.update("usage_update", used=1, size=2, cost={"currency": "USD", "amount": float(amount)})
         return {"stopReason": "end_turn"}
 
+    def do_spend(self, usage: str) -> dict[str, Any]:
+        self.update("tool_call", **self.call(0), status="completed")
+        self.say("Done.")
+        return {"stopReason": "end_turn", "usage": json.loads(usage)}
+
     def do_end(self, facts: str) -> dict[str, Any]:
         self.say("Half.")
         result: dict[str, Any] = json.loads(facts)

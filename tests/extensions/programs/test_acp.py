@@ -233,6 +233,23 @@ def test_a_session_that_the_agent_has_lost_is_carried_on_in_words(world: World, 
     assert warned is (capabilities != "3")
 
 
+@pytest.mark.parametrize(
+    ("command", "read", "total", "counted"),
+    [
+        ("claude-agent-acp", 300, 540, 300),
+        ("copilot", 500, 540, 300),  # with what its cache has
+        ("opencode", 300, 540, None),  # of its last call alone
+    ],
+)
+def test_cached_tokens_count_once_and_those_of_one_call_not_at_all(
+    tmp_path: Path, command: str, read: int, total: int, counted: int | None
+) -> None:
+    program = write_program(tmp_path / command, f"#!/bin/sh\nexec {sys.executable} {FAKE}\n")
+    usage = {"inputTokens": read, "outputTokens": 40, "cachedReadTokens": 200, "totalTokens": total}
+    worked = Worked(tmp_path, f"spend:{json.dumps(usage)}", {}, runner="acp", command=str(program))
+    assert worked.usage.input_tokens == counted
+
+
 def test_the_cost_of_a_session_is_counted_once_however_often_it_is_carried_on(world: World) -> None:
     acp(world)
     run_id, costs = world.start("pay:0.5"), []
