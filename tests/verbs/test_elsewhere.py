@@ -247,7 +247,7 @@ def test_the_name_of_a_node_is_data(job: Job, shim: Any) -> None:
     assert "\x1b" not in seen.reason and "\n" not in seen.reason
 
 
-def test_a_stopped_run_of_a_silent_node_stays_and_it_slurm_answers_how_long(job: Job) -> None:
+def test_a_stopped_run_of_a_silent_node_stays_and_says_how_long(job: Job) -> None:
     job.slurm_answers(NO_NODE)
     beat(job.run, 41)
     job.store.update(RUN_ID, StopRequested(reason="enough"), T0)
