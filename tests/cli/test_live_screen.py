@@ -137,6 +137,16 @@ def test_the_help_is_whole_on_a_narrow_screen_too(columns: int) -> None:
     assert "page up and page down, home and end go further" in " ".join(" ".join(lines).split())
 
 
+def test_a_page_is_broken_anew_when_the_window_changes(cli: Cli) -> None:
+    cli.completed("aaaaaa", f"All is {'good ' * 30}now.")
+    with watched(cli, 100, 40) as screen:
+        screen.until("aaaaaa")
+        screen.type("o")
+        screen.until("now.")
+        screen.resize(40, 40)
+        screen.until("now.", without="good " * 10)
+
+
 def test_keys_look_filter_answer_and_stop_and_nothing_else_changes_a_run(cli: Cli) -> None:
     cli.completed("cccccc", "All good.", agent_name="reviewer")
     with (
@@ -151,7 +161,9 @@ def test_keys_look_filter_answer_and_stop_and_nothing_else_changes_a_run(cli: Cl
         screen.until("log of 20", without="needs you")
         screen.type("qo")
         screen.until("result    All good.", without="needs you")
-        screen.type("q/GOOD")
+        screen.type("qGsy")
+        screen.until("cccccc: completed")
+        screen.type("/GOOD")
         screen.until("/GOOD", without="bbbbbb")
         screen.type("\x1b")
         screen.until("bbbbbb")

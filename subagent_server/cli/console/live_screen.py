@@ -14,6 +14,7 @@ import tty
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache, partial
 from types import FrameType
 from typing import NoReturn
 
@@ -30,6 +31,7 @@ from subagent_server.cli.console.terminal import (
     folded,
     for_people,
     has_colours,
+    look_of,
     one_line,
     padded,
     width_of,
@@ -89,7 +91,7 @@ class View:
     """A question or input in the last line, in place of the keys."""
     remark: str = ""
     page: list[str] | None = None
-    """The lines of a page over the list: a log, or help."""
+    """The lines of a page over the list, as wide as the screen: a log, everything about a run, or help."""
     title: str = ""
 
 
@@ -129,7 +131,7 @@ def frame(root: RootPaths, entries: Sequence[ListLine], view: View, size: tuple[
     width, height = size
     room = max(1, height - 3)
     if view.page is not None:
-        body = [cut(line, width) if "\x1b" not in line else line for line in view.page[view.top :][:room]]
+        body = view.page[view.top :][:room]
         head = [_bar(view.title, width), ""]
     else:
         head = [_bar(_summary(entries, view), width), _cells_line(_HEADER, width, colour="bold")]
@@ -442,8 +444,9 @@ class LiveScreen:
         self._trees: list[Node] = []
         self._entries: list[ListLine] = []
         self._read_at = 0.0
-        self._log_of: str | None = None
-        self._follows = True
+        self._page_of: Callable[[int], list[str]] | None = None
+        """Makes the page over the list for a width: at each frame, as a log grows and a window changes."""
+        self._follows = False
         self._input: Callable[[str], None] | None = None
         """Takes the next key, in place of the list: a confirmation, or the words of the filter."""
         self._is_over = False
@@ -498,28 +501,25 @@ class LiveScreen:
     def _draw(self, terminal: TerminalMode) -> None:
         """Draw over the previous frame without clearing it first, which would flicker."""
         width, height = terminal.size
-        if self._log_of is not None:
-            self._read_log(self._log_of, width, height)
+        if self._page_of is not None:
+            self._view.page = self._page_of(width)
+            last = max(0, len(self._view.page) - max(1, height - 3))
+            self._view.top = last if self._follows else min(self._view.top, last)
         lines = frame(self._session.service.store.paths, self._entries, self._view, (width, height))
         start = _CLEAR if terminal.is_resized else ""
         terminal.is_resized = False
         body = "\n".join(line + _TO_END_OF_LINE for line in lines)
         terminal.draw(f"{start}{_HOME}{body}{_TO_END}".encode("utf-8", "replace"))
 
-    def _read_log(self, run_id: str, width: int, height: int) -> None:
-        """Make the page of the end of a log."""
+    def _log_lines(self, run_id: str, width: int) -> list[str]:
+        """Return the end of a log."""
         writer = EventText(whole_texts=True)
         try:
             found = page(self._session.service.store.paths.run(run_id).events, None, _LOG_EVENTS)
         except SubagentError as error:
-            self._view.page = wrapped(for_people(error.sentence), max(1, width))
-            return
+            return wrapped(for_people(error.sentence), max(1, width))
         lines = [each for line in found.lines for each in writer.lines_of(line)]
-        pieces = [piece for line in lines for piece in folded(line, width)]
-        self._view.page = pieces or ["There is no log yet."]
-        room = max(1, height - 3)
-        last = max(0, len(self._view.page) - room)
-        self._view.top = last if self._follows else min(self._view.top, last)
+        return _folded_lines(lines, width) or ["There is no log yet."]
 
     # -- keys
 
@@ -543,7 +543,7 @@ class LiveScreen:
         if key == "q":
             self._is_over = True
         elif key == "?":
-            self._open_page("keys", help_lines(terminal.size[0]))
+            self._open_page("keys", help_lines)
         elif key == "/":
             self._begin_filter()
         elif key == "escape":
@@ -551,27 +551,27 @@ class LiveScreen:
         elif run_id is None or run_id not in self._ids():
             return
         elif key in ("enter", "l"):
-            self._log_of, self._follows = run_id, True
-            self._open_page(f"log of {run_id}", [])
+            self._open_page(f"log of {run_id}", partial(self._log_lines, run_id), follows=True)
         elif key == "a":
             self._answer(run_id, terminal)
         elif key == "s":
             self._ask_to_stop(run_id)
         elif key == "o":
-            self._open(run_id, terminal)
+            self._open(run_id)
 
     def _press_on_page(self, key: str, terminal: TerminalMode) -> None:
         room = max(1, terminal.size[1] - 4)
         if key in ("q", "escape", "enter", "l"):
-            self._view.page, self._log_of, self._view.top = None, None, 0
+            self._view.page, self._page_of, self._view.top = None, None, 0
         elif key in _MOVES:
             length = len(self._view.page or ())
             last = max(0, length - (terminal.size[1] - 3))
             self._view.top = max(0, min(last, self._view.top + _step(key, room, length)))
             self._follows = self._view.top == last
 
-    def _open_page(self, title: str, lines: list[str]) -> None:
-        self._view.page, self._view.title, self._view.top = lines, title, 0
+    def _open_page(self, title: str, page_of: Callable[[int], list[str]], *, follows: bool = False) -> None:
+        self._page_of, self._follows = page_of, follows
+        self._view.page, self._view.title, self._view.top = [], title, 0
 
     def _move(self, key: str, room: int) -> None:
         ids = self._ids()
@@ -606,13 +606,16 @@ class LiveScreen:
     def _ask_to_stop(self, run_id: str) -> None:
         self._view.prompt = f"Stop {run_id} and all that it has started? y or n"
 
+        def stop_it() -> None:
+            found = stop(self._session.service, run_id, None, self._session.leader())
+            self._view.remark = f"{run_id}: {look_of(found.meta.status, 0, found.live).word}"
+
         def take(key: str) -> None:
             self._view.prompt = self._input = None
             if key != "y":
                 self._view.remark = "Nothing was stopped."
                 return
-            self._do(lambda: stop(self._session.service, run_id, None, self._session.leader()))
-            self._view.remark = self._view.remark or f"{run_id} is being stopped."
+            self._do(stop_it)
 
         self._input = take
 
@@ -630,14 +633,13 @@ class LiveScreen:
 
         self._do(ask)
 
-    def _open(self, run_id: str, terminal: TerminalMode) -> None:
+    def _open(self, run_id: str) -> None:
         """Show everything about a run, as the command does."""
         root = str(self._session.settings.runs_root)
         command = [sys.executable, "-P", "-m", "subagent_server", "--runs", root, "show", run_id]
         shown = subprocess.run(command, capture_output=True, check=False, cwd=self._session.settings.cwd)
         text = (shown.stdout or shown.stderr).decode("utf-8", "replace")
-        width, _ = terminal.size
-        self._open_page(run_id, [piece for line in text.splitlines() for piece in folded(line, width)])
+        self._open_page(run_id, cache(partial(_folded_lines, text.splitlines())))
 
     def _do(self, act: Callable[[], object]) -> None:
         """Call `act`; what it refuses is said in the last line."""
@@ -656,6 +658,10 @@ _MOVES = {
     "g": "home",
     "G": "end",
 }
+
+
+def _folded_lines(lines: list[str], width: int) -> list[str]:
+    return [piece for line in lines for piece in folded(line, width)]
 
 
 def _step(key: str, room: int, length: int) -> int:
