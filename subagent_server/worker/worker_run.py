@@ -294,8 +294,13 @@ class WorkerRun:
         until = time.monotonic() + self._limits.ask_timeout_seconds
         message = await self._write_question(question, options)
         self.record_question(message)
-        with self.clock.waiting(until):
-            message = await self._closed(message, until)
+        try:
+            with self.clock.waiting(until):
+                message = await self._closed(message, until)
+        except asyncio.CancelledError:
+            with suppress(SubagentError):  # the disk refuses: it is open until its time is over
+                await self.expire(message.message_id)  # nobody waits for its answer any more
+            raise
         self.record_end_of(message)
         if message.message_status is MessageStatus.EXPIRED:
             if (refusal := self.refusal_of_late(message)) is not None:

@@ -8,6 +8,7 @@ import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -391,11 +392,11 @@ class AgentCalls:
         try:
             reply(self._service, run_id, answer, message_id, caller=self._caller)
         except SubagentError:  # else somebody has answered meanwhile, or it has ended
-            if any(each.message_id == message_id for each in observe(self._store, run_id).meta.pending):
+            if message_id in _pending(observe(self._store, run_id).meta):
                 raise
 
     def _forward(self, run_id: str, message: Message) -> None:
-        """Ask whoever answers this run what a child asks, and give it the answer."""
+        """Ask whoever answers this run what a child asks, and give it the answer, unless it has one first."""
         if (run_id, message.message_id) in self._forwarded:
             return
         self._forwarded.add((run_id, message.message_id))
@@ -411,12 +412,19 @@ class AgentCalls:
             except (SubagentError, RunOver) as error:
                 self._troubles[run_id] = error
 
-        self._in_background(forwarded())
+        async def withdrawn() -> None:
+            with suppress(SubagentError):
+                await self._until(run_id, lambda run: message.message_id not in _pending(run.meta) or None)
+            asking.cancel()
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        asking = self._in_background(forwarded())
+        self._in_background(withdrawn())
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def status(self, runId: str) -> str:
         """Return the status of a run."""
@@ -558,6 +566,10 @@ class AgentCalls:
         self._run.record(
             "agent_call", callId=planned.identity[:16], agent=planned.agent.name, state=fate.value, **known
         )
+
+
+def _pending(meta: RunMeta) -> set[str]:
+    return {message.message_id for message in meta.pending}
 
 
 def _is_failure(line: dict[str, Any]) -> bool:

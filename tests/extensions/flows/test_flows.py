@@ -20,7 +20,7 @@ from subagent_server.run.errors import BadArgument, UnreadableMeta
 from subagent_server.run.files import Directory
 from subagent_server.run.records import FlowOptions
 from subagent_server.run.secrets import Masker
-from subagent_server.run.states import dollars
+from subagent_server.run.states import Status, dollars
 from subagent_server.run.store import read_worktree
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
@@ -526,6 +526,16 @@ def test_a_question_of_a_run_that_two_calls_share_is_asked_once(world: World) ->
     world.asking(run_id)
     world.reply(run_id, "this")
     assert output(world, run_id) == "donedonedone" and len(world.meta(run_id).messages) == 1
+
+
+def test_a_question_that_its_child_has_an_answer_to_is_closed_at_the_flow(world: World) -> None:
+    flow(world, body("return agents.worker(prompt='task a')"))
+    world.play(asks("Which?"), HUNG)
+    run_id = started(world)
+    world.asking(run_id)
+    world.reply(world.store.children_of(run_id)[0], "this")
+    world.until(run_id, lambda meta: not meta.pending)
+    assert world.meta(run_id).status is Status.RUNNING
 
 
 def test_questions_of_children_are_open_side_by_side_and_end_the_flow_as_it_says(world: World) -> None:
