@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from subagent_server.cli.console.app import verbs
+from subagent_server.extensions.programs.program_checks import KNOWN_PROGRAMS
 from subagent_server.run.journal import RENDERERS
 from subagent_server.tools.tool_table import LIFECYCLE_TOOLS, TOOLS
 from subagent_server.verbs.views import MessageView, RunView
@@ -149,6 +150,12 @@ def anchors(path: Path) -> set[str]:
 def test_the_page_of_the_files_has_every_event_of_the_journal() -> None:
     events = {cell for row in rows(section(REPOSITORY / "docs/meta-file.md", EVENTS)) for cell in row[:1]}
     assert {kind for cell in events for kind in re.findall(r"`(\w+)`", cell)} == {*RENDERERS}
+
+
+def test_the_page_of_runners_has_the_oldest_version_of_each_program() -> None:
+    page = text_of(REPOSITORY / "docs" / "runners.md")
+    oldest = [".".join(map(str, program.oldest)) for program in KNOWN_PROGRAMS.values()]
+    assert [version for version in oldest if version not in page] == []
 
 
 def test_the_page_of_tools_has_every_tool_and_every_field_of_a_view() -> None:
