@@ -381,6 +381,9 @@ def test_keys_move_filter_stop_and_the_address_keeps_the_filter(world: World, op
         page.keyboard.press("Escape")
         page.keyboard.press("Escape")
         expect(page.locator(f"a.run[href$='{run_id}']")).to_be_focused()
+        expect(page).to_have_url(re.compile(r"#/\?q=sleeper$"))
+        page.keyboard.press("Escape")
+        expect(page).to_have_url(re.compile("#/$"))
     forget(world, stored)
 
 

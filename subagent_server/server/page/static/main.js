@@ -26,6 +26,7 @@ const filter = document.getElementById("filter");
 const runs = new Runs();
 const overview = new Overview(runs);
 let view = overview;
+let listed = "#/"; // the address of the list that was shown last, with its filter
 
 /** Tell the person something for a while. */
 function say(words) {
@@ -93,6 +94,7 @@ function route() {
 function showList() {
   const left = view.runId;
   view = overview;
+  listed = location.hash;
   overview.filter = filter.value;
   if (main.firstChild !== overview.element) fill(main, overview.element);
   if (left) overview.choose(left);
@@ -149,7 +151,7 @@ const PRESSED = {
   a: () => view.answer?.(),
   s: () => view.stop?.(),
   m: () => view.more?.(),
-  Escape: () => (location.hash = "#/"),
+  Escape: () => (location.hash = view === overview ? "#/" : listed),
 };
 
 document.addEventListener("keydown", (event) => {
