@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from subagent_server.agents.formats import load_file
 from subagent_server.agents.yaml_reader import AgentFileError, Problem
 from subagent_server.cli.agents import problem_line, problem_wire
 from subagent_server.cli.console.app import (
+    PATH_TEXT,
     TEXT,
     Session,
     complete_agents,
@@ -44,8 +46,13 @@ _REMARKS = frozenset({"warning", "skipped", "shadowed"})
 """Kinds of problems that are listed and need no repair."""
 
 
+def _complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the agents whose name begins so, else the beginning of a path."""
+    return complete_agents(ctx, param, incomplete) or PATH_TEXT.shell_complete(ctx, param, incomplete)
+
+
 @click.command()
-@click.argument("name", required=False, type=TEXT, metavar="[AGENT|FILE]", shell_complete=complete_agents)
+@click.argument("name", required=False, type=TEXT, metavar="[AGENT|FILE]", shell_complete=_complete_name)
 @click.option(
     "--runs",
     "run",

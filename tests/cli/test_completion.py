@@ -66,7 +66,15 @@ def test_values_of_options_and_servers_of_the_named_agent_are_completed(cli: Cli
 
 
 def test_paths_are_left_to_the_shell(cli: Cli) -> None:
-    for words in ("run reviewer --input", "export abc234 -o", "--runs", "eval", "trust", "serve --cwd"):
+    for words in (
+        "run reviewer --input",
+        "export abc234 -o",
+        "--runs",
+        "eval",
+        "trust",
+        "serve --cwd",
+        "doctor",
+    ):
         assert completed(cli, *words.split(), "some") == ["some"]
 
 
