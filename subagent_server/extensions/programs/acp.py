@@ -56,6 +56,10 @@ _NO_REPLY = {"copilot": "Error: ", "codex-acp": ""}
 
 It ends its turn as if all were well, without tokens, and the text has no id (seen in 1.0.102 and 2.6.0).
 """
+_EMPTY_REPLY = "Error: No response was returned. Send your message again to retry."
+"""What Copilot says of a model that has answered, and used tokens, without a word (seen in 1.0.102)."""
+_RETRY = re.compile(r"Info: [^\n]*[Rr]etrying\.\.\.")
+"""What Copilot says of a request that failed, as a piece of its model's text (seen in 1.0.102)."""
 _SILENT = (
     schema.UserMessageChunk,
     schema.AvailableCommandsUpdate,
@@ -281,7 +285,8 @@ class AcpDialect:
             return self._events.failed(f"{self.title} ended its turn without an answer.")
         beginning = _NO_REPLY.get(self._command)
         text, message = self._updates.last_part
-        if beginning is not None and ended.usage is None and message is None and text.startswith(beginning):
+        is_silent = message is None and (ended.usage is None or text == _EMPTY_REPLY)
+        if beginning is not None and is_silent and text.startswith(beginning):
             return self._events.failed(f"Its model did not answer: {text.strip()}", "model_error")
         return Outcome(self._events.text)
 
@@ -401,13 +406,18 @@ class _Updates:
     def take(self, update: Any) -> None:
         """Take an update."""
         self._last = time.monotonic()
+        text = getattr(getattr(update, "content", None), "text", "")
+        if self._has_begun and _RETRY.fullmatch(text):
+            self.flush()  # it begins its text again
+            self._events.complain(text)
+            return
         self._events.progress()
         if not self._has_begun:
             return
         match update:
             case schema.AgentMessageChunk() | schema.AgentThoughtChunk():
                 is_thought = isinstance(update, schema.AgentThoughtChunk)
-                self._add(getattr(update.content, "text", ""), update.message_id, is_thought=is_thought)
+                self._add(text, update.message_id, is_thought=is_thought)
             case schema.ToolCallStart() | schema.ToolCallProgress():
                 self._call(update)
             case schema.UsageUpdate(cost=schema.Cost(currency="USD", amount=amount)) if 0 <= amount < 1e9:

@@ -141,12 +141,16 @@ def test_a_run_over_the_protocol_that_ends_so_has_failed_and_says_why(tmp_path: 
     assert found.code == code and words in f"{found.message} {found.hint}", found
 
 
+EMPTY_REPLY = "Error: No response was returned. Send your message again to retry."
+
+
 @pytest.mark.parametrize(
     ("command", "texts", "tokens", "why"),
     [
         ("copilot", ["Info: Retrying...", "Error: HTTP 401."], 0, "did not answer: Error: HTTP 401."),
         ("copilot", ["Error: ", "line 3."], 0, None),
         ("copilot", ["Error: line 3."], 1, None),
+        ("copilot", [EMPTY_REPLY], 1, f"did not answer: {EMPTY_REPLY}"),
         ("codex-acp", ["Warning: old.\n\n", "High demand.\n\n"], 0, "did not answer: High demand."),
         ("other", ["Error: HTTP 401."], 0, None),
     ],
@@ -161,6 +165,13 @@ def test_a_text_about_a_model_that_did_not_answer_is_no_result(
         assert found is None
     else:
         assert found is not None and found.code == "model_error" and why in found.message
+
+
+def test_a_retry_that_is_said_amid_the_text_is_a_warning(tmp_path: Path) -> None:
+    retry = "Info: Request failed due to a transient API error. Retrying..."
+    worked = direct(tmp_path, f"texts:{json.dumps([['Pain', retry, 'Pain', 'ted.'], 1])}")
+    assert worked.outcome.text == "Painted."
+    assert retry in [event["message"] for event in worked.run.recorded("warning")]
 
 
 @pytest.mark.parametrize(
