@@ -19,7 +19,7 @@ from typing import Any
 from subagent_server import __version__
 from subagent_server.process.remote import NoAnswer, RemoteLauncher
 from subagent_server.run import durable, locks, processes
-from subagent_server.run.errors import BadArgument, HostError, visible
+from subagent_server.run.errors import BadArgument, HostError, storing, visible
 from subagent_server.run.files import Directory, remove_tree
 from subagent_server.run.paths import RECORD_BYTES, RootPaths
 from subagent_server.sandbox.verify import outlook
@@ -54,7 +54,8 @@ def check_nodes(service: Service) -> Iterator[NodeReport]:
     service.store.make_root()
     root = service.store.paths.open()
     meeting = root.below(f".check-{secrets.token_hex(8)}")
-    meeting.make_new()
+    with storing(meeting.path):
+        meeting.make_new()
     lock = locks.open_lock(meeting.entry("lock"))
     locks.lock(lock)
     try:

@@ -11,11 +11,12 @@ import pytest
 
 from subagent_server.process.remote import NoAnswer, RemoteLauncher
 from subagent_server.run import locks
-from subagent_server.run.errors import BadArgument
+from subagent_server.run.errors import BadArgument, StorageFailed
 from subagent_server.settings import read_settings
 from subagent_server.verbs import check_nodes
 from subagent_server.verbs.check_nodes import NodeReport, main
 from subagent_server.verbs.service import open_service
+from tests.faults.disks import read_only
 
 
 def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: Callable[..., None]) -> list[NodeReport]:
@@ -93,3 +94,12 @@ def test_without_nodes_the_doctor_says_how_to_name_them(tmp_path: Path) -> None:
     settings = read_settings(environment={"HOME": str(tmp_path)}, cwd=tmp_path)
     with pytest.raises(BadArgument, match="--launcher"):
         list(check_nodes.check_nodes(open_service(settings)))
+
+
+@pytest.mark.process
+def test_runs_that_cannot_be_written_are_named_by_their_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports(tmp_path, monkeypatch, refuse)
+    with read_only(tmp_path / "runs"), pytest.raises(StorageFailed, match=f"^{tmp_path}/runs/.check-"):
+        reports(tmp_path, monkeypatch, refuse)
