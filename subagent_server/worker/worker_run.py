@@ -298,8 +298,9 @@ class WorkerRun:
             with self.clock.waiting(until):
                 message = await self._closed(message, until)
         except asyncio.CancelledError:
-            with suppress(SubagentError):  # the disk refuses: it is open until its time is over
-                await self.expire(message.message_id)  # nobody waits for its answer any more
+            if not self.is_ending:  # nobody waits for its answer any more; an end of the run cancels it
+                with suppress(SubagentError):  # the disk refuses: it is open until its time is over
+                    await self.expire(message.message_id)
             raise
         self.record_end_of(message)
         if message.message_status is MessageStatus.EXPIRED:

@@ -8,8 +8,8 @@ import pytest
 
 from subagent_server.run import locks
 from subagent_server.run.files import Entry
-from subagent_server.run.states import Status
-from tests.helpers.turns import says, shell
+from subagent_server.run.states import MessageStatus, Status
+from tests.helpers.turns import asks, says, shell
 from tests.helpers.world import BOUND, World
 
 
@@ -70,3 +70,10 @@ def test_a_run_whose_time_is_over_or_that_gets_term_lets_its_model_call_end_and_
     meta = world.meta(run_id)
     assert (meta.usage.input_tokens, meta.usage.output_tokens, meta.usage.turns) == (11, 22, 1)
     assert not world.events(run_id, "tool_call") and len(simulator.requests) == 1
+
+
+def test_the_question_of_a_run_that_gets_term_is_cancelled_with_it(world: World) -> None:
+    run_id = world.asking_run(asks("Go on?"))
+    os.kill(world.worker(run_id).pid, signal.SIGTERM)
+    assert world.failed(run_id)[0] == "crashed"
+    assert [each.message_status for each in world.meta(run_id).messages] == [MessageStatus.CANCELLED]
