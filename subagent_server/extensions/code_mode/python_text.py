@@ -21,6 +21,8 @@ from subagent_server.run.states import cut
 
 PROGRAM_NAMES = frozenset({"Text", "ToolError", "ask_parent", "gather", "help", "run", "search_tools"})
 """The names that every program has, besides those of its tools."""
+MODULE_NAMES = frozenset({"RunFailed", "agents", "ask", "log", "merge", "now", "phase", "random"})
+"""The names that the module `subagent` has besides: they would hide a server of the same name."""
 STUB_NAMES = frozenset(
     {"Any", "Literal", "NotRequired", "Text", "TypeAlias", "TypedDict"}
     | {"bool", "dict", "float", "int", "list", "str", "tuple"}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from subagent_server.extensions.code_mode.python_text import (
+    MODULE_NAMES,
     RESERVED,
     STUB_NAMES,
     as_comment,
@@ -333,7 +334,7 @@ def _namespaces(tools: Sequence[ServerTool]) -> dict[str, str]:
     """Return the namespace of each server."""
     by_namespace: dict[str, str] = {}
     for server in dict.fromkeys(tool.server for tool in tools):
-        namespace = python_name(server, "server", RESERVED)
+        namespace = python_name(server, "server", RESERVED | MODULE_NAMES)
         other = by_namespace.setdefault(namespace, server)
         if other != server:
             raise RunRefused(

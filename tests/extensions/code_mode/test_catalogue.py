@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from subagent_server.extensions.code_mode.inside import Line, names_of
-from subagent_server.extensions.code_mode.python_text import PROGRAM_NAMES
+from subagent_server.extensions.code_mode.inside import Line, module_of, names_of
+from subagent_server.extensions.code_mode.python_text import MODULE_NAMES, PROGRAM_NAMES
 from subagent_server.extensions.code_mode.stubs import Catalogue, ServerTool, catalogue_of
 from subagent_server.run.errors import RunRefused
 
@@ -28,6 +28,7 @@ def named(*names: str) -> Catalogue:
         ("time/now", "time_.now"),
         ("class/import", "class_.import_"),
         ("help/list", "help_.list_"),
+        ("log/show", "log_.show"),
         ("1st/2nd", "_1st._2nd"),
         ("a/__init__", "a._init__"),
         ("größe/获取", "größe.获取"),
@@ -74,6 +75,8 @@ def test_a_name_stands_alone_if_it_is_unique_and_means_nothing_else() -> None:
 
 def test_the_names_that_a_program_has_anyway_are_reserved() -> None:
     assert names_of(cast(Line, None), [], []).keys() <= PROGRAM_NAMES
+    module = {name for name in vars(module_of(cast(Line, None), {}, [])) if not name.startswith("__")}
+    assert module <= PROGRAM_NAMES | MODULE_NAMES
 
 
 def test_the_model_reads_every_stub_under_its_server() -> None:
