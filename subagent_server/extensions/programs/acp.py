@@ -51,15 +51,12 @@ _ENDS = {
     "refusal": ("Its model refused to continue.", "agent_error"),
     "cancelled": ("It gave its turn up.", "agent_error"),
 }
-_NO_REPLY = {"copilot": "Error: ", "codex-acp": ""}
-"""By its command, how the last text of an agent begins whose model has not answered (bad key, busy, down).
-
-It ends its turn as if all were well, without tokens, and the text has no id (seen in 1.0.102 and 2.6.0).
-"""
 _EMPTY_REPLY = "Error: No response was returned. Send your message again to retry."
 """What Copilot says of a model that has answered, and used tokens, without a word (seen in 1.0.102)."""
 _RETRY = re.compile(r"Info: [^\n]*[Rr]etrying\.\.\.")
 """What Copilot says of a request that failed, as a piece of its model's text (seen in 1.0.102)."""
+_NOTICES = ("Warning: ", "Config warning: ", "*Context compacted")
+"""How codex-acp begins what it says besides its model, but for errors (read in 2.6.0)."""
 _SILENT = (
     schema.UserMessageChunk,
     schema.AvailableCommandsUpdate,
@@ -95,7 +92,9 @@ class AcpDialect:
         self._task = task
         self._events = events
         self._permissions = permissions
-        self._updates = _Updates(events, task.agent.limits.max_turns, self._bound_turns, self.tool_of)
+        has_notices = self._command == "codex-acp"
+        most_turns = task.agent.limits.max_turns
+        self._updates = _Updates(events, most_turns, self._bound_turns, self.tool_of, has_notices)
         self._session = ""
         self._is_cut = False
         events.counts("tool_calls")  # of turns the protocol does not tell
@@ -281,14 +280,27 @@ class AcpDialect:
             )
         if ended.stop_reason in _ENDS:
             return self._events.failed(*_ENDS[ended.stop_reason])
+        if self._is_error(ended):
+            text, _ = self._updates.last_part
+            return self._events.failed(f"Its model did not answer: {text.strip()}", "model_error")
         if not self._events.text.strip():
             return self._events.failed(f"{self.title} ended its turn without an answer.")
-        beginning = _NO_REPLY.get(self._command)
-        text, message = self._updates.last_part
-        is_silent = message is None and (ended.usage is None or text == _EMPTY_REPLY)
-        if beginning is not None and is_silent and text.startswith(beginning):
-            return self._events.failed(f"Its model did not answer: {text.strip()}", "model_error")
         return Outcome(self._events.text)
+
+    def _is_error(self, ended: schema.PromptResponse) -> bool:
+        """Whether its last words say that its model did not answer (bad key, busy, down).
+
+        It ends its turn as if all were well, and the text has no id (seen in 1.0.102 and 2.6.0).
+        """
+        text, message = self._updates.last_part
+        match self._command:
+            case "copilot":
+                is_error = text == _EMPTY_REPLY or (ended.usage is None and text.startswith("Error: "))
+            case "codex-acp":
+                is_error = bool(text) and not text.startswith(_NOTICES)
+            case _:
+                is_error = False
+        return message is None and is_error
 
     @property
     def _command(self) -> str:
@@ -362,6 +374,7 @@ class _Updates:
     """Tells `ProgramEvents` what an agent does. Nothing counts before `begin`, because
     agents repeat old conversations.
 
+    With `has_notices` a text without an id is not of the model.
     `bound` is called once, when the calls of turn `most_turns` have ended and another turn would follow. The
     protocol does not tell of turns, so calls that are open at the same time are taken for one.
     """
@@ -372,10 +385,12 @@ class _Updates:
         most_turns: int,
         bound: Callable[[], None],
         tool_of: Callable[[Call], str],
+        has_notices: bool,
     ) -> None:
         self.cost_usd: Decimal | None = None
         self._events = events
         self._tool_of = tool_of
+        self._has_notices = has_notices
         self._most_turns = most_turns
         self._bound = bound
         self._has_begun = False
@@ -407,9 +422,10 @@ class _Updates:
         """Take an update."""
         self._last = time.monotonic()
         text = getattr(getattr(update, "content", None), "text", "")
-        if self._has_begun and _RETRY.fullmatch(text):
-            self.flush()  # it begins its text again
-            self._events.complain(text)
+        if self._has_begun and (_RETRY.fullmatch(text) or self._is_notice(update)):
+            self.flush()
+            self.last_part = text, None
+            self._events.complain(text.strip())
             return
         self._events.progress()
         if not self._has_begun:
@@ -426,6 +442,10 @@ class _Updates:
                 pass
             case _ if not isinstance(update, _SILENT):
                 self.unknown(update.session_update, update.model_dump(mode="json", by_alias=True))
+
+    def _is_notice(self, update: Any) -> bool:
+        is_text = isinstance(update, schema.AgentMessageChunk)
+        return self._has_notices and is_text and update.message_id is None
 
     def unknown(self, kind: str, update: Message) -> None:
         """Take an update that is not looked into."""

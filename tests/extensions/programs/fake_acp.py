@@ -147,6 +147,12 @@ class Session:
         usage = {"inputTokens": tokens, "outputTokens": tokens, "totalTokens": 2 * tokens}
         return {"stopReason": "end_turn", **({"usage": usage} if tokens else {})}
 
+    def do_noted(self, note: str) -> dict[str, Any]:
+        self.update("agent_message_chunk", content={"type": "text", "text": "Painted."}, messageId="m1")
+        self.say(note)
+        usage = {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}
+        return {"stopReason": "end_turn", "usage": usage}
+
     def do_pay(self, amount: str) -> dict[str, Any]:
         self.say("Paid.")
         self.update("usage_update", used=1, size=2, cost={"currency": "USD", "amount": float(amount)})

@@ -152,6 +152,7 @@ EMPTY_REPLY = "Error: No response was returned. Send your message again to retry
         ("copilot", ["Error: line 3."], 1, None),
         ("copilot", [EMPTY_REPLY], 1, f"did not answer: {EMPTY_REPLY}"),
         ("codex-acp", ["Warning: old.\n\n", "High demand.\n\n"], 0, "did not answer: High demand."),
+        ("codex-acp", ["Warning: old.\n\n", "Out of room.\n\n"], 1, "did not answer: Out of room."),
         ("other", ["Error: HTTP 401."], 0, None),
     ],
 )
@@ -165,6 +166,17 @@ def test_a_text_about_a_model_that_did_not_answer_is_no_result(
         assert found is None
     else:
         assert found is not None and found.code == "model_error" and why in found.message
+
+
+@pytest.mark.parametrize(("note", "code"), [("Warning: old.", None), ("Out of room.", "model_error")])
+def test_what_codex_acp_says_besides_its_model_is_no_text(
+    tmp_path: Path, note: str, code: str | None
+) -> None:
+    program = write_program(tmp_path / "codex-acp", f"#!/bin/sh\nexec {sys.executable} {FAKE}\n")
+    worked = Worked(tmp_path, f"noted:{note}", {}, runner="acp", command=str(program))
+    found = worked.outcome.failure
+    assert worked.outcome.text == "Painted." and (found and found.code) == code
+    assert note in [event["message"] for event in worked.run.recorded("warning")]
 
 
 def test_a_retry_that_is_said_amid_the_text_is_a_warning(tmp_path: Path) -> None:
