@@ -27,6 +27,7 @@ from subagent_server.tools.spec import (
     output_answer,
     page_of,
     record_answer,
+    take_as_meant,
     text,
     wait,
 )
@@ -368,8 +369,10 @@ MAX_DESCRIPTION_CHARACTERS = 1_000
 
 async def _run_agent(context: ToolContext, call: Call) -> Answer:
     offered = await asyncio.to_thread(context.agents.now)
-    name, arguments = offered.named(call.arguments.pop("agent")).name, call.arguments.pop("arguments", None)
-    return await run_agent(name, context, call, arguments)
+    agent, arguments = offered.named(call.arguments.pop("agent")), call.arguments.pop("arguments", None)
+    if arguments and isinstance(agent.input_schema, dict):
+        take_as_meant(arguments, agent.input_schema)
+    return await run_agent(agent.name, context, call, arguments)
 
 
 RUN_AGENT = ToolSpec(

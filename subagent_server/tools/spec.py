@@ -122,19 +122,13 @@ class Call:
 def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
     """Refuse arguments that do not fit, naming the argument to fix; what hosts write is read as it is meant.
 
-    An optional argument that is null or an empty text is left out: some hosts fill in every argument, and
-    those of OpenAI's strict mode have to. What is no text and given as one is read (`"45"`, `"true"`).
-
     Raises:
         BadArgument.
     """
     from jsonschema import Draft202012Validator  # a twelfth of a start, and no list of tools needs it
     from jsonschema.exceptions import best_match
 
-    for name in [name for name, value in arguments.items() if value is None or value == ""]:
-        if name in schema["properties"] and name not in schema["required"]:
-            del arguments[name]
-    _take_texts(arguments, schema)
+    take_as_meant(arguments, schema)
     for name, value in arguments.items():
         if isinstance(value, float) and math.isnan(value):  # it passes every bound of a schema
             raise BadArgument(f"{tool}: {name} is no number: fix the arguments, and call again.")
@@ -143,8 +137,16 @@ def check_arguments(tool: str, arguments: Arguments, schema: Schema) -> None:
         raise BadArgument(f"{tool}: {_fault(error)}, and call again.")
 
 
-def _take_texts(arguments: Arguments, schema: Schema) -> None:
-    """Replace what is given as text and is meant as something else, and 50.0 for 50: many models write so."""
+def take_as_meant(arguments: Arguments, schema: Schema) -> None:
+    """Replace what models and hosts write by what it means.
+
+    An optional argument that is null or an empty text is left out: some hosts fill in every argument, and
+    those of OpenAI's strict mode have to. What is no text and given as one is read (`"45"`, `"true"`), and
+    50.0 is 50.
+    """
+    for name in [name for name, value in arguments.items() if value is None or value == ""]:
+        if name in schema["properties"] and name not in schema["required"]:
+            del arguments[name]
     for name, value in arguments.items():
         one: Schema = schema["properties"].get(name, {})
         wanted = {each.get("type") for each in one.get("anyOf", [one])}  # those of a flow may be choices

@@ -98,7 +98,7 @@ def test_a_flow_is_a_tool_with_its_own_arguments(world: World) -> None:
         assert "many: \"x\" is not of type 'integer'" in parent.refused("run_fan", many="x")
         (row,) = few.call("list_agents", query="many")["agents"]
         assert '"many": {"type": "integer", "default": 3}' in row["description"]
-        view = few.call("run_agent", agent="fan", arguments={"many": 1}, waitSeconds=40)
+        view = few.call("run_agent", agent="fan", arguments={"many": "1", "limit": None}, waitSeconds=40)
         assert view["output"] == ["done 0"]
 
 
