@@ -216,7 +216,8 @@ def _typed(session: Session, run_id: str, message_id: str) -> str | None:
     while not select.select([stdin], [], [], SLOW_POLL_SECONDS)[0]:
         now = session.open_run(run_id).meta.message(message_id)
         if now is None or now.message_status is not MessageStatus.PENDING:
-            err(f"{message_id} needs no answer any more.")
+            termios.tcflush(stdin, termios.TCIFLUSH)  # else the shell gets what was begun, as a command
+            err(f"\n{message_id} needs no answer any more.")
             return None
     typed = os.read(stdin, _CHUNK)
     while typed and select.select([stdin], [], [], _PASTE_SECONDS)[0]:  # all lines of a paste

@@ -464,13 +464,16 @@ def _follow(session: Session, run_id: str, writer: EventText) -> Observed:
         for each in writer.lines_of(line):
             err(each, is_escaped=True)
 
+    left_open: set[str] = set()
     with LogFollower(session) as follower:
         follower.add(run_id, 0)
         while True:
             observed = follower.until(lambda seen: bool(seen.meta.pending), show)
-            pending = observed.meta.pending
-            if not (pending and has_person() and ask_person(session, run_id, pending[0])):
+            new = [each for each in observed.meta.pending if each.message_id not in left_open]
+            if not new or not has_person():
                 return observed
+            if not ask_person(session, run_id, new[0]):
+                left_open.add(new[0].message_id)
 
 
 def _wait(session: Session, run_id: str, seconds: float) -> Observed:

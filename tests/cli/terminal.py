@@ -11,9 +11,9 @@ from tests.cli.command import Cli, Running, hear
 class Terminal:
     """A command with a person at its stdin and stderr."""
 
-    def __init__(self, command: Running, outer: int) -> None:
+    def __init__(self, command: Running, outer: int, inner: int) -> None:
         self.command = command
-        self._outer = outer
+        self._outer, self._inner = outer, inner
 
     def hear(self, wanted: str) -> str:
         """Return what the person sees until `wanted`."""
@@ -23,6 +23,11 @@ class Terminal:
         """Type something."""
         os.write(self._outer, text.encode())
 
+    def next_line(self) -> str:
+        """Return the line that the next program on this terminal gets once the person presses Enter."""
+        self.type("\n")
+        return os.read(self._inner, 4096).decode()
+
 
 @contextmanager
 def person(cli: Cli, *words: str) -> Iterator[Terminal]:
@@ -30,7 +35,7 @@ def person(cli: Cli, *words: str) -> Iterator[Terminal]:
     outer, inner = pty.openpty()
     try:
         with cli.start(*words, stdin=inner, stderr=inner) as command:
-            yield Terminal(command, outer)
+            yield Terminal(command, outer, inner)
     finally:
         os.close(outer)
         os.close(inner)

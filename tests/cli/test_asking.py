@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from tests.cli.command import Cli, Model, asked
+from tests.cli.command import BOUND, Cli, Model, asked
 from tests.cli.terminal import person
-from tests.helpers.turns import asks, says
+from tests.helpers.turns import asks, calls, says, use
+from tests.helpers.wait import wait_for
 
 PROMPT = "Your answer"
 QUESTION, THANKS = asks("Which\x1b[2J colour?", "blue", "red"), says("Thanks.")
@@ -80,12 +81,27 @@ def test_closing_the_input_leaves_the_question_open(asking: Cli, begun: str) -> 
     assert answer(asking) == (None, None)
 
 
-def test_an_answer_from_elsewhere_ends_the_asking(asking: Cli) -> None:
+def test_a_question_that_is_left_open_leads_to_the_next(cli: Cli, model: Model) -> None:
+    model(calls(use("ask_parent", question="First?"), use("ask_parent", question="Second?")))
+    with person(cli, "run", "worker", "Go") as terminal:
+        terminal.hear(f"First?\r\n{PROMPT}")
+        (run_id,) = cli.store.run_ids()
+        wait_for(lambda: cli.meta(run_id).pending_questions == 2, BOUND, "the second question")
+        terminal.type("\x04")
+        terminal.hear(f"Second?\r\n{PROMPT}")
+        terminal.type("\x04")
+        assert "q1 ANSWER" in terminal.hear("q2 ANSWER")
+        assert terminal.command.end()[0] == 5
+
+
+def test_an_answer_from_elsewhere_ends_the_asking_and_what_was_begun(asking: Cli) -> None:
     with person(asking, "run", "worker", "Go") as terminal:
         terminal.hear(PROMPT)
+        terminal.type("blu")
         assert asking("reply", "@last", "green").returncode == 0
         terminal.hear("q1 needs no answer any more.")
         assert terminal.command.end()[:2] == (0, "Thanks.\n")
+        assert terminal.next_line() == "\n"
     assert answer(asking)[0] == "green"
 
 
