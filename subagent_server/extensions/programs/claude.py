@@ -6,12 +6,14 @@ speaks and `--help` does not name; `tests/clients/test_claude_runner.py` pins it
 
 import asyncio
 import json
+import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
 from subagent_server.extensions.programs.program import (
+    LOOK_AT_LOG,
     MOST_OPEN_CALLS,
     NO_MENTIONS,
     Launch,
@@ -62,7 +64,8 @@ _LIMITS = {
         "Say in its prompt which form the result has.",
     ),
 }
-_LOGIN = "If it is not logged in: start `claude` once and log in, or set ANTHROPIC_API_KEY."
+_LOGIN = "Start `claude` once and log in, or set ANTHROPIC_API_KEY."
+_ABOUT_LOGIN = re.compile(r"log(ged)? ?in\b|API key|authenticat|\b401\b", re.IGNORECASE)
 
 
 class ClaudeDialect:
@@ -420,7 +423,7 @@ def judged_end(
             return events.failed(message, code, hint)
         return Outcome(text, output=output, has_output=True)
     if not text.strip():
-        return events.failed("It ended without an answer.", hint="Look at run.log.")
+        return events.failed("It ended without an answer.")
     if not text_of(event.get("result")):
         events.note(EMPTY_REPLY)
     return Outcome(text)
@@ -443,5 +446,5 @@ def _failure(event: dict[str, Any], text: str, agent: AgentDefinition) -> Failur
     return Failure(
         code="model_error" if of_model else "agent_error",
         message=f"Claude Code ended with an error ({reason or subtype}): {why}",
-        hint=about_login(agent, _LOGIN),
+        hint=about_login(agent, _LOGIN) if _ABOUT_LOGIN.search(why) else LOOK_AT_LOG,
     )

@@ -176,11 +176,11 @@ BAD_ENDS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str, str]] = {
         [result(is_error=True, result="Not logged in")],
         {},
         "agent_error",
-        "logged in",
+        "set ANTHROPIC_API_KEY",
     ),
     "an error of the API": (
         [result(is_error=True, terminal_reason="api_error", result="API Error: 529")],
-        *({}, "model_error", "529"),
+        *({}, "model_error", "529 Look at run.log"),
     ),
     "a silent denial": (
         [result(permission_denials=[{"tool_name": "Write", "tool_use_id": "t9"}])],
@@ -217,7 +217,7 @@ BAD_ENDS: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str, str]] = {
 def test_a_word_of_success_alone_is_no_success(tmp_path: Path, name: str) -> None:
     steps, keys, code, words = BAD_ENDS[name]
     found = direct(tmp_path, *steps, **keys).failure
-    assert found.code == code and words in found.message, found
+    assert found.code == code and words in f"{found.message} {found.hint}", found
 
 
 def test_a_long_command_of_the_program_is_no_silence(tmp_path: Path) -> None:
