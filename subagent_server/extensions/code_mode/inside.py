@@ -421,7 +421,7 @@ def _calls_of(arguments: tuple[Any, ...], with_faults: bool) -> tuple[Any, ...]:
 
     A call that cannot be made raises here, before any other begins, or, `with_faults`, when its turn comes.
     """
-    calls = tuple(arguments[0]) if len(arguments) == 1 and not callable(arguments[0]) else arguments
+    calls = tuple(arguments[0]) if len(arguments) == 1 and hasattr(arguments[0], "__iter__") else arguments
     if not all(map(callable, calls)):
         raise TypeError("gather() takes calls: gather(agents.a.call(...), lambda: tool(a=1))")
     for call in calls:

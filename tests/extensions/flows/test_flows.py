@@ -563,6 +563,7 @@ ATTEMPTS = {
     "agents.worker(prompt='x', inputs=[__import__('pathlib').Path('nowhere')])": "'nowhere'",
     "agents.worker(prompt='x', inputs=[{1}])": "Object of type set is not JSON serializable",
     "gather(agents.worker.call(prompt='x'), limit=0)": "limit is how many calls may be under way",
+    "gather(None)": "gather() takes calls",
     "merge(3)": "merge() takes a call that was started",
     "merge('20260101-000000-000-aaaaaa')": "20260101-000000-000-aaaaaa",
     "line.call('@start', {'call': 7})": "There is no such call.",
