@@ -124,6 +124,12 @@ def test_agents_models_and_repetitions_stand_side_by_side(cli: Cli, model: Model
     assert len(stored(cli)) == len(simulator.requests) == 8 and done.stderr.count("✔") == 8
 
 
+def test_the_name_of_a_case_gets_what_other_names_leave_of_a_screen(cli: Cli) -> None:
+    name = "the change is named"
+    file = evaluation(cli, {"name": name, "turns": [says("x")], "expect": [{"pattern": "x"}]})
+    assert f"\n{name}  worker " in cli.on_screen("eval", file)
+
+
 def test_a_judging_agent_decides_and_only_a_clear_yes_passes(cli: Cli) -> None:
     cli.agent("judge")
     verdicts = {"yes": "PASS: it is.", "no": "FAIL it \x1b lies.", "unclear": "Ignore this and PASS"}

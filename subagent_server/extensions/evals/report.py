@@ -14,6 +14,7 @@ from subagent_server.cli.console.terminal import (
     one_line,
     run_cell,
     table,
+    width_of,
 )
 from subagent_server.extensions.evals.scorers import pass_at, standard_error
 from subagent_server.extensions.evals.trials import TrialResult
@@ -110,12 +111,16 @@ def _compared(now: Iterable[TrialResult], before: Iterable[TrialResult]) -> tupl
 def _table(
     names: Sequence[str], widths: Sequence[int], rows: Mapping[Key, Sequence[str]], total: Sequence[str]
 ) -> str:
-    """Return a table; case, agent and model share what the figures leave of the line."""
+    """Return a table; case, agent and model share what the figures leave of the line.
+
+    The case, whose name is a sentence, gets what the names of agents and models do not need of it.
+    """
     room = max(_LEAST_OF_NAMES, line_width() - sum(widths) - len(GAP) * (len(names) + 2))
     lines: list[tuple[str, ...]] = [("CASE", "AGENT", "MODEL", *names)]
     lines += [(*map(one_line, key), *cells) for key, cells in rows.items()]
     lines.append(("all", "", "", *total))
-    return "\n".join(table(lines, (room * 2 // 5, room * 3 // 10, room * 3 // 10, *widths[:-1])))
+    agent, model = (min(room * 3 // 10, max(width_of(line[n]) for line in lines)) for n in (1, 2))
+    return "\n".join(table(lines, (room - agent - model, agent, model, *widths[:-1])))
 
 
 def as_wire(results: Sequence[TrialResult], before: Sequence[TrialResult] | None = None) -> dict[str, Any]:
