@@ -92,9 +92,8 @@ class AcpDialect:
         self._task = task
         self._events = events
         self._permissions = permissions
-        has_notices = self._command == "codex-acp"
         most_turns = task.agent.limits.max_turns
-        self._updates = _Updates(events, most_turns, self._bound_turns, self.tool_of, has_notices)
+        self._updates = _Updates(events, most_turns, self._bound_turns, self.tool_of, self._is_notice)
         self._session = ""
         self._is_cut = False
         events.counts("tool_calls")  # of turns the protocol does not tell
@@ -302,6 +301,18 @@ class AcpDialect:
                 is_error = False
         return message is None and is_error
 
+    def _is_notice(self, update: Any) -> bool:
+        """Whether an update is a text of the program besides its model."""
+        if not isinstance(update, schema.AgentMessageChunk):
+            return False
+        match self._command:
+            case "copilot":
+                return _RETRY.fullmatch(getattr(update.content, "text", "")) is not None
+            case "codex-acp":
+                return update.message_id is None
+            case _:
+                return False
+
     @property
     def _command(self) -> str:
         return Path(self._task.agent.command or "").name
@@ -374,7 +385,7 @@ class _Updates:
     """Tells `ProgramEvents` what an agent does. Nothing counts before `begin`, because
     agents repeat old conversations.
 
-    With `has_notices` a text without an id is not of the model.
+    What `is_notice` is a warning, and no text of the model.
     `bound` is called once, when the calls of turn `most_turns` have ended and another turn would follow. The
     protocol does not tell of turns, so calls that are open at the same time are taken for one.
     """
@@ -385,12 +396,12 @@ class _Updates:
         most_turns: int,
         bound: Callable[[], None],
         tool_of: Callable[[Call], str],
-        has_notices: bool,
+        is_notice: Callable[[Any], bool],
     ) -> None:
         self.cost_usd: Decimal | None = None
         self._events = events
         self._tool_of = tool_of
-        self._has_notices = has_notices
+        self._is_notice = is_notice
         self._most_turns = most_turns
         self._bound = bound
         self._has_begun = False
@@ -422,7 +433,7 @@ class _Updates:
         """Take an update."""
         self._last = time.monotonic()
         text = getattr(getattr(update, "content", None), "text", "")
-        if self._has_begun and (_RETRY.fullmatch(text) or self._is_notice(update)):
+        if self._has_begun and self._is_notice(update):
             self.flush()
             self.last_part = text, None
             self._events.complain(text.strip())
@@ -442,10 +453,6 @@ class _Updates:
                 pass
             case _ if not isinstance(update, _SILENT):
                 self.unknown(update.session_update, update.model_dump(mode="json", by_alias=True))
-
-    def _is_notice(self, update: Any) -> bool:
-        is_text = isinstance(update, schema.AgentMessageChunk)
-        return self._has_notices and is_text and update.message_id is None
 
     def unknown(self, kind: str, update: Message) -> None:
         """Take an update that is not looked into."""

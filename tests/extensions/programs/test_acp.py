@@ -181,7 +181,9 @@ def test_what_codex_acp_says_besides_its_model_is_no_text(
 
 def test_a_retry_that_is_said_amid_the_text_is_a_warning(tmp_path: Path) -> None:
     retry = "Info: Request failed due to a transient API error. Retrying..."
-    worked = direct(tmp_path, f"texts:{json.dumps([['Pain', retry, 'Pain', 'ted.'], 1])}")
+    program = write_program(tmp_path / "copilot", f"#!/bin/sh\nexec {sys.executable} {FAKE}\n")
+    task = f"texts:{json.dumps([['Pain', retry, 'Pain', 'ted.'], 1])}"
+    worked = Worked(tmp_path, task, {}, runner="acp", command=str(program))
     assert worked.outcome.text == "Painted."
     assert retry in [event["message"] for event in worked.run.recorded("warning")]
 
