@@ -1,13 +1,12 @@
 """`subagent doctor`: what is wrong with agent files, and with the files of runs."""
 
 import json
-import os
-import subprocess
 
 import pytest
 
 from tests.cli.command import FAILED, Cli, asked
 from tests.helpers.files import write_program
+from tests.helpers.processes import Child
 from tests.helpers.state_files import counted_state_files
 from tests.helpers.truth import examine_all
 
@@ -168,10 +167,10 @@ def test_a_file_that_cannot_be_read_is_a_finding_and_the_others_are_checked(cli:
 def test_what_runs_have_left_is_found_in_one_look_at_all_processes(cli: Cli) -> None:
     runs = [cli.completed(tail) for tail in ("aaaaaa", "bbbbbb", "cccccc")]
     assert not list(examine_all(cli.store, {})) and not cli.store.live_ids()
-    environment = {**os.environ, "SUBAGENT_RUN_ID": runs[1]}
-    with subprocess.Popen(["sleep", "600"], env=environment) as left, counted_state_files() as count:
-        found = [(each.run_id, each.what) for each in examine_all(cli.store, {})]
-        left.kill()
+    with Child("print('there', flush=True); input()", environment={"SUBAGENT_RUN_ID": runs[1]}) as left:
+        assert left.hear() == "there"  # the kernel shows no environment of a process that just begins
+        with counted_state_files() as count:
+            found = [(each.run_id, each.what) for each in examine_all(cli.store, {})]
     assert found == [(runs[1], f"it is over, and 1 of its processes live (pid {left.pid})")]
     assert count.processes == 2, "and one at the run with a process"
     assert count.reads == len(runs)
