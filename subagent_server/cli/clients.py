@@ -31,12 +31,11 @@ _SERVER = ("command", "args", "url", "httpUrl", "headers", "http_headers")
 
 @dataclass(frozen=True)
 class ClientDirectories:
-    """The directories and variables that a client's paths depend on. `platform` is as `sys.platform`."""
+    """The directories and variables that a client's paths depend on."""
 
     cwd: Path
     home: Path
     environment: Mapping[str, str]
-    platform: str
 
     def named(self, variable: str, default: Path) -> Path:
         """Return the directory that a variable names, else `default`."""
@@ -128,10 +127,7 @@ without a zygote on a machine that has much else to do."""
 
 def _claude_desktop(directories: ClientDirectories) -> Path:
     """Electron's folder for the application Claude."""
-    if directories.platform == "darwin":
-        folder = directories.home / "Library" / "Application Support"
-    else:
-        folder = directories.named("XDG_CONFIG_HOME", directories.home / ".config")
+    folder = directories.named("XDG_CONFIG_HOME", directories.home / ".config")
     return folder / "Claude" / "claude_desktop_config.json"
 
 

@@ -444,7 +444,7 @@ def _directories(settings: Settings) -> ClientDirectories:
     except RuntimeError as error:  # as of a container for any user
         sentence = "The files of clients cannot be found, because HOME names no directory: set it."
         raise EarlyExit(ExitCode.ENVIRONMENT, sentence) from error
-    return ClientDirectories(settings.cwd, home, settings.environment, sys.platform)
+    return ClientDirectories(settings.cwd, home, settings.environment)
 
 
 def _file(client: Client, scope: Scope, directories: ClientDirectories) -> Path:

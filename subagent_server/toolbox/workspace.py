@@ -133,7 +133,7 @@ def parse_arguments(model: type[A], raw: object) -> A:
         return model.model_validate(raw)
     except ValidationError as error:
         known = ", ".join(f"`{info.alias or name}`" for name, info in model.model_fields.items())
-        why = f"The arguments do not fit ({first_problem(error)[:300]}): this tool takes {known}."
+        why = f"The arguments do not fit ({first_problem(error)[:300]}): this tool takes {known or 'none'}."
         raise BadArgument(why) from error
 
 

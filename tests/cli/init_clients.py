@@ -1,7 +1,6 @@
 """The clients that `subagent init` knows, their files, and what stands in them."""
 
 import json
-import sys
 import sysconfig
 import tomllib
 from pathlib import Path
@@ -21,11 +20,7 @@ FILES = {
     ("gemini", "project"): ".gemini/settings.json",
     ("cursor", "project"): ".cursor/mcp.json",
     ("cursor", "user"): "home/.cursor/mcp.json",
-    ("claude-desktop", "user"): (
-        "home/Library/Application Support/Claude/claude_desktop_config.json"
-        if sys.platform == "darwin"
-        else "home/.config/Claude/claude_desktop_config.json"
-    ),
+    ("claude-desktop", "user"): "home/.config/Claude/claude_desktop_config.json",
 }
 
 

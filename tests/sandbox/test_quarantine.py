@@ -18,7 +18,7 @@ from subagent_server.run.files import Directory, held_open, remove_tree
 from subagent_server.sandbox import quarantine
 from subagent_server.sandbox.file_watch import CommandWatch, NameWatch, OwnWrites, own_hooks
 from subagent_server.sandbox.quarantine import Kept, Quarantine
-from subagent_server.toolbox.mcp.mcp_tools import McpTool, ServerTool
+from subagent_server.toolbox.mcp.mcp_tools import McpTool, NamedTool
 from subagent_server.toolbox.mcp.server_connection import CallAnswer, ServerConnection, ServerContext
 from subagent_server.toolbox.outputs import KeptOutputs
 from tests.helpers.ordinary_user import user
@@ -297,7 +297,7 @@ def test_a_name_that_comes_by_the_call_of_a_server_here_is_moved(place: Place, k
     watch = CommandWatch(place.watch(), mark, lambda taken: f"moved: {len(taken.moved)}", str)
     around = ServerContext(lambda *_: pytest.fail("not started"), lambda *_, **__: None, watch=watch)
     server = Writer("files", ServerDefinition.model_validate({"type": kind, "command": "x"}), around)
-    offered = ServerTool("files", Tool(name="write", input_schema={"type": "object"}), "write")
+    offered = NamedTool("files", Tool(name="write", input_schema={"type": "object"}), "write")
     target = place.cwd / ".mcp.json"
     result = asyncio.run(McpTool(offered, server, KeptOutputs()).call({"path": str(target)}))
     assert target.exists() == (kind == "http")

@@ -77,7 +77,8 @@ def test_the_list_of_a_journal_is_taken_as_far_as_it_is_one() -> None:
 def test_wrong_arguments_are_told_and_change_nothing(name: str, arguments: Any) -> None:
     listed = Listed()
     result = listed.call(name, **arguments)
-    assert result.is_error and result.text and not listed.events
+    assert result.is_error and result.text and "takes ." not in result.text
+    assert not listed.events
 
 
 def test_the_list_takes_no_more_than_it_may() -> None:

@@ -11,7 +11,7 @@ from mcp_types import Tool as ListedTool
 
 from subagent_server.loop.resume import NOT_BEGUN
 from subagent_server.run.errors import RunRefused
-from subagent_server.toolbox.mcp.mcp_tools import McpTool, ServerTool
+from subagent_server.toolbox.mcp.mcp_tools import McpTool, NamedTool
 from subagent_server.toolbox.outputs import KeptOutputs
 from subagent_server.toolbox.run_context import check_asked
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
@@ -111,7 +111,7 @@ def _has_gone_on(world: World, run_id: str, number: int) -> bool:
     ],
 )
 def test_a_name_is_kept_if_it_means_a_tool(name: str, tool: str, is_kept: bool) -> None:
-    listed = ServerTool("github", ListedTool(name="search", input_schema={}), tool)
+    listed = NamedTool("github", ListedTool(name="search", input_schema={}), tool)
     of_server = McpTool(listed, cast(Any, None), KeptOutputs())
     with nullcontext() if is_kept else pytest.raises(RunRefused, match="nobody can be asked"):
         check_asked([name], [of_server if "search" in tool else SimpleNamespace(name=tool)])

@@ -183,7 +183,7 @@ class ToolListing:
 
 
 @dataclass(frozen=True)
-class ServerTool:
+class NamedTool:
     """A tool of a server, and the name that the model calls it by."""
 
     server: str
@@ -213,12 +213,12 @@ class ToolChoice:
     disallowed: Collection[str] = ()
     excluded: Collection[str] | None = None
 
-    def includes(self, offered: ServerTool) -> bool:
+    def includes(self, offered: NamedTool) -> bool:
         """Whether the run may use this tool."""
         allowed = self.tools is None or offered.is_named(self.tools)
         return allowed and not offered.is_named(self.disallowed)
 
-    def is_function(self, offered: ServerTool) -> bool:
+    def is_function(self, offered: NamedTool) -> bool:
         """Whether programs call this tool, by its server, so that its name alone need not be unique."""
         return self.excluded is not None and not offered.is_named(self.excluded)
 
@@ -227,7 +227,7 @@ class ToolChoice:
 class ServerTools:
     """The tools of a run's servers, with warnings for the author of the agent."""
 
-    tools: list[ServerTool] = field(default_factory=list)
+    tools: list[NamedTool] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
@@ -274,10 +274,10 @@ def select_tools(listings: Sequence[ToolListing], wanted: ToolChoice, own: Colle
     return selected
 
 
-def _named(listing: ToolListing, warnings: list[str]) -> list[ServerTool]:
+def _named(listing: ToolListing, warnings: list[str]) -> list[NamedTool]:
     """Return the tools of one server that its filter lets through, each under its name."""
     prefix = _prefix(listing)
-    chosen: dict[str, ServerTool] = {}
+    chosen: dict[str, NamedTool] = {}
     seen: set[str] = set()
     # A tool keeps its own name, whatever others before it in the list would become.
     exact = {acceptable(prefix + tool.name) for tool in listing.tools if acceptable(tool.name) == tool.name}
@@ -291,7 +291,7 @@ def _named(listing: ToolListing, warnings: list[str]) -> list[ServerTool]:
         name = acceptable(prefix + tool.name)
         if acceptable(tool.name) != tool.name or name in chosen:
             name = free_name(name, chosen.keys() | exact, MOST_CHARACTERS - 4)
-        chosen[name] = ServerTool(listing.server, tool, name)
+        chosen[name] = NamedTool(listing.server, tool, name)
     return list(chosen.values())
 
 
@@ -299,7 +299,7 @@ def _prefix(listing: ToolListing) -> str:
     return f"{listing.server}__" if listing.definition.prefix else ""
 
 
-def _renamed(listing: ToolListing, tool: ServerTool) -> str:
+def _renamed(listing: ToolListing, tool: NamedTool) -> str:
     whole = shorten(_prefix(listing) + tool.tool.name)
     return (
         f"The tool {whole} of server {listing.server} is called {tool.name} here: "
@@ -307,7 +307,7 @@ def _renamed(listing: ToolListing, tool: ServerTool) -> str:
     )
 
 
-def _check_unique(tools: Sequence[ServerTool], own: Collection[str]) -> None:
+def _check_unique(tools: Sequence[NamedTool], own: Collection[str]) -> None:
     owners: dict[str, list[str]] = {}
     for each in tools:
         owners.setdefault(each.name, []).append(each.server)
@@ -333,7 +333,7 @@ def _clash(name: str, servers: Sequence[str]) -> str:
 class McpTool(Tool):
     """Calls one tool of one server. `offered.tool` is the server's description of it."""
 
-    def __init__(self, offered: ServerTool, connection: ServerConnection, attachments: KeptOutputs) -> None:
+    def __init__(self, offered: NamedTool, connection: ServerConnection, attachments: KeptOutputs) -> None:
         self.name = offered.name
         self.offered = offered
         self.connection = connection

@@ -6,7 +6,7 @@ from mcp_types import Tool
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.errors import RunRefused
 from subagent_server.toolbox.mcp.mcp_tools import (
-    ServerTool,
+    NamedTool,
     ServerTools,
     ToolChoice,
     ToolListing,
@@ -105,5 +105,5 @@ def test_a_tool_that_a_server_lists_twice_is_offered_once() -> None:
     ],
 )
 def test_names_of_agent_files_mean_a_server_a_tool_or_many(pattern: str, meant: bool) -> None:
-    tool = ServerTool("my-server", Tool(name="get.status", input_schema={}), "get_status")
+    tool = NamedTool("my-server", Tool(name="get.status", input_schema={}), "get_status")
     assert tool.is_named([pattern]) is meant
