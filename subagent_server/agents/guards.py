@@ -84,7 +84,7 @@ class Guards:
             agent = agent.model_copy(update={"permission_mode": self.mode[0]})
         disallowed = list(dict.fromkeys([*agent.disallowed_tools, *self.denied]))
         left = select(agent.tools, disallowed)
-        offered = {
+        present = {
             "Bash": left.bash,
             "Write": left.edit,
             "Edit": left.edit,
@@ -93,7 +93,7 @@ class Guards:
             "Glob": left.glob,
             "LS": left.ls,
         }
-        asked = [name for name in self.asked if offered.get(name, True)]
+        asked = [name for name in self.asked if present.get(name, True)]
         ask = list(dict.fromkeys([*agent.ask, *asked]))
         return agent.model_copy(update={"disallowed_tools": disallowed, "ask": ask})
 

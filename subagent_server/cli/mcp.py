@@ -114,14 +114,14 @@ def wire_server(name: str, server: ServerDefinition) -> dict[str, Any]:
     return {"name": name, **kept}
 
 
-def filter_lines(server: ServerDefinition, total: int, offered: int) -> str:
+def filter_lines(server: ServerDefinition, total: int, kept: int) -> str:
     """Return the mode of the filter, and how many tools pass it."""
     mode = "none"
     if server.enabled_tools is not None:
         mode = f"whitelist (enabledTools: {', '.join(server.enabled_tools)})"
     elif server.disabled_tools is not None:
         mode = f"blacklist (disabledTools: {', '.join(server.disabled_tools)})"
-    return f"Filter: {escape(mode)}\nTools: {total} in all, {offered} offered, {total - offered} filtered out"
+    return f"Filter: {escape(mode)}\nTools: {total} in all, {kept} offered, {total - kept} filtered out"
 
 
 def listed_tool(tool: dict[str, Any], *, passes: bool) -> str:
@@ -458,16 +458,16 @@ def list_tools(
         )
         for tool in tools
     ]
-    shown = [(tool, offered) for tool, offered in rows if show_all or offered != show_filtered]
+    shown = [(tool, kept) for tool, kept in rows if show_all or kept != show_filtered]
     warnings = [*left_out, *unknown_names(ToolListing(chosen.name, chosen.definition, tools))]
     if session.as_json:
-        listed = [{**tool, "filtered": not offered} for tool, offered in shown]
-        counts = {"total": len(rows), "offered": sum(offered for _, offered in rows)}
+        listed = [{**tool, "filtered": not kept} for tool, kept in shown]
+        counts = {"total": len(rows), "offered": sum(kept for _, kept in rows)}
         out_json({"server": chosen.name, **counts, "tools": listed, "warnings": warnings})
         return
-    out(filter_lines(chosen.definition, len(rows), sum(offered for _, offered in rows)))
-    for tool, offered in shown:
-        out(listed_tool(tool, passes=offered))
+    out(filter_lines(chosen.definition, len(rows), sum(kept for _, kept in rows)))
+    for tool, kept in shown:
+        out(listed_tool(tool, passes=kept))
     for warning in warnings:
         err(one_line(f"Warning: {warning}"))
 

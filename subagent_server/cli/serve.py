@@ -335,19 +335,19 @@ def serve(
         agent_patterns=patterns,
         tools_budget=tools_budget or session.settings.tools_budget,
         max_wait_seconds=max_wait,
-        contract_model=_contract_model(model, is_offered=lifecycle or http.is_wanted),
+        contract_model=_contract_model(model, has_lifecycle=lifecycle or http.is_wanted),
     )
     service = _service(settings, config)
     check_patterns(patterns, service.registry)
-    offered = _role(role, session.caller)
+    served = _role(role, session.caller)
     if http.is_wanted:
         session.check_is_user()
-        _serve_http(session, service, offered, http)
+        _serve_http(session, service, served, http)
     else:
         if is_terminal(sys.stdin):
             err("A client starts this, by MCP: `subagent init CLIENT` registers it. Ctrl-C ends it.")
         app = _imported("subagent_server.server.stdio")
-        asyncio.run(app.serve_stdio(service, offered, session.caller))
+        asyncio.run(app.serve_stdio(service, served, session.caller))
 
 
 def serve_page(session: Session, page_is_open: Callable[[], None]) -> None:
@@ -413,17 +413,17 @@ def _enter(directory: Path) -> None:
     os.environ["PWD"] = str(Path.cwd())
 
 
-def _contract_model(model: str | None, *, is_offered: bool) -> str | None:
+def _contract_model(model: str | None, *, has_lifecycle: bool) -> str | None:
     """Return the model of agents that are started by a contract, or None if there shall be none.
 
     Raises:
         BadArgument.
     """
-    if model is not None and not is_offered:
+    if model is not None and not has_lifecycle:
         raise BadArgument("--model is for agents by a contract: add --lifecycle, or serve over HTTP.")
     if model is not None and not model.strip():
         raise BadArgument("--model is empty: name a model, or leave it out.")
-    return model or DEFAULT_CONTRACT_MODEL if is_offered else None
+    return model or DEFAULT_CONTRACT_MODEL if has_lifecycle else None
 
 
 def _service(settings: Settings, config: Path | None) -> Service:

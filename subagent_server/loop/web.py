@@ -186,7 +186,7 @@ _TYPES = {"web_search": "web_search_20250305", "web_fetch": "web_fetch_20250910"
 class WebTools:
     """The definitions of the web tools of a run by their names, and how often each may be used."""
 
-    offered: Sequence[Block] = ()
+    tools: Sequence[Block] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
     used: Counter[str] = field(default_factory=Counter)
     _found: dict[str, tuple[int, WebSource]] = field(default_factory=dict)
@@ -199,9 +199,9 @@ class WebTools:
         A reply that the API has not finished goes on with the tools that it began with.
         """
         if messages and messages[-1]["role"] == "assistant":
-            return list(self.offered)
+            return list(self.tools)
         going_on = {str(call.get("name")) for call in pending_calls(messages)}
-        return [t for t in self.offered if t["name"] in going_on or t["name"] not in self._spent]
+        return [t for t in self.tools if t["name"] in going_on or t["name"] not in self._spent]
 
     def take(self, content: Sequence[Block]) -> None:
         """Count the uses in a reply, and keep the pages that it names."""
@@ -239,7 +239,7 @@ class WebTools:
     @property
     def searches_left(self) -> int:
         """How many searches the next request may make."""
-        if not any(tool["name"] == "web_search" for tool in self.offered):
+        if not any(tool["name"] == "web_search" for tool in self.tools):
             return 0
         return max(0, self.limits["web_search"] - self.used["web_search"])
 
@@ -263,12 +263,12 @@ class WebTools:
 def make_web_tools(selection: WebSelection) -> WebTools:
     """Return the web tools of a run. The bound of uses of the run bounds each of its requests too."""
     bounds = {"web_search": selection.search, "web_fetch": selection.fetch}
-    offered: list[Block] = []
-    for name, bound in bounds.items():
-        if bound is not None:
-            keys = bound.model_dump(by_alias=False, exclude_none=True)
-            offered.append({"type": _TYPES[name], "name": name, **keys})
-    return WebTools(offered, {name: bound.max_uses for name, bound in bounds.items() if bound is not None})
+    wanted = {name: bound for name, bound in bounds.items() if bound is not None}
+    tools = [
+        {"type": _TYPES[name], "name": name, **bound.model_dump(by_alias=False, exclude_none=True)}
+        for name, bound in wanted.items()
+    ]
+    return WebTools(tools, {name: bound.max_uses for name, bound in wanted.items()})
 
 
 def refuses_web_tools(status: int, message: str, tools: Sequence[Mapping[str, Any]]) -> bool:

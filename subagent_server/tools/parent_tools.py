@@ -368,8 +368,8 @@ MAX_DESCRIPTION_CHARACTERS = 1_000
 
 
 async def _run_agent(context: ToolContext, call: Call) -> Answer:
-    offered = await asyncio.to_thread(context.agents.now)
-    agent, arguments = offered.named(call.arguments.pop("agent")), call.arguments.pop("arguments", None)
+    visible = await asyncio.to_thread(context.agents.now)
+    agent, arguments = visible.named(call.arguments.pop("agent")), call.arguments.pop("arguments", None)
     if arguments and isinstance(agent.input_schema, dict):
         take_as_meant(arguments, agent.input_schema)
     return await run_agent(agent.name, context, call, arguments)
@@ -393,8 +393,8 @@ RUN_AGENT = ToolSpec(
 
 
 async def _list_agents(context: ToolContext, call: Call) -> Answer:
-    offered = await asyncio.to_thread(context.agents.now)
-    agents = await asyncio.to_thread(offered.matching, call.get("query", ""))
+    visible = await asyncio.to_thread(context.agents.now)
+    agents = await asyncio.to_thread(visible.matching, call.get("query", ""))
     digest = digest_of([agent.name for agent in agents])
     page, next_cursor = page_of(agents, digest, PAGE_AGENTS, call.get("cursor"))
     instructions = "No agent has a word of the query: ask for others, or for all without a query."

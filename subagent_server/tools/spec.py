@@ -197,7 +197,7 @@ def _fault(error: "ValidationError") -> str:
     return f"{where}: {message}: fix the arguments" if where else f"{message}: fix the arguments"
 
 
-# -- The agents that a caller is offered, kept until a file of theirs or the user's trust changes.
+# -- The agents that a caller sees, kept until a file of theirs or the user's trust changes.
 
 
 RECHECK_SECONDS = 10.0
@@ -257,13 +257,13 @@ class VisibleAgents:
 
 
 class AgentsOfCaller:
-    """Finds the agents that a caller is offered, anew only when something has changed."""
+    """Finds the agents that a caller sees, anew only when something has changed."""
 
     def __init__(self, service: Service, caller: Caller) -> None:
         self._service = service
         self._caller = caller
         self._made_from: tuple[Sequence[AgentDefinition], TrustFile] | None = None
-        self._offered: VisibleAgents | None = None
+        self._visible: VisibleAgents | None = None
 
     def now(self) -> VisibleAgents:
         """Return the agents as their files and the trust are now: the same object if nothing has changed.
@@ -271,12 +271,12 @@ class AgentsOfCaller:
         Looks at the files: call it off the event loop.
         """
         agents, trusted = self._service.registry.agents(), TrustCheck(self._service).trusted
-        if self._offered is None or self._made_from != (agents, trusted) or self._offered.is_outdated():
-            self._offered = VisibleAgents(list(filter(self._is_offered, agents)), self._service)
+        if self._visible is None or self._made_from != (agents, trusted) or self._visible.is_outdated():
+            self._visible = VisibleAgents(list(filter(self._is_visible, agents)), self._service)
             self._made_from = agents, trusted
-        return self._offered
+        return self._visible
 
-    def _is_offered(self, agent: AgentDefinition) -> bool:
+    def _is_visible(self, agent: AgentDefinition) -> bool:
         patterns = self._service.settings.agent_patterns
         if patterns and not any(fnmatchcase(agent.name, pattern) for pattern in patterns):
             return False

@@ -276,9 +276,9 @@ PAGE_TOOLS = 100
 
 @dataclass(frozen=True)
 class ToolTable:
-    """The tools of a caller while these agents are offered, and the generic tools."""
+    """The tools of a caller while these agents are visible, and the generic tools."""
 
-    offered: VisibleAgents
+    visible: VisibleAgents
     tools: tuple[ToolSpec, ...]
 
     @cached_property
@@ -294,23 +294,23 @@ def _as_seen(tool: ToolSpec) -> str:
     )
 
 
-def table_of(offered: VisibleAgents, generic: Sequence[ToolSpec], budget: int) -> ToolTable:
+def table_of(visible: VisibleAgents, generic: Sequence[ToolSpec], budget: int) -> ToolTable:
     """Return the table: a tool for each agent, or two for all if a model would read over `budget` bytes.
 
     A table of several pages begins with the tools that a client needs if it reads one page: those two, which
     reach every agent, and the generic ones.
     """
-    agents = offered.agents
+    agents = visible.agents
     if agents and not _fit(chain(generic, map(run_tool, agents)), budget):  # checking many takes seconds
-        return ToolTable(offered, (*many_agents(agents), *generic))
-    starting = tuple(map(run_tool, offered.shown))  # longer, if a description says that a call is refused
+        return ToolTable(visible, (*many_agents(agents), *generic))
+    starting = tuple(map(run_tool, visible.shown))  # longer, if a description says that a call is refused
     if agents and not _fit((*generic, *starting), budget):
-        return ToolTable(offered, (*many_agents(agents), *generic))
+        return ToolTable(visible, (*many_agents(agents), *generic))
     if not _fit((*generic, *starting), DEFAULT_TOOLS_BUDGET):  # a client that hides tools may hide these
         starting = tuple(replace(tool, in_sight=False) for tool in starting)
     if len(starting) + len(generic) > PAGE_TOOLS:
-        return ToolTable(offered, (*many_agents(agents), *generic, *starting))
-    return ToolTable(offered, (*starting, *generic))
+        return ToolTable(visible, (*many_agents(agents), *generic, *starting))
+    return ToolTable(visible, (*starting, *generic))
 
 
 def _fit(tools: Iterable[ToolSpec], budget: int) -> bool:
@@ -334,15 +334,15 @@ class ToolTables:
         """
         names = tuple(tool.name for tool in generic)
         with self._making:
-            offered = self.agents.now()
+            visible = self.agents.now()
             table = self._tables.get(names)
-            if table is None or table.offered is not offered:
-                self._tables[names] = table = table_of(offered, generic, self._budget)
+            if table is None or table.visible is not visible:
+                self._tables[names] = table = table_of(visible, generic, self._budget)
         return table
 
 
 def tools_of(service: Service, role: Role, caller: Caller) -> tuple[ToolSpec, ...]:
-    """Return the generic tools of a role, and those of the lifecycle if they are offered.
+    """Return the generic tools of a role, and those of the lifecycle if they are listed.
 
     A child has the parent's tools only if the child may start others. It never starts or stops agents by
     contract: its agents are those that its file names.
@@ -422,10 +422,10 @@ class ToolDispatcher:
     def _starting_tool(self, name: str) -> ToolSpec:
         """Return the tool that starts an agent, listed or not: the number of agents may just have changed."""
         table = self.table()
-        if (agent := table.offered.by_tool.get(name)) is not None:
+        if (agent := table.visible.by_tool.get(name)) is not None:
             return run_tool(agent)
         for tool in MANY_AGENTS:
-            if tool.name == name and table.offered.agents:
+            if tool.name == name and table.visible.agents:
                 return tool
         raise BadArgument(
             f"There is no tool {name[:80]!r}: {choices('tools', name, [tool.name for tool in table.tools])}."

@@ -193,9 +193,9 @@ def parent_by_token(file: Path, token: bytes) -> str | None:
     Raises:
         TokensNotUsable.
     """
-    found, offered = None, sha256(token).digest()
+    found, digest = None, sha256(token).digest()
     for name, known in read_tokens(file).items():  # all: the time says nothing of which one fits
-        if hmac.compare_digest(sha256(known.encode()).digest(), offered):
+        if hmac.compare_digest(sha256(known.encode()).digest(), digest):
             found = name
     return found
 

@@ -191,7 +191,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
                 for name, found in ((other, find_prices(other)) for other in verdict.other_models)
             ],
         )
-        if missing := _not_offered(verdict, [*tools, *(servers.tools if servers else [])], servers):
+        if missing := _missing(verdict, [*tools, *(servers.tools if servers else [])], servers):
             loop.warnings.append(missing)
             run.record("warning", message=missing)
         if prices is None and not scripted and verdict.is_model_known:  # else the start has said so
@@ -322,7 +322,7 @@ async def _listed_tools(
     return await with_programs(setup.tools(own, listed, sandbox.build))
 
 
-def _not_offered(verdict: Verdict, tools: list[Tool], servers: "Servers | None") -> str | None:
+def _missing(verdict: Verdict, tools: list[Tool], servers: "Servers | None") -> str | None:
     """Return a warning of names in `tools` that no server offers; the start has warned of the others."""
     known = {tool.name for tool in tools} | {AskParent.name, *verdict.missing_tools}
     asked = [*verdict.selection.unknown, *(verdict.selection.mcp or [])]

@@ -32,7 +32,7 @@ class McpFunctions(Functions):
             if not any(tool.answers_to(name) for tool in tools)
         ]
         self.catalogue = catalogue_of(list(map(_server_tool, functions)))
-        self._tools = {(tool.offered.server, tool.offered.tool.name): tool for tool in functions}
+        self._tools = {(tool.named.server, tool.named.tool.name): tool for tool in functions}
         self._kept = kept
 
     @classmethod
@@ -43,7 +43,7 @@ class McpFunctions(Functions):
 
     def is_read_only(self, function: ToolFunction) -> bool:
         """Whether the server says that a tool changes nothing."""
-        annotations = self._tool(function).offered.tool.annotations
+        annotations = self._tool(function).named.tool.annotations
         return annotations is not None and annotations.read_only_hint is True
 
     async def call(self, function: ToolFunction, arguments: dict[str, Any]) -> Called:
@@ -85,9 +85,9 @@ def called(answer: CallAnswer, function: ToolFunction, kept: KeptOutputs) -> Cal
 
 
 def _server_tool(tool: McpTool) -> ServerTool:
-    listed = tool.offered.tool
+    listed = tool.named.tool
     return ServerTool(
-        server=tool.offered.server,
+        server=tool.named.server,
         name=listed.name,
         description=listed.description or listed.title or "",
         input_schema=listed.input_schema,

@@ -223,8 +223,8 @@ class AcpDialect:
             self._events.note(f"{self.title} has no modes to choose from: {_ASKS_BY_ITSELF}.")
             return
         current = opened.modes.current_mode_id
-        offered = {_plain_mode(mode.id): mode.id for mode in opened.modes.available_modes}
-        wanted = next((offered[name] for name in ASKING_MODES if name in offered), None)
+        modes = {_plain_mode(mode.id): mode.id for mode in opened.modes.available_modes}
+        wanted = next((modes[name] for name in ASKING_MODES if name in modes), None)
         if wanted is None:
             why = f"offers no mode in which it asks, and is in {current[:80]!r}"
             self._events.note(f"{self.title} {why}: {_ASKS_BY_ITSELF}.")

@@ -91,7 +91,7 @@ class ChildConnections:
         self._shared: SharedByClients | None = None
         self._pipes: list[_Pipe] = []
         """That of the tickets, and for each connection one from the relay and one to it."""
-        self._offered: dict[int, tuple[int, int]] = {}
+        self._openings: dict[int, tuple[int, int]] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -117,19 +117,19 @@ class ChildConnections:
         """Let a relay take a connection. Until it has, an end to write is open, or poll(2) would say EOF."""
         up = self._pipes[1 + 2 * number]
         incoming = up.opened(os.O_RDONLY)
-        self._offered[number] = (incoming, up.opened(os.O_WRONLY))
+        self._openings[number] = (incoming, up.opened(os.O_WRONLY))
         asyncio.get_running_loop().add_reader(incoming, self._begin, number)
         with suppress(BlockingIOError):  # the program has filled the pipe: its own relays find no ticket
             os.write(self._pipes[0].writing, bytes([number]))
 
     def _begin(self, number: int) -> None:
         """Answer a relay, which has shown its ticket."""
-        incoming, held = self._offered[number]
+        incoming, held = self._openings[number]
         try:
             os.read(incoming, 1)
         except BlockingIOError:  # another process was quicker
             return
-        del self._offered[number]
+        del self._openings[number]
         asyncio.get_running_loop().remove_reader(incoming)
         os.close(held)
         answering = asyncio.create_task(self._answer(number, incoming))
@@ -190,7 +190,7 @@ class ChildConnections:
     async def aclose(self) -> None:
         """End the connections: they end by themselves once their programs have ended, else they are cut."""
         self._closing = True
-        for incoming, held in self._offered.values():
+        for incoming, held in self._openings.values():
             asyncio.get_running_loop().remove_reader(incoming)
             os.close(incoming)
             os.close(held)

@@ -48,7 +48,7 @@ _SETTINGS = {
 }
 _OF_API = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
 """What `apiKeyEnv` and `baseUrl` stand for if the agent file leaves them out."""
-_NOT_OFFERED = (
+_UNAVAILABLE = (
     *("Workflow", "Monitor", "ScheduleWakeup", "CronCreate"),
     *("EnterWorktree", "EnterPlanMode", "ExitPlanMode", "AskUserQuestion"),
 )
@@ -131,7 +131,7 @@ class ClaudeDialect:
 
     def _disallowed(self) -> Iterator[str]:
         agent = self._task.agent
-        yield from _NOT_OFFERED
+        yield from _UNAVAILABLE
         yield from map(_name, agent.disallowed_tools)
         for name, server in agent.mcp_servers.items():
             yield from (f"mcp__{name}__{tool}" for tool in server.disabled_tools or [])

@@ -213,14 +213,14 @@ class ToolChoice:
     disallowed: Collection[str] = ()
     excluded: Collection[str] | None = None
 
-    def includes(self, offered: NamedTool) -> bool:
+    def includes(self, tool: NamedTool) -> bool:
         """Whether the run may use this tool."""
-        allowed = self.tools is None or offered.is_named(self.tools)
-        return allowed and not offered.is_named(self.disallowed)
+        allowed = self.tools is None or tool.is_named(self.tools)
+        return allowed and not tool.is_named(self.disallowed)
 
-    def is_function(self, offered: NamedTool) -> bool:
+    def is_function(self, tool: NamedTool) -> bool:
         """Whether programs call this tool, by its server, so that its name alone need not be unique."""
-        return self.excluded is not None and not offered.is_named(self.excluded)
+        return self.excluded is not None and not tool.is_named(self.excluded)
 
 
 @dataclass
@@ -331,13 +331,13 @@ def _clash(name: str, servers: Sequence[str]) -> str:
 
 
 class McpTool(Tool):
-    """Calls one tool of one server. `offered.tool` is the server's description of it."""
+    """Calls one tool of one server. `named.tool` is the server's description of it."""
 
-    def __init__(self, offered: NamedTool, connection: ServerConnection, attachments: KeptOutputs) -> None:
-        self.name = offered.name
-        self.offered = offered
+    def __init__(self, named: NamedTool, connection: ServerConnection, attachments: KeptOutputs) -> None:
+        self.name = named.name
+        self.named = named
         self.connection = connection
-        self._input = input_schema(offered.tool.input_schema)
+        self._input = input_schema(named.tool.input_schema)
         self._attachments = attachments
 
     def definition(self) -> dict[str, Any]:
@@ -349,8 +349,8 @@ class McpTool(Tool):
         }
 
     def _description(self) -> str:
-        tool = self.offered.tool
-        parts = [tool.description or tool.title or f"A tool of the server {self.offered.server}."]
+        tool = self.named.tool
+        parts = [tool.description or tool.title or f"A tool of the server {self.named.server}."]
         if self._input.rule:
             parts.append(f"The arguments must also satisfy this JSON Schema: {self._input.rule}")
         if self._input.names:
@@ -359,15 +359,15 @@ class McpTool(Tool):
 
     def answers_to(self, pattern: str) -> bool:
         """Whether a name in an agent file's `tools` means this tool."""
-        return self.offered.is_named([pattern])
+        return self.named.is_named([pattern])
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Call the tool; every failure is a result for the model."""
         try:
             sent = self._input.for_server(_sendable(arguments))
-            watched = watching(self.connection.watch, f"{self.offered.server}: {self.offered.tool.name}")
+            watched = watching(self.connection.watch, f"{self.named.server}: {self.named.tool.name}")
             async with entered_off_loop(watched) as came:
-                answer = await self.connection.call(self.offered.tool.name, sent)
+                answer = await self.connection.call(self.named.tool.name, sent)
         except ServerTrouble as trouble:
             return ToolResult.failure(trouble.what).with_remark(came.remark)
         result = converted(answer.result, self._attachments)
@@ -380,7 +380,7 @@ class McpTool(Tool):
         Raises:
             ServerTrouble: the call failed.
         """
-        return await self.connection.call(self.offered.tool.name, _sendable(arguments))
+        return await self.connection.call(self.named.tool.name, _sendable(arguments))
 
 
 def _sendable(arguments: dict[str, Any]) -> dict[str, Any]:
