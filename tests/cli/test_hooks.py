@@ -17,7 +17,8 @@ TELL = """\
 import json, os, sys
 name = sys.argv[1] + "/" + os.environ["SUBAGENT_EVENT"]
 with open(name + ".new", "w") as file:
-    json.dump({"environment": dict(os.environ), "stdin": json.loads(sys.stdin.read())}, file)
+    said = {"environment": dict(os.environ), "stdin": json.loads(sys.stdin.read()), "cwd": os.getcwd()}
+    json.dump(said, file)
 os.rename(name + ".new", name)
 """
 
@@ -55,6 +56,7 @@ def test_hooks_are_told_as_data_and_are_not_decided_by_an_agent(cli: Cli, model:
     end = told(cli, "onEnd")
     assert (end["stdin"]["status"], end["stdin"]["agent"]) == ("completed", "worker")
     assert end["environment"]["SUBAGENT_EVENT_TEXT"] == "Done."
+    assert question["cwd"] == end["cwd"] == "/", "not where the run writes"
     assert not list(cli.home.rglob("owned"))
 
 
