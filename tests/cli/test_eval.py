@@ -96,7 +96,8 @@ def test_each_kind_of_expectation_passes_and_fails(cli: Cli, monkeypatch: pytest
     assert "'fine' is not in the result" in why["no pattern"] and "within 3 s" in why["slow pattern"]
     assert "is not of type 'object'" in why["no schema"] and "ended with 3: why" in why["no command"]
     assert "ended with 124" in why["no command"], "timeout(1) ends so, and so does the bound of a command"
-    assert "has not ended after 0.5 s" in why["hung command"] and "no `answer`: 'Go" in why["unanswered"]
+    assert "has not ended after 0.5 s" in why["hung command"]
+    assert "no `answer` in the file: 'Go" in why["unanswered"]
     left = (cli.home / "left").read_text(encoding="utf-8").strip()
     assert not Path("/proc", left).exists(), "a session of its own keeps nothing of a command alive"
     suite = ElementTree.parse(cli.home / "out.xml").getroot()
@@ -139,8 +140,12 @@ def test_a_judging_agent_decides_and_only_a_clear_yes_passes(cli: Cli) -> None:
         played = script(cli, name, says(verdict))
         judge = {"agent": "judge", "question": "It is true.", "script": played}
         cases.append({"name": name, "turns": [says("The result.")], "expect": [{"judge": judge}]})
+    asking = {"agent": "judge", "question": "It is.", "script": script(cli, "asking", asks("Is it?"))}
+    cases.append({"name": "asking", "turns": [says("x")], "answer": "Yes.", "expect": [{"judge": asking}]})
     found = cli.json("eval", evaluation(cli, *cases), code=1, env=NO_KEY)
-    assert passed(found) == {"yes": True, "no": False, "unclear": False, "below": True}
+    assert passed(found) == {"yes": True, "no": False, "unclear": False, "below": True, "asking": False}
+    (unjudged,) = [run["problems"] for run in found["runs"] if run["case"] == "asking"]
+    assert "its run stopped: It asked, and has no `answer` in the file: 'Is it?'" in unjudged[0]
     prompts = [cli.store.read_request(run_id).prompt for run_id in stored(cli)]
     assert sum("It is true." in prompt and "The result." in prompt for prompt in prompts) == len(verdicts)
 

@@ -314,15 +314,14 @@ class Evaluation:
                 reply(self.service, run_id, answer, meta.pending[0].message_id, caller=self.caller)
         elif meta.pending:
             question = shorten(meta.pending[0].question_content, 200)
-            stop(self.service, run_id, f"It asked, and its case has no `answer`: {question}", self.caller)
+            stop(self.service, run_id, f"It asked, and has no `answer` in the file: {question}", self.caller)
         return None
 
     # -- its expectations
 
     async def _problems(self, trial: Trial, meta: RunMeta, runs: list[str]) -> list[str]:
         if meta.status is not Status.COMPLETED:
-            why = meta.error.message if meta.error is not None else meta.summary
-            return [f"the run {meta.status.value}: {why}" if why else f"the run {meta.status.value}"]
+            return [f"the run {_end_of(meta)}"]
         result = self.service.store.read_result(meta.run_id)
         if result is None:
             return ["the run has no result"]
@@ -388,10 +387,7 @@ class Evaluation:
         meta = await self._run(trial, order, None, runs)
         result = self.service.store.read_result(meta.run_id)
         if meta.status is not Status.COMPLETED or result is None:
-            why = f": {meta.error.message}" if meta.error is not None else ""
-            raise NotJudged(
-                f"the judge {judging.agent} has no verdict, because its run {meta.status.value}{why}"
-            )
+            raise NotJudged(f"the judge {judging.agent} has no verdict, because its run {_end_of(meta)}")
         return _objection(judging, result)
 
     async def _voted(self, trial: Trial, judges: list[Judging], text: str, runs: list[str]) -> str | None:
@@ -445,6 +441,11 @@ def _question_to(judging: Judging, case: EvalCase, result: str) -> str:
     )
 
 
+def _end_of(meta: RunMeta) -> str:
+    why = meta.error.message if meta.error is not None else meta.summary
+    return f"{meta.status.value}: {why}" if why else meta.status.value
+
+
 def _objection(judging: Judging, result: RunResult) -> str | None:
     """Return why a judge lets a result fail, or None if it lets it pass. Only a clear yes is a yes."""
     if result.has_output:
@@ -456,5 +457,5 @@ def _objection(judging: Judging, result: RunResult) -> str | None:
     if passed is True:
         return None
     if passed is False:
-        return f"the judge {judging.agent} says: {shorten(reason.strip(), 300)}"
+        return f"the judge {judging.agent} says: {shorten(reason.strip() or 'FAIL', 300)}"
     return f"the judge {judging.agent} says neither PASS nor FAIL"
