@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import click
 
-from subagent_server.cli.console.app import Session, complete_runs, json_session
+from subagent_server.cli.console.app import Count, Session, complete_runs, json_session
 from subagent_server.cli.console.follow import Wakeup, interrupts_kept, watching
 from subagent_server.cli.console.terminal import (
     OutputClosed,
@@ -50,7 +50,7 @@ Show = Callable[[str, str], None]
     "-n",
     "--tail",
     "count",
-    type=click.IntRange(min=0),
+    type=Count(min=0),
     default=50,
     show_default=True,
     metavar="N",

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
-from subagent_server.cli.console.app import TEXT, Session, complete_agents, json_session, report
+from subagent_server.cli.console.app import TEXT, Count, Session, complete_agents, json_session, report
 from subagent_server.cli.console.terminal import (
     Look,
     coloured,
@@ -64,7 +64,7 @@ Line = tuple[Look | None, tuple[str, ...]]
 @click.option(
     "--agent", type=TEXT, metavar="NAME", shell_complete=complete_agents, help="Only runs of this agent."
 )
-@click.option("-n", "count", type=click.IntRange(min=0), metavar="N", help="List N runs at most.")
+@click.option("-n", "count", type=Count(min=0), metavar="N", help="List N runs at most.")
 @click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
 @click.option("--tree", "as_tree", is_flag=True, help="Show whole trees: below each run those it started.")
 @click.option("-w", "--watch", "watching", is_flag=True, help="Stay, and show the trees as they change.")

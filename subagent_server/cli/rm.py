@@ -6,6 +6,7 @@ import click
 
 from subagent_server.cli.console.app import (
     SPAN,
+    Count,
     Session,
     code_of,
     complete_runs,
@@ -88,7 +89,7 @@ def _remove_ended(session: Session, run_id: str, *, drop_unmerged: bool) -> None
     type=SPAN,
     help="Only runs that ended so long ago: 45m, 12h, 30d, 8w.  [default: 30d, without --keep]",
 )
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N that have ended.")
+@click.option("--keep", type=Count(min=0), metavar="N", help="Keep the newest N that have ended.")
 @click.option("--dry-run", "-n", is_flag=True, help="Only say what would be removed.")
 @json_session
 def prune(session: Session, older_than: timedelta | None, keep: int | None, dry_run: bool) -> None:

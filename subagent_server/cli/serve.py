@@ -22,7 +22,7 @@ import click
 
 from subagent_server.agents.formats import load_config
 from subagent_server.agents.yaml_reader import AgentFileError
-from subagent_server.cli.console.app import DIRECTORY, SECONDS, Session, pass_session, trust_option
+from subagent_server.cli.console.app import DIRECTORY, SECONDS, Count, Session, pass_session, trust_option
 from subagent_server.cli.console.terminal import err, is_terminal
 from subagent_server.process.peer import is_user_outside_boxes
 from subagent_server.run.agent_definition import AgentDefinition
@@ -230,7 +230,7 @@ def _address(text: str) -> tuple[str, int]:
 )
 @click.option(
     "--tools-budget",
-    type=click.IntRange(min=1),
+    type=Count(min=1),
     metavar="BYTES",
     help="How much a model may read of all tools; where a tool for each agent would take more, `run_agent` "
     "starts them.  [default: $SUBAGENT_TOOLS_BUDGET, else 8000]",

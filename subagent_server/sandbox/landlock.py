@@ -92,7 +92,7 @@ def _main(words: Sequence[str]) -> None:
         os.execvp(words[division + 1], list(words[division + 1 :]))
     except OSError as error:
         program = words[division + 1]
-        os.write(2, os.fsencode(f"{program} could not be started behind the wall: {error.strerror}\n"))
+        os.write(2, os.fsencode(f"{program} could not be started: {error.strerror}\n"))
         os._exit(127)
 
 

@@ -36,6 +36,11 @@ def test_wrong_usage_exits_with_2_and_names_the_help(cli: Cli, words: str) -> No
     complains(cli, 2, "--help`", *words.split())
 
 
+def test_a_number_out_of_bounds_is_refused_with_its_bounds(cli: Cli) -> None:
+    complains(cli, 2, "'many' is no such number: give 0 or more.", "logs", "x", "-n", "many")
+    complains(cli, 2, "'65' is no such number: give 1 to 64.", "eval", "x", "--jobs", "65")
+
+
 def test_a_setting_that_cannot_be_used_exits_with_2(cli: Cli) -> None:
     complains(cli, 2, "it is empty", "ls", "--runs", "")
     cli.environment["SUBAGENT_MAX_RUNS"] = "many"

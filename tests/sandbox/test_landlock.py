@@ -54,7 +54,7 @@ def test_a_writable_mount_that_was_not_asked_for_stays_closed(box: Box, tmp_path
 def test_a_program_that_is_not_there_is_named(box: Box) -> None:
     process = box.start(["no-such-program"], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
     _, said = process.communicate(timeout=60)
-    assert said == b"no-such-program could not be started behind the wall: No such file or directory\n"
+    assert said == b"no-such-program could not be started: No such file or directory\n"
 
 
 def test_ordinary_writing_goes_on(box: Box) -> None:

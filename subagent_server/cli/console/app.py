@@ -129,6 +129,17 @@ class _PathType(click.types.FuncParamType[str, T]):
         return [CompletionItem(incomplete, type="file")]
 
 
+class Count(click.IntRange):
+    """A whole number within bounds; click's own refusal speaks of ranges."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return int(super().convert(value, param, ctx))
+        except click.BadParameter as error:
+            bounds = f"{self.min} or more" if self.max is None else f"{self.min} to {self.max}"
+            raise click.BadParameter(f"{str(value)!r} is no such number: give {bounds}.") from error
+
+
 # The name of a function is the placeholder in the help.
 TEXT = click.types.FuncParamType(text)
 SECONDS = click.types.FuncParamType(seconds)
@@ -158,7 +169,7 @@ def common_options() -> list[click.Option]:
         ),
         click.Option(
             ["--max-runs"],
-            type=click.IntRange(min=1),
+            type=Count(min=1),
             metavar="N",
             help="How many runs work at once; more wait.  [default: $SUBAGENT_MAX_RUNS, else 64]",
             **_KEPT,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from subagent_server.cli.console.app import DIRECTORY, Session, json_session, trust_option
+from subagent_server.cli.console.app import DIRECTORY, Count, Session, json_session, trust_option
 from subagent_server.cli.console.follow import until_gone
 from subagent_server.cli.console.terminal import EarlyExit, ExitCode, err, one_line, out, out_json
 from subagent_server.cli.run import script_file
@@ -42,7 +42,7 @@ DEFAULT_JOBS = 2
 @click.option(
     "-j",
     "--jobs",
-    type=click.IntRange(min=1, max=64),
+    type=Count(min=1, max=64),
     default=DEFAULT_JOBS,
     metavar="N",
     help=f"How many runs work at once.  [default: {DEFAULT_JOBS}]",
@@ -55,7 +55,7 @@ DEFAULT_JOBS = 2
     metavar="PATTERN",
     help="Only the cases whose name is so, such as `math-*`; may be repeated.",
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N cases.")
+@click.option("--limit", type=Count(min=1), metavar="N", help="Only the first N cases.")
 @click.option(
     "--resume",
     is_flag=True,
@@ -79,7 +79,7 @@ DEFAULT_JOBS = 2
     "--fail-on-error",
     is_flag=False,
     flag_value=1,
-    type=click.IntRange(min=1),
+    type=Count(min=1),
     metavar="[N]",
     help="Begin no further trial after N trials (1) that could not be carried out or judged.",
 )
