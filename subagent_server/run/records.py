@@ -58,6 +58,9 @@ Money = Annotated[
     Decimal, AfterValidator(_printable), PlainSerializer(lambda amount: f"{amount:f}", return_type=str)
 ]
 
+Commit = Annotated[str, Field(pattern="^[0-9a-f]{40}([0-9a-f]{24})?$")]
+"""Git takes it as a word, where `--output=FILE` in a record from elsewhere would have it write that file."""
+
 
 class Record(BaseModel):
     """The base of everything that is stored or shown: frozen, camelCase outside, snake_case inside."""
@@ -298,7 +301,7 @@ class Worktree(Record):
 
     path: str
     branch: str
-    base: str
+    base: Commit
     origin: str
     prefix: str = ""
     repository: str
@@ -493,13 +496,13 @@ class WorktreeState(Record):
     left_untracked: int = 0
     included: list[str] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
-    tip: str | None = None
+    tip: Commit | None = None
     commits: int = 0
     files: int = 0
     insertions: int = 0
     deletions: int = 0
-    merged_tip: str | None = None
-    merged_into: str | None = None
+    merged_tip: Commit | None = None
+    merged_into: Commit | None = None
     handed_to: str | None = None
     trouble: str | None = None
 

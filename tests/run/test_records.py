@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from subagent_server.run.agent_definition import tool_name
-from subagent_server.run.records import UNKNOWN_USAGE, RunMeta, RunResult, Usage
+from subagent_server.run.records import UNKNOWN_USAGE, RunMeta, RunResult, Usage, Worktree, WorktreeState
 from subagent_server.run.states import MessageStatus, Status, timestamp
 from tests.helpers.runs import make_message, make_meta, make_request
 
@@ -67,6 +67,13 @@ def test_money_is_a_plain_decimal_string(amount: str) -> None:
 def test_what_is_no_amount_is_no_money(amount: str) -> None:
     with pytest.raises(ValidationError):
         Usage.model_validate({"costUsd": amount})
+
+
+@pytest.mark.parametrize("commit", ["--output=x", "HEAD", "a" * 41, f"{'a' * 40}\n", ""])
+def test_a_word_that_git_reads_otherwise_is_no_commit(commit: str) -> None:
+    for record, field in ((Worktree, "base"), (WorktreeState, "tip"), (WorktreeState, "mergedInto")):
+        with pytest.raises(ValidationError, match=rf"{field}\n.*pattern"):
+            record.model_validate({field: commit})
 
 
 def test_text_that_utf8_cannot_hold_never_keeps_a_state_or_a_result_from_being_written() -> None:
