@@ -77,7 +77,8 @@ def export(service: Service, run_ids: Iterable[str], file: BinaryIO, caller: Cal
 def _files(run: RunPaths) -> Iterator[Entry]:
     """Yield the files of a run that a reader can use."""
     single = (run.request, run.meta, run.result, run.payload, run.events, run.log, run.transcript)
-    yield from (entry for entry in (*single, run.shim, run.exit, run.worker_out) if entry.exists())
+    more = (run.worktree, run.shim, run.exit, run.worker_out)
+    yield from (entry for entry in (*single, *more) if entry.exists())
     for folder in (run.inputs, run.outputs, run.server_logs, run.code):
         yield from folder.files_below(_DEEPEST)
 

@@ -26,12 +26,14 @@ def test_a_run_is_packed_without_secrets_locks_and_what_is_no_file_of_it(cli: Cl
     (outputs / "raw.bin").write_bytes(b"\xff\x00")
     (outputs / "planted").symlink_to("/etc/passwd")
     os.mkfifo(outputs / "pipe", 0o600)
+    run.worktree.path.write_text('{"phase": "kept"}', encoding="utf-8")
     done = cli("export", "aaaaaa", "-o", "run.tgz", env={"MY_API_KEY": SECRET})
     assert done.returncode == 0 and "run.tgz is written" in done.stderr
     with tarfile.open(cli.home / "run.tgz") as archive:
         names = archive.getnames()
         texts = {name: (archive.extractfile(name) or io.BytesIO()).read() for name in names}
-    assert {f"{run_id}/{name}" for name in ("request.json", "run.meta.json", "result.json")} <= set(names)
+    states = ("request.json", "run.meta.json", "result.json", "worktree.json")
+    assert {f"{run_id}/{name}" for name in states} <= set(names)
     assert texts[f"{run_id}/outputs/one.txt"] == b"long output ***"
     assert texts[f"{run_id}/outputs/odd.txt"] == b"\xff ***"
     assert texts[f"{run_id}/outputs/raw.bin"] == b"\xff\x00"
