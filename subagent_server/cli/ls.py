@@ -191,12 +191,13 @@ def age_cell(row: RunRow) -> str:
 
 
 def what_cell(root: RootPaths, row: RunRow) -> str:
-    """Return the cell WHAT: the label of the run, and its result, its present step or its task."""
+    """Return the cell WHAT: the label of the run, and its question, result, present step or task."""
     if row.unreadable is not None:
         return one_line(row.unreadable)
     slot = "waits for a slot" if row.waiting_for_slot else None
     run = root.run(row.run_id)
-    what = row.summary or row.live_reason or slot or latest_doing(run)
+    report = None if row.pending_questions else row.summary  # older than what is asked
+    what = report or row.live_reason or slot or latest_doing(run)
     if not what:  # it has not begun, or never did
         with suppress(UnreadableMeta):
             what = read_request(run).prompt

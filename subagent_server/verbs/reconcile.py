@@ -102,9 +102,9 @@ def subtree(store: RunStore, meta: RunMeta) -> Iterator[RunMeta]:
 def tree_usage(store: RunStore, meta: RunMeta) -> Usage:
     """Return the cost of a run and all runs below up to now.
 
-    The state of an ended run gives the figure; only working runs are walked.
+    The state of a run that has ended gives the figure once nothing below it can still work.
     """
-    if meta.status.is_terminal:
+    if meta.status.is_terminal and not store.is_marked(meta.run_id):
         return meta.with_descendants
     below = Usage()
     for child in children(store, meta):

@@ -104,6 +104,9 @@ def test_what_a_run_is_about_is_never_empty(cli: Cli) -> None:
         rows = {row.split()[2]: row for row in cli("ls").stdout.splitlines()[1:]}
     assert rows[works].endswith("Reading the change.") and rows[begins].endswith("Look.")
     assert rows[never_began].endswith("Look elsewhere.")
+    with cli.living("444444", transitions.ProgressReported(summary="Half."), asked()) as asks:
+        cli.record(asks, ("question", {"question": "Which colour?"}))
+        assert cli("ls").stdout.splitlines()[1].endswith("Which colour?"), "not what was reported before"
 
 
 def test_a_run_that_cannot_be_read_is_listed_as_such(cli: Cli) -> None:

@@ -118,7 +118,7 @@ const byId = (a, b) => (a.runId < b.runId ? -1 : 1);
 
 /** The subject of a row, in one line. */
 export const about = (row) =>
-  [row.label, row.unreadable ?? row.summary ?? row.liveReason ?? (row.waitingForSlot ? "waits for a slot" : row.doing)]
+  [row.label, row.unreadable ?? (row.pendingQuestions ? null : row.summary) ?? row.liveReason ?? (row.waitingForSlot ? "waits for a slot" : row.doing)]
     .filter(Boolean)
     .join(" · ");
 
