@@ -418,9 +418,9 @@ class RootPaths:
         return root.exists() and root.forbidden is None
 
     def foreign(self) -> ForeignRoot | None:
-        """Return why nothing in the root is changed: the root exists, but is not ours by proof."""
+        """Return why nothing in the root is changed: the root is not ours by proof, and holds something."""
         root = self.open()
-        return root.forbidden if root.exists() else None
+        return root.forbidden if root.exists() and not may_become_root(self.root) else None
 
     def check_ours(self) -> None:
         """Refuse a root that is there and not ours by proof.
