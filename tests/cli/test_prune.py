@@ -42,7 +42,10 @@ def test_where_no_run_ever_was_nothing_is_removed_and_nothing_is_wrong(cli: Cli)
     assert not (cli.home / "runs").exists()
     (cli.home / "runs").mkdir()
     (cli.home / "runs" / "README.md").touch()  # a clone of a repository with an empty root
-    assert (cli("prune").returncode, cli("doctor", "--runs").stderr) == (0, "0 runs checked: nothing is wrong.\n")
+    assert (cli("prune").returncode, cli("doctor", "--runs").stderr) == (
+        0,
+        "0 runs checked: nothing is wrong.\n",
+    )
 
 
 @pytest.mark.parametrize("span", ["30", "d", "-1d", "1y", "٣d"])
