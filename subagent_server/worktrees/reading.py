@@ -72,8 +72,9 @@ tell() {
     [ "${named[$1]}" -gt MOST ] || printf '%s\0%s\0' "$1" "$2"
 }
 
-# git opens what is called like a file of a repository, also below the work, and waits for good at a FIFO
-fifos() { find ${store:+"$store"} "$work" -xdev -type p "$@" || :; }
+# git opens what is called like a file of a repository, also below the work, and waits for good at a FIFO;
+# where `find` may not look, git may not either
+fifos() { find ${store:+"$store"} "$work" -xdev -type p "$@" 2>/dev/null || :; }
 case $what in
 end) [ -z "$(fifos -print -quit)" ] || { echo "it holds a FIFO" >&2; exit 1; } ;;
 tidy) fifos -delete; exit ;;

@@ -98,7 +98,7 @@ def test_files_directories_and_links_in_the_places_of_each_other_are_kept_and_me
         "rm shared.txt link own; mkdir shared.txt link; echo a > shared.txt/in; echo b > link/in; "
         "rm -r deep other; ln -s also deep; echo c > other; mkdir -p shut/in; chmod 000 shut/in; "
         "git init -q own; git -C own -c user.name=A -c user.email=a@b commit -q --allow-empty -m own; "
-        'chmod 000 "$(git rev-parse --absolute-git-dir)" .'
+        'mkfifo waits; chmod 000 "$(git rev-parse --absolute-git-dir)" .'
     )
     assert "merged" in repository.merge(run_id)
     assert repository.git("ls-files").split() == [
