@@ -361,6 +361,14 @@ def test_a_log_of_many_trials_is_read_whole(cli: Cli) -> None:
     assert "5000/5000" in cli("eval", "log.jsonl").stdout
 
 
+def test_a_log_is_shown_without_impossible_times_and_by_no_option_of_trials(cli: Cli) -> None:
+    row = {"case": "x", "agent": "worker", "runId": "a", "passed": True, "number": 1}
+    rows = [{"planned": 2}, row, row | {"number": 2, "seconds": 1e308}]
+    (cli.home / "log.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert "1/1" in cli("eval", "log.jsonl").stdout
+    cli.leaves_with(2, "only --against fits", "eval", "log.jsonl", "--junit", "made.xml")
+
+
 def test_a_run_that_cannot_be_read_any_more_is_an_error_of_its_trial_alone(cli: Cli) -> None:
     slowly = [shell("until test -e gate; do sleep 0.05; done"), says("fine")]
     file = evaluation(cli, {"name": "one", "turns": slowly}, {"name": "two", "turns": [says("fine")]})

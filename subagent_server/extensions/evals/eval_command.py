@@ -108,6 +108,8 @@ def eval_(
     path = session.settings.cwd / file
     before = None if against is None else read_log(session.settings.cwd / against)[0]
     if path.suffix in {".jsonl", ".json"}:
+        if junit or patterns or limit or resume or log or fail_on_error:
+            raise click.UsageError("A log is shown as it is: of these options only --against fits.")
         _report(session, read_log(path)[0], before)
         return ExitCode.OK
     report_file = None if junit is None else Entry.at(session.settings.cwd / junit)

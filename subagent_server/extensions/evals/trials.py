@@ -80,7 +80,7 @@ class TrialResult(Record):
     problems: list[str] = Field(default_factory=list)
     cost_usd: Money | None = None
     at_least: list[str] | None = None
-    seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    seconds: float | None = Field(default=None, ge=0, le=1e9)
     case_digest: str | None = None
     """Differs for cases that ask or expect something else."""
 
