@@ -102,9 +102,10 @@ def subtree(store: RunStore, meta: RunMeta) -> Iterator[RunMeta]:
 def tree_usage(store: RunStore, meta: RunMeta) -> Usage:
     """Return the cost of a run and all runs below up to now.
 
-    The state of a run that has ended gives the figure once nothing below it can still work.
+    The state of a run that has ended gives the figure, once it and its children can no longer work.
     """
-    if meta.status.is_terminal and not store.is_marked(meta.run_id):
+    family = (meta.run_id, *store.children_of(meta.run_id))
+    if meta.status.is_terminal and not any(map(store.is_marked, family)):
         return meta.with_descendants
     below = Usage()
     for child in children(store, meta):

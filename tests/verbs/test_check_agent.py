@@ -48,7 +48,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"sandbox": "auto", "sandboxWrite": ["/etc"]},
         "sandboxWrite cannot be kept: /etc is the home directory, a part",
     ),
-    "place": ({"cwd": "/nonexistent"}, "cwd '/nonexistent' is no directory"),
+    "place": ({"cwd": "/nowhere/here"}, "cwd '/nowhere/here' is no directory"),
     "budget": ({"limits": {"budgetUsd": 1}, "model": "other-model"}, "no price is known for the model"),
     "second": ({"limits": {"budgetUsd": 1}, "model": ["opus", "other-model"]}, "for the model 'other-model'"),
     "list": ({"runner": "codex", "model": ["a", "b"]}, "model cannot be a list for the runner codex"),
@@ -124,7 +124,7 @@ def test_serve_config_refuses_in_one_line_where_every_run_would_be_refused(world
 
 
 def test_a_directory_that_the_caller_names_stands_in_for_the_agent_s_own(world: World) -> None:
-    world.agent("lost", cwd="/nonexistent")
+    world.agent("lost", cwd="/nowhere/here")
     world.agent("found", cwd="${PLACE}/below")
     (world.home / "below").mkdir()
     world.environment["PLACE"] = str(world.home)
