@@ -88,6 +88,9 @@ def show(  # a flag for each way of looking
     What it was asked, how it stands, what it asked and what it was answered, what it cost, how it ended, and
     where its files are. With --json: its view, as the MCP tools answer it.
     """
+    if sum((code, diff, transcript, markdown, restore is not None)) > 1:
+        # the others quote nothing, and with --markdown they could end in the page of a job
+        raise click.UsageError("--code, --diff, --transcript, --markdown and --restore exclude each other.")
     observed = session.open_run(session.run_id(run))
     run_id = observed.meta.run_id
     if restore is not None:

@@ -41,6 +41,11 @@ def test_how_it_ended_what_it_cost_and_the_result_are_on_the_page(cli: Cli) -> N
     assert page.endswith("```text\nAll good.\n```\n")
 
 
+def test_what_quotes_nothing_is_not_shown_as_markdown(cli: Cli) -> None:
+    for way in ("--transcript", "--diff", "--code", "--restore=x"):
+        cli.leaves_with(2, "exclude each other", "show", "@last", "--markdown", way)
+
+
 def test_an_output_is_a_block_of_json(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa", output={"cause": HOSTILE})
     blocks = [token for token in tokens(cli("show", run_id, "--markdown").stdout) if token.type == "fence"]
