@@ -84,6 +84,11 @@ def test_a_job_of_the_page_ends_well_with_a_summary(forge: str, tmp_path: Path) 
     assert view["output"]["confidence"] == "high"
 
 
+def test_no_text_of_a_model_is_a_command_to_the_runner_of_github() -> None:
+    before = script("GitHub Actions").split("subagent run triage")[0]
+    assert before.endswith('echo "::stop-commands::$(openssl rand -hex 16)"\n')
+
+
 def test_a_job_of_the_page_fails_with_its_run_and_still_has_a_summary(tmp_path: Path) -> None:
     code, summary = ran("GitHub Actions", {"text": "x", "fault": {"status": 401}}, tmp_path / "checkout")
     assert code == 1 and summary.startswith("### ✘ failed: `triage`") and "`model_error`" in summary
