@@ -15,6 +15,9 @@ def main() -> int:
         from subagent_server.cli import main as command_line  # here, because a full machine fails in imports
 
         return command_line()
+    except KeyboardInterrupt:  # amid the imports, which take most of the time of a short command
+        os.write(2, b"subagent: interrupted.\n")
+        return 130  # `ExitCode.INTERRUPTED`
     except Exception as error:
         from subagent_server.run.stderr import lack_of_room
 

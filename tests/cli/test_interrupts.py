@@ -1,4 +1,4 @@
-"""Ctrl-C that comes in a finalizer, where Python drops what the handler raises, still ends a watch."""
+"""Ctrl-C at odd moments: amid imports, and in a finalizer, where Python drops what the handler raises."""
 
 import os
 import pty
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server import cli
+from subagent_server.__main__ import main
 from subagent_server.cli.console.app import Flags, Session
 from subagent_server.cli.console.follow import watch
 from subagent_server.cli.console.live_screen import LiveScreen
@@ -62,6 +64,16 @@ def session(store: RunStore) -> Iterator[Session]:
     assert held is not None
     yield Session(Flags(runs=store.paths.root))
     os.close(held)
+
+
+def test_an_interrupt_amid_the_imports_of_a_command_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "main", interrupted)
+    assert (main(), capfd.readouterr().err) == (130, "subagent: interrupted.\n")
 
 
 def test_a_watch_ends_by_an_interrupt_that_a_finalizer_got(session: Session, looks: Looks) -> None:
