@@ -157,8 +157,10 @@ def _ending(case: _Case) -> Iterator[str]:
         yield f"it is {meta.status}, and the time of its end is {meta.ended_at}"
     if (meta.status is Status.FAILED) != (meta.error is not None):
         yield f"it is {meta.status}, and its error is {meta.error}"
-    if meta.payload is not None and not case.run.payload.exists():
-        yield "its payload is missing"
+    if meta.payload is not None:
+        size = len(case.store.read_payload(meta.run_id) or b"")
+        if size != meta.payload.size:
+            yield f"its payload has {size} bytes, and {meta.payload.size} by its state"
 
 
 def _journal(case: _Case) -> Iterator[str]:

@@ -1,9 +1,11 @@
 """`subagent doctor`: what is wrong with agent files, and with the files of runs."""
 
+import gzip
 import json
 
 import pytest
 
+from subagent_server.run.records import PayloadInfo
 from tests.cli.command import FAILED, Cli, asked
 from tests.helpers.files import write_program
 from tests.helpers.processes import Child
@@ -161,6 +163,19 @@ def test_a_file_that_cannot_be_read_is_a_finding_and_the_others_are_checked(cli:
     assert {finding["runId"] for finding in found["findings"]} == {broken}
     assert healthy not in json.dumps(found["findings"])
     assert cli.json("doctor", "--runs", broken, code=1)["findings"] == found["findings"]
+
+
+@pytest.mark.parametrize(
+    "left", [None, gzip.compress(b"{"), gzip.compress(b"{}")[:-9]], ids=["gone", "shorter", "torn"]
+)
+def test_a_payload_that_is_not_whole_is_a_finding(cli: Cli, left: bytes | None) -> None:
+    run_id, payload = cli.completed("aaaaaa"), PayloadInfo(size=2, path="payload.gz")
+    run = cli.store.paths.run(run_id)
+    run.meta.path.write_bytes(cli.meta(run_id).model_copy(update={"payload": payload}).to_json())
+    if left is not None:
+        (run.directory / "payload.gz").write_bytes(left)
+    ((_, what),) = [(each.run_id, each.what) for each in examine_all(cli.store, {})]
+    assert "payload" in what
 
 
 @pytest.mark.process
