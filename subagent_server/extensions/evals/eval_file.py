@@ -26,6 +26,7 @@ from subagent_server.agents.output_schemas import BadSchema, check_pattern, inli
 from subagent_server.agents.yaml_reader import (
     Block,
     NotYaml,
+    Plain,
     Unreadable,
     Value,
     as_json,
@@ -81,7 +82,8 @@ _Targets = Annotated[
     list[_Text], BeforeValidator(_texts, json_schema_input_type=_Written), Field(min_length=1)
 ]
 _Target = Annotated[
-    list[_Text] | Literal[True], BeforeValidator(_texts_or_true, json_schema_input_type=_Written)
+    Annotated[list[_Text], Field(min_length=1)] | Literal[True],
+    BeforeValidator(_texts_or_true, json_schema_input_type=_Written),
 ]
 
 
@@ -416,7 +418,7 @@ def _with_schemas(path: Path, cases: Sequence[EvalCase]) -> list[EvalCase]:
 
     @cache
     def schema_of(file: str | None, text: str) -> JsonSchema:  # all cases of a dataset have the same
-        return inline_schema(text) if file is None else schema_file(path.parent / file)
+        return inline_schema(Plain(text)) if file is None else schema_file(path.parent / file)
 
     def with_schema(each: Expectation) -> Expectation:
         if each.schema_path is None and each.json_schema is None:
@@ -447,6 +449,8 @@ def _reason(problem: Any) -> str:
     """Return what is wrong, with the place of the key: `cases[0].expect[1] has ...`."""
     location = ""
     for step in problem["loc"]:
+        if problem["type"] != "extra_forbidden" and "[" in str(step):
+            continue  # pydantic's name of a kind that is taken, such as dict[str,any]
         location += f"[{step}]" if isinstance(step, int) else f"{location and '.'}{step}"
     location = shorten(location) if location else "the file"
     if problem["type"] == "extra_forbidden":
@@ -457,12 +461,13 @@ def _reason(problem: Any) -> str:
         return f"{location} is missing"
     if problem["type"] == "value_error":
         return f"{location} {problem['ctx']['error']}"
-    words = IN_WORDS.get(problem["type"]) or problem["msg"].replace("Input should", "must")
+    words = _IN_WORDS.get(problem["type"]) or problem["msg"].replace("Input should", "must")
     if location.strip("'").endswith("Seconds") and problem["type"].startswith("float"):
         words = "must be a number of seconds, such as 600"
     return f"{location} {words[0].lower()}{words[1:]}"
 
 
+_IN_WORDS = {**IN_WORDS, **dict.fromkeys(("dict_type", "model_type"), "must be a mapping of keys")}
 _PARTS: dict[str, type[_Part]] = {
     "cases": EvalCase,
     "expect": Expectation,
