@@ -60,7 +60,7 @@ def inline_schema(value: Value) -> JsonSchema:
     if isinstance(content, str) and content.lstrip().startswith("{"):
         content = _parsed(content, "")
     if isinstance(content, str):
-        raise BadSchema("must be a JSON Schema: a schema in a file of its own is named by outputSchemaPath")
+        raise BadSchema("must be a JSON Schema: add Path to the key to name a file with one")
     return _checked(content, "")
 
 
