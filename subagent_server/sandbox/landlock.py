@@ -11,6 +11,7 @@ Standard library only.
 
 import ctypes
 import os
+import signal
 import stat
 import struct
 import sys
@@ -89,6 +90,9 @@ def _main(words: Sequence[str]) -> None:
     division = words.index("--")
     try:
         restrict(words[:division])
+        # Python ignores it, and so would the program. SIGXFSZ stays ignored: a file that gets too large is an
+        # error that the program reports, and not the end of the shell.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execvp(words[division + 1], list(words[division + 1 :]))
     except OSError as error:
         program = words[division + 1]

@@ -57,6 +57,10 @@ def test_a_program_that_is_not_there_is_named(box: Box) -> None:
     assert said == b"no-such-program could not be started: No such file or directory\n"
 
 
+def test_a_program_whose_reader_is_gone_ends_without_a_complaint(box: Box) -> None:
+    assert done(box, "yes | head -n 1") == "y\n"
+
+
 def test_ordinary_writing_goes_on(box: Box) -> None:
     said = done(
         box,
