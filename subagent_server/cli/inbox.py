@@ -347,9 +347,12 @@ def ask(session: Session, question: str, options: tuple[str, ...], timeout: floa
     """
     run_id = session.caller.run_id
     if run_id is None:
+        way = "use `subagent reply` to answer a run"
+        if "SUBAGENT_MCP_CONFIG" in session.settings.environment:  # as in a box, which shows no token
+            way = "let it ask by the MCP server of SUBAGENT_MCP_CONFIG, or its agent file say `sandbox: none`"
         raise NotAllowed(
             "Only a program of a run can ask its parent, and SUBAGENT_RUN_ID and SUBAGENT_RUN_TOKEN are not "
-            "set here: use `subagent reply` to answer a run."
+            f"set here: {way}."
         )
     asked = ask_as_child(session.service, run_id, question, list(options) or None, session.caller)
     message_id = asked.meta.messages[-1].message_id

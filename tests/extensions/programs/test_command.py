@@ -179,6 +179,8 @@ def test_a_script_asks_its_parent_by_one_command_and_reads_the_answer(world: Wor
     assert world.meta(run_id).messages[0].message_status is MessageStatus.ACKNOWLEDGED
     outside = world.cli("ask", "Which?")
     assert outside.returncode != 0 and "Only a program of a run" in outside.stderr
+    boxed = world.cli("ask", "Which?", env={"SUBAGENT_MCP_CONFIG": "mcp.json"})
+    assert "or its agent file say `sandbox: none`" in boxed.stderr
     world.agent("worker", "", runner="command", command="sh", args=[str(script)], askTimeoutSeconds=0.5)
     assert world.failed(world.start())[1].startswith("The program ended with exit code 9. Its last words: ")
 
