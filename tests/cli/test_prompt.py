@@ -67,10 +67,15 @@ def test_an_agent_whose_start_is_refused_is_refused_here(cli: Cli) -> None:
     assert "prompt is empty" in cli("prompt", "worker", " ").stderr
 
 
+def test_an_agent_of_another_runner_has_no_request_to_show(cli: Cli) -> None:
+    cli.agent("outside", runner="command", command="true")
+    cli.leaves_with(2, "only the built-in loop makes requests here", "prompt", "outside")
+
+
 def test_the_program_of_a_flow_is_not_executed(cli: Cli, tmp_path: Path) -> None:
     text = "def run() -> None: open('ran', 'w')\n"
     (tmp_path / "agents" / "fan.flow.py").write_text(text, encoding="utf-8")
-    cli.leaves_with(2, "fan is a flow and has no model", "prompt", "fan", "{}")
+    cli.leaves_with(2, "fan works by `runner: flow`", "prompt", "fan", "{}")
 
 
 def test_an_agent_with_a_worktree_is_shown_the_sentence_about_it_and_none_stays(

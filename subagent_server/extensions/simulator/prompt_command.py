@@ -171,8 +171,9 @@ def first_request(session: Session, order: StartOrder, *, with_servers: bool) ->
     if not order.prompt.strip():
         raise BadArgument("The prompt is empty: say what the agent should do.")
     agent = session.service.registry.get(order.agent)
-    if agent.runner == "flow":  # a run of it would execute the program
-        raise BadArgument(f"{agent.name} is a flow and has no model: ask for the agents that it starts.")
+    if agent.runner != "messages":  # a run of a flow would execute its program
+        where = f"{agent.name} works by `runner: {agent.runner}`"
+        raise BadArgument(f"{where}, and only the built-in loop makes requests here: name an agent of it.")
     trust_check = TrustCheck(session.service)
     trust_check.check(agent)
     if with_servers:
