@@ -290,7 +290,8 @@ class AgentsOfCaller:
 
 def _rating(agent: AgentDefinition, words: set[str]) -> int:
     name, description = agent.name.casefold(), agent.description.casefold()
-    return sum(3 * (word in name) + (word in description) for word in words)
+    whole = {name, *re.findall(r"[^\W_]+", name)}  # of all names with a `77`, that which is one comes first
+    return sum(3 * (word in name) + 2 * (word in whole) + (word in description) for word in words)
 
 
 # -- What the tool calls of a caller have in common: the service, the runs shown so far, the way of waiting.

@@ -31,7 +31,8 @@ def many(world: World, count: int) -> list[str]:
 
 
 def test_many_agents_are_found_and_started_with_two_tools(world: World) -> None:
-    names = [*many(world, 40), "zoe"]
+    names = [*many(world, 40), "inzoe", "zoe"]
+    world.agent("inzoe")
     world.agent("zoe", description="Looks for leaks in databases.")
     world.play(says("Done."))
     with world.serve("--role", "parent") as parent:
@@ -48,6 +49,7 @@ def test_many_agents_are_found_and_started_with_two_tools(world: World) -> None:
         assert found == names
         best = parent.call("list_agents", query="Database LEAKS")["agents"][0]
         assert best == {"agent": "zoe", "description": "Looks for leaks in databases."}
+        assert parent.call("list_agents", query="zoe")["agents"][0] == best
         assert parent.call("list_agents", query="none-has-this")["agents"] == []
         by_name = parent.call("run_agent", agent="zoe", prompt="Go.", waitSeconds=60)
         by_tool_name = parent.call("run_agent", agent="run_zoe", prompt="Go.", waitSeconds=60)
