@@ -144,7 +144,9 @@ def tool_chains(home: Path, cwd: Path, written: Sequence[Path], environment: Map
     for name in CERTIFICATES:
         wanted += [Path(value) for value in environment.get(name, "").split(os.pathsep) if value]
     known, found = [Path(each) for each in _SYSTEM], list[Path]()
-    for path in dict.fromkeys(path for path in wanted if os.path.lexists(path)):
+    # `..` is taken out by the text: no link before it is followed, and the comparisons below are right
+    plain = dict.fromkeys(Path(os.path.normpath(path)) for path in wanted)
+    for path in filter(os.path.lexists, plain):
         real = Path(os.path.realpath(path))
         if not path.is_absolute() or any(map(path.is_relative_to, (*known, *found))):
             continue

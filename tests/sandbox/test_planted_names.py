@@ -103,3 +103,11 @@ def test_a_link_to_a_name_that_is_too_long_leads_a_box_to_nothing(cwd: Path) -> 
     link.symlink_to("a" * 300)
     assert str(link) in showing([link / "python"], {}, [])["PATH"].split(os.pathsep)
     assert link not in tool_chains(cwd.parent, cwd, [], {"PATH": str(link)})
+
+
+def test_a_directory_of_path_with_dots_is_shown_and_not_written(cwd: Path) -> None:
+    tools = cwd.parent / "tools"
+    tools.mkdir()
+    box = box_of(cwd, f"{cwd}/../tools:{os.defpath}")
+    assert str(tools) in box.arguments and not box.writable & {str(tools), str(cwd.parent)}
+    try_box(box)
