@@ -182,7 +182,7 @@ def as_paths(value: Value) -> list[str]:
     return _paths(
         value,
         lambda path: _is_below(path) or _is_absolute(path),
-        "must be paths below the working directory, or paths that begin with / or ~/",
+        "must be paths below the working directory, or paths that begin with / or ~/, and have no `..`",
     )
 
 
@@ -192,7 +192,7 @@ def as_absolute_paths(value: Value) -> list[str]:
     Raises:
         WrongValue: the value is a mapping, a list of anything but text, or another kind of path.
     """
-    return _paths(value, _is_absolute, "must be paths that begin with / or ~/")
+    return _paths(value, _is_absolute, "must be paths that begin with / or ~/ and have no `..`")
 
 
 def _paths(value: Value, is_right: Callable[[PurePosixPath], bool], rule: str) -> list[str]:
