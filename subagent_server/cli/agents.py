@@ -7,7 +7,8 @@ import click
 from subagent_server.agents.formats import load_agent_file
 from subagent_server.agents.known_names import MissingName
 from subagent_server.agents.yaml_reader import Problem
-from subagent_server.cli.console.app import TEXT, Flags, Session, complete_agents, json_session
+from subagent_server.cli.console.app import Flags, Session, complete_agents, json_session
+from subagent_server.cli.console.option_types import TEXT
 from subagent_server.cli.console.terminal import GAP, ExitCode, coloured, err, one_line, out, out_json, table
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent

@@ -14,8 +14,6 @@ from subagent_server.agents.formats import load_file
 from subagent_server.agents.yaml_reader import AgentFileError, Problem
 from subagent_server.cli.agents import problem_line, problem_wire
 from subagent_server.cli.console.app import (
-    PATH_TEXT,
-    TEXT,
     Session,
     complete_agents,
     complete_runs,
@@ -23,6 +21,7 @@ from subagent_server.cli.console.app import (
     last_clause,
     report,
 )
+from subagent_server.cli.console.option_types import PATH_TEXT, TEXT
 from subagent_server.cli.console.terminal import ExitCode, err, one_line, out, out_json
 from subagent_server.cli.serve import EVERYBODY
 from subagent_server.run.agent_definition import AgentDefinition

@@ -8,7 +8,8 @@ from typing import BinaryIO, TypeVar
 
 import click
 
-from subagent_server.cli.console.app import PATH_TEXT, Session, complete_runs, json_session, report
+from subagent_server.cli.console.app import Session, complete_runs, json_session, report
+from subagent_server.cli.console.option_types import PATH_TEXT
 from subagent_server.cli.console.terminal import (
     EarlyExit,
     ExitCode,

@@ -11,16 +11,9 @@ from datetime import UTC, datetime
 
 import click
 
-from subagent_server.cli.console.app import (
-    SECONDS,
-    TEXT,
-    Session,
-    complete_runs,
-    json_session,
-    pass_session,
-    report,
-)
+from subagent_server.cli.console.app import Session, complete_runs, json_session, pass_session, report
 from subagent_server.cli.console.follow import wait_for, watch, watching
+from subagent_server.cli.console.option_types import SECONDS, TEXT
 from subagent_server.cli.console.terminal import (
     EarlyExit,
     ExitCode,

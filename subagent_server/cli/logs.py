@@ -9,8 +9,9 @@ from typing import Any, TextIO
 
 import click
 
-from subagent_server.cli.console.app import Count, Session, complete_runs, json_session
+from subagent_server.cli.console.app import Session, complete_runs, json_session
 from subagent_server.cli.console.follow import Wakeup, interrupts_kept, watching
+from subagent_server.cli.console.option_types import Count
 from subagent_server.cli.console.terminal import (
     OutputClosed,
     coloured,

@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 import click
 
-from subagent_server.cli.console.app import TEXT, Count, Session, complete_agents, json_session, report
+from subagent_server.cli.console.app import Session, complete_agents, json_session, report
+from subagent_server.cli.console.option_types import TEXT, Count
 from subagent_server.cli.console.terminal import (
     Look,
     coloured,

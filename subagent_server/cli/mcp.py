@@ -19,17 +19,16 @@ from subagent_server.agents.named_servers import read_server_file, serves_config
 from subagent_server.agents.variables import expand_definition, hidden_values, redact
 from subagent_server.agents.yaml_reader import AgentFileError, NotAnAgent
 from subagent_server.cli.console.app import (
-    TEXT,
     Session,
     VerbGroup,
     complete_agents,
     completing,
-    json_object,
     json_option,
     pass_session,
     take_common_options,
     trust_option,
 )
+from subagent_server.cli.console.option_types import TEXT, json_object
 from subagent_server.cli.console.terminal import (
     EarlyExit,
     ExitCode,

@@ -4,17 +4,9 @@ from datetime import timedelta
 
 import click
 
-from subagent_server.cli.console.app import (
-    SPAN,
-    Count,
-    Session,
-    code_of,
-    complete_runs,
-    each_of,
-    json_session,
-    report,
-)
+from subagent_server.cli.console.app import Session, code_of, complete_runs, each_of, json_session, report
 from subagent_server.cli.console.follow import until_gone
+from subagent_server.cli.console.option_types import SPAN, Count
 from subagent_server.cli.console.terminal import (
     ExitCode,
     err,

@@ -15,14 +15,9 @@ import click
 from subagent_server import extensions
 from subagent_server.agents.formats import fault_of
 from subagent_server.cli.console.app import (
-    DIRECTORY,
-    PATH_TEXT,
-    SECONDS,
-    TEXT,
     Session,
     complete_agents,
     complete_runs,
-    json_object,
     json_option,
     pass_session,
     report,
@@ -37,6 +32,7 @@ from subagent_server.cli.console.follow import (
     wait_for,
     watching,
 )
+from subagent_server.cli.console.option_types import DIRECTORY, PATH_TEXT, SECONDS, TEXT, json_object
 from subagent_server.cli.console.terminal import (
     ExitCode,
     OutputClosed,

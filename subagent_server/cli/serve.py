@@ -22,7 +22,8 @@ import click
 
 from subagent_server.agents.formats import load_config
 from subagent_server.agents.yaml_reader import AgentFileError
-from subagent_server.cli.console.app import DIRECTORY, SECONDS, Count, Session, pass_session, trust_option
+from subagent_server.cli.console.app import Session, pass_session, trust_option
+from subagent_server.cli.console.option_types import DIRECTORY, SECONDS, Count
 from subagent_server.cli.console.terminal import err, is_terminal
 from subagent_server.process.peer import is_user_outside_boxes
 from subagent_server.run.agent_definition import AgentDefinition

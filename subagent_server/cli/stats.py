@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.console.app import SPAN, TEXT, Session, complete_agents, json_session
+from subagent_server.cli.console.app import Session, complete_agents, json_session
+from subagent_server.cli.console.option_types import SPAN, TEXT
 from subagent_server.cli.console.terminal import duration, err, one_line, out, out_json, table, tokens_cell
 from subagent_server.run.processes import now
 from subagent_server.run.states import least_mark

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 import click
 
-from subagent_server.cli.console.app import DIRECTORY, Session, json_session
+from subagent_server.cli.console.app import Session, json_session
+from subagent_server.cli.console.option_types import DIRECTORY
 from subagent_server.cli.console.terminal import (
     EarlyExit,
     ExitCode,

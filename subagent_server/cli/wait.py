@@ -2,16 +2,7 @@
 
 import click
 
-from subagent_server.cli.console.app import (
-    SECONDS,
-    TEXT,
-    Session,
-    code_of,
-    complete_runs,
-    each_of,
-    json_session,
-    report,
-)
+from subagent_server.cli.console.app import Session, code_of, complete_runs, each_of, json_session, report
 from subagent_server.cli.console.follow import (
     exit_of_run,
     out_views,
@@ -21,6 +12,7 @@ from subagent_server.cli.console.follow import (
     watching,
     worst,
 )
+from subagent_server.cli.console.option_types import SECONDS, TEXT
 from subagent_server.cli.console.terminal import EarlyExit, ExitCode
 from subagent_server.verbs import end_run as ending
 from subagent_server.verbs.reconcile import Observed, declare_host_gone

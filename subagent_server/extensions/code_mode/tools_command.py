@@ -7,14 +7,8 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.console.app import (
-    TEXT,
-    Session,
-    complete_agents,
-    json_option,
-    pass_session,
-    trust_option,
-)
+from subagent_server.cli.console.app import Session, complete_agents, json_option, pass_session, trust_option
+from subagent_server.cli.console.option_types import TEXT
 from subagent_server.cli.console.terminal import EarlyExit, ExitCode, err, one_line, out, out_json
 from subagent_server.cli.mcp import agent_with_servers, around_servers, not_started, pass_on
 from subagent_server.extensions.code_mode.mcp_functions import McpFunctions

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import click
 
-from subagent_server.cli.console.app import DIRECTORY, Count, Session, json_session, trust_option
+from subagent_server.cli.console.app import Session, json_session, trust_option
 from subagent_server.cli.console.follow import until_gone
+from subagent_server.cli.console.option_types import DIRECTORY, Count
 from subagent_server.cli.console.terminal import EarlyExit, ExitCode, err, one_line, out, out_json
 from subagent_server.cli.run import script_file
 from subagent_server.cli.trust import with_trust

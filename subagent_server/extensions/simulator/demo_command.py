@@ -21,7 +21,8 @@ import click
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 
 from subagent_server.agents.templates import EXAMPLE_AGENTS
-from subagent_server.cli.console.app import DIRECTORY, Session, pass_session
+from subagent_server.cli.console.app import Session, pass_session
+from subagent_server.cli.console.option_types import DIRECTORY
 from subagent_server.cli.console.terminal import (
     EarlyExit,
     ExitCode,

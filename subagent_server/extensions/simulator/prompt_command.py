@@ -14,15 +14,9 @@ from typing import Any
 
 import click
 
-from subagent_server.cli.console.app import (
-    PATH_TEXT,
-    TEXT,
-    Session,
-    complete_agents,
-    json_session,
-    trust_option,
-)
+from subagent_server.cli.console.app import Session, complete_agents, json_session, trust_option
 from subagent_server.cli.console.follow import STOP_WAIT_SECONDS, wait_for
+from subagent_server.cli.console.option_types import PATH_TEXT, TEXT
 from subagent_server.cli.console.terminal import (
     EarlyExit,
     ExitCode,
