@@ -420,7 +420,10 @@ class RootPaths:
     def foreign(self) -> ForeignRoot | None:
         """Return why nothing in the root is changed: the root is not ours by proof, and holds something."""
         root = self.open()
-        return root.forbidden if root.exists() and not may_become_root(self.root) else None
+        reason = root.forbidden if root.exists() else None
+        if reason is not None and may_become_root(self.root):  # which reads the names of all runs
+            return None
+        return reason
 
     def check_ours(self) -> None:
         """Refuse a root that is there and not ours by proof.
