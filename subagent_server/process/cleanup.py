@@ -282,8 +282,9 @@ def fire(hooks: str | None, event: str, facts: Mapping[str, Any]) -> None:
     try:
         # It outlives this process, within its bound. Where the run works, `python -m NAME` or `git` in a hook
         # would execute what the run has put there.
-        options = {"with_starter": False, "stdout": 2, "cwd": "/"}
-        start_for_event(command, HOOK_SECONDS, environment, event, facts, **options)
+        start_for_event(
+            command, HOOK_SECONDS, environment, event, facts, with_starter=False, stdout=2, cwd="/"
+        )
     except (OSError, ValueError, TypeError) as error:
         log(f"The hook {event} could not be started: {error}")
 

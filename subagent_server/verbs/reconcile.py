@@ -104,9 +104,10 @@ def tree_usage(store: RunStore, meta: RunMeta) -> Usage:
 
     The state of a run that has ended gives the figure, once it and its children can no longer work.
     """
-    family = (meta.run_id, *store.children_of(meta.run_id))
-    if meta.status.is_terminal and not any(map(store.is_marked, family)):
-        return meta.with_descendants
+    if meta.status.is_terminal:
+        family = (meta.run_id, *store.children_of(meta.run_id))
+        if not any(map(store.is_marked, family)):
+            return meta.with_descendants
     below = Usage()
     for child in children(store, meta):
         below = below.plus(tree_usage(store, child))
