@@ -36,8 +36,7 @@ _OF_SHIM = ("PATH", "HOME", "TZ", *_OF_NODE)
 
 def become_shim(directory: str) -> int:
     """Become the shim of a run; return only if that cannot be."""
-    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-    os.environ[processes.NODE] = node
+    node = processes.become_node()
     run = run_at(Path(directory))
     key = os.environ.pop(KEY, None)
     try:

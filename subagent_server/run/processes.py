@@ -86,6 +86,16 @@ def host_name() -> str:
     return os.environ.get(NODE) or os.uname().nodename
 
 
+def become_node() -> str:
+    """Be known from now on by the name that the engine has for this host, and return it.
+
+    Slurm may have several nodes on one machine, and none of them sees the processes of another.
+    """
+    os.environ[NODE] = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    host_name.cache_clear()
+    return host_name()
+
+
 def on_node() -> str:
     """Return the beginning of a sentence on what another host than the starter's lacks; empty here."""
     return f"On {host_name()}: " if NODE in os.environ else ""

@@ -109,7 +109,7 @@ def main(directory: str, node: str) -> None:
     probe = meeting.entry(f"{node}.clock")
     probe.touch()
     clock = time.time() - probe.stat().st_mtime
-    words = f"{processes.host_name()}: Python {platform.python_version()}, clock {clock:+.1f} s"
+    words = f"{os.uname().nodename}: Python {platform.python_version()}, clock {clock:+.1f} s"
     faults = list(_faults(meeting, clock))
     try:
         processes.check_system()
@@ -135,4 +135,5 @@ def _inode(path: Path) -> int | None:
 
 
 if __name__ == "__main__":
+    processes.become_node()  # another node of this machine would remove its temporary file as a dead one's
     main(*sys.argv[1:])

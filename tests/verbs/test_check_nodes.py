@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.process.remote import NoAnswer, RemoteLauncher
-from subagent_server.run import locks
+from subagent_server.run import locks, processes
 from subagent_server.run.errors import BadArgument, StorageFailed
 from subagent_server.settings import read_settings
 from subagent_server.verbs import check_nodes
@@ -59,6 +61,24 @@ def test_a_node_on_which_no_run_can_be_is_a_finding(tmp_path: Path, monkeypatch:
     monkeypatch.delattr(os, "pidfd_open")
     (report,) = reports(tmp_path, monkeypatch, main)
     assert "Python 3." in report.words and ["pidfd_open" in each for each in report.faults] == [True]
+
+
+@pytest.mark.process
+def test_a_node_leaves_what_another_one_on_its_machine_is_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def node(directory: str, name: str) -> None:
+        tag = processes.host_tag()
+        written.append(Path(directory, f".n2.json.{tag}.{2**22 + 1}.0123.tmp"))  # a pid that none has here
+        written[0].touch()
+        words = [sys.executable, "-m", check_nodes.__name__, directory, name]
+        subprocess.run(words, env=os.environ | {"SLURMD_NODENAME": name}, check=True)
+        assert written[0].exists()
+
+    (report,) = reports(tmp_path, monkeypatch, node)
+    assert report.faults == [] and len(written) == 1
 
 
 def refuse(*_: str) -> None:
