@@ -177,13 +177,16 @@ class _Bounds:
             return
         try:  # not a rename: a directory may have come in its place meanwhile, and gets no second name
             os.link(name, new_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+            is_of_run = stat.S_ISREG(mode)
         except OSError as error:
             if error.errno not in (errno.EXDEV, errno.EPERM):
                 raise
             self._copy(source, name, target, new_name, mode, depth)
+            is_of_run = False
         os.unlink(name, dir_fd=source)
-        if stat.S_ISREG(mode) and os.stat(new_name, dir_fd=target, follow_symlinks=False).st_nlink > 1:
-            # by its other name a run could still write what a person has looked at and given back
+        if is_of_run:
+            # By its other name a run could still write what a person has looked at and given back, and so by
+            # a descriptor, of which `linkat` makes a name after this (seen with one of /proc/self/fd).
             copy = f".{secrets.token_hex(8)}"  # a name that the run has not given to another one
             with suppress(OSError):
                 self._copy_file(target, new_name, target, copy, depth)
@@ -204,7 +207,7 @@ class _Bounds:
             if not stat.S_ISREG(mode):
                 raise OSError(errno.EINVAL, "it was replaced meanwhile")
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
-            with os.fdopen(os.open(new_name, flags, 0o600 | (mode & 0o111), dir_fd=target), "wb") as new:
+            with os.fdopen(os.open(new_name, flags, 0o600 | (mode & 0o155), dir_fd=target), "wb") as new:
                 try:
                     while part := os.read(old, 1 << 20):
                         self._spend(0, len(part), depth)

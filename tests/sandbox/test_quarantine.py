@@ -184,7 +184,7 @@ def test_nothing_replaces_what_has_come_to_the_place(place: Place) -> None:
     assert place.quarantine.kept() == [kept]
 
 
-def test_what_is_given_back_has_no_other_name_of_a_run(place: Place) -> None:
+def test_what_is_given_back_is_no_file_that_a_run_still_has(place: Place) -> None:
     watch = place.watch()
     before = watch.look()
     write(place.cwd / ".vscode/.copy", "in the way")
@@ -192,9 +192,13 @@ def test_what_is_given_back_has_no_other_name_of_a_run(place: Place) -> None:
     for number, name in enumerate(names):
         write(place.cwd / name, "looked at")
         (place.cwd / f"other{number}").hardlink_to(place.cwd / name)
-    for kept in watch.take(before, "the command").moved:
-        place.quarantine.give_back(kept)
-    for number in range(len(names)):
+    names += [".mcp.json"]
+    write(place.cwd / ".mcp.json", "looked at")
+    with (place.cwd / ".mcp.json").open("r+", encoding="utf-8") as held:
+        for kept in watch.take(before, "the command").moved:
+            place.quarantine.give_back(kept)
+        held.write("written later")
+    for number in range(len(names) - 1):
         write(place.cwd / f"other{number}", "written later")
     assert {(place.cwd / name).read_text("utf-8") for name in names} == {"looked at"}
     watch.close()
@@ -214,7 +218,8 @@ def test_nothing_is_given_back_through_a_link(place: Place) -> None:
 
 
 def test_two_runs_in_one_directory_move_it_once(place: Place) -> None:
-    first, second = place.watch(), place.watch()
+    other = Quarantine(Directory(place.cwd.parent / "other"))
+    first, second = place.watch(), NameWatch(place.cwd, other, place.own)
     before = first.look()
     assert second.look() == before
     write(place.cwd / ".mcp.json")
