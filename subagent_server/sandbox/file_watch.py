@@ -39,7 +39,7 @@ from subagent_server.run.executed_files import (
 from subagent_server.run.files import Directory, Entry, held_open
 from subagent_server.run.locks import exclusive
 from subagent_server.sandbox.git_files import git_settings, makes_repository, plain_content
-from subagent_server.sandbox.quarantine import Kept, Quarantine
+from subagent_server.sandbox.quarantine import MOST_DEPTH, Kept, Quarantine
 
 # -- What `subagent` itself has written into projects: not taken for the work of a run.
 #
@@ -438,6 +438,26 @@ class _Repository:
             if status is not None and stat.S_ISLNK(status.st_mode):
                 self._take(directory, within, path)
             self._within(directory, within, path / within, depth)
+        self._take_links(directory, path)
+
+    def _take_links(self, directory: int, path: Path) -> None:
+        """Take links, through which git would write what a run has chosen, by `logs/HEAD` to `~/.profile`.
+
+        As `HEAD` a link makes no repository unless it names a branch.
+        """
+        waiting = [name for name in _names(directory, ".") if name != "HEAD"]
+        for _ in range(_MOST_NAMES):
+            if not waiting:
+                return
+            name = waiting.pop()
+            status = status_below(directory, name)
+            if status is not None and stat.S_ISLNK(status.st_mode):
+                self._take(directory, name, path)
+            elif name.partition("/")[0] == "logs":
+                if name.count("/") > MOST_DEPTH:
+                    break
+                waiting += [f"{name}/{each}" for each in _names(directory, name)]
+        raise OSError(None, "its logs are too many or too deep")
 
     def _within(self, directory: int, within: str, path: Path, depth: int) -> None:
         """Do the same to the repositories in a directory, also to those deeper in it."""

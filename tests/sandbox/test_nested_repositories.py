@@ -147,6 +147,22 @@ def test_odd_files_are_taken_and_nothing_is_followed(cwd: Path, tmp_path: Path, 
     assert (outside / ".git/hooks/post-checkout").exists() and (outside / ".git/config").is_file()
 
 
+def test_git_writes_through_no_link_that_a_run_has_left(cwd: Path, tmp_path: Path) -> None:
+    outside, repository = tmp_path / "outside", cwd / "sub/.git"
+    outside.mkdir()
+    links = {"logs/HEAD": "profile", "logs/refs/heads": "", "COMMIT_EDITMSG": "profile", "index": "index"}
+    for name, target in links.items():
+        path = repository / name
+        if os.path.lexists(path):
+            path.rename(tmp_path / name.replace("/", "-"))
+        path.symlink_to(outside / target)
+    moved = {kept.shown(cwd) for kept in take(cwd).moved}
+    assert moved == {f"sub/.git/{name}" for name in links}
+    git("-C", cwd / "sub", "checkout", "--quiet", "-b", "$(evil)")
+    git("-C", cwd / "sub", "commit", "--quiet", "--allow-empty", "-m", "evil")
+    assert not [*outside.iterdir()]
+
+
 def test_a_flood_of_repositories_is_bounded_and_said(cwd: Path) -> None:
     for number in range(300):
         module = cwd / "sub/.git/modules" / str(number)
