@@ -318,6 +318,7 @@ def end_of_run(what: str, refusal: BoxRefused) -> RunRefused:
 # - setuid files in the working directory, by which other users of the host become this one;
 # - extended attributes, by which a runs root is known to be ours (`run/paths.py`);
 # - leases (`fcntl`), also on files that are only read: whoever opens one on the host waits 45 s, each time;
+#   and delegations, which are leases of directories too;
 # - snapshots of btrfs (`ioctl`): in one of the working directory are the runs that a box hides, with the
 #   attribute and the inode by which their root is ours; before Linux 6.8 all of a subvolume such as /home;
 # - `io_uring` and `openat2`, whose arguments no filter sees, and parts of the kernel that are often at fault.
@@ -369,7 +370,7 @@ _MODE_AND_FLAGS: Mapping[str, tuple[int, int | None]] = {
 }
 """Which argument is the mode of a file, and which one says whether it counts."""
 _REFUSED_REQUESTS: Mapping[str, Sequence[int]] = {
-    "fcntl": (fcntl.F_SETLEASE,),
+    "fcntl": (fcntl.F_SETLEASE, 1040),  # F_SETDELEG (linux/fcntl.h), from Linux 6.19 on
     "ioctl": (0x5000_9401, 0x5000_9417),  # BTRFS_IOC_SNAP_CREATE, and its V2 (linux/btrfs.h)
 }
 _MAKES_FILE = os.O_CREAT | (os.O_TMPFILE & ~os.O_DIRECTORY)
