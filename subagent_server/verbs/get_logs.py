@@ -19,6 +19,7 @@ from subagent_server.run.store import RunStore
 from subagent_server.verbs.access import USER, Caller
 from subagent_server.verbs.reconcile import ending_facts, observe
 from subagent_server.verbs.service import Service
+from subagent_server.verbs.views import MAX_RESULT_CHARACTERS
 
 Stream = Literal["log", "events", "result", "payload"]
 MAX_LINES = 1_000
@@ -59,7 +60,9 @@ def get_logs(
     if stream in ("log", "events"):
         return _page(run_id, stream, run.log if stream == "log" else run.events, offset, lines)
     text, start = _whole(service, run_id, stream), offset or 0
-    part = text[start : start + PAGE_CHARACTERS]
+    # As much as a view shows: of a longer answer Codex leaves out the middle (12,000 bytes; 48,000 with its
+    # own models), while the cursor has passed it.
+    part = text[start : start + MAX_RESULT_CHARACTERS]
     end = start + len(part)
     return LogPage(
         run_id=run_id,
