@@ -351,10 +351,12 @@ def overridden(agent: AgentDefinition, named: Mapping[str, str]) -> tuple[AgentD
     is_flow = agent.runner == "flow"
     if is_flow and (lost := [key for key in named if canonical(key) not in KEYS_OF_FLOWS]):
         raise BadArgument(f"{lost[0]} cannot be kept: a flow has no model. Leave it out.")
-    found, notes = _read("messages" if is_flow else agent.runner, named)
+    kept = {"command": agent.command} if agent.command else {}  # without one, its runner is a fault
+    found, notes = _read({"runner": "messages" if is_flow else agent.runner, **kept, **named})
     if faults := notes.reasons("fault"):
         raise BadArgument(f"{'; '.join(faults)}: give another value.")
-    changes: dict[str, object] = {name: getattr(found, name) for name in ("model", "effort") if name in named}
+    changes: dict[str, object] = {"lines": found.lines | agent.lines}  # named for the judge, as by the file
+    changes |= {name: getattr(found, name) for name in ("model", "effort") if name in named}
     if "model" in named:
         changes["other_models"] = []
     limits = {name: getattr(found.limits, name) for name in found.limits.model_fields_set}
@@ -367,13 +369,13 @@ def fault_of(key: str, value: str) -> str | None:
     """Return what is wrong with the value of a key, as words that go after its name, or None."""
     if is_null(Plain(value.strip())):
         return "is empty"
-    _, notes = _read("messages", {key: value})
+    _, notes = _read({"runner": "messages", key: value})
     faults = notes.reasons("fault")
     return faults[0].partition(" ")[2] if faults else None
 
 
-def _read(runner: str, named: Mapping[str, str]) -> tuple[AgentDefinition, Notes]:
+def _read(named: Mapping[str, str]) -> tuple[AgentDefinition, Notes]:
     block, notes = Block(), Notes()
-    for line, (key, value) in enumerate({"runner": runner, **named}.items(), start=1):
+    for line, (key, value) in enumerate(named.items(), start=1):
         block.put(key, Plain(value), line)
     return read_definition(block, Origin(Path(), "override"), notes), notes

@@ -59,6 +59,15 @@ def test_an_option_is_checked_as_the_key_of_the_file_is(cli: Cli, option: str, v
     assert stored(cli) == []
 
 
+def test_an_option_reaches_an_agent_with_a_program_of_its_own(cli: Cli) -> None:
+    cli.agent("worker", runner="command", command="/bin/sh", args=["-c", "sleep 60", "{systemPrompt}"])
+    late = cli("run", "worker", "Do it.", "--timeout", "0.5", "--wait", "60")
+    assert late.returncode == 1 and "0.5 s of working time" in late.stderr, late.stderr
+    for option, key in (("--budget", "budgetUsd"), ("--max-turns", "maxTurns")):
+        refused = cli("run", "worker", "Do it.", option, "1", "--wait", "60")
+        assert refused.returncode == 1 and f"{key} cannot be kept by the runner command" in refused.stderr
+
+
 def test_a_prompt_that_was_not_kept_whole_is_not_started_again(cli: Cli) -> None:
     cli.agent("worker")
     run_id = cli.completed("aaaaaa", agent_name="worker", prompt="Use *** to log in.")
