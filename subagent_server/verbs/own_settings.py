@@ -72,6 +72,7 @@ def hooks_for_run(settings: Settings) -> tuple[str, list[str]]:
         return "", []
     of_host = environment_for_host(settings)
     environment = {name: of_host[name] for name in _PASSED_ON if name in of_host}
+    environment["SUBAGENT_RUNS"] = str(settings.runs_root)  # it works in /, far from the root of its run
     return json.dumps({**hooks, "environment": environment}), []
 
 

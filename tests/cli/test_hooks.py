@@ -51,6 +51,7 @@ def test_hooks_are_told_as_data_and_are_not_decided_by_an_agent(cli: Cli, model:
     assert question["stdin"]["question"] == HOSTILE and question["stdin"]["messageId"] == "q1"
     environment = question["environment"]
     assert environment["SUBAGENT_EVENT_RUN"] == run_id and "\x1b" not in environment["SUBAGENT_EVENT_TEXT"]
+    assert environment["SUBAGENT_RUNS"] == str(cli.store.paths.root), "so `subagent show` finds the run"
     assert not {"ANTHROPIC_API_KEY", "SUBAGENT_RUN_TOKEN", "PYTHONPATH", "SUBAGENT_HOOKS"} & set(environment)
     assert cli("reply", run_id, "blue").returncode == 0
     end = told(cli, "onEnd")
