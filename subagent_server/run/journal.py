@@ -112,11 +112,11 @@ def _call(e: Event) -> str:
 
 def _result(e: Event) -> str:
     text = str(e.get("text", ""))
-    mark = "✗" if e.get("isError") or e.get("exitCode") else "←"
+    mark, lines = ("✗", _PREVIEW_LINES) if e.get("isError") or e.get("exitCode") else ("←", 4)
     seconds = e.get("seconds")
     took = f" ({seconds:.1f} s)" if isinstance(seconds, int | float) else ""
     head = f"{mark} {e.get('toolName')}{took}"
-    return f"{head}\n{preview(text, 4)}" if text.strip() else head
+    return f"{head}\n{preview(text, lines)}" if text.strip() else head
 
 
 def _program_call(e: Event) -> str:

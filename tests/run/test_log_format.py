@@ -61,6 +61,13 @@ def test_a_long_text_is_cut_and_says_how_much_is_left_out() -> None:
     assert preview("", lines=2) == ""
 
 
+def test_a_program_that_failed_shows_its_error_below_the_traceback() -> None:
+    frames = "  File 'program.py', line 1, in run\n    search()\n    ~~~~~~^^\n" * 2
+    text = f"Traceback (most recent call last):\n{frames}ToolError: Not found.\n[exit code 1]"
+    failed = {"type": "tool_result", "at": AT, "toolName": "bash", "isError": True, "text": text}
+    assert "ToolError: Not found." in render(failed)
+
+
 def check_harmless(shown: str) -> None:
     """Assert that only newlines and tabs move the cursor, and that the text can be written."""
     assert shown.endswith("\n")
