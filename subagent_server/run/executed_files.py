@@ -157,10 +157,11 @@ def real_home() -> Path:
 
 
 def executed_by(
-    parts: Sequence[str], lifted: Sequence[str] = (), *, is_directory: bool = False
+    parts: Sequence[str], lifted: Sequence[str] = (), *, is_directory: bool = False, is_link: bool = False
 ) -> Executed | None:
     """Return the program that executes the file at `parts`, a path below a working directory, or None.
 
+    A link stands for all behind it: `.cargo` as one has a `config.toml` wherever it leads.
     `lifted` are paths below the same directory that the author of the agent gives free: each frees the entry
     that it lies in, from itself downward, and nothing beside it.
     """
@@ -168,7 +169,9 @@ def executed_by(
     # From each directory on the way: any of them may be opened as a project of its own.
     for start, name in enumerate(names):
         for entry in (*_by_first_name().get(name, ()), *_BY_GLOB):
-            if _begins(entry, names[start:], is_directory) and not is_lifted(parts, lifted, below=start):
+            if _begins(entry, names[start:], is_directory, is_link) and not is_lifted(
+                parts, lifted, below=start
+            ):
                 return entry
     return None
 
@@ -207,11 +210,12 @@ def can_run_code(paths: Sequence[str]) -> str:
     )
 
 
-def _begins(entry: Executed, names: Sequence[str], is_directory: bool) -> bool:
+def _begins(entry: Executed, names: Sequence[str], is_directory: bool, is_link: bool) -> bool:
     patterns = [_folded(path).split("/") for path in entry.paths]
     if not is_directory and len(names) == 1:
         patterns += [[_folded(name)] for name in entry.files]
-    return any(len(names) >= len(pattern) and all(map(fnmatchcase, names, pattern)) for pattern in patterns)
+    whole = (pattern for pattern in patterns if is_link or len(names) >= len(pattern))
+    return any(all(map(fnmatchcase, names, pattern)) for pattern in whole)
 
 
 def _folded(name: str) -> str:

@@ -649,6 +649,8 @@ class _Look:
                 (self._tree if is_directory else self._see)(inner)
             elif is_directory:
                 ordinary.append(inner)
+            elif name in FIRST_OF_SEVERAL and (self.cwd / inner).is_symlink():
+                self._see(inner)  # a link stands for all behind it
         return ordinary
 
     def _repository(self, path: str) -> None:

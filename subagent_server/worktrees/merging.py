@@ -23,6 +23,8 @@ from subagent_server.worktrees.settling import commit_tree
 MergeWay = Literal["merge", "squash", "rebase"]
 MERGE_WAYS: tuple[MergeWay, ...] = ("merge", "squash", "rebase")
 MOST_NAMED = 10
+_LINK = "120000"
+"""How git writes the mode of a symbolic link."""
 _BY_GIT = frozenset(("unspecified", "unset", "set", ""))
 """What git says of an attribute that names no filter."""
 
@@ -74,11 +76,15 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str
     # In the worktree of a run nothing is signed: the order may be that of the run.
     signer = None if order.into is not None else signing(git, environment)
     made = (_rebased if order.way == "rebase" else _merged)(git, order, head, signer)
-    touched = git.names(
-        "list the changes", "diff", "--name-only", "-z", "--no-renames", *NO_PROGRAMS, head, made
-    )
+    fields = git.names("list the changes", "diff", "--raw", "-z", "--no-renames", *NO_PROGRAMS, head, made)
+    entries, touched = fields[::2], fields[1::2]
     # Before anything moves: a merge would bring files that other programs execute into the person's copy.
-    _check_executed(order, [name for name in touched if executed_by(name.split("/")) is not None])
+    executed = [
+        name
+        for entry, name in zip(entries, touched, strict=True)
+        if executed_by(name.split("/"), is_link=entry.split()[1] == _LINK) is not None
+    ]
+    _check_executed(order, executed)
     if order.into is not None:
         try:
             order.into.bring_in(made)
@@ -90,7 +96,7 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str
         return made, False
     _check_executed(order, _named_by_settings(order.target, touched, environment))
     _check_filters(git, order, touched)
-    _check_submodules(git, order, head, made)
+    _check_submodules(order, entries, touched)
     _bring_in(git, order, head, made, touched)
     return made, False
 
@@ -214,14 +220,12 @@ def _check_filters(git: Git, order: MergeOrder, touched: list[str]) -> None:
         )
 
 
-def _check_submodules(git: Git, order: MergeOrder, head: str, made: str) -> None:
+def _check_submodules(order: MergeOrder, entries: list[str], touched: list[str]) -> None:
     """Refuse a merge of a file in the place of a submodule with files, which git would delete unasked."""
-    words = ("diff", "--raw", "-z", "--no-renames", "--diff-filter=T", *NO_PROGRAMS, head, made)
-    fields = git.names("list the changes", *words)
     filled = [
         name
-        for entry, name in zip(fields[::2], fields[1::2], strict=True)
-        if entry.startswith(":160000 ") and _holds_files(order.target / name)
+        for entry, name in zip(entries, touched, strict=True)
+        if entry.startswith(":160000 ") and entry.endswith("T") and _holds_files(order.target / name)
     ]
     if filled:
         raise NotMerged(

@@ -65,6 +65,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
         "libs/.cargo/config.toml",
     ),
     "a link": (lambda cwd: (cwd / "libs/.envrc").symlink_to("../x"), "libs/.envrc"),
+    "a link for several parts": (lambda cwd: (cwd / "libs/.cargo").symlink_to("../x"), "libs/.cargo"),
 }
 
 

@@ -249,6 +249,14 @@ def test_files_that_other_programs_execute_are_not_merged_even_from_a_made_up_co
     assert not (repository.top / ".envrc").exists()
 
 
+def test_a_link_that_stands_for_files_that_other_programs_execute_is_not_merged(
+    repository: Repository,
+) -> None:
+    run_id = repository.ran(f"mkdir deep/c; echo evil > deep/c/config.toml; ln -s c deep/.cargo; {WORK}")
+    assert "(deep/.cargo)" in repository.merge(run_id, code=2)
+    assert not (repository.top / "deep/c").exists()
+
+
 @pytest.mark.parametrize(
     ("key", "value", "act", "file"),
     [
