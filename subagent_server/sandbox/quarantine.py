@@ -15,6 +15,7 @@ import os
 import secrets
 import stat
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -49,6 +50,17 @@ class Kept:
         """Return the path relative to a working directory, if it lay there, for people and models."""
         path = PurePath(self.path)
         return printable(str(path.relative_to(cwd) if path.is_relative_to(cwd) else path))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The names that came during a command: moved to quarantine, or, with the reason, not."""
+
+    moved: Sequence[Kept] = ()
+    stuck: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.moved or self.stuck)
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,11 @@ from subagent_server.sandbox.file_watch import (
     NameWatch,
     OwnWrites,
     Seen,
-    Taken,
     changes,
     look,
     read_mark,
 )
-from subagent_server.sandbox.quarantine import Kept, Quarantine
+from subagent_server.sandbox.quarantine import Kept, Quarantine, Taken
 from subagent_server.settings import state_directory_of
 from subagent_server.verbs.access import Caller, NotAllowed
 from subagent_server.worktrees.store_of_run import is_pointer

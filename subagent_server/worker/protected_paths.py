@@ -23,17 +23,16 @@ from subagent_server.run.host_programs import steps_to
 from subagent_server.run.paths import HIDDEN_RUNS, RUNS, is_marked
 from subagent_server.run.processes import this_process
 from subagent_server.run.stderr import lack_of_room
+from subagent_server.sandbox.disarmed_repositories import disarmed
 from subagent_server.sandbox.file_watch import (
     CommandWatch,
     NameWatch,
     OwnWrites,
     Seen,
-    Taken,
-    disarmed,
     new_repositories,
     own_hooks,
 )
-from subagent_server.sandbox.quarantine import Quarantine
+from subagent_server.sandbox.quarantine import Quarantine, Taken
 from subagent_server.sandbox.readable import homes, shows_too_much, working_copies
 from subagent_server.settings import configuration_directory_of, state_directory_of
 from subagent_server.verbs.left_behind import left_facts, left_since, look_for_run, taken_facts

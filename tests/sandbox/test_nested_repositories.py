@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from subagent_server.run.files import Directory
-from subagent_server.sandbox.file_watch import Taken, disarmed, harmless
-from subagent_server.sandbox.quarantine import Quarantine
+from subagent_server.sandbox.disarmed_repositories import disarmed, harmless
+from subagent_server.sandbox.quarantine import Quarantine, Taken
 from tests.helpers.files import write_program
 from tests.helpers.repositories import git, make_repository
 
