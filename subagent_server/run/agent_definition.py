@@ -5,6 +5,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -425,6 +426,12 @@ class AgentDefinition(Record):
     def is_built_in(self) -> bool:
         """Whether the worker starts its programs and MCP servers, and no program of a runner does."""
         return self.runner in BUILT_IN
+
+    def bounded(self, usd: Decimal) -> "AgentDefinition":
+        """Return the same agent with a budget of at most so much, in USD."""
+        own = self.limits.budget_usd
+        limits = self.limits.model_copy(update={"budget_usd": usd if own is None else min(own, usd)})
+        return self.model_copy(update={"limits": limits})
 
     @property
     def may_delegate(self) -> bool:

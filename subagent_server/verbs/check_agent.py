@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -437,9 +438,15 @@ def _of_extensions(agent: AgentDefinition) -> Iterator[Refusal]:
 
 def unpriced(agent: AgentDefinition, above: str | None = None) -> Iterator[Refusal]:
     """Yield why its budget, or that of the run `above` it, cannot be kept: what its runs cost is unknown."""
-    if agent.runner != "messages" or (above is None) == (agent.limits.budget_usd is None):
+    if (above is None) == (agent.limits.budget_usd is None):
         return
     budget = "budgetUsd" if above is None else f"budgetUsd of run {above}"
+    if agent.runner != "messages":
+        checks = _runner_checks(agent)
+        if above is not None and checks and "budgetUsd" in checks.unkept_keys(agent.bounded(Decimal(0))):
+            why = f"{budget} cannot be kept by the runner {agent.runner}: choose another runner."
+            yield Refusal(why, _BUDGET)
+        return
     for name in (agent.model, *agent.other_models):
         if has_known_price(name):
             continue

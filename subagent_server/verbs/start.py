@@ -51,6 +51,7 @@ from subagent_server.verbs.inputs import (
     masker_at_start,
 )
 from subagent_server.verbs.own_settings import hooks_for_run, launcher_for
+from subagent_server.verbs.reconcile import tree_cost
 from subagent_server.verbs.run_worktree import new_worktree, worktree_of_previous
 from subagent_server.verbs.service import (
     WARNING,
@@ -265,7 +266,9 @@ def _checked(
     budgets = [] if parent is None else budgets_of(service.store, parent)
     if budgets:  # what a run below costs has to be known, or it bounds nothing
         more = unpriced(checked.agent, budgets[0].run_id)
-        checked = replace(checked, refusals=[*checked.refusals, *more])
+        left = min(each.usd - tree_cost(service.store, each.run_id) for each in budgets)
+        # a program calls its model itself, and says at its end alone what that has cost
+        checked = replace(checked, agent=checked.agent.bounded(left), refusals=[*checked.refusals, *more])
     return checked
 
 

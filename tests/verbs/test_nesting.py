@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from subagent_server.process.launcher import LaunchPackage
 from subagent_server.run import transitions
 from subagent_server.run.errors import RunRefused, SubagentError, UnreadableMeta
 from subagent_server.run.paths import RunPaths
@@ -189,6 +190,31 @@ def test_a_budget_refuses_runs_below_it_whose_cost_nobody_knows(service: Service
     assert refused.error is not None and refused.error.code == "config"
     assert f"budgetUsd of run {root} cannot be kept, because no price is known" in refused.error.message
     assert begun(service).error is None, "without a budget it works"
+    (agents / "again.md").write_text(text.replace("agents:", "runner: codex\nagents:"), encoding="utf-8")
+    refused = begun(service, root)
+    assert (
+        refused.error
+        and f"budgetUsd of run {root} cannot be kept by the runner codex" in refused.error.message
+    )
+
+
+@pytest.mark.process
+def test_a_program_below_a_budget_gets_what_is_left_of_it(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages: list[LaunchPackage] = []
+    monkeypatch.setattr(Kept, "start", lambda _, package: packages.append(package))
+    file = tmp_path / "agents" / "again.md"
+    text = file.read_text(encoding="utf-8").replace("agents:", "budgetUsd: 2\nagents:")
+    file.write_text(text, encoding="utf-8")
+    root = begun(service).run_id
+    paid(service, root, "0.7")
+    for own in ("", "budgetUsd: 0.5\n", "budgetUsd: 3\n"):
+        keys = f"runner: claude\ncommand: /bin/true\n{own}agents:"
+        file.write_text(text.replace("budgetUsd: 2\nagents:", keys), encoding="utf-8")
+        begun(service, root)
+    left = [package.definition["limits"]["budgetUsd"] for package in packages]
+    assert left == ["2", "1.3", "0.5", "1.3"]
 
 
 @pytest.mark.race

@@ -103,7 +103,8 @@ class ClaudeDialect:
         words += ["--max-turns", str(agent.limits.max_turns)]
         words += ["--model", agent.model] if agent.model not in (None, "inherit", "default") else []
         words += ["--effort", agent.effort] if agent.effort else []
-        words += ["--max-budget-usd", str(agent.limits.budget_usd)] if agent.limits.budget_usd else []
+        budget = agent.limits.budget_usd
+        words += ["--max-budget-usd", f"{budget:f}"] if budget is not None else []
         words += ["--json-schema", json.dumps(agent.output_schema)] if agent.output_schema is not None else []
         words += ["--permission-mode", agent.permission_mode] if agent.permission_mode else []
         # it still writes there unasked, what the next session of the person would follow

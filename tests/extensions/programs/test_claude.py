@@ -124,7 +124,7 @@ def test_its_events_become_those_of_every_run_and_its_keys_reach_it(world: World
         {"type": "system", "subtype": "task_progress", "x": 1},
         {"type": "novel", "x": [1]},
     ]
-    plays(world, *steps, *others, result(), limits={"maxTurns": 7}, **keys)
+    plays(world, *steps, *others, result(), limits={"maxTurns": 7, "budgetUsd": 0}, **keys)
     run_id = world.start("/clear it, and paint it.")
     assert world.completed_and_gone(run_id) == "Done."
     kinds = [event["type"] for event in world.events(run_id) if event["type"] != "usage"]
@@ -142,6 +142,7 @@ def test_its_events_become_those_of_every_run_and_its_keys_reach_it(world: World
         "Workflow",
         "AskUserQuestion WebSearch",
         "--max-turns 7",
+        "--max-budget-usd 0",
     ):
         assert words in line, line
     assert "--model opus" in line and "--effort high" in line
