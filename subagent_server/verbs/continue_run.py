@@ -331,4 +331,5 @@ def order_of(service: Service, run_id: str, caller: Caller, *, cwd: str | None =
         inputs=list(request.inputs),
         cwd=cwd,
         label=request.label,
+        by_contract=request.agent.get("byContract") is True,
     )

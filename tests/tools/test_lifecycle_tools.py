@@ -144,13 +144,16 @@ def test_an_agent_that_waits_for_a_slot_is_running_and_may_be_completed(world: W
 def test_a_contract_is_carried_on_by_the_same_agent_whatever_file_has_its_name(world: World) -> None:
     world.agent("contract", prompt="You are another.", tools="Read", byContract=True)
     assert world.service.registry.get("contract").by_contract is False, "no file makes itself one"
-    model = world.play(says("Three.\n[CONTRACT COMPLETE]"), says("Four.\n[CONTRACT COMPLETE]"))
+    done = "\n[CONTRACT COMPLETE]"
+    model = world.play(says(f"Three.{done}"), says(f"Four.{done}"), says(f"Five.{done}"))
     with world.serve("--lifecycle") as parent:
         agent_id = start(parent)
         world.gone(agent_id)
         on = parent.call("continue_run", runId=agent_id, prompt="One more.", waitSeconds=60)
         assert on["summary"] == "Four."
-    assert "another" not in json.dumps(model.requests[-1].body)
+    assert world.cli("rerun", agent_id).returncode == 0
+    assert len(model.requests) == 3
+    assert not any("another" in json.dumps(request.body) for request in model.requests)
 
 
 def test_a_program_of_a_run_looks_and_completes_and_starts_nothing_by_contract(world: World) -> None:
