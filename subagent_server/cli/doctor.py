@@ -149,7 +149,7 @@ def _check_nodes(session: Session) -> ExitCode:
     for each in check_nodes(session.service):
         reports.append(each)
         if not session.as_json:
-            out(one_line(f"{each.node}: {'; '.join([*each.faults, each.words])}"))
+            out(one_line(f"{each.node}: {'; '.join(filter(None, [*each.faults, each.words]))}"))
     findings = sum(len(each.faults) for each in reports)
     facts = {"checked": len(reports), "nodes": list(map(asdict, reports))}
     session.say_done(facts, _summary(len(reports), "node", findings))

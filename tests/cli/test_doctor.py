@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 
 import pytest
 
@@ -11,6 +12,18 @@ from tests.helpers.files import write_program
 from tests.helpers.processes import Child
 from tests.helpers.state_files import counted_state_files
 from tests.helpers.truth import examine_all
+
+# -- nodes
+
+
+def test_a_node_that_does_not_answer_is_named_with_the_reason_alone(
+    cli: Cli, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tools = tmp_path_factory.mktemp("tools")  # outside of where runs work
+    write_program(tools / "ssh", "#!/bin/sh\necho 'No route.' >&2; exit 255\n")
+    done = cli("--launcher", "ssh:build7", "doctor", "--nodes", env={"PATH": f"{tools}:{os.environ['PATH']}"})
+    assert (done.returncode, done.stdout) == (1, "build7: No route.\n")
+
 
 # -- agent files
 
