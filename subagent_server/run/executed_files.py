@@ -33,6 +33,14 @@ GIT = Executed("git", (".git", "git~1", ".gitmodules"), files=("HEAD", "commondi
 """`git~1` is the short name of `.git` on disks of Windows. `HEAD` makes a bare repository of its directory,
 and `commondir` turns to one elsewhere: both bring a `config` that names programs."""
 
+_OF_LEFTHOOK = [
+    f"{start}lefthook{kind}.{form}"
+    for start in ("", ".", ".config/")
+    for kind in ("", "-local")
+    for form in ("yml", "yaml", "toml", "json", "jsonc")
+]
+"""One of these is read, and one with `-local` besides (lefthook.dev/configuration)."""
+
 EXECUTED_FILES: tuple[Executed, ...] = (
     GIT,
     Executed(
@@ -41,11 +49,8 @@ EXECUTED_FILES: tuple[Executed, ...] = (
             ".husky",
             ".pre-commit-config.yaml",
             ".lefthook",
-            "lefthook.yml",
-            "lefthook.yaml",
-            ".lefthook.yml",
-            ".lefthook.yaml",
-            "lefthook-local.yml",
+            ".lefthook-local",
+            *_OF_LEFTHOOK,
             ".overcommit.yml",
         ),
     ),
@@ -93,10 +98,13 @@ EXECUTED_FILES: tuple[Executed, ...] = (
     Executed("Vim", (".gvimrc", ".vim", ".config/nvim"), in_home=True),
     Executed("Emacs", (".dir-locals.el", ".dir-locals-2.el")),
     Executed("Emacs", (".emacs", ".emacs.d"), in_home=True),
-    Executed("a debugger", (".gdbinit", ".lldbinit", ".pdbrc")),
+    Executed("a debugger", (".gdbinit", ".lldbinit", ".pdbrc", ".perldb")),
     Executed(
         "an interactive interpreter",
-        (".Rprofile", ".ghci", ".irbrc", ".pryrc", ".ocamlinit", ".iex.exs", ".octaverc"),
+        (
+            *(".Rprofile", ".Renviron", ".RData", ".ghci", ".irbrc", ".pryrc", ".ocamlinit", ".iex.exs"),
+            ".octaverc",
+        ),
     ),
     Executed("direnv", (".envrc",)),
     Executed(
@@ -114,6 +122,7 @@ EXECUTED_FILES: tuple[Executed, ...] = (
     ),
     Executed("Cargo, and editors by it", (".cargo/config.toml", ".cargo/config")),
     Executed("Yarn", (".yarnrc", ".yarnrc.yml")),
+    Executed("the Haskell language server", ("hie.yaml",)),
     Executed("the Lua language server", (".luarc.json", ".luarc.jsonc")),
     Executed(
         "Bash", (".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases"), in_home=True

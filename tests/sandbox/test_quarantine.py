@@ -68,6 +68,7 @@ def write(path: Path, text: str = "x") -> None:
 CAME: dict[str, tuple[Callable[[Path], object], str]] = {
     "a file": (lambda cwd: write(cwd / ".mcp.json"), ".mcp.json"),
     "a directory": (lambda cwd: write(cwd / ".vscode/tasks.json"), ".vscode"),
+    "hooks of Lefthook": (lambda cwd: write(cwd / "lefthook-local.toml"), "lefthook-local.toml"),
     "hooks of a client": (lambda cwd: write(cwd / ".github/hooks/a.json"), ".github/hooks"),
     "a file of several parts": (lambda cwd: write(cwd / ".cargo/config.toml"), ".cargo/config.toml"),
     "a link": (lambda cwd: (cwd / ".envrc").symlink_to("/etc/passwd"), ".envrc"),
