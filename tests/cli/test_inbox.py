@@ -87,6 +87,7 @@ def test_a_program_is_started_at_a_question_which_it_gets_as_data(cli: Cli) -> N
         wait_for(lambda: not is_running(given["left"]), BOUND, "the end of what the program has left")
         assert given["words"] == ["two words"]
         assert given["environment"]["SUBAGENT_EVENT_RUN"] == run_id
+        assert given["environment"]["SUBAGENT_RUNS"] == str(cli.store.paths.root)
         assert given["environment"]["SUBAGENT_EVENT_TEXT"].startswith("Which `touch owned` $(touch")
         assert "\x1b" not in given["environment"]["SUBAGENT_EVENT_TEXT"]
         assert json.loads(given["stdin"])["question"] == HOSTILE
