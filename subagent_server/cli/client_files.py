@@ -27,6 +27,7 @@ from subagent_server.cli.clients import (
 from subagent_server.run import files
 from subagent_server.run.durable import commit, discard, prepare, remove_leftovers
 from subagent_server.run.errors import BadArgument, HostError, shorten
+from subagent_server.run.files import held_open
 from subagent_server.sandbox.file_watch import OwnWrites
 
 MAX_BYTES = 16 << 20
@@ -186,7 +187,8 @@ def write(change: Change, own: OwnWrites) -> None:
         remove_leftovers(file.directory)  # such as this command's own, if it was killed before
         temporary = prepare(file, change.after)
         try:
-            temporary.path.chmod(mode)
+            with held_open(temporary.open()) as descriptor:  # never through a link that a run has put there
+                os.fchmod(descriptor, mode)
             _check_still(path, change.before)
         except BaseException:
             discard(temporary)

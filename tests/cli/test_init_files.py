@@ -1,6 +1,7 @@
 """`subagent init` keeps the keys and their order, foreign entries and the comments of a client's file."""
 
 import json
+import stat
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from subagent_server.cli import client_files
 from subagent_server.cli.client_files import (
     Change,
     NotEditable,
@@ -19,7 +21,9 @@ from subagent_server.cli.client_files import (
     write,
 )
 from subagent_server.cli.clients import CLIENTS, Client, ClientDirectories, ClientPermissions
+from subagent_server.run.durable import prepare
 from subagent_server.run.errors import HostError
+from subagent_server.run.files import Entry, NotPlain
 from subagent_server.sandbox.file_watch import OwnWrites
 from tests.cli.command import Cli
 from tests.helpers.scale import times
@@ -270,6 +274,28 @@ def test_a_file_that_is_changed_while_a_person_looks_stays_so(file: ClientFile) 
     with pytest.raises(HostError, match="changed meanwhile"):
         write(change, OwnWrites(None))
     assert file.text() == '{"mine": 1}' and list(file.path.parent.iterdir()) == [file.path]
+
+
+@pytest.mark.parametrize("kind", ["link", "second name"])
+def test_a_run_gets_at_nothing_by_the_file_that_is_just_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    key, path = tmp_path / "key", tmp_path / "project/.mcp.json"
+    key.touch(mode=0o600)
+
+    def prepared(file: Entry, data: bytes) -> Entry:
+        temporary = prepare(file, data)
+        if kind == "link":
+            temporary.path.unlink()
+            temporary.path.symlink_to(key)
+        else:
+            (path.parent / "later").hardlink_to(temporary.path)
+        return temporary
+
+    monkeypatch.setattr(client_files, "prepare", prepared)
+    with pytest.raises(NotPlain):
+        write(plan(JSON_CLIENT, path, ENTRY, private=False), OwnWrites(None))
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600 and not path.exists()
 
 
 def test_a_link_that_comes_while_a_person_looks_is_not_followed(tmp_path: Path) -> None:
