@@ -157,7 +157,6 @@ def demo(session: Session, repo: Path | None, code: bool, flow: bool) -> int:
     """
     if code and flow:
         raise click.UsageError("--code and --flow are two demonstrations: give one of them.")
-    session.check_is_user()  # the server of the demo would serve a child, which has no agent of it
     scene = _SURVEY if code else _COUNCIL if flow else _REVIEW
     key = session.settings.environment.get("ANTHROPIC_API_KEY")
     flags = ["--agents", str(scene.agents.resolve()), "--agent", scene.agent]
