@@ -19,8 +19,10 @@ SERVE_WORDS = ["serve", "--role", "parent"]
 """The words of the command that every client starts; after those that start Python, if there is no script."""
 _PASSED_ON_BY_CODEX = (
     *("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "SUBAGENT_AGENTS", "SUBAGENT_RUNS", "SUBAGENT_MAX_RUNS"),
-    "SUBAGENT_TOOLS_BUDGET",
-    "XDG_CONFIG_HOME",  # where trust is kept
+    *("SUBAGENT_LAUNCHER", "SUBAGENT_LEASE", "SUBAGENT_TOOLS_BUDGET", "SUBAGENT_OTLP", "SUBAGENT_BWRAP"),
+    *("SUBAGENT_MAX_DEPTH", "SUBAGENT_MAX_DESCENDANTS"),
+    *("SUBAGENT_WARM", "SUBAGENT_WARM_IDLE", "SUBAGENT_RUNTIME_DIR"),
+    *("XDG_CONFIG_HOME", "XDG_STATE_HOME"),  # where trust is kept, and what live runs may write
     *("SUBAGENT_RUN_ID", "SUBAGENT_RUN_TOKEN"),  # so that a Codex inside a run is that run's child
 )
 

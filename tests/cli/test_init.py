@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -15,6 +16,7 @@ from tests.cli.command import Cli
 from tests.cli.init_clients import COMMAND, FOR_CLAUDE, SERVE, everything, servers, written
 from tests.cli.terminal import person
 from tests.helpers.files import write_program
+from tests.helpers.processes import REPOSITORY
 
 
 def test_the_change_is_shown_before_it_is_made(cli: Cli, home: Path) -> None:
@@ -119,10 +121,15 @@ def test_a_client_that_does_not_start_servers_in_the_project_gets_an_entry_with_
     assert "--agents" in named.stdout and f"{cli.home}/mine" in named.stdout
 
 
-def test_codex_passes_the_key_on_and_waits_as_long_as_the_server_does(cli: Cli, home: Path) -> None:
+def test_codex_passes_every_setting_on_and_waits_as_long_as_the_server_does(cli: Cli, home: Path) -> None:
     written(cli, "codex")
     entry = servers(home / ".codex" / "config.toml")["subagents"]
-    assert {"ANTHROPIC_API_KEY", "SUBAGENT_RUN_TOKEN"} <= set(entry["env_vars"])
+    document = (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")
+    table = document.partition("\n## Settings\n")[2].partition("\n\nA run inherits ")[0]
+    settings = {*re.findall(r"`((?:SUBAGENT|ANTHROPIC)_\w+)`", table)}
+    assert len(settings) > 10 and settings | {"SUBAGENT_RUN_TOKEN", "XDG_STATE_HOME"} <= set(
+        entry["env_vars"]
+    )
     assert (entry["tool_timeout_sec"], entry["required"]) == (300, True)
 
 
