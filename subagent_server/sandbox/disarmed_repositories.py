@@ -102,6 +102,8 @@ def disarmed(cwd: Path, paths: Sequence[str], quarantine: Quarantine) -> Taken:
                 _Repository(quarantine, moved).disarm(directory, cwd / path, _DEPTH)
         except OSError as error:
             stuck.append(f"{printable(path)} ({error.strerror or error})")
+    if len(paths) > MOST_REPOSITORIES:
+        stuck.append(f"and {len(paths) - MOST_REPOSITORIES} more repositories")
     return Taken(moved, stuck)
 
 

@@ -37,7 +37,7 @@ from subagent_server.run.executed_files import (
 )
 from subagent_server.run.files import Directory, Entry, held_open
 from subagent_server.run.locks import exclusive
-from subagent_server.sandbox.git_files import git_settings, makes_repository
+from subagent_server.sandbox.git_files import git_settings, makes_repository, pointer
 from subagent_server.sandbox.quarantine import Kept, Quarantine, Taken
 
 # -- What `subagent` itself has written into projects: not taken for the work of a run.
@@ -452,11 +452,24 @@ class _Look:
                 self._repository(inner)
             elif executed_by((*above, name), is_directory=True) is not None:
                 (self._tree if is_directory else self._see)(inner)
+                if name == ".git":
+                    self._led_to(inner)
             elif is_directory:
                 ordinary.append(inner)
             elif name in FIRST_OF_SEVERAL and (self.cwd / inner).is_symlink():
                 self._see(inner)  # a link stands for all behind it
         return ordinary
+
+    def _led_to(self, path: str) -> None:
+        """Look at the repository to which a `.git` leads that is no directory: it may be anywhere below."""
+        there = Path(os.path.realpath(self.cwd / path))
+        if (named := pointer(there, "gitdir: ")) is not None:
+            there = Path(os.path.realpath((self.cwd / path).parent / named))
+        for each in (there, there.parent.parent):  # a linked worktree has the configuration of that one
+            if self.cwd in each.parents:
+                inner = str(each.relative_to(self.cwd))
+                if makes_repository(set(self._entries(inner))):
+                    self._repository(inner)
 
     def _repository(self, path: str) -> None:
         self.repositories.add(path)

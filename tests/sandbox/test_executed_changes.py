@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.sandbox import file_watch
-from subagent_server.sandbox.file_watch import Fingerprint, Seen, changes, look, own_hooks
+from subagent_server.sandbox.file_watch import Fingerprint, Seen, changes, look, new_repositories, own_hooks
 from tests.helpers.ordinary_user import user
 from tests.helpers.repositories import git, make_repository
 from tests.helpers.world import World
@@ -78,6 +78,27 @@ def test_what_can_run_code_after_a_change_is_found(
     change(cwd)
     found = changes(before, look(cwd, before.hooks), time.time())
     assert path in found and set(found) <= {path, "HEAD"}
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "link to a file", "worktree"])
+def test_a_repository_is_seen_by_the_name_that_leads_to_it(cwd: Path, kind: str) -> None:
+    before = look(cwd, leave_out=lambda path: path.name == "hidden")
+    hidden, leads = cwd / "hidden/one", cwd / "libs/new/.git"
+    git("init", "--quiet", "--bare", hidden)
+    leads.parent.mkdir()
+    if kind == "link":
+        leads.symlink_to("../../hidden/one")
+    elif kind == "link to a file":
+        write(cwd / "hidden/pointer", "gitdir: ../../hidden/one\n")
+        leads.symlink_to("../../hidden/pointer")
+    elif kind == "worktree":
+        write(hidden / "worktrees/two/HEAD", "ref: refs/heads/main\n")
+        write(hidden / "worktrees/two/commondir", "../..\n")
+        write(leads, "gitdir: ../../hidden/one/worktrees/two\n")
+    else:
+        write(leads, f"gitdir: {hidden}\n")
+    after = look(cwd, leave_out=lambda path: path.name == "hidden")
+    assert "hidden/one" in new_repositories(before, after)
 
 
 def hide_a_repository(world: World) -> None:

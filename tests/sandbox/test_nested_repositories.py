@@ -169,3 +169,5 @@ def test_a_flood_of_repositories_is_bounded_and_said(cwd: Path) -> None:
         module.mkdir(parents=True)
         (module / "HEAD").touch()
     assert take(cwd).stuck == ["sub/.git (it holds too many repositories)"]
+    many = disarmed(cwd, ["sub/.git"] * 202, Quarantine(Directory(cwd.parent / "quarantine")))
+    assert many.stuck[-1] == "and 2 more repositories"
