@@ -498,7 +498,8 @@ class _Look:
     def _entries(self, path: str) -> dict[str, bool]:
         """Return the names in a directory, and whether each is a directory; nothing past a bound.
 
-        A directory that cannot be listed may hide a repository in which git works, so it is seen itself.
+        A directory that cannot be listed may hide a repository in which git works, so it is seen itself, and
+        asked for the names by which git finds one.
         """
         found: dict[str, bool] = {}
         try:
@@ -514,6 +515,9 @@ class _Look:
                     found[entry.name] = entry.is_dir(follow_symlinks=False)
         except PermissionError:
             self._see(path, is_directory=True)
+            for name in (".git", *_REPOSITORY):
+                if (status := status_below(self.top, _joined(path, name))) is not None:
+                    found[name] = stat.S_ISDIR(status.st_mode)
         except OSError:
             pass
         return found

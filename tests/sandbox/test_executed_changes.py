@@ -107,9 +107,11 @@ def hide_a_repository(world: World) -> None:
     hidden = world.work / "plain" / "hidden"
     git("init", "--quiet", hidden / "below")
     hidden.chmod(0o300)
-    found = changes(before, look(world.work, before.hooks), time.time())
+    assert changes(before, look(world.work, before.hooks), time.time()) == ["plain/hidden/"]
+    git("init", "--quiet", hidden)
+    seen = look(world.work, before.hooks)
     hidden.chmod(0o700)
-    assert found == ["plain/hidden/"]
+    assert new_repositories(before, seen) == ["plain/hidden/.git"]
 
 
 def test_a_directory_that_cannot_be_listed_is_said() -> None:
