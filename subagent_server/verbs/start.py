@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -272,9 +273,10 @@ def _checked(
     budgets = [] if parent is None else budgets_of(service.store, parent)
     if budgets:  # what a run below costs has to be known, or it bounds nothing
         more = unpriced(checked.agent, budgets[0].run_id)
-        left = min(each.usd - tree_cost(service.store, each.run_id) for each in budgets)
-        # a program calls its model itself, and says at its end alone what that has cost
-        checked = replace(checked, agent=checked.agent.bounded(left), refusals=[*checked.refusals, *more])
+        checked = replace(checked, refusals=[*checked.refusals, *more])
+        if not checked.agent.is_built_in:  # a program says only at its end what its model has cost
+            left = min(each.usd - tree_cost(service.store, each.run_id) for each in budgets)
+            checked = replace(checked, agent=checked.agent.bounded(max(left, Decimal(0))))
     return checked
 
 
