@@ -166,11 +166,12 @@ def real_home() -> Path:
 
 
 def executed_by(
-    parts: Sequence[str], lifted: Sequence[str] = (), *, is_directory: bool = False, is_link: bool = False
+    parts: Sequence[str], lifted: Sequence[str] = (), *, is_directory: bool = False, or_above: bool = False
 ) -> Executed | None:
     """Return the program that executes the file at `parts`, a path below a working directory, or None.
 
-    A link stands for all behind it: `.cargo` as one has a `config.toml` wherever it leads.
+    With `or_above` a directory counts in which one may lie: `.cargo` for its `config.toml`. A link of that
+    name stands for all behind it, and a run that works in it is kept from nothing there.
     `lifted` are paths below the same directory that the author of the agent gives free: each frees the entry
     that it lies in, from itself downward, and nothing beside it.
     """
@@ -178,7 +179,7 @@ def executed_by(
     # From each directory on the way: any of them may be opened as a project of its own.
     for start, name in enumerate(names):
         for entry in (*_by_first_name().get(name, ()), *_BY_GLOB):
-            if _begins(entry, names[start:], is_directory, is_link) and not is_lifted(
+            if _begins(entry, names[start:], is_directory, or_above) and not is_lifted(
                 parts, lifted, below=start
             ):
                 return entry
@@ -219,11 +220,11 @@ def can_run_code(paths: Sequence[str]) -> str:
     )
 
 
-def _begins(entry: Executed, names: Sequence[str], is_directory: bool, is_link: bool) -> bool:
+def _begins(entry: Executed, names: Sequence[str], is_directory: bool, or_above: bool) -> bool:
     patterns = [_folded(path).split("/") for path in entry.paths]
     if not is_directory and len(names) == 1:
         patterns += [[_folded(name)] for name in entry.files]
-    whole = (pattern for pattern in patterns if is_link or len(names) >= len(pattern))
+    whole = (pattern for pattern in patterns if or_above or len(names) >= len(pattern))
     return any(all(map(fnmatchcase, names, pattern)) for pattern in whole)
 
 

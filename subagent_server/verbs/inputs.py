@@ -91,7 +91,7 @@ def cwd_of_child(service: Service, named: str | None, parent: ParentDirectories)
         ) from error
     except OSError as error:
         raise _not_to_enter(asked, error.strerror) from error
-    by = executed_by(parts, is_directory=True)
+    by = executed_by(parts, is_directory=True, or_above=True)
     if by is not None:
         raise BadArgument(
             f"cwd {shown} is not a directory to work in, because files in it are executed by {by.by}: name a "

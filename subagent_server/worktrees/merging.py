@@ -82,7 +82,7 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str
     executed = [
         name
         for entry, name in zip(entries, touched, strict=True)
-        if executed_by(name.split("/"), is_link=entry.split()[1] == _LINK) is not None
+        if executed_by(name.split("/"), or_above=entry.split()[1] == _LINK) is not None
     ]
     _check_executed(order, executed)
     if order.into is not None:

@@ -35,7 +35,8 @@ def service(tmp_path: Path) -> Iterator[Service]:
     for name, target in LINKS.items():
         (cwd / name).symlink_to(target)
     (cwd / "\udcff").mkdir()
-    (cwd / ".git/hooks").mkdir(parents=True)
+    for name in (".git/hooks", "sub/.cargo"):
+        (cwd / name).mkdir(parents=True)
     (tmp_path / "agents").mkdir()
     for name, key in {"again": "", "placed": f"cwd: {tmp_path}/outside\n"}.items():
         (tmp_path / f"agents/{name}.md").write_text(FRONT.format(name, key), encoding="utf-8")
@@ -103,6 +104,7 @@ def test_a_run_may_be_started_below_the_directory_of_its_parent_and_is_recorded_
         ("not_utf8", "not UTF-8"),
         (".git", "executed by git"),
         (".git/hooks", "executed by git"),
+        ("sub/.cargo", "executed by Cargo"),
     ],
 )
 def test_a_directory_that_a_run_cannot_have_is_refused_with_a_reason(
