@@ -16,7 +16,7 @@ from subagent_server.verbs.service import Service
 from subagent_server.verbs.views import (
     MAX_NAME_CHARACTERS,
     MAX_PREVIEW_CHARACTERS,
-    MAX_TOOL_ANSWER_CHARACTERS,
+    MAX_TOOL_ANSWER_BYTES,
 )
 
 CONTRACT_AGENT = "contract"
@@ -79,7 +79,7 @@ def agent_statuses(
 
     The texts of many are shorter: an answer keeps its size.
     """
-    room = min(MAX_SUMMARY_CHARACTERS, MAX_TOOL_ANSWER_CHARACTERS // max(1, len(agent_ids)))
+    room = min(MAX_SUMMARY_CHARACTERS, MAX_TOOL_ANSWER_BYTES // max(1, len(agent_ids)))
     return [_looked_at(service, agent_id, caller, room, url) for agent_id in agent_ids]
 
 

@@ -588,8 +588,11 @@ def _other_parent(meta: RunMeta, caller: Caller) -> str | None:
     return others.name(starter)
 
 
-MAX_TOOL_ANSWER_CHARACTERS = 60_000
-"""Of an answer about many runs, as JSON. The first run is in it in any case."""
+MAX_TOOL_ANSWER_BYTES = 40_000
+"""Of an answer about many runs, as JSON. The first run is in it in any case.
+
+Codex leaves out the middle of more than 48,000, and a wait shows each end once.
+"""
 MAX_IDS = 200
 """Of a list of ids; a sentence counts all of them."""
 T = TypeVar("T", RunRow, RunView)
@@ -601,9 +604,9 @@ def those_that_fit(items: Iterable[T]) -> list[T]:
     The rest is counted in the answer, and comes with a later call.
     """
     fitting: list[T] = []
-    room = MAX_TOOL_ANSWER_CHARACTERS
+    room = MAX_TOOL_ANSWER_BYTES
     for item in items:
-        room -= len(json.dumps(item.to_wire(), ensure_ascii=False))
+        room -= len(json.dumps(item.to_wire(), ensure_ascii=False).encode("utf-8", "replace"))
         if fitting and room < 0:
             break
         fitting.append(item)

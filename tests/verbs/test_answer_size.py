@@ -14,12 +14,17 @@ from subagent_server.settings import read_settings
 from subagent_server.verbs.contract_agent import agent_statuses
 from subagent_server.verbs.list_runs import ListedRuns
 from subagent_server.verbs.service import Service, open_service
-from subagent_server.verbs.views import MAX_RESULT_CHARACTERS, MAX_TOOL_ANSWER_CHARACTERS, RunRow
+from subagent_server.verbs.views import MAX_RESULT_CHARACTERS, MAX_TOOL_ANSWER_BYTES, RunRow
 from tests.helpers.runs import STARTED, T0, start_run
 from tests.verbs.calling import connection
 
 NUMBER = 20
-RESULT = "r" * MAX_RESULT_CHARACTERS
+RESULT = "é" * MAX_RESULT_CHARACTERS
+
+
+def size(answer: object) -> int:
+    """Return how many bytes of JSON an answer has."""
+    return len(json.dumps(answer, ensure_ascii=False).encode())
 
 
 @pytest.fixture
@@ -42,7 +47,7 @@ def test_the_ends_of_many_runs_come_in_pages_each_once_on_one_connection_and_by_
     with connection(service) as call:
         for _ in range(2):
             page = call("wait_for_runs", waitSeconds=5)
-            assert len(json.dumps(page)) < MAX_TOOL_ANSWER_CHARACTERS + 5_000
+            assert size(page) < MAX_TOOL_ANSWER_BYTES + 5_000
             seen += [view["runId"] for view in page["runs"]]
             left = NUMBER - len(seen)
             assert len(page["later"]) == left and f"{left} more did not fit" in page["instructions"]
@@ -77,7 +82,7 @@ def test_rows_have_short_summaries_and_a_list_says_how_many_rows_it_leaves_out(s
     assert len(whole["runs"]) == NUMBER and {len(row["summary"]) for row in whole["runs"]} == {300}
     many = ListedRuns([RunRow(run_id=f"r{number}", summary="s" * 300) for number in range(500)]).to_wire()
     left = 500 - len(many["runs"])
-    assert len(json.dumps(many)) < MAX_TOOL_ANSWER_CHARACTERS + 5_000
+    assert size(many) < MAX_TOOL_ANSWER_BYTES + 5_000
     assert 0 < left < 500 and many["omitted"] == f"{left} more did not fit: ask by status or agent."
 
 
@@ -94,8 +99,8 @@ def test_a_run_directory_full_of_long_texts_makes_no_long_answer(service: Servic
     request = json.loads(run.request.path.read_bytes()) | {"warnings": [long] * 50}
     run.request.path.write_text(json.dumps(request), encoding="utf-8")
     with connection(service) as call:
-        assert len(json.dumps(call("check_status", runId=run_id))) < 2 * MAX_TOOL_ANSWER_CHARACTERS
-        assert len(json.dumps(call("list_runs", limit=1))) < 3_000
+        assert size(call("check_status", runId=run_id)) < 3 * MAX_TOOL_ANSWER_BYTES
+        assert size(call("list_runs", limit=1)) < 3_000
     state["usage"]["costUsd"] = "1E+999999"
     run.meta.path.write_text(json.dumps(state), encoding="utf-8")
     with connection(service) as call:
@@ -110,5 +115,5 @@ def test_the_summaries_of_many_agents_are_shorter_and_those_of_a_few_whole(servi
     assert [status.summary for status, _ in few] == ["s" * 4_000] * 3
     many = agent_statuses(service, [*agent_ids, *("\ud800" * 1_000 for _ in range(970))])
     assert [status.agent_id for status, _ in many[:NUMBER]] == agent_ids
-    size = len(json.dumps([status.model_dump(mode="json", exclude_none=True) for status, _ in many]))
-    assert size < 3 * MAX_TOOL_ANSWER_CHARACTERS
+    wire = [status.model_dump(mode="json", exclude_none=True) for status, _ in many]
+    assert size(wire) < 4 * MAX_TOOL_ANSWER_BYTES
