@@ -35,6 +35,7 @@ from subagent_server.run.records import (
 from subagent_server.run.schemas import first_fault
 from subagent_server.run.secrets import Masker
 from subagent_server.run.states import MAX_LABEL_CHARACTERS, MAX_PROMPT_CHARACTERS, cut, make_run_id
+from subagent_server.run.store import read_worktree
 from subagent_server.run.transitions import RunEvent, RunFailed, StopRequested
 from subagent_server.settings import Settings
 from subagent_server.verbs.access import USER, Caller, new_token, token_hash
@@ -289,8 +290,13 @@ def _with_worktree(
     previous: RunMeta | None,
 ) -> tuple[CheckedAgent, Worktree | None]:
     """Return the agent, refused if it can get no worktree, and the worktree in which the run will work."""
+    base = order.base if previous is None else None
     if previous is not None and previous.worktree is not None:
-        return checked, worktree_of_previous(service.store, previous)
+        if order.flow is None or not order.flow.dry_run:
+            return checked, worktree_of_previous(service.store, previous)
+        # A dry run looks at what the flow has left, which stays with the run that will be continued.
+        state = read_worktree(service.store.paths.run(previous.run_id))
+        base = (None if state is None else state.tip) or previous.worktree.base
     if checked.agent.isolation != "worktree" or checked.refusals:
         return checked, None
     try:
@@ -298,8 +304,8 @@ def _with_worktree(
     except (NoWorktree, GitFailed) as error:
         refusal = Refusal(error.sentence, "isolation", in_file=False)
         return replace(checked, refusals=[*checked.refusals, refusal]), None
-    if order.base is not None and previous is None:
-        worktree = worktree.model_copy(update={"base": order.base})
+    if base is not None:
+        worktree = worktree.model_copy(update={"base": base})
     return checked, worktree
 
 

@@ -874,3 +874,17 @@ def test_what_a_flow_has_left_in_its_worktree_is_read_in_a_box(world: World) -> 
     world.gone(run_id)
     state = read_worktree(world.paths(run_id))
     assert state is not None and state.boxed and (state.phase, state.files) == ("kept", 1)
+
+
+def test_a_dry_run_leaves_the_worktree_to_the_run_that_is_continued(world: World) -> None:
+    repository(world.work)
+    lines = "file = open('made.txt', 'a+')\nfile.write('x')\nfile.seek(0)\nlog(file.read())\nreturn 'done'"
+    flow(world, body(lines, keys="ISOLATION = 'worktree'"))
+    first = started(world)
+    output(world, first)
+    dry = again(world, first, dry_run=True)
+    assert "no calls" in output(world, dry)
+    third = again(world, dry)
+    output(world, third)
+    shown = [world.events(run_id, "text")[0]["text"] for run_id in (first, dry, third)]
+    assert shown == ["x", "xx", "xx"], "it looks at what was left, and what it writes is its own"
