@@ -123,8 +123,6 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
     if is_flow:
         _check_is_no_call(service.store, observed.meta, caller)
         prompt = _arguments_again(agent, request, prompt)
-    if observed.meta.worktree is not None:
-        check_not_handed_over(order.run_id, read_worktree(service.store.paths.run(order.run_id)))
     directory = directory_before_worktree(observed.meta, request)
     if not Path(directory).is_dir():
         raise BadArgument(
@@ -144,13 +142,10 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
         call_id=order.call_id,
         flow=order.flow,
     )
-    if is_flow:
-        start = partial(start_agent, service, agent, wanted, caller, observed.meta, stored)
-        return _flow_continued(service.store, order, start)
-    meta = start_agent(service, agent, wanted, caller, observed.meta, stored)
-    if meta.worktree is not None and meta.worktree.taken_from is not None and not meta.status.is_terminal:
-        hand_over(service.store, meta.worktree.taken_from, meta.run_id)
-    return meta
+    start = partial(start_agent, service, agent, wanted, caller, observed.meta, stored)
+    if is_flow or observed.meta.worktree is not None:
+        return _continued_once(service.store, order.run_id, start, is_flow=is_flow)
+    return start()
 
 
 def _check_options(order: ContinueOrder, agent: AgentDefinition, *, is_flow: bool) -> None:
@@ -179,20 +174,27 @@ def _check_is_no_call(store: RunStore, meta: RunMeta, caller: Caller) -> None:
         )
 
 
-def _flow_continued(store: RunStore, order: ContinueOrder, start: Callable[[], RunMeta]) -> RunMeta:
-    """Start the one run that continues a flow: two would both pay for what neither finds on its record.
+def _continued_once(store: RunStore, run_id: str, start: Callable[[], RunMeta], *, is_flow: bool) -> RunMeta:
+    """Start the one run that continues a flow, or takes a worktree over; a second caller is refused.
+
+    Two runs of a flow would both pay for what neither finds on its record.
 
     Raises:
-        BadArgument: there is one.
+        CallerError: there is one.
         UnreadableMeta: nobody can say whether there is one.
     """
-    with exclusive(store.paths.run(order.run_id).tree_lock):
-        if (other := store.continuation_of(order.run_id)) is not None:
+    run = store.paths.run(run_id)
+    with exclusive(run.tree_lock):
+        check_not_handed_over(run_id, read_worktree(run))
+        if is_flow and (other := store.continuation_of(run_id)) is not None:
             raise BadArgument(
-                f"Run {order.run_id} was continued by run {other.run_id}, which has all its calls on record: "
+                f"Run {run_id} was continued by run {other.run_id}, which has all its calls on record: "
                 "continue that one."
             )
-        return start()
+        meta = start()
+        if meta.worktree is not None and meta.worktree.taken_from is not None and not meta.status.is_terminal:
+            hand_over(store, meta.worktree.taken_from, meta.run_id)
+        return meta
 
 
 def _arguments_again(agent: AgentDefinition, request: RunRequest, prompt: str) -> str:

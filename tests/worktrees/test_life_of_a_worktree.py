@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -9,6 +10,8 @@ from subagent_server.run.errors import CallerError
 from subagent_server.run.records import RunMeta, WorktreeState
 from subagent_server.run.stderr import VARIABLE
 from subagent_server.verbs import run_worktree
+from subagent_server.verbs.access import USER
+from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from subagent_server.verbs.remove import remove
 from tests.helpers.turns import says, shell
 from tests.helpers.wait import wait_for
@@ -213,6 +216,25 @@ def test_a_continued_run_takes_the_worktree_over_and_only_one_may(
     assert world.completed(later) == "Now."
     repository.gone(later)
     assert repository.place(later) == repository.place(unchanged) and repository.shown(later)["commits"] == 1
+
+
+def test_of_continuations_at_once_one_starts_and_the_others_leave_no_run(
+    world: World, repository: Repository
+) -> None:
+    first = repository.ran()
+    world.play(shell(WORK), says("Done."), says("Again."))
+
+    def started(number: int) -> str:
+        try:
+            return continue_run(world.service, ContinueOrder(first, f"Go on {number}."), USER).run_id
+        except CallerError as error:
+            assert "was taken over by run" in error.sentence
+            return ""
+
+    with ThreadPoolExecutor(4) as callers:
+        (second,) = filter(None, callers.map(started, range(4)))
+    assert world.completed(second) == "Again."
+    assert sorted(world.store.run_ids()) == [first, second]
 
 
 def test_a_worktree_that_is_taken_over_while_its_first_run_is_removed_stays(
