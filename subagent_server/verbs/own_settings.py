@@ -142,7 +142,7 @@ def launcher_for(settings: Settings, placement: Placement | None, local: Launche
     try:
         own = _own(settings, "slurm.json", _slurm_settings, SlurmSettings())
     except _NotUsed as error:
-        raise BadSlurmSettings(f"Runs cannot go to Slurm, because {error}") from error
+        raise BadSlurmSettings(f"Runs cannot go to {on}, because {error}") from error
     if on.startswith("ssh:"):
         return SshLauncher(on.removeprefix("ssh:"), own.python)
     wanted = {} if placement is None else placement.model_dump(exclude={"on"}, exclude_none=True)

@@ -193,6 +193,8 @@ def test_free_options_are_those_of_the_user_alone(
     if said is not None:
         with pytest.raises(BadSlurmSettings, match=said):
             launcher_for(settings, asked, LocalLauncher())
+        with pytest.raises(BadSlurmSettings, match=r"^Runs cannot go to ssh:h1, because .*slurm\.json"):
+            launcher_for(settings, Placement(on="ssh:h1"), LocalLauncher())
         return
     launcher = launcher_for(settings, asked, LocalLauncher())
     assert isinstance(launcher, slurm.SlurmLauncher)
