@@ -10,6 +10,7 @@ Whatever a line is not understood as, it is dropped.
 
 import os
 import re
+import secrets
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
@@ -99,7 +100,7 @@ def disarmed(cwd: Path, paths: Sequence[str], quarantine: Quarantine) -> Taken:
     for path in paths[:MOST_REPOSITORIES]:
         try:
             with held_open(open_real(cwd)) as top, directory_below(top, path) as directory:
-                _Repository(quarantine, moved).disarm(directory, cwd / path, _DEPTH)
+                _Repository(quarantine, moved, stuck).disarm(directory, cwd / path, _DEPTH)
         except OSError as error:
             stuck.append(f"{printable(path)} ({error.strerror or error})")
     if len(paths) > MOST_REPOSITORIES:
@@ -111,6 +112,7 @@ def disarmed(cwd: Path, paths: Sequence[str], quarantine: Quarantine) -> Taken:
 class _Repository:
     quarantine: Quarantine
     moved: list[Kept]
+    stuck: list[str]
     _left: int = MOST_REPOSITORIES
 
     def disarm(self, directory: int, path: Path, depth: int) -> None:
@@ -162,9 +164,14 @@ class _Repository:
                     self._within(directory, f"{within}/{name}", path / name, depth - 1)
 
     def _take(self, directory: int, name: str, path: Path) -> None:
-        kept = self.quarantine.take(directory, name, path / name, "the whole run")
-        if kept is not None:
-            self.moved.append(kept)
+        with suppress(OSError):
+            kept = self.quarantine.take(directory, name, path / name, "the whole run")
+            if kept is not None:
+                self.moved.append(kept)
+        if status_below(directory, name) is not None:  # too large to be moved, or a part of it is
+            other = f"{name}.{secrets.token_hex(4)}"
+            os.rename(name, other, src_dir_fd=directory, dst_dir_fd=directory)
+            self.stuck.append(f"{printable(str(path / name))}, which is {printable(other)} now")
 
     def _has_hooks(self, directory: int) -> bool:
         status = status_below(directory, "hooks")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.run.files import Directory
+from subagent_server.sandbox import quarantine
 from subagent_server.sandbox.disarmed_repositories import disarmed, harmless
 from subagent_server.sandbox.quarantine import Quarantine, Taken
 from tests.helpers.files import write_program
@@ -110,6 +111,18 @@ def test_hooks_and_configuration_are_taken_and_it_works(cwd: Path, tmp_path: Pat
     git("-C", cwd / "sub", "checkout", "--quiet", "-b", "other")
     git("-C", cwd / "sub", "status")
     assert not effect.exists() and git("-C", cwd / "sub", "log", "--oneline")
+
+
+def test_hooks_that_are_too_many_to_be_moved_are_no_hooks_any_more(
+    cwd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quarantine, "MOST_NAMES", 5)
+    hook(cwd / "sub/.git", tmp_path / "effect")
+    for number in range(20):
+        (cwd / f"sub/.git/hooks/{number}").touch()
+    taken = take(cwd)
+    assert "sub/.git/hooks, which is hooks." in taken.stuck[0] and len(taken.moved) == 1
+    assert not (cwd / "sub/.git/hooks").exists()
 
 
 def test_submodules_are_disarmed_and_work(cwd: Path, tmp_path: Path) -> None:
