@@ -104,8 +104,11 @@ class MessagesRunner:
         return self.loop.cut_short(failure)
 
     async def stop_programs(self) -> None:
-        """End the shell and its jobs."""
-        await asyncio.gather(*(tool.aclose() for tool in self.loop.tools if isinstance(tool, BashTool)))
+        """End the shell, its jobs, and the MCP servers, which may be files of the working directory."""
+        closing = [tool.aclose() for tool in self.loop.tools if isinstance(tool, BashTool)]
+        if self.servers is not None:
+            closing.append(self.servers.aclose())
+        await asyncio.gather(*closing)
 
     async def aclose(self) -> None:
         """Close the tools, the MCP servers and the connections of the model, all at once."""

@@ -178,6 +178,17 @@ def test_a_background_process_is_seen_during_a_command_and_named_after_it(world:
     assert world.result(run_id).can_run_code == [".mcp.json"]
 
 
+def test_what_a_server_writes_at_its_end_is_named(world: World) -> None:
+    server = scripted()
+    words = ["-c", '"$@"; echo {} > .mcp.json', "sh", server["command"], *server["args"]]
+    ends = {**server, "command": "sh", "args": words, "sandboxRead": [*server["sandboxRead"], sys.prefix]}
+    world.agent(mcpServers={"ends": ends}, sandbox="bwrap")
+    world.play(says("Done."))
+    run_id = world.start()
+    world.completed_and_gone(run_id)
+    assert world.result(run_id).can_run_code == [".mcp.json"]
+
+
 def test_what_the_author_names_in_sandbox_write_stays(world: World) -> None:
     run_id, (result,) = played(world, "echo x > .mcp.json", sandbox="bwrap", sandboxWrite=[".mcp.json"])
     assert result == "(no output)" and (world.work / ".mcp.json").exists()

@@ -85,7 +85,8 @@ class FlowRunner:
         return Outcome("", failure=failure)
 
     async def stop_programs(self) -> None:
-        """Do nothing: the program has ended with `work`."""
+        """End the MCP servers: the program has ended with `work`."""
+        await self.held.aclose()
 
     async def aclose(self) -> None:
         """Close the MCP servers."""
