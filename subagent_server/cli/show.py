@@ -344,7 +344,7 @@ def _show_transcript(session: Session, run_id: str) -> None:
         out_json({"system": system, "messages": messages})
         return
     if not messages:
-        err(f"Run {run_id} has no conversation yet.")
+        err(f"Run {run_id} has no conversation on record: `subagent logs {run_id}` shows its work.")
         return
     spoken = [{"role": "system", "content": system}] if system.strip() else []
     out("\n\n".join(map(_message, [*spoken, *messages])))

@@ -170,7 +170,7 @@ def test_a_run_is_shown_with_the_cost_of_its_tree(cli: Cli) -> None:
 
 def test_the_conversation_is_shown_whole_and_as_text(cli: Cli) -> None:
     run_id = cli.completed("aaaaaa")
-    assert "no conversation yet" in cli("show", run_id, "--transcript").stderr
+    assert f"`subagent logs {run_id}`" in cli("show", run_id, "--transcript").stderr
     said: list[dict[str, object]] = [
         {"role": "user", "content": "Look\x1b[2J."},
         {"role": "assistant", "content": [{"type": "tool_use", "name": "bash", "input": {"command": "ls"}}]},
