@@ -436,14 +436,20 @@ def _of_extensions(agent: AgentDefinition) -> Iterator[Refusal]:
         yield Refusal("codeMode is not in this installation: leave it out.", "codeMode")
 
 
+def takes_budget(agent: AgentDefinition) -> bool:
+    """Whether the program that carries out its runs keeps a budget itself."""
+    checks = _runner_checks(agent)
+    return checks is not None and "budgetUsd" not in checks.unkept_keys(agent.bounded(Decimal(0)))
+
+
 def unpriced(agent: AgentDefinition, above: str | None = None) -> Iterator[Refusal]:
     """Yield why its budget, or that of the run `above` it, cannot be kept: what its runs cost is unknown."""
     if (above is None) == (agent.limits.budget_usd is None):
         return
     budget = "budgetUsd" if above is None else f"budgetUsd of run {above}"
     if agent.runner != "messages":
-        checks = _runner_checks(agent)
-        if above is not None and checks and "budgetUsd" in checks.unkept_keys(agent.bounded(Decimal(0))):
+        may_cost = not agent.is_built_in and agent.runner != "command"  # most commands call no model
+        if above is not None and may_cost and not takes_budget(agent):
             why = f"{budget} cannot be kept by the runner {agent.runner}: choose another runner."
             yield Refusal(why, _BUDGET)
         return

@@ -39,7 +39,7 @@ from subagent_server.run.store import read_worktree
 from subagent_server.run.transitions import RunEvent, RunFailed, StopRequested
 from subagent_server.settings import Settings
 from subagent_server.verbs.access import USER, Caller, new_token, token_hash
-from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent, Refusal, unpriced
+from subagent_server.verbs.check_agent import AgentChecker, CheckedAgent, Refusal, takes_budget, unpriced
 from subagent_server.verbs.contract_agent import contract_agent
 from subagent_server.verbs.inputs import (
     NAMES_ON_DISK,
@@ -275,7 +275,7 @@ def _checked(
     if budgets:  # what a run below costs has to be known, or it bounds nothing
         more = unpriced(checked.agent, budgets[0].run_id)
         checked = replace(checked, refusals=[*checked.refusals, *more])
-        if not checked.agent.is_built_in:  # a program says only at its end what its model has cost
+        if takes_budget(checked.agent):  # it says only at its end what its model has cost
             left = min(each.usd - tree_cost(service.store, each.run_id) for each in budgets)
             checked = replace(checked, agent=checked.agent.bounded(max(left, Decimal(0))))
     return checked

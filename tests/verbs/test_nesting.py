@@ -196,6 +196,10 @@ def test_a_budget_refuses_runs_below_it_whose_cost_nobody_knows(service: Service
         refused.error
         and f"budgetUsd of run {root} cannot be kept by the runner codex" in refused.error.message
     )
+    (agents / "again.md").write_text(
+        "---\ndescription: Checks.\nrunner: command\ncommand: /bin/true\n---\n", encoding="utf-8"
+    )
+    assert begun(service, root).error is None, "it may cost nothing"
 
 
 @pytest.mark.process
