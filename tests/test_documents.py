@@ -14,6 +14,7 @@ from subagent_server.run.journal import RENDERERS
 from subagent_server.tools.tool_table import LIFECYCLE_TOOLS, TOOLS
 from subagent_server.verbs.views import MessageView, RunView
 from tests.helpers.processes import REPOSITORY
+from tests.mutants import TABLE, read_table
 
 PACKAGE = REPOSITORY / "subagent_server"
 ARCHITECTURE = REPOSITORY / "docs" / "architecture.md"
@@ -216,3 +217,9 @@ def test_the_index_leads_to_every_page_of_the_documents() -> None:
 
 def test_the_first_page_fits_a_hundred_lines() -> None:
     assert len(text_of(REPOSITORY / "README.md").splitlines()) <= 100
+
+
+def test_each_mutant_is_an_edit_of_one_line_of_the_package() -> None:
+    mutants = list(read_table(text_of(TABLE)))
+    gone = [str(each) for each in mutants if text_of(PACKAGE / each.file).count(each.snippet) != 1]
+    assert len(mutants) >= 100 and gone == []
