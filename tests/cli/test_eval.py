@@ -195,6 +195,15 @@ def test_a_budget_ends_the_evaluation(cli: Cli, model: Model) -> None:
     assert ElementTree.parse(cli.home / "out.xml").getroot().get("skipped") == "2"
 
 
+def test_what_a_trial_that_is_tried_again_has_cost_is_in_the_budget(cli: Cli, model: Model) -> None:
+    model({**shell("true"), "usage": {"output_tokens": 600_000}}, {"fault": {"status": 400}})
+    file = evaluation(cli, {"name": "one"}, models=["haiku"], budgetUsd="0.50")
+    for resume in ((), ("--resume",), ("--resume",)):
+        cli.json("eval", file, *resume, code=1)
+    errors = [cli.meta(run_id).error for run_id in stored(cli)]
+    assert [error and error.code for error in errors] == ["model_error", "budget"]
+
+
 @pytest.mark.parametrize(
     ("number", "ctrl_c"),
     [

@@ -253,8 +253,8 @@ class Evaluation:
 
     @property
     def _used(self) -> Decimal:
-        before = [each.cost_usd for each in self.done.values() if each.cost_usd is not None]
-        return sum([*self._costs.values(), *before], Decimal(0))
+        removed = [each.cost_usd for each in self.done.values() if each.run_id not in self._costs]
+        return sum([*self._costs.values(), *filter(None, removed)], Decimal(0))
 
     @property
     def _is_used_up(self) -> bool:
@@ -263,25 +263,42 @@ class Evaluation:
     # -- its runs
 
     def _runs_before(self) -> dict[str | None, str]:
-        """Return the runs of an evaluation that was killed, by their calls: their ends count, or may come."""
+        """Return the runs of an evaluation that was killed, by their calls: their ends count, or may come.
+
+        The cost of all its runs is counted, also of those that are tried again.
+        """
         store, found = self.service.store, dict[str | None, str]()
         for meta in store.readable(store.newest_first()):
             if timestamp(meta.created_at) < self.began:
                 break
             with suppress(SubagentError):
+                call_id = store.read_request(meta.run_id).call_id
+                if call_id is None or not call_id.startswith(self._name):
+                    continue
                 now = observe(store, meta.run_id, self.caller).meta
+                self._count(now)
                 code = "" if now.error is None else now.error.code
                 if now.status is not Status.STOPPED and (not code or code in _OF_THE_AGENT):
-                    found.setdefault(store.read_request(meta.run_id).call_id, meta.run_id)
+                    found.setdefault(call_id, meta.run_id)
         return found
+
+    @property
+    def _name(self) -> str:
+        """What the calls of this evaluation begin with."""
+        return _digest(str(self.path), self.began)
+
+    def _count(self, meta: RunMeta) -> None:
+        usage = tree_usage(self.service.store, meta)
+        if usage.cost_usd is not None:
+            self._costs[meta.run_id] = usage.cost_usd
+        (self._least.add if "costUsd" in usage.at_least else self._least.discard)(meta.run_id)
 
     async def _run(self, trial: Trial, order: StartOrder, answer: str | None, runs: list[str]) -> RunMeta:
         """Start a run and return it when it has ended, with none of its processes left.
 
         A run that an evaluation has started before it was killed is taken in its place.
         """
-        called = json.dumps([str(self.path), self.began, trial.digest, *trial.key, len(runs)])
-        call_id = blake2b(called.encode("utf-8", "replace"), digest_size=16).hexdigest()
+        call_id = self._name + _digest(trial.digest, *trial.key, len(runs))
 
         def begin() -> str:
             run_id = self._earlier.pop(call_id, None)
@@ -301,10 +318,7 @@ class Evaluation:
         """Return a run that has ended; one that works is answered, or stopped if it may not go on."""
         observed = observe(self.service.store, run_id, self.caller)
         meta = observed.meta
-        usage = tree_usage(self.service.store, meta)
-        if usage.cost_usd is not None:
-            self._costs[run_id] = usage.cost_usd
-        (self._least.add if "costUsd" in usage.at_least else self._least.discard)(run_id)
+        self._count(meta)
         if meta.ended_at is not None:
             return None if observed.live else meta
         if self._is_used_up:
@@ -397,6 +411,10 @@ class Evaluation:
         if 2 * len(against) < len(judges):
             return None
         return f"{len(against)} of {len(judges)} judges are against it: {'; '.join(against)}"
+
+
+def _digest(*facts: Any) -> str:
+    return blake2b(json.dumps(facts).encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def _miss(scorer: tuple[str, list[str] | bool], case: EvalCase, tolerance: Decimal, text: str) -> str | None:
