@@ -272,5 +272,4 @@ def _link_target(name: str, directory: int) -> str | None:
 
 def printable(path: str) -> str:
     """Return a path as text for one line of valid Unicode, whatever bytes its name holds."""
-    text = path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+    return "".join(c if c.isprintable() else "\ufffd" for c in path)

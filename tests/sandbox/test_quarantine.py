@@ -205,6 +205,10 @@ def test_what_is_given_back_is_no_file_that_a_run_still_has(place: Place) -> Non
     watch.close()
 
 
+def test_a_path_on_record_is_shown_whatever_it_holds() -> None:
+    assert Kept("001", "/work/\ud800\udcff", at="", during="").shown(Path("/work")) == "\ufffd\ufffd"
+
+
 def test_nothing_is_given_back_through_a_link(place: Place) -> None:
     write(place.cwd / ".config" / "other")
     names = place.watch()
