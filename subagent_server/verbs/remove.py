@@ -330,11 +330,15 @@ def _is_held(run: RunPaths) -> bool:
 
 
 def _drop_worktree(store: RunStore, run_id: str, **how: bool) -> None:
-    """Delete the worktree of a run before the record of it goes. Raises as `drop` does."""
+    """Delete the worktree of a run before the record of it goes. Raises UnknownRun, and as `drop` does."""
     run = store.paths.run(run_id)
     if run.worktree.exists():  # most runs have none, and this spares the reading of their state
         with suppress(UnreadableMeta):  # nobody knows where its worktree is: that stays
-            drop(store, store.read(run_id), **how)
+            try:
+                drop(store, store.read(run_id), **how)
+            except StorageFailed:
+                store.read(run_id)  # another removal may have been quicker: then the run is unknown
+                raise
 
 
 def _take_away(store: RunStore, run_id: str, parent: str | None) -> None:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from subagent_server.run.errors import CallerError
+from subagent_server.run.errors import CallerError, UnknownRun
 from subagent_server.run.records import RunMeta, WorktreeState
 from subagent_server.run.stderr import VARIABLE
 from subagent_server.verbs import run_worktree
@@ -253,6 +253,22 @@ def test_a_worktree_that_is_taken_over_while_its_first_run_is_removed_stays(
     with pytest.raises(CallerError, match="was taken over by run 20260101-000000-worker-aaaaaa"):
         remove(world.store, first)
     assert repository.place(first).is_dir() and len(repository.branches()) == 1
+
+
+def test_of_two_removals_of_a_worktree_the_later_finds_no_run(
+    world: World, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = repository.ran()
+
+    def removed_after(meta: RunMeta, state: WorktreeState | None) -> str | None:
+        monkeypatch.undo()
+        remove(world.store, run_id, drop_unmerged=True)
+        return None
+
+    monkeypatch.setattr(run_worktree, "unmerged", removed_after)
+    with pytest.raises(UnknownRun):
+        remove(world.store, run_id)
+    assert not repository.branches()
 
 
 def test_what_a_continued_run_has_cleared_away_is_named_no_more(world: World, repository: Repository) -> None:
