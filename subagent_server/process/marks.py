@@ -65,6 +65,12 @@ def is_original(run: RunPaths) -> bool:
     return _is_written_in(run, read_shim(run))
 
 
+def is_copy_of_live(run: RunPaths) -> bool:
+    """Whether a run directory was copied from that of a run whose shim still lives."""
+    shim = shim_on_record(run)
+    return shim is not None and processes.is_alive(shim) and not is_original(run)
+
+
 def processes_of(run_id: str) -> list[Identity]:
     """Return the live processes that carry the mark of a run, its shim left out."""
     return processes.marked(

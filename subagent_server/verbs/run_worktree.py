@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from subagent_server.process import marks
 from subagent_server.run.agent_definition import BUILT_IN, AgentDefinition
 from subagent_server.run.errors import (
     BadArgument,
@@ -150,9 +151,13 @@ def worktree_of_previous(store: RunStore, previous: RunMeta) -> Worktree | None:
     """Return the worktree of a run that continues `previous`; it is taken over if it is still there.
 
     A run that ended before it took a worktree over has left it where it was.
+
+    Raises:
+        CallerError: the run that `previous` is a copy of still works in it.
     """
     if previous.worktree is None:
         return None
+    _check_is_no_copy(store.paths.run(previous.run_id))
     state = read_worktree(store.paths.run(previous.run_id)) or _handed(store, previous)
     if state is None and previous.worktree.taken_from is not None:
         return worktree_of_previous(store, store.read(previous.worktree.taken_from))
@@ -277,6 +282,7 @@ def settle(
     if worktree is None:
         return None
     run = store.paths.run(meta.run_id)
+    _check_is_no_copy(run)
     with exclusive(run.worktree_lock, patience):
         state = read_worktree(run)
         if state is not None and state.is_settled:
@@ -286,6 +292,15 @@ def settle(
                 return None  # nothing was made
             state = handed.model_copy(update={"phase": "working"})
         return _settled(run, meta, worktree, state, seconds)
+
+
+def _check_is_no_copy(run: RunPaths) -> None:
+    """Leave a worktree to the run that works in it, of which `run` is a copy. Raises CallerError."""
+    if marks.is_copy_of_live(run):
+        raise CallerError(
+            f"Run {run.run_id} is a copy of a run that still works in the worktree: wait for its end, or "
+            "stop it where it was started."
+        )
 
 
 def settle_if_possible(

@@ -1,6 +1,7 @@
 """A worktree from its start to its removal (SPEC sections 3, 6 and 13)."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,7 +14,7 @@ from subagent_server.verbs import run_worktree
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run
 from subagent_server.verbs.remove import remove
-from tests.helpers.turns import says, shell
+from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
 from tests.worktrees.repository import WORK, Repository
@@ -269,6 +270,22 @@ def test_of_two_removals_of_a_worktree_the_later_finds_no_run(
     with pytest.raises(UnknownRun):
         remove(world.store, run_id)
     assert not repository.branches()
+
+
+@pytest.mark.parametrize("verb", ["ls", "merge", "rm --yes", "continue"])
+def test_a_copy_of_a_run_leaves_the_worktree_to_the_run_that_works_in_it(
+    world: World, repository: Repository, verb: str
+) -> None:
+    world.play(asks("Go on?"), shell(WORK), says("Done."), says("Again."))
+    run_id = world.start_asking()
+    copy = world.home / "copy"
+    shutil.copytree(world.paths(run_id).directory, copy / run_id, ignore=shutil.ignore_patterns("wake.*"))
+    named = ["--runs", str(copy)]
+    assert world.cli("trust", *named).returncode == 0
+    done = world.cli(*named, *verb.split(), *([] if verb == "ls" else [run_id]))
+    assert verb == "ls" or "still works in the worktree" in done.stderr
+    world.reply(run_id, "yes")
+    assert world.completed(run_id) == "Done." and repository.shown(run_id)["commits"] == 1
 
 
 def test_what_a_continued_run_has_cleared_away_is_named_no_more(world: World, repository: Repository) -> None:
