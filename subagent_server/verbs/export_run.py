@@ -485,7 +485,7 @@ def _value(value: Any) -> Event:
 
 
 def _digest(text: str, size: int) -> str:
-    return hashlib.blake2b(text.encode("utf-8"), digest_size=size).hexdigest()
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=size).hexdigest()
 
 
 def _nanoseconds(moment: datetime) -> int:

@@ -128,15 +128,15 @@ def test_a_call_of_a_model_that_is_told_in_parts_is_one_span(cli: Cli) -> None:
         ("usage", {"inputTokens": 70, "outputTokens": 9}),
     )
     with cli.store.paths.run(run_id).events.path.open("a", encoding="utf-8") as file:
-        file.write('{"type": "usage", "inputTokens": "damaged"}\n')
+        file.write('{"type": "usage", "inputTokens": "damaged"}\n{"type": "turn", "turn": "\\ud800"}\n')
     asked = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
     done = cli("export", "aaaaaa", "--otlp", "-", env=asked)
     (scope,) = json.loads(done.stdout)["resourceSpans"][0]["scopeSpans"]
-    whole, first, second, call = scope["spans"]
+    whole, first, second, _, call = scope["spans"]
     for span in scope["spans"]:
         keys = [attribute["key"] for attribute in span["attributes"]]
         assert len(keys) == len(set(keys)), keys
-    assert len({span["spanId"] for span in scope["spans"]}) == 4
+    assert len({span["spanId"] for span in scope["spans"]}) == 5
     assert [_told(span, "gen_ai.usage.output_tokens") for span in (first, second)] == ["5", "4"]
     messages = _told(first, "gen_ai.output.messages")
     assert "One." in messages and "Two." in messages
