@@ -207,6 +207,13 @@ def prepare_worktree(
         raise RunRefused("config", f"isolation: worktree cannot be kept: {error.sentence}") from error
     failpoint("worktree.made")
     write_worktree(run, state)
+    if not is_directory(Path(worktree.path, worktree.prefix)):
+        where = shorten(str(Path(worktree.origin, worktree.prefix)), 200)
+        raise RunRefused(
+            "config",
+            f"isolation: worktree cannot be kept in {where}, because nothing of it is committed.",
+            "Commit a file in it, or start the run elsewhere.",
+        )
 
 
 def _works_in_box(definition: Mapping[str, Any], origin: Path) -> bool:

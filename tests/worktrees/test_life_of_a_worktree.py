@@ -256,6 +256,18 @@ def test_a_worktree_that_is_taken_over_while_its_first_run_is_removed_stays(
     assert repository.place(first).is_dir() and len(repository.branches()) == 1
 
 
+def test_a_directory_of_which_nothing_is_committed_can_have_no_worktree(
+    world: World, repository: Repository
+) -> None:
+    (repository.top / "later").mkdir()
+    run_id = world.start(cwd="later")
+    code, message = world.failed(run_id)
+    where = f"'{repository.top}/later'"
+    assert code == "config" and f"cannot be kept in {where}, because nothing of it is committed" in message
+    repository.gone(run_id)
+    assert not repository.branches() and not repository.worktrees()
+
+
 def test_of_two_removals_of_a_worktree_the_later_finds_no_run(
     world: World, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
