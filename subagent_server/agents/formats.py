@@ -355,7 +355,7 @@ def overridden(agent: AgentDefinition, named: Mapping[str, str]) -> tuple[AgentD
     found, notes = _read({"runner": "messages" if is_flow else agent.runner, **kept, **named})
     if faults := notes.reasons("fault"):
         raise BadArgument(f"{'; '.join(faults)}: give another value.")
-    changes: dict[str, object] = {"lines": found.lines | agent.lines}  # named for the judge, as by the file
+    changes: dict[str, object] = {"lines": found.lines | agent.lines}  # as named in the file: to be kept
     changes |= {name: getattr(found, name) for name in ("model", "effort") if name in named}
     if "model" in named:
         changes["other_models"] = []

@@ -125,7 +125,6 @@ def _started(
     session: Session, command: list[str], question: OpenQuestion
 ) -> "Iterator[subprocess.Popen[bytes]]":
     environment, event = environment_for_host(session.settings), question.to_wire()
-    environment |= {"SUBAGENT_RUNS": str(session.settings.runs_root)}  # --runs may name another than here
     here = sys.stderr.fileno()  # stdout has the questions, as a program may read them
     try:
         yield start_for_event(

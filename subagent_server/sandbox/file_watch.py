@@ -453,14 +453,14 @@ class _Look:
             elif executed_by((*above, name), is_directory=True) is not None:
                 (self._tree if is_directory else self._see)(inner)
                 if name == ".git":
-                    self._led_to(inner)
+                    self._repository_behind(inner)
             elif is_directory:
                 ordinary.append(inner)
             elif name in FIRST_OF_SEVERAL and (self.cwd / inner).is_symlink():
                 self._see(inner)  # a link stands for all behind it
         return ordinary
 
-    def _led_to(self, path: str) -> None:
+    def _repository_behind(self, path: str) -> None:
         """Look at the repository to which a `.git` leads that is no directory: it may be anywhere below."""
         there = Path(os.path.realpath(self.cwd / path))
         if (named := pointer(there, "gitdir: ")) is not None:

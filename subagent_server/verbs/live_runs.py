@@ -143,10 +143,13 @@ def host_program(settings: Settings, name: str) -> Path:
 
 
 def environment_for_host(settings: Settings) -> dict[str, str]:
-    """Return the environment of a command of a person: a line of the shell looks programs up in PATH, too."""
+    """Return the environment of a command of a person: a line of the shell looks programs up in PATH, too.
+
+    `subagent` finds the runs root in it, wherever the command works and whatever `--runs` has named.
+    """
     path = settings.environment.get("PATH")
     own = {} if path is None else {"PATH": path_out_of_reach(path, written_directories(settings))}
-    return {**settings.environment, **own}
+    return {**settings.environment, **own, "SUBAGENT_RUNS": str(settings.runs_root)}
 
 
 def written_directories(settings: Settings) -> list[Path]:

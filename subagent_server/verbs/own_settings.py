@@ -53,6 +53,7 @@ EVENTS = ("onQuestion", "onEnd")
 _PASSED_ON = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "TMUX"),
     *("DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"),
+    "SUBAGENT_RUNS",
 )
 """The variables of the starter that a hook gets: no key, and nothing that an agent file sets."""
 
@@ -72,7 +73,6 @@ def hooks_for_run(settings: Settings) -> tuple[str, list[str]]:
         return "", []
     of_host = environment_for_host(settings)
     environment = {name: of_host[name] for name in _PASSED_ON if name in of_host}
-    environment["SUBAGENT_RUNS"] = str(settings.runs_root)  # it works in /, far from the root of its run
     return json.dumps({**hooks, "environment": environment}), []
 
 
