@@ -24,7 +24,7 @@ from subagent_server.verbs.service import Service
 from subagent_server.worktrees.git import GIT_SECONDS, NO_PROGRAMS
 from subagent_server.worktrees.merging import MergeOrder, MergeWay, NotMerged, merge_branch
 from subagent_server.worktrees.reading import Reader
-from subagent_server.worktrees.store_of_run import is_of_run, repository_of
+from subagent_server.worktrees.store_of_run import is_of_run, is_written, repository_of
 
 _LOCK = "merging.lock"
 _SUBJECT_CHARACTERS = 200
@@ -123,6 +123,11 @@ def _merged(
     before = state.merged_into if state.merged_tip == state.tip else None
     message = _message(meta, worktree)
     live = live_runs(service.settings.state_directory)
+    if is_written(target, Path(worktree.repository), [path for run in live for path in run.writes]):
+        raise NotMerged(
+            f"{worktree.branch} was not merged: a run that is at work can write its repository. Try again "
+            "when that run has ended."
+        )
     workers = [run.worker.pid for run in live if run.worker.host == host_name() and run.writes_in(target)]
     order = MergeOrder(
         target, worktree.branch, worktree.base, state.tip, way, message, into, before, workers, holds

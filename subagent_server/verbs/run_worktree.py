@@ -48,6 +48,7 @@ from subagent_server.worktrees.store_of_run import (
     NoWorktree,
     find_repository,
     is_of_run,
+    is_written,
     repository_of,
     store_of,
 )
@@ -199,6 +200,7 @@ def prepare_worktree(
                 hand_over(store, worktree.taken_from, meta.run_id)
                 state = _taken_over(store, worktree, worktree.taken_from, boxed=boxed)
             if state is None:
+                _check_unwritten(worktree)
                 # Half a worktree is never taken for changes: until it is whole, the record says that it goes.
                 write_worktree(run, WorktreeState(phase="removing"))
                 _bring_base(store, worktree)
@@ -213,6 +215,17 @@ def prepare_worktree(
             "config",
             f"isolation: worktree cannot be kept in {where}, because nothing of it is committed.",
             "Commit a file in it, or start the run elsewhere.",
+        )
+
+
+def _check_unwritten(worktree: Worktree) -> None:
+    """Refuse a repository that a live run can write, which may have begun while this one waited."""
+    written = written_by_live_runs(state_directory_of(os.environ))
+    if is_written(Path(worktree.origin), Path(worktree.repository), written):
+        raise RunRefused(
+            "config",
+            "isolation: worktree cannot be kept, because a run that is at work can write its repository.",
+            "Start it again when that run has ended.",
         )
 
 

@@ -10,7 +10,7 @@ run works in it, a store is data: git outside of a box is never called with it (
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -332,10 +332,7 @@ def find_repository(
     if head is None:
         raise _refused(directory, "its repository has no commit yet, or has lost it (`git fsck`)")
     found = FoundRepository(Path(os.path.realpath(top)), prefix, Path(os.path.realpath(common)), head)
-    named_by = found.top / ".git"
-    if os.path.lexists(named_by) and common_directory(found.top) == found.common:
-        named_by = found.common  # a worktree of the user, which the repository names in turn
-    if _is_written(found.common, written) or _is_written(named_by, written):
+    if is_written(found.top, found.common, written):
         lacking = "a run that is at work can write its repository"
     if lacking is not None:
         raise _refused(directory, lacking)
@@ -373,6 +370,15 @@ def _lacking(git: Git, head: str) -> str | None:
     return None
 
 
-def _is_written(path: Path, written: Iterable[Path]) -> bool:
-    """Whether a live run can write a place; the `.git` of its directory is read-only for it."""
-    return any(path.is_relative_to(each) and not path.is_relative_to(each / ".git") for each in written)
+def is_written(top: Path, common: Path, written: Sequence[Path]) -> bool:
+    """Whether live runs, which write in these directories, can change what git of the host reads as settings.
+
+    That is the repository `common`, or the `.git` of its working copy `top`, which leads there. A change
+    between two commands of git would come too late for what `harmless_git` overrides. The `.git` of the
+    working directory of a run is read-only for it.
+    """
+    return any(
+        path.is_relative_to(each) and not path.is_relative_to(each / ".git")
+        for path in (common, top / ".git")
+        for each in written
+    )

@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 
 from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.errors import RunRefused
 from subagent_server.run.files import Directory, remove_tree
+from subagent_server.run.processes import this_process
 from subagent_server.run.records import Worktree
+from subagent_server.verbs.live_runs import LiveRun, enter
+from subagent_server.verbs.run_worktree import prepare_worktree
 from subagent_server.worker.protected_paths import protected_paths
 from subagent_server.worktrees import making, store_of_run
 from subagent_server.worktrees.git import GitFailed, harmless_git
@@ -80,19 +84,33 @@ def test_hooks_that_a_setting_names_are_switched_off_by_their_names(repository: 
 def test_a_repository_that_a_live_run_can_write_gives_no_worktree(repository: Repository) -> None:
     """By what such a repository borrows, or names, a run would show another one to its child."""
     top, inner, linked = repository.top, repository.top / "sub", repository.world.home / "linked"
-    repository.git("worktree", "add", "--quiet", linked)
+    for copy in (linked, top / "inside"):
+        repository.git("worktree", "add", "--quiet", copy)
     git("clone", "--quiet", top, inner)
     for directory, written in (
         (top, [top, top / ".git"]),  # `.git` came when the run was at work
         (top / "deep", [top, top / ".git"]),
         (inner, [top]),
         (linked, [top, top / ".git"]),
+        (top / "inside", [top]),  # its `.git` can be replaced
     ):
         with pytest.raises(NoWorktree, match="a run that is at work can write its repository"):
             find_repository(os.environ, directory, written=written)
     for directory, written in ((top, [top]), (top / "deep", [top / "deep"]), (linked, [top, linked])):
         found = find_repository(os.environ, directory, written=written)
         assert found.common == top / ".git", "it is held read-only"
+
+
+def test_git_executes_no_setting_that_a_run_adds_between_two_commands(repository: Repository) -> None:
+    """What it adds when git has been asked for the settings is overridden by nothing."""
+    world = repository.world
+    run_id, head = repository.ran(), repository.head
+    enter(world.home / ".local/state/subagent", LiveRun(this_process(), world.runs, writes=[world.home]))
+    assert "a run that is at work can write its repository" in repository.merge(run_id, code=2)
+    assert repository.head == head
+    waited = world.meta(run_id).model_copy(update={"worktree": planned(repository)})
+    with pytest.raises(RunRefused, match="a run that is at work can write its repository"):
+        prepare_worktree(world.store, waited, {}, {})
 
 
 @pytest.mark.parametrize("lifted", [(), (".git",)])
