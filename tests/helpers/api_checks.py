@@ -19,12 +19,13 @@ from jsonschema.exceptions import SchemaError
 from subagent_server.extensions.simulator import model_server
 from subagent_server.extensions.simulator.model_request import (
     ApiError,
-    Context,
+    RequestView,
     blocks_of,
     input_tokens,
     refuse,
     signature_of,
 )
+from subagent_server.extensions.simulator.model_script import Turn
 from tests.helpers.turns import secret_of
 
 Json = dict[str, Any]
@@ -55,12 +56,12 @@ class StrictApi(model_server.MessagesApi):
     def check(self, body: Json, *, counting: bool, allow_prefill: bool) -> None:
         check_request(body, allow_prefill=allow_prefill)
 
-    def seen(self, body: Json, betas: str) -> Context:
-        context = _edited(body, betas, self.edits)
-        size = input_tokens(context.body)
+    def composed(self, turn: Turn, request: RequestView, betas: str) -> Json:
+        seen, applied = _edited(request.body, betas, self.edits)
+        size = input_tokens(seen)
         if self.window is not None and size > self.window:
             raise ApiError(400, f"prompt is too long: {size} tokens > {self.window} maximum")
-        return context
+        return super().composed(turn, RequestView(seen), betas) | applied
 
 
 def check_strictly() -> None:
@@ -519,10 +520,11 @@ _DEFAULT_TRIGGER = {"type": "input_tokens", "value": 100_000}
 _DEFAULT_KEEP = 3
 
 
-def _edited(body: dict[str, Any], betas: str, able: bool) -> Context:
+def _edited(body: Json, betas: str, able: bool) -> tuple[Json, Json]:
+    """Return what the model sees of a request, and what its answer says of that besides."""
     wanted = body.get("context_management")
     if wanted is None:
-        return Context(body)
+        return body, {}
     if BETA not in betas:
         raise refuse("context_management", "Extra inputs are not permitted")
     if not able:
@@ -535,7 +537,7 @@ def _edited(body: dict[str, Any], betas: str, able: bool) -> Context:
         if kind == _CLEAR_TOOL_USES:
             seen, told = _cleared(seen, edit)
             applied += told
-    return Context(seen, {"context_management": {"applied_edits": applied}})
+    return seen, {"context_management": {"applied_edits": applied}}
 
 
 def _cleared(body: dict[str, Any], edit: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:

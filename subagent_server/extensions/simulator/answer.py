@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from subagent_server.extensions.simulator.model_request import (
-    Context,
     RequestView,
     error_body,
     input_tokens,
@@ -31,6 +30,7 @@ from subagent_server.extensions.simulator.model_script import (
     Turn,
     When,
 )
+from subagent_server.run.durable import with_texts
 
 # -- which turn answers: decided by the request alone, so retries need no memory
 
@@ -113,19 +113,10 @@ def _filled(block: Block, values: Mapping[str, str]) -> Block:
         case Thinking():
             return block.model_copy(update={"thinking": _expanded(block.thinking, values)})
         case ToolUse():
-            return block.model_copy(update={"input": _expanded_inside(block.input, values)})
+            filled = with_texts(block.input, lambda text: _expanded(text, values))
+            return block.model_copy(update={"input": filled})
         case _:
             return block
-
-
-def _expanded_inside(value: Any, values: Mapping[str, str]) -> Any:
-    if isinstance(value, str):
-        return _expanded(value, values)
-    if isinstance(value, list):
-        return [_expanded_inside(item, values) for item in value]
-    if isinstance(value, dict):
-        return {key: _expanded_inside(item, values) for key, item in value.items()}
-    return value
 
 
 def _expanded(text: str, values: Mapping[str, str]) -> str:
@@ -156,15 +147,12 @@ _CHUNK = 24
 _MOST_CHUNKS = 200  # clients parse the whole tool input again at every fragment
 
 
-def compose(turn: Turn, request: RequestView, message_id: str, context: Context) -> dict[str, Any]:
-    """Return the whole answer to `request` as one message, with captures filled in and usage estimated.
-
-    `context` is what the model sees of the request: that is what is counted.
-    """
+def compose(turn: Turn, request: RequestView, message_id: str) -> dict[str, Any]:
+    """Return the whole answer to `request` as one message, with captures filled in and usage estimated."""
     content = _contents(filled_blocks(turn, request), request, turn.keep_ids)
     calls = any(block["type"] == "tool_use" for block in content)
     stop_reason = turn.stop_reason or ("tool_use" if calls else "end_turn")
-    return context.extra | {
+    return {
         "id": message_id,
         "type": "message",
         "role": "assistant",
@@ -175,7 +163,7 @@ def compose(turn: Turn, request: RequestView, message_id: str, context: Context)
         "stop_details": {"type": "refusal", "category": None, "explanation": None}
         if stop_reason == "refusal"
         else None,
-        "usage": _usage(turn, context, content),
+        "usage": _usage(turn, request, content),
     }
 
 
@@ -214,9 +202,9 @@ def _stable_id(request: RequestView, number: int) -> str:
     return uuid.uuid5(uuid.NAMESPACE_OID, f"{request.conversation} {request.turn} {number}").hex[:24]
 
 
-def _usage(turn: Turn, context: Context, content: list[dict[str, Any]]) -> dict[str, Any]:
+def _usage(turn: Turn, request: RequestView, content: list[dict[str, Any]]) -> dict[str, Any]:
     counts = {
-        "input_tokens": input_tokens(context.body),
+        "input_tokens": input_tokens(request.body),
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
         "output_tokens": output_tokens(content),

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -204,11 +203,3 @@ def characters(value: Any) -> int:
             return _ATTACHMENT
         return sum(len(key) + characters(item) for key, item in value.items() if key not in _UNCOUNTED)
     return _CHARACTERS_PER_TOKEN
-
-
-@dataclass(frozen=True)
-class Context:
-    """A request as the model sees it, and what the answer says of that besides."""
-
-    body: dict[str, Any]
-    extra: dict[str, Any] = field(default_factory=dict)

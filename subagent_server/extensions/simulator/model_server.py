@@ -39,7 +39,6 @@ from subagent_server.extensions.simulator.answer import (
 )
 from subagent_server.extensions.simulator.model_request import (
     ApiError,
-    Context,
     RequestView,
     input_tokens,
     refuse,
@@ -362,11 +361,9 @@ class MessagesApi:
         record = await self._record(request)
         with self._refusal_recorded(record):
             body = self._admit(record, counting=False)
-            betas = record.headers.get("anthropic-beta", "")
-            context = self.seen(body, betas)
             view = RequestView(body)
             choice = self._choose(view)
-            message = compose(choice.turn, view, _new_id("msg"), context)
+            message = self.composed(choice.turn, view, record.headers.get("anthropic-beta", ""))
             fault = self._faults.take((view.conversation, view.turn, choice.path), choice.turn.fault)
         self._recorder.answered(record, f"{choice.path} {fault.kind}" if fault else choice.path)
         streaming = body.get("stream", False)
@@ -411,9 +408,9 @@ class MessagesApi:
     def check(self, body: dict[str, Any], *, counting: bool, allow_prefill: bool) -> None:
         """Raise ApiError for a request that the API would refuse. Our own tests do that more strictly."""
 
-    def seen(self, body: dict[str, Any], betas: str) -> Context:
-        """Return what the model sees of a request; `betas` is the header. Raises ApiError."""
-        return Context(body)
+    def composed(self, turn: Turn, request: RequestView, betas: str) -> dict[str, Any]:
+        """Return the whole answer of a turn; `betas` is the header. Raises ApiError."""
+        return compose(turn, request, _new_id("msg"))
 
     def _choose(self, view: RequestView) -> Choice:
         if view.body["max_tokens"] == 0:

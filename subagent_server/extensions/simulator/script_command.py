@@ -18,6 +18,7 @@ import yaml
 from subagent_server.cli.console.app import Session, complete_runs, json_session
 from subagent_server.cli.console.terminal import EarlyExit, ExitCode, out, out_json
 from subagent_server.extensions.simulator import ScriptError, load_script
+from subagent_server.run.durable import with_texts
 from subagent_server.run.errors import BadArgument, SubagentError, visible
 from subagent_server.run.journal import Message, read_transcript
 from subagent_server.run.records import RunMeta
@@ -148,21 +149,15 @@ def _block(block: dict[str, Any]) -> Turn | None:
         case {"type": "redacted_thinking", "data": str(data)}:
             return {"data": data}
         case {"type": "tool_use", "name": str(name), "input": dict(arguments)}:
-            return {"name": name, "input": _unfilled(arguments)}
+            return {"name": name, "input": with_texts(arguments, _unfilled)}
         case {"type": str()}:
             return {"raw": block}
     return None
 
 
-def _unfilled(value: Any) -> Any:
-    """Return a value in which `$${` stands for itself: a script reads it as `${`."""
-    if isinstance(value, str):
-        return value.replace("$${", "$$${")
-    if isinstance(value, list):
-        return [_unfilled(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _unfilled(item) for key, item in value.items()}
-    return value
+def _unfilled(text: str) -> str:
+    """Return a text in which `$${` stands for itself: a script reads it as `${`."""
+    return text.replace("$${", "$$${")
 
 
 def _literal(text: str) -> str:

@@ -169,7 +169,7 @@ def test_a_capture_puts_what_it_found_newest_first_into_texts_and_inputs(
     with Simulator({"rules": [turn | {"when": {}}]}) as simulator:
         text, call = post(simulator, messages=messages).json()["content"]
     assert text["text"] == f"<{expected}>"
-    assert call["input"] == {"a": [expected, 1], "b": {"c": f"<{expected}>"}, "${x}": None}
+    assert call["input"] == {"a": [expected, 1], "b": {"c": f"<{expected}>"}, expected: None}
 
 
 def test_an_escaped_or_unknown_placeholder_stays() -> None:
