@@ -158,16 +158,11 @@ class ClientConnection:
     ) -> types.ListToolsResult:
         """Return a page of the tools.
 
-        The first page is of the tools as they are now, and the others continue it: files are not looked at
-        for each page. When the table has been made anew meanwhile, a cursor of the old one is refused.
-
         Raises:
-            MCPError: the cursor is not of these tools.
+            MCPError: the cursor is not of the tools as they are now.
         """
         cursor = None if params is None else params.cursor
-        table = None if cursor is None else self._dispatcher.kept_table
-        if table is None:
-            table = await asyncio.to_thread(self._dispatcher.table)
+        table = await asyncio.to_thread(self._dispatcher.table)
         try:
             page, next_cursor = page_of(table.tools, table.digest, PAGE_TOOLS, cursor)
         except SubagentError as error:

@@ -8,8 +8,7 @@ import math
 import sys
 import time
 import traceback
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from mcp.server.subscriptions import (
     ServerEvent,
     ToolsListChanged,
 )
+from mcp.shared.subscriptions import event_to_notification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from subagent_server.run.errors import SubagentError
@@ -201,7 +201,7 @@ class ToolWatch:
                 now = await asyncio.to_thread(self._digest)
                 if now != self._known:
                     self._known = now
-                    await self._notices.tools_changed()
+                    await self._notices.notify(ToolsListChanged())
 
     def _news(self) -> bool | None:
         """Whether the files were read again since the last look."""
@@ -213,10 +213,11 @@ class ToolWatch:
 
 @dataclass
 class _Watched:
-    """A document that a client has asked for, and its signature when its change was notified last."""
+    """A document, its signature when its change was notified last, and how often a client asks for it."""
 
     address: Address
     seen: Signature | None
+    asked: int = 0
 
 
 class ResourceWatch:
@@ -236,7 +237,6 @@ class ResourceWatch:
         self._notices = notices
         self._background = background
         self._watched: dict[str, _Watched] = {}
-        self._asked: Counter[str] = Counter()
         self._notifying: asyncio.Task[Any] | None = None
         self._list_wanted = False
         self._logs_seen = self._reconciled = 0.0
@@ -253,17 +253,16 @@ class ResourceWatch:
         """
         uri = str(address)
         await asyncio.to_thread(observe, self._service.store, address.run_id, self._caller)
-        self._watched.setdefault(uri, _Watched(address, await asyncio.to_thread(self._signature, address)))
-        self._asked[uri] += 1
+        seen = await asyncio.to_thread(self._signature, address)
+        self._watched.setdefault(uri, _Watched(address, seen)).asked += 1
         if self._notifying is None:
             self._notifying = self._background.start(self._notify())
 
     def remove(self, uri: str) -> None:
         """Undo one `add`."""
-        self._asked[uri] -= 1
-        if self._asked[uri] <= 0:
-            del self._asked[uri]
-            self._watched.pop(uri, None)
+        self._watched[uri].asked -= 1
+        if not self._watched[uri].asked:
+            del self._watched[uri]
         if not self._watched and self._notifying is not None:
             self._notifying.cancel()
             self._notifying = None
@@ -273,7 +272,7 @@ class ResourceWatch:
             updated = await wait_until(self._changes, self._look, Wait(math.inf, poll_seconds=LOG_SECONDS))
             for uri in updated or []:
                 if uri in self._watched:
-                    await self._notices.resource_updated(uri)
+                    await self._notices.notify(ResourceUpdated(uri))
             await asyncio.sleep(SETTLE_SECONDS)
 
     def _look(self) -> list[str] | None:
@@ -326,7 +325,7 @@ class ResourceWatch:
                 before, self._listed = self._listed, await asyncio.to_thread(self._list)
                 if self._listed == before:
                     continue  # it was a run of another parent
-                await self._notices.resources_changed()
+                await self._notices.notify(ResourcesListChanged())
                 await asyncio.sleep(LIST_SECONDS)
 
     def _list_news(self) -> bool | None:
@@ -356,22 +355,11 @@ class ClientNotices:
         """Remember how to reach an older client, whose request this is, outside its requests."""
         self._older = context.session
 
-    async def tools_changed(self) -> None:
-        """Say that `tools/list` would answer otherwise now."""
-        await self._notify(ToolsListChanged(), ServerSession.send_tool_list_changed)
-
-    async def resources_changed(self) -> None:
-        """Say that `resources/list` would answer otherwise now."""
-        await self._notify(ResourcesListChanged(), ServerSession.send_resource_list_changed)
-
-    async def resource_updated(self, uri: str) -> None:
-        """Say that a resource has changed."""
-        await self._notify(ResourceUpdated(uri), lambda older: older.send_resource_updated(uri))
-
-    async def _notify(self, event: ServerEvent, send: Callable[[ServerSession], Awaitable[None]]) -> None:
+    async def notify(self, event: ServerEvent) -> None:
+        """Say that a list would be another one now, or that a resource has changed."""
         await self.bus.publish(event)
         if self._older is not None:
-            await send(self._older)
+            await self._older.send_notification(event_to_notification(event, {}))
 
 
 class Background:

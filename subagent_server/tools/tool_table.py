@@ -384,8 +384,6 @@ class ToolDispatcher:
         self._by_name = {tool.name: tool for tool in generic}
         self._tables = tables or ToolTables(service, caller)
         self._context = ToolContext(service, changes, caller, self._tables.agents)
-        self.kept_table: ToolTable | None = None
-        """The table that was returned last."""
 
     @property
     def waiting(self) -> int:
@@ -397,8 +395,7 @@ class ToolDispatcher:
 
         Looks at the files: call it off the event loop.
         """
-        self.kept_table = table = self._tables.now(self.generic)
-        return table
+        return self._tables.now(self.generic)
 
     async def call(self, name: str, call: Call) -> Answer:
         """Call a tool and return its answer.
