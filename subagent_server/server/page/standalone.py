@@ -6,12 +6,11 @@ Every text of the run is masked once more and escaped. Tested in `tests/page/tes
 import base64
 import hashlib
 import json
-import unicodedata
 from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any
 
-from subagent_server.run.errors import SubagentError, joins, with_commands
+from subagent_server.run.errors import OTHER_SPACES, SubagentError, visible, with_commands
 from subagent_server.server.page.markdown import Node
 from subagent_server.server.page.page_app import STATIC, RunPage
 from subagent_server.verbs.access import Caller
@@ -193,14 +192,5 @@ def _patch_line(line: str) -> str:
 
 
 def _visible(text: str) -> str:
-    """Return a text with names for what cannot be seen or turns the direction of text, as `dom.js` does."""
-    return "".join(
-        c
-        if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Zl", "Zp") or joins(text, at)
-        else _name(ord(c))
-        for at, c in enumerate(text)
-    )
-
-
-def _name(code: int) -> str:
-    return "" if code == ord("\r") else chr(0x2400 + code) if code < 32 else f"⟨U+{code:04X}⟩"
+    """Return a text with escapes for what cannot be seen, or turns the direction of text."""
+    return visible(text.replace("\r", ""), f"\n\t{OTHER_SPACES}")
