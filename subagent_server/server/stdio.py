@@ -1,8 +1,6 @@
 """The MCP server over stdio: one client on two descriptors, and a quick leave that touches no run.
 
-The SDK's own transport passes each line between threads and loses the id of a line that is no message: such a
-request would wait for ever. Here the event loop reads what is there and writes what the pipe has room for;
-only the rest of a long answer to a slow client is written by a thread.
+The SDK's own transport loses the id of a line that is no message: such a request would wait for ever.
 """
 
 import asyncio
@@ -11,7 +9,6 @@ import json
 import os
 import select
 import signal
-import stat
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -334,10 +331,6 @@ class _Outgoing(ObjectSendStream[SessionMessage]):
         self.one_at_a_time = asyncio.Lock()
         self._descriptor = descriptor
         self._gone = gone
-        kind = os.fstat(descriptor).st_mode
-        self._knows_room = stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)
-        self._poll = select.poll()
-        self._poll.register(descriptor, select.POLLOUT)
 
     async def send(self, item: SessionMessage) -> None:
         """Write a message, whole. Raises anyio.BrokenResourceError: nobody reads it."""
@@ -351,12 +344,8 @@ class _Outgoing(ObjectSendStream[SessionMessage]):
             if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
                 self.is_answered(message.id)
             try:
-                rest = memoryview(data + b"\n")
-                while rest and self._knows_room and self._poll.poll(0):  # where it sees room, it is this much
-                    rest = rest[os.write(self._descriptor, rest[: select.PIPE_BUF]) :]
-                if rest:
-                    with anyio.CancelScope(shield=True):  # half a line would spoil the next one
-                        await anyio.to_thread.run_sync(write_all, self._descriptor, rest)
+                with anyio.CancelScope(shield=True):  # half a line would spoil the next one
+                    await anyio.to_thread.run_sync(write_all, self._descriptor, data + b"\n")
             except ConnectionError as error:
                 self._gone()
                 raise anyio.BrokenResourceError from error
