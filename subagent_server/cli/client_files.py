@@ -91,7 +91,6 @@ def snippet(client: Client, entry: Entry) -> str:
 
 def plan(client: Client, path: Path, entry: Entry, *, private: bool) -> Change:
     """Return the change that makes a client start the server as `entry` says."""
-    _check_encodable(entry)
 
     def add(data: dict[str, Any]) -> bool:
         servers = _servers(client.syntax, data)
@@ -234,13 +233,8 @@ def _read(path: Path) -> tuple[bytes | None, str]:
 def _encoded(before: bytes | None, text: str) -> bytes:
     """Return a text as it is written, with the byte order mark that the file had."""
     mark = _BOM if before is not None and before.startswith(_BOM.encode()) else ""
-    return f"{mark}{text}".encode()
-
-
-def _check_encodable(entry: Entry) -> None:
-    text = json.dumps(entry, ensure_ascii=False)
     try:
-        text.encode()
+        return f"{mark}{text}".encode()
     except UnicodeEncodeError as error:
         around = shorten(text[max(0, error.start - 20) : error.end + 20])
         raise BadArgument(f"{around} is not UTF-8: name directories that are.") from error

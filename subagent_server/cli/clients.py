@@ -127,20 +127,14 @@ _FIRST_TURN: Mapping[tuple[str, ...], str] = {("env", "MCP_CONNECT_TIMEOUT_MS"):
 without a zygote on a machine that has much else to do."""
 
 
-def _claude_desktop(directories: ClientDirectories) -> Path:
-    """Electron's folder for the application Claude."""
-    folder = directories.named("XDG_CONFIG_HOME", directories.home / ".config")
-    return folder / "Claude" / "claude_desktop_config.json"
+def _with_headers(key: str, headers: str = "headers", **more: Any) -> Callable[[str, str], Entry]:
+    """Return the maker of an entry with the URL and the headers under these keys."""
+    return lambda url, authorization: {**more, key: url, headers: {"Authorization": authorization}}
 
 
-def _with_headers(key: str, **more: Any) -> Callable[[str, str], Entry]:
-    """Return the maker of an entry with the URL under this key, and the header."""
-    return lambda url, authorization: {**more, key: url, "headers": {"Authorization": authorization}}
-
-
-def _codex_over_http(url: str, authorization: str) -> Entry:
-    bounds = {"required": True, "startup_timeout_sec": 30, "tool_timeout_sec": 300}
-    return {"url": url, "http_headers": {"Authorization": authorization}, **bounds}
+# A turn of Codex does not wait for a server that needs more than a second, and then never sees its tools,
+# unless the server is required. The server expects a call to last 300 s at most.
+_CODEX: Entry = {"required": True, "startup_timeout_sec": 30, "tool_timeout_sec": 300}
 
 
 _ALL = (
@@ -180,17 +174,9 @@ _ALL = (
             "user": lambda at: at.named("CODEX_HOME", at.home / ".codex") / "config.toml",
             "project": lambda at: at.cwd / ".codex" / "config.toml",
         },
-        # A turn does not wait for a server that needs more than a second, and then never sees its tools,
-        # unless the server is required. The server expects a call to last 300 s at most. Codex passes
-        # on only the variables that are named.
-        extras={
-            "required": True,
-            "startup_timeout_sec": 30,
-            "tool_timeout_sec": 300,
-            "env_vars": list(_PASSED_ON_BY_CODEX),
-        },
+        extras={**_CODEX, "env_vars": list(_PASSED_ON_BY_CODEX)},  # it passes on no other variables
         approval={"default_tools_approval_mode": "approve"},
-        over_http=_codex_over_http,
+        over_http=_with_headers("url", "http_headers", **_CODEX),
         asks="It asks before each call of a tool that does something; `codex exec` cannot ask, and refuses.",
         next_step="Start Codex anew. It passes over the file of a project that it does not trust, and `codex "
         "exec` does not ask. It keeps other variables than those of env_vars from its servers: add what your "
@@ -227,7 +213,11 @@ _ALL = (
     Client(
         name="claude-desktop",
         title="Claude Desktop",
-        files={"user": _claude_desktop},
+        files={
+            "user": lambda at: (
+                at.named("XDG_CONFIG_HOME", at.home / ".config") / "Claude" / "claude_desktop_config.json"
+            )
+        },
         knows_project=False,
         still_asks="It asks before the first call of each tool; answer that it may always.",
         next_step="Quit Claude Desktop and start it again. It does not have the environment of your shell: "

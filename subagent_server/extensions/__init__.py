@@ -13,11 +13,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Command:
-    """A verb of the command line: a click command, its line in `--help`, and the verb it follows there."""
+    """A verb of the command line: a click command, its line in `--help`, and the verb before it there."""
 
     where: str
     help: str
-    after: str
+    after: str = ""
 
 
 @dataclass(frozen=True)

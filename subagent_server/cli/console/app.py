@@ -38,11 +38,12 @@ from subagent_server.cli.console.terminal import (
     prepare_streams,
     reader_is_gone,
 )
+from subagent_server.extensions import Command
 from subagent_server.run.errors import SubagentError, adopting
 from subagent_server.run.processes import check_system
 from subagent_server.run.stderr import lack_of_room, of_the_system
 from subagent_server.settings import Settings, read_settings
-from subagent_server.verbs.access import LATEST, Caller, NotAllowed, caller_of, find_run, user_here
+from subagent_server.verbs.access import LATEST, Caller, NotAllowed, caller_of, find_run
 from subagent_server.verbs.reconcile import Observed, observe
 from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.tree_limits import check_may_delegate
@@ -171,18 +172,11 @@ def last_clause(sentence: str) -> str | None:
 # -- The table of verbs. The module of a verb is imported when it is called, so that `ls` starts quickly.
 
 
-class Verb(NamedTuple):
-    """Where a verb is, as `module:attribute`, and its line in the list of `--help`."""
-
-    where: str
-    help: str
+def _verb(where: str, help: str) -> Command:
+    return Command(f"subagent_server.cli.{where if ':' in where else f'{where}:{where}'}", help)
 
 
-def _verb(where: str, help: str) -> Verb:
-    return Verb(f"subagent_server.cli.{where if ':' in where else f'{where}:{where}'}", help)
-
-
-_OWN: dict[str, dict[str, Verb]] = {
+_OWN: dict[str, dict[str, Command]] = {
     "Run": {
         "run": _verb("run", "Start an agent and follow it until it ends."),
         "rerun": _verb("run:rerun", "Start the task of a run once more, as a new run."),
@@ -224,19 +218,18 @@ _OWN: dict[str, dict[str, Verb]] = {
 
 
 @cache
-def groups() -> dict[str, dict[str, Verb]]:
+def groups() -> dict[str, dict[str, Command]]:
     """Return the verbs by the headings of `--help`; those of extensions follow the verb that they name."""
     more = extensions.commands()
-    found: dict[str, dict[str, Verb]] = {title: {} for title in _OWN}
+    found: dict[str, dict[str, Command]] = {title: {} for title in _OWN}
     for title, group in _OWN.items():
         for name, verb in group.items():
-            after = {new: Verb(each.where, each.help) for new, each in more.items() if each.after == name}
-            found[title] |= {name: verb, **after}
+            found[title] |= {name: verb, **{new: each for new, each in more.items() if each.after == name}}
     return found
 
 
 @cache
-def verbs() -> dict[str, Verb]:
+def verbs() -> dict[str, Command]:
     """Return all verbs in the order of `--help`."""
     return {name: verb for group in groups().values() for name, verb in group.items()}
 
@@ -286,9 +279,7 @@ class LazyGroup(VerbGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a verb and return it, or None if there is no verb of this name."""
-        # A verb of the core is found without the table of extensions.
-        own = next((group[cmd_name] for group in _OWN.values() if cmd_name in group), None)
-        verb = own or verbs().get(cmd_name)
+        verb = verbs().get(cmd_name)
         if verb is None:
             return None
         module, attribute = verb.where.split(":")
@@ -483,8 +474,6 @@ class Session:
 
         What a person starts is that person's as long as the command watches it.
         """
-        if self.settings.child_run_id is None and self.settings.child_token is None:
-            return user_here()
         return caller_of(self.settings, self.service.store)
 
     def leader(self) -> Caller:
