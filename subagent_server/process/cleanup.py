@@ -199,11 +199,14 @@ def _sweep(run: RunPaths, deadline: float, heart: "Heart | None") -> None:
     watcher = None if heart is None else heart.watcher
     quiet = 0
     while quiet < 2:
-        processes.reap_children()
+        # Of a process that forks and exits at once, again and again, a look may see the end alone.
+        has_news = bool(processes.reap_children())
         # it is the subreaper
         below = processes.descendants([os.getpid()], spare=lambda each: is_shim(each) or each.pid == watcher)
-        left = {*below, *marks.processes_of(run.run_id)}
-        quiet = 0 if left else quiet + 1
+        left = set(below)
+        if quiet and not left:  # last, because it reads all processes of the machine
+            left = set(marks.processes_of(run.run_id))
+        quiet = 0 if left or has_news else quiet + 1
         number = signal.SIGKILL if time.monotonic() >= deadline else signal.SIGTERM
         for identity in left if number == signal.SIGKILL else left - signalled:
             processes.send_signal(identity, number)
