@@ -88,9 +88,6 @@ class RunContext(Protocol):
             RunRefused: `budget`, if the money of the run, or of a run above it, is spent.
         """
 
-    def request_sent(self) -> None:
-        """Called when the request of a model call has been sent: the answers in it may be acknowledged."""
-
     async def pause(self, seconds: float) -> None:
         """Sleep, unless the run ends meanwhile.
 

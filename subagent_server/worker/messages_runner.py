@@ -135,7 +135,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
     meter = UsageMeter(None if scripted else prices)
     settings = _model_settings(agent, verdict.model, setup.environment, prices)
     pace = SharedPace(run.store.paths.backoff, settings.base_url or "", settings.api_key)
-    model = Model(settings, pace, run.request_sent)
+    model = Model(settings, pace, run.first_request.set)
     request = run.request()
     final = FinalAnswer(agent.output_schema) if agent.output_schema is not None else None
     planned = await off_loop(lambda: planned_sandbox(setup, verdict.selection))

@@ -78,7 +78,7 @@ class Supervisor:
         async with subagent_events_recorded(self.run, self.environment, may_delegate=self.agent.may_delegate):
             outcome = await self._outcome()
             with suppress(SubagentError):
-                await self.run.acknowledgements.written()
+                await self.run.acknowledged()
         # 2. Its programs end, then what they have left is looked for, then its worktree is committed.
         executed = await self._stop_programs()
         worktree = await self._leave_worktree()
@@ -101,7 +101,7 @@ class Supervisor:
             self._executed.begin()
             self._runner = await self._watched(self._opened())
             outcome = await self._watched(self._runner.work())
-            await self.run.acknowledgements.written()
+            await self.run.acknowledged()
             return outcome
         except RunOver:
             return None

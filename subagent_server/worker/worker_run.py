@@ -72,7 +72,7 @@ class WorkerRun:
         self._journal = RunJournal(self.paths)
         self._transcript = Transcript(self.paths)
         self._model_calls = ModelCalls(self.store, self.paths)
-        self.acknowledgements = Acknowledgements(self._acknowledge)
+        self._acknowledging: set[asyncio.Task[None]] = set()
         self._sleeper: Sleeper | None = None
         self._hooks: str | None = None
         self._own_questions: set[str] = set()
@@ -267,7 +267,7 @@ class WorkerRun:
         finally:
             self.model_busy = False
             calls.end()
-        await self.acknowledgements.written()
+        await self.acknowledged()
 
     async def check_budget(self, spent: Usage) -> None:
         """Look again whether the money is spent: an attempt that has failed may have cost some of it.
@@ -277,11 +277,6 @@ class WorkerRun:
         """
         if not self._model_calls.unbounded:
             await asyncio.to_thread(self._model_calls.check, spent)
-
-    def request_sent(self) -> None:
-        """Acknowledge the answers that the request holds."""
-        self.acknowledgements.release()
-        self.first_request.set()
 
     # -- questions
 
@@ -307,9 +302,9 @@ class WorkerRun:
             if (refusal := self.refusal_of_late(message)) is not None:
                 raise refusal
             return Reply(message.message_id, None)
-        self.acknowledgements.add(message.message_id)
-        if self.clock.waits_until is not None:  # no request is sent before the other waits are over
-            self.acknowledgements.release()
+        # Beside the work: it waits for a lock and a disk, and delivery does not depend on it.
+        writing = asyncio.to_thread(self._acknowledge, message.message_id)
+        self._acknowledging.add(asyncio.create_task(writing))
         return Reply(message.message_id, message.answer_content)
 
     async def _write_question(self, question: str, options: list[str] | None) -> Message:
@@ -349,6 +344,19 @@ class WorkerRun:
         """Give up a question."""
         with suppress(IllegalTransition):  # answered or ended meanwhile: the next look says which
             await asyncio.to_thread(self.apply, transitions.QuestionExpired(message_id=message_id))
+
+    async def acknowledged(self) -> None:
+        """Return when every answer that was read is acknowledged, unless the run has ended meanwhile.
+
+        Raises:
+            SubagentError: an acknowledgement could not be written.
+        """
+        while pending := [task for task in self._acknowledging if not task.done()]:
+            await asyncio.wait(pending)
+        done, self._acknowledging = self._acknowledging, set()
+        for task in done:
+            with suppress(IllegalTransition, MessageClosed):  # the end of the run has closed its questions
+                task.result()
 
     def _acknowledge(self, message_id: str) -> None:
         message = self.meta().message(message_id)
@@ -432,57 +440,6 @@ class Sleeper:
     def _poked(self, descriptor: int) -> None:
         drain(descriptor)
         self.wake_all()
-
-
-# -- Acknowledging the answers read by a run, without delaying the model call that carries them.
-
-
-LONGEST_DELAY_SECONDS = 0.25
-"""How long an acknowledgement waits for a request. Another call of the turn may run for hours before one."""
-
-
-class Acknowledgements:
-    """Writes that answers were read: when the next model request has been sent, or after a short bound.
-
-    Writing takes the lock of the run and syncs its state, which would hold up the request in this process.
-    Nothing depends on the order: an answer is delivered with or without its acknowledgement.
-    """
-
-    def __init__(self, write: Callable[[str], object], longest_delay: float = LONGEST_DELAY_SECONDS) -> None:
-        """`write` records an acknowledgement; the function blocks, and is called in a thread."""
-        self._write = write
-        self._longest_delay = longest_delay
-        self._sent = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def add(self, message_id: str) -> None:
-        """Acknowledge the answer to a question as soon as it is time."""
-        self._tasks.add(asyncio.create_task(self._acknowledge(message_id, self._sent)))
-
-    def release(self) -> None:
-        """Write what was added so far: a request has been sent, or will not be."""
-        self._sent.set()
-        self._sent = asyncio.Event()
-
-    async def written(self) -> None:
-        """Return when every answer that was added is acknowledged, unless the run has ended meanwhile.
-
-        Raises:
-            SubagentError: an acknowledgement could not be written.
-        """
-        self.release()
-        while pending := [task for task in self._tasks if not task.done()]:
-            await asyncio.wait(pending)
-        done, self._tasks = self._tasks, set()
-        for task in done:
-            with suppress(IllegalTransition, MessageClosed):  # the end of the run has closed its questions
-                task.result()
-
-    async def _acknowledge(self, message_id: str, sent: asyncio.Event) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._longest_delay):
-                await sent.wait()
-        await asyncio.to_thread(self._write, message_id)
 
 
 # -- Model calls of runs with budgets: only as many at a time as the rest of the money has room for.

@@ -1,15 +1,26 @@
 """Questions of a run: the order of its writes, and the answers that the model gets."""
 
+import asyncio
 import signal
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 
+import pytest
+
+from subagent_server.extensions.simulator import Simulator
 from subagent_server.run import processes
+from subagent_server.run.errors import UnknownRun
 from subagent_server.run.locks import exclusive
+from subagent_server.run.processes import now
 from subagent_server.run.states import Event, MessageStatus, Status
+from subagent_server.run.store import RunStore
+from subagent_server.run.transitions import ReplyGiven
 from subagent_server.run.wake import SLOW_POLL_SECONDS
+from subagent_server.worker.worker_run import WorkerRun
+from tests.helpers.runs import start_run
 from tests.helpers.turns import asks, calls, says, tool_results, use
-from tests.helpers.world import World
+from tests.helpers.world import BOUND, World
 
 
 def test_two_questions_of_one_turn_are_answered_in_the_other_order(world: World) -> None:
@@ -117,3 +128,40 @@ def test_answers_of_the_last_turn_are_acknowledged_before_the_run_ends(world: Wo
         happened = [step.event for step in meta.transitions if step.event is not Event.USAGE_SETTLED]
         assert happened[-9:] == [*[Event.REPLY_ACKNOWLEDGED] * 8, ending], agent
         assert {m.message_status for m in meta.messages} == {MessageStatus.ACKNOWLEDGED}, agent
+
+
+def test_no_answer_waits_for_its_acknowledgement_and_the_end_waits_for_all(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with run.listening():
+            for number in ("q1", "q2"):
+                asking = asyncio.create_task(run.ask("Which?", None))
+                while not run.meta().pending:
+                    await run.sleep(BOUND)
+                store.update(run.run_id, ReplyGiven(message_id=number, answer="blue"), now())
+                with exclusive(run.paths.meta_lock):
+                    assert (await asking).answer == "blue"
+                    assert run.meta().messages[-1].message_status is MessageStatus.REPLIED
+                    if number == "q2":
+                        run.paths.meta.unlink()
+                if number == "q1":
+                    await run.acknowledged()
+                    assert run.meta().messages[0].message_status is MessageStatus.ACKNOWLEDGED
+            with pytest.raises(UnknownRun):
+                await run.acknowledged()
+            await run.acknowledged()
+
+    store = RunStore(tmp_path / "runs")
+    run = WorkerRun(store.paths.run(start_run(store).run_id).directory, [])
+    assert run.begin()
+    asyncio.run(scene())
+
+
+def test_an_answer_that_an_api_out_of_reach_never_gets_is_acknowledged(world: World) -> None:
+    world.agent()
+    with Simulator({"turns": [asks("Which colour?")]}) as simulator:
+        world.environment["ANTHROPIC_BASE_URL"] = simulator.base_url
+        run_id = world.start_asking()
+    world.reply(run_id, "blue")
+    meta = world.until(run_id, lambda meta: meta.messages[0].message_status is MessageStatus.ACKNOWLEDGED)
+    assert meta.status is Status.RUNNING
+    assert world.stop(run_id).meta.status is Status.STOPPED
