@@ -300,12 +300,6 @@ def record_at(file: Entry, offset: int) -> dict[str, Any] | None:
         return parse(opened.readline(LONGEST_LINE))
 
 
-def latest(file: Entry, kind: str, within: int) -> dict[str, Any] | None:
-    """Return the last record of `type` `kind` among the last `within` lines."""
-    found = filter(None, map(parse, reversed(tail(file, within).lines)))
-    return next((record for record in found if record.get("type") == kind), None)
-
-
 def last_of(file: Entry, kind: str) -> dict[str, Any] | None:
     """Return the last record of `type` `kind`, however many of other types follow, within 32 MiB."""
     needle = f'"type":"{kind}"'.encode()

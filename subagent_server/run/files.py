@@ -112,13 +112,13 @@ def read_plain(path: Path, most: int, flags: int = 0) -> tuple[bytes, os.stat_re
 def read_opened(descriptor: int, path: Path, most: int) -> tuple[bytes, os.stat_result]:
     """Return content and status of what was opened at a path, as `read_plain` does. Raises as it does."""
     check_regular(path, status := os.fstat(descriptor))
-    data = bytearray()
-    while len(data) <= most and (block := os.read(descriptor, 64 << 10)):
-        data += block
-    if len(data) > most:
-        size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
-        raise NotPlain(path, f"it is larger than {size}, so make it smaller")
-    return bytes(data), status
+    size, data = status.st_size, b""
+    while size <= most and (part := os.read(descriptor, max(size - len(data), 4_096) + 1)):
+        data += part
+        size = max(size, len(data))
+    if size > most:
+        raise NotPlain(path, f"it is larger than {most:,} bytes, so make it smaller")
+    return data, status
 
 
 def check_regular(path: Path, status: os.stat_result) -> None:
@@ -341,14 +341,7 @@ class Entry:
     def read(self, limit: int) -> bytes:
         """Return its content. Raises as `Directory.open` does, NotPlain if it has more than `limit` bytes."""
         with held_open(self.open()) as descriptor:
-            size = os.fstat(descriptor).st_size
-            content = b""
-            while size <= limit and (part := os.read(descriptor, max(size - len(content), 4_096) + 1)):
-                content += part
-                size = max(size, len(content))
-            if size > limit:
-                raise NotPlain(self.path, f"it has more than the {limit:,} bytes that are read of it")
-            return content
+            return read_opened(descriptor, self.path, limit)[0]
 
     def write(self, data: bytes) -> None:
         """Write `data` over its content, if it must not last. Raises as `Directory.open` does."""

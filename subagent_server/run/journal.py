@@ -307,7 +307,7 @@ def recorded_usage(run: RunPaths) -> Usage | None:
 def recorded_can_run_code(run: RunPaths) -> list[str]:
     """Return the files that a run left and that can run code, by the end of its journal."""
     try:
-        warning = durable.latest(run.events, "warning", within=10) or {}
+        warning = durable.last_of(run.events, "warning") or {}
     except OSError:
         return []
     found = warning.get("canRunCode")

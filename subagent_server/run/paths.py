@@ -342,7 +342,7 @@ class RunPaths:
     def journal_has_ended(self) -> bool:
         """Whether the journal says how the run ended."""
         try:
-            return durable.latest(self.events, "run_ended", within=50) is not None
+            return durable.last_of(self.events, "run_ended") is not None
         except OSError:
             return False
 

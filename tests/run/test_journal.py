@@ -34,7 +34,7 @@ def huge(path: Path) -> Path:
     path.touch()
     os.truncate(path, HUGE_BYTES)
     with path.open("ab") as file:
-        file.write(b"\n" + b"".join(b'{"seq": %d, "type": "turn"}\n' % number for number in range(5)))
+        file.write(b"\n" + b"".join(b'{"seq":%d,"type":"turn"}\n' % number for number in range(5)))
     return path
 
 
@@ -128,11 +128,12 @@ def test_a_page_is_bounded_in_bytes_but_never_empty_before_the_end(path: Path) -
     assert (len(page.lines), page.at_end) == (1, True)
 
 
-def test_the_latest_of_a_kind_is_found_among_the_last_lines(path: Path) -> None:
-    for number, kind in enumerate(["text", "usage", "text", "turn", "turn"]):
+def test_the_last_of_a_kind_is_found(path: Path) -> None:
+    assert durable.last_of(Entry.at(path), "text") is None
+    for number, kind in enumerate(["text", "text", "turn", "turn"]):
         durable.append_line(Entry.at(path), {"type": kind, "n": number})
-    assert durable.latest(Entry.at(path), "text", within=3) == {"type": "text", "n": 2}
-    assert durable.latest(Entry.at(path), "usage", within=3) is None
+    assert durable.last_of(Entry.at(path), "text") == {"type": "text", "n": 1}
+    assert durable.last_of(Entry.at(path), "usage") is None
 
 
 @settings(max_examples=times(20, 60), deadline=None, database=None)
@@ -166,7 +167,7 @@ def test_the_tail_is_right_where_lines_and_characters_cross_the_blocks_of_readin
 def test_the_tail_of_a_huge_file_a_page_of_it_and_an_append_to_it_read_little(huge: Path) -> None:
     before = bytes_read()
     assert [json.loads(line)["seq"] for line in durable.tail(Entry.at(huge), 3).lines] == [2, 3, 4]
-    assert (durable.latest(Entry.at(huge), "turn", within=4) or {})["seq"] == 4
+    assert (durable.last_of(Entry.at(huge), "turn") or {})["seq"] == 4
     page = durable.read_from(Entry.at(huge), HUGE_BYTES + 1, 2)
     assert [json.loads(line)["seq"] for line in page.lines] == [0, 1]
     durable.append_line(Entry.at(huge), {"seq": 5})
