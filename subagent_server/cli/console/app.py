@@ -279,7 +279,9 @@ class LazyGroup(VerbGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a verb and return it, or None if there is no verb of this name."""
-        verb = verbs().get(cmd_name)
+        # A verb of the core is found without the table of extensions.
+        own = next((group[cmd_name] for group in _OWN.values() if cmd_name in group), None)
+        verb = own or verbs().get(cmd_name)
         if verb is None:
             return None
         module, attribute = verb.where.split(":")
