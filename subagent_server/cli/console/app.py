@@ -43,7 +43,7 @@ from subagent_server.run.errors import SubagentError, adopting
 from subagent_server.run.processes import check_system
 from subagent_server.run.stderr import lack_of_room, of_the_system
 from subagent_server.settings import Settings, read_settings
-from subagent_server.verbs.access import LATEST, Caller, NotAllowed, caller_of, find_run
+from subagent_server.verbs.access import LATEST, Caller, NotAllowed, caller_of, find_run, user_here
 from subagent_server.verbs.reconcile import Observed, observe
 from subagent_server.verbs.service import Service, open_service
 from subagent_server.verbs.tree_limits import check_may_delegate
@@ -476,6 +476,8 @@ class Session:
 
         What a person starts is that person's as long as the command watches it.
         """
+        if self.settings.child_run_id is None and self.settings.child_token is None:
+            return user_here()  # without the service, which `ls` does not need
         return caller_of(self.settings, self.service.store)
 
     def leader(self) -> Caller:
