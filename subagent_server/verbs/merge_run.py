@@ -118,19 +118,20 @@ def _merged(
             f"hand (`git merge {worktree.branch}`)."
         )
     target, into = _target(service, meta, worktree, caller)
+    common = Path(worktree.repository)
     shown = f"{worktree.branch} into {target}"
     # A person may have undone an earlier merge, as by `git reset`, so what is there decides.
     before = state.merged_into if state.merged_tip == state.tip else None
     message = _message(meta, worktree)
     live = live_runs(service.settings.state_directory)
-    if is_written(target, Path(worktree.repository), [path for run in live for path in run.writes]):
+    if is_written(target, common, [path for run in live for path in run.writes]):
         raise NotMerged(
             f"{worktree.branch} was not merged: a run that is at work can write its repository. Try again "
             "when that run has ended."
         )
     workers = [run.worker.pid for run in live if run.worker.host == host_name() and run.writes_in(target)]
     order = MergeOrder(
-        target, worktree.branch, worktree.base, state.tip, way, message, into, before, workers, holds
+        target, common, worktree.branch, worktree.base, state.tip, way, message, into, before, workers, holds
     )
     commit, had_it = merge_branch(order, os.environ)
     if before is None or not had_it:

@@ -19,6 +19,7 @@ from subagent_server.sandbox.standstill import standing_still
 from subagent_server.worktrees.git import NO_PROGRAMS, USAGE, Git, GitFailed, harmless_git, joined, signing
 from subagent_server.worktrees.reading import Reader
 from subagent_server.worktrees.settling import commit_tree
+from subagent_server.worktrees.store_of_run import belong_together
 
 MergeWay = Literal["merge", "squash", "rebase"]
 MERGE_WAYS: tuple[MergeWay, ...] = ("merge", "squash", "rebase")
@@ -39,6 +40,7 @@ class NotMerged(CallerError):
 class MergeOrder:
     """The order to merge `tip` of `branch`, whose work began at `base`, into the working copy `target`.
 
+    `target` is that of the `repository`, or this itself if it is bare.
     `into` reads the target if that is the worktree of a run, which has to be on its branch: what the run has
     written there must not decide which branch is moved, and git outside of a box is not called there.
     `before` is the commit that an earlier merge of all this has made. `workers` are those of the live runs
@@ -46,6 +48,7 @@ class MergeOrder:
     """
 
     target: Path
+    repository: Path
     branch: str
     base: str
     tip: str
@@ -66,6 +69,8 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str
     """
     if order.into is None:
         git = harmless_git(environment, order.target)
+        if order.target != order.repository:
+            _check_is_copy(git, order)
         head = git.commit("HEAD")
     else:
         git, head = order.into.git, _head_of_run(order, order.into)
@@ -99,6 +104,22 @@ def merge_branch(order: MergeOrder, environment: Mapping[str, str]) -> tuple[str
     _check_submodules(order, entries, touched)
     _bring_in(git, order, head, made, touched)
     return made, False
+
+
+def _check_is_copy(git: Git, order: MergeOrder) -> None:
+    """Refuse a directory from which git is led elsewhere by now.
+
+    A run in a directory above can have written the configuration, or `.git`: files would go to any place.
+    """
+    top = git.line("find the working copy", "rev-parse", "--show-toplevel")
+    named_back = git.settings.get("core.worktree")
+    if os.path.realpath(top) != str(order.target) or not belong_together(
+        order.target, order.repository, named_back
+    ):
+        raise NotMerged(
+            f"{_shown(order.target)} is no working copy of {_shown(order.repository)} any more: nothing was "
+            "merged. Look at its .git, and at core.worktree in its configuration."
+        )
 
 
 def _head_of_run(order: MergeOrder, into: Reader) -> str:

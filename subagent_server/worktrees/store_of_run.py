@@ -318,7 +318,7 @@ def find_repository(
             words = ("rev-parse", "--show-prefix", "--show-toplevel")
             prefix, copy = git.line("find the working copy", *words).split("\n")
             top, prefix = Path(copy), prefix.rstrip("/")
-            if not _belong_together(top, Path(os.path.realpath(common)), git.settings.get("core.worktree")):
+            if not belong_together(top, Path(os.path.realpath(common)), git.settings.get("core.worktree")):
                 # files of another repository would be shown, or what is merged be written elsewhere
                 names = f"{shorten(common, 200)} and {shorten(str(top), 200)}"
                 raise _refused(directory, f"{names} do not name each other by core.worktree and .git")
@@ -339,7 +339,7 @@ def find_repository(
     return found
 
 
-def _belong_together(top: Path, common: Path, named_back: str | None) -> bool:
+def belong_together(top: Path, common: Path, named_back: str | None) -> bool:
     """Whether a working copy and a repository name each other; a plain `.git` is of the directory around it.
 
     `.git` is data, as a file or a link: it may lead to any repository of the user.

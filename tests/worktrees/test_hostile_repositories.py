@@ -113,6 +113,21 @@ def test_git_executes_no_setting_that_a_run_adds_between_two_commands(repository
         prepare_worktree(world.store, waited, {}, {})
 
 
+def test_a_merge_writes_nowhere_but_in_the_working_copy_that_its_run_began_in(repository: Repository) -> None:
+    """A run in a directory above can write what leads git from there."""
+    linked, elsewhere = repository.world.home / "linked", repository.world.home / "elsewhere"
+    elsewhere.mkdir()
+    repository.git("worktree", "add", "--quiet", linked)
+    run_id, of_linked, head = repository.ran(), repository.ran(cwd=str(linked)), repository.head
+    repository.git("config", "core.worktree", elsewhere)
+    assert "is no working copy of" in repository.merge(run_id, code=2)
+    assert list(elsewhere.iterdir()) == []
+    repository.git("config", "--unset", "core.worktree")
+    (linked / ".git").write_text(f"gitdir: {repository.top}/.git\n", encoding="utf-8")
+    assert "is no working copy of" in repository.merge(of_linked, code=2)
+    assert repository.head == head
+
+
 @pytest.mark.parametrize("lifted", [(), (".git",)])
 def test_a_run_notes_a_repository_that_it_could_make(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lifted: tuple[str, ...]
