@@ -7,7 +7,7 @@ Tested in `tests/end_to_end/test_stops.py`, `tests/faults/test_stop_races.py`, `
 
 import asyncio
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, Literal
 
 from subagent_server.process import marks
@@ -95,9 +95,8 @@ def update_status(
     observed = observe(service.store, run_id, caller)
     short, text = maybe_cut(summary), summary or ""
     if status == "running":
-        return Observed(
-            store.update(run_id, transitions.ProgressReported(summary=short), now()), observed.live
-        )
+        reported = transitions.ProgressReported(summary=short)
+        return replace(observed, meta=store.update(run_id, reported, now()))
     usage = recorded_usage(store.paths.run(run_id))
     event: transitions.RunEvent
     if status == "completed":

@@ -5,6 +5,7 @@ Nobody need be connected when a question or an answer is recorded. Tested in `te
 """
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -78,7 +79,7 @@ def ask_as_child(
         raise UnreadableMeta(run_id, path, "the agent in it is none") from error
     seconds = agent.limits.ask_timeout_seconds
     hooks = service.settings.environment.get(cleanup.VARIABLE)
-    return Observed(ask(service.store, run_id, question, masked, seconds, hooks), observed.live)
+    return replace(observed, meta=ask(service.store, run_id, question, masked, seconds, hooks))
 
 
 def reply(
@@ -106,7 +107,7 @@ def reply(
     masked = masker_at_door(service, run_id).text(answer)
     named = message_id or _the_only_open_one(observed.meta, masked)
     event = transitions.ReplyGiven(message_id=named, answer=masked, answered_by=answered_by)
-    return Observed(service.store.update(run_id, event, now()), observed.live)
+    return replace(observed, meta=service.store.update(run_id, event, now()))
 
 
 def masked_note(meta: RunMeta, answer: str) -> str:

@@ -195,6 +195,12 @@ def test_a_budget_ends_the_evaluation(cli: Cli, model: Model) -> None:
     assert ElementTree.parse(cli.home / "out.xml").getroot().get("skipped") == "2"
 
 
+def test_a_budget_refuses_no_command_of_which_nobody_knows_a_cost(cli: Cli) -> None:
+    cli.agent("worker", runner="command", command="/bin/echo", args=["{systemPrompt}"])
+    file = evaluation(cli, {"name": "one"}, budgetUsd="0.50")
+    assert passed(cli.json("eval", file, env=NO_KEY)) == {"one": True}
+
+
 def test_what_a_trial_that_is_tried_again_has_cost_is_in_the_budget(cli: Cli, model: Model) -> None:
     model({**shell("true"), "usage": {"output_tokens": 600_000}}, {"fault": {"status": 400}})
     file = evaluation(cli, {"name": "one"}, models=["haiku"], budgetUsd="0.50")
@@ -402,6 +408,11 @@ def test_to_resume_some_cases_forgets_none_of_the_others(cli: Cli) -> None:
     assert cli.json(*resume, "--case", "one", env=NO_KEY)["trials"] == 1
     assert cli.json(*resume, env=NO_KEY)["trials"] == 2
     assert len(stored(cli)) == 2, "no trial was repeated"
+    (cli.home / "evals" / "some.yaml").rename(cli.home / "evals" / "other.yaml")
+    kept = (cli.home / "kept.jsonl").read_text(encoding="utf-8")
+    refused = ("eval", "evals/other.yaml", "--log", "kept.jsonl", "--resume")
+    cli.leaves_with(2, "it is the log of another one, 'some.yaml'", *refused, env=NO_KEY)
+    assert (cli.home / "kept.jsonl").read_text(encoding="utf-8") == kept
     assert [path.name for path in cli.home.glob(".kept*")] == []
 
 

@@ -159,9 +159,9 @@ class World:
         self.agent_saying(*turns, **keys)
         return self.start_asking()
 
-    def reply(self, run_id: str, answer: str, message_id: str | None = None) -> None:
+    def reply(self, run_id: str, answer: str, message_id: str | None = None) -> Observed:
         """Answer a question."""
-        reply(self.service, run_id, answer, message_id)
+        return reply(self.service, run_id, answer, message_id)
 
     def continued(self, run_id: str, prompt: str) -> str:
         """Continue a run by the command, and return the new one."""

@@ -52,7 +52,7 @@ def test_a_job_works_asks_and_ends_and_no_secret_is_in_it(world: World, engine: 
     seen = world.look(run_id)
     assert (seen.live, seen.node, seen.meta.launch and seen.meta.launch.kind) == (True, "n7", "slurm")
     assert not world.paths(run_id).sealed.exists()
-    world.reply(run_id, "that")
+    assert world.reply(run_id, "that").node == "n7"
     assert world.completed(run_id) == "That one."
     wait_for(lambda: world.look(run_id).live is False, BOUND, "the end of its tree")
     given = [engine.job(run_id, what) for what in ("argv", "script", "environment", "own")]

@@ -217,6 +217,7 @@ def _log_of(
     Raises:
         UsageError: there is nothing to resume.
         AtWork: what is to be resumed is not over.
+        BadEvalFile: it is no log of this evaluation file.
     """
     state = session.settings.state_directory
     folder = None if state is None else logs_of(state, path)
@@ -232,7 +233,7 @@ def _log_of(
     if not resume or last is None:
         return kept, [], None
     click.get_current_context().with_resource(held(last))
-    return kept, *read_log(last)
+    return kept, *read_log(last, None if log is None else path)
 
 
 def _report(

@@ -101,10 +101,11 @@ class EvalLog:
             self._file.flush()
 
 
-def read_log(path: Path) -> tuple[list[TrialResult], str | None]:
+def read_log(path: Path, of: Path | None = None) -> tuple[list[TrialResult], str | None]:
     """Return the trials of a log, or of what `--json` printed, and when it began, as far as it says so.
 
-    A last line that is cut is left out.
+    A last line that is cut is left out. `of` is the evaluation file whose log it has to be, because to resume
+    it drops other trials. Its name alone counts: a CI job has another directory each time.
 
     Raises:
         BadEvalFile.
@@ -118,6 +119,9 @@ def read_log(path: Path) -> tuple[list[TrialResult], str | None]:
     first = rows[0] if rows else {}
     if "planned" not in first and "runs" not in first:
         raise BadEvalFile(path, "it is no log of an evaluation, and no output of `subagent eval --json`")
+    other = Path(str(first.get("evaluation", ""))).name
+    if of is not None and other not in ("", of.name):
+        raise BadEvalFile(path, f"it is the log of another one, {shorten(other)}: name that, or another log")
     trials = []
     runs = first.get("runs")
     for row in runs if isinstance(runs, list) else rows[1:]:

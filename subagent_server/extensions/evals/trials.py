@@ -241,13 +241,16 @@ class Evaluation:
         )
 
     def _overrides(self, agent: str, model: str | None, *, is_scripted: bool) -> dict[str, str]:
-        """Return the keys of the agent that the file changes; a run may use what is left of the budget."""
+        """Return the keys of the agent that the file changes; a run may use what is left of the budget.
+
+        A command takes no budget, and most of them call no model.
+        """
         overrides = {"model": model} if model is not None else {}
         if self.file.timeout_seconds is not None:
             overrides["timeoutSeconds"] = f"{self.file.timeout_seconds:g}"
-        if self.file.budget_usd is not None and not is_scripted:
-            left = self.file.budget_usd - self._used
-            own = self.service.registry.get(agent).limits.budget_usd
+        definition = self.service.registry.get(agent)
+        if self.file.budget_usd is not None and not is_scripted and definition.runner != "command":
+            left, own = self.file.budget_usd - self._used, definition.limits.budget_usd
             overrides["budgetUsd"] = f"{left if own is None else min(left, own):f}"
         return overrides
 
