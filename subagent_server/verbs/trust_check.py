@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -242,29 +241,6 @@ def read_trust_file(path: Path | None) -> TrustFile:
     except (ValueError, TypeError, RecursionError):
         reason = "its content has another form than this version writes"
     return TrustFile(trouble=f"{shown(path)} cannot be used ({reason}): fix or remove it, then trust again.")
-
-
-def trust_project(path: Path | None, project: Path, pins: Mapping[str, Pins], moment: datetime) -> None:
-    """Trust a directory, with these pins; pins of agents that are not there now are kept.
-
-    Raises:
-        TrustNotKept.
-    """
-    with _changing(path) as projects:
-        before = projects.get(str(project))
-        known = before.pins if before else {}
-        stored = {**known, **{what: kept(each) for what, each in pins.items() if each or what in known}}
-        projects[str(project)] = Project(trusted_at=moment, pins=stored)
-
-
-def forget_project(path: Path | None, project: Path) -> bool:
-    """Trust a directory no more; False if it was not trusted.
-
-    Raises:
-        TrustNotKept.
-    """
-    with _changing(path) as projects:
-        return projects.pop(str(project), None) is not None
 
 
 @contextmanager
@@ -506,20 +482,25 @@ def _subject_of_served(agent: AgentDefinition, project: Path) -> str:
 
 
 def trust(settings: Settings, covered: Coverage) -> None:
-    """Trust a directory with the contents shown.
+    """Trust a directory with the contents shown; pins of agents that are not there now are kept.
 
     Raises:
         BadArgument: a run asks.
         TrustNotKept: the file cannot be written.
     """
     check_may_trust(settings)
-    trust_project(settings.trust_file, covered.project, covered.pins, now())
+    with _changing(settings.trust_file) as projects:
+        before = projects.get(str(covered.project))
+        known = before.pins if before else {}
+        new = {what: kept(each) for what, each in covered.pins.items() if each or what in known}
+        projects[str(covered.project)] = Project(trusted_at=now(), pins={**known, **new})
 
 
 def forget(settings: Settings, project: Path) -> bool:
     """Trust a directory, by its real path, no more; False if it was not trusted. Raises as `trust` does."""
     check_may_trust(settings)
-    return forget_project(settings.trust_file, project)
+    with _changing(settings.trust_file) as projects:
+        return projects.pop(str(project), None) is not None
 
 
 def check_may_trust(settings: Settings) -> None:

@@ -135,7 +135,7 @@ def _supervise(run: WorkerRun, package: dict[str, Any], environment: dict[str, s
     _import_gently(run, agent)
     from subagent_server.worker.supervisor import Supervisor  # not before this worker's turn
 
-    with _model_played(package.get("script"), environment):
+    with _model_played(package["script"], environment):
         run.use_agent(agent, environment)
         asyncio.run(Supervisor(run, agent, environment).supervise())
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, ValidationError
 
 from subagent_server import extensions
-from subagent_server.agents.known_names import ALWAYS, verdict_of
+from subagent_server.agents.known_names import ALWAYS
 from subagent_server.loop.loop import Loop
 from subagent_server.loop.model import (
     DEFAULT_MAX_TOKENS,
@@ -130,7 +130,8 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
     """
     agent, run = setup.agent, setup.run
     # 1. Take the verdict on model and tools, made before the start, and look up the prices.
-    verdict = agent.verdict or verdict_of(agent)  # a server from before an upgrade sends none
+    verdict = agent.verdict
+    assert verdict is not None, "a start sends it"
     prices, scripted = find_prices(verdict.model), is_scripted(setup.environment)
     meter = UsageMeter(None if scripted else prices)
     settings = _model_settings(agent, verdict.model, setup.environment, prices)

@@ -56,7 +56,7 @@ class EventPort(ThreadingTCPServer):  # an HTTPServer asks a resolver for its ow
     request_queue_size = 128
     timeout = 0
 
-    def __init__(self, write: Callable[[ForeignEvent], None]) -> None:
+    def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
         """Begin to listen. Raises OSError: the system gives no port."""
         super().__init__(("127.0.0.1", 0), _Handler)
         self._write = write
@@ -95,11 +95,11 @@ class EventPort(ThreadingTCPServer):  # an HTTPServer asks a resolver for its ow
             self._loop.call_soon_threadsafe(self._strangers.pop, connection, None)
         return is_ours
 
-    def record(self, event: ForeignEvent) -> None:
+    def record(self, facts: dict[str, Any]) -> None:
         """Return when the event is written. Raises TimeoutError if the loop has no time for it."""
 
         async def write() -> None:
-            self._write(event)
+            self._write(facts)
 
         asyncio.run_coroutine_threadsafe(write(), self._loop).result(DEADLINE_SECONDS)
 
@@ -157,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
         if len(body) < int(length):
             return HTTPStatus.BAD_REQUEST, "the body ended before its Content-Length"
         try:
-            self._port.record(ForeignEvent.model_validate_json(body))
+            self._port.record(ForeignEvent.model_validate_json(body).facts())
         except ValidationError as error:
             return HTTPStatus.BAD_REQUEST, first_problem(error)[:300]
         return HTTPStatus.OK, "recorded"
@@ -235,7 +235,7 @@ async def subagent_events_recorded(
     for name in EVENT_VARIABLES:
         environment.pop(name, None)  # that of the parent
     try:
-        port = EventPort(foreign.write_foreign)
+        port = EventPort(foreign.write)
     except OSError as error:
         run.record("warning", message=f"There is no port for events of subagents: {error}")
     else:
@@ -323,11 +323,6 @@ class SubagentJournal:
         """Write an event, or count it if there are too many."""
         if self._has_room():
             self._record(KIND, **facts)
-
-    def write_foreign(self, event: ForeignEvent) -> None:
-        """Write the event of a program, or count it: of thousands a second only those written cost more."""
-        if self._has_room():
-            self._record(KIND, **event.facts())
 
     async def follow(self, look: Callable[[bool], list[dict[str, Any]]], over: asyncio.Event) -> None:
         """Write the events that `look`, in a thread, finds each second, and once more when `over`."""

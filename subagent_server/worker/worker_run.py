@@ -66,7 +66,7 @@ class WorkerRun:
         self.first_request = asyncio.Event()
         """Set when the first request of the model is on its way."""
         self._limits = Limits()
-        self._prompt: str | None = None
+        self._prompt = ""
         self._secrets: list[str] = []
         self._slots = slots
         self._journal = RunJournal(self.paths)
@@ -92,8 +92,7 @@ class WorkerRun:
 
     def use_package(self, package: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         """Take what came through memory: the prompt, and the secrets to mask from now on."""
-        self._prompt = package.get("prompt")  # the launcher may be older than an upgrade
-        self._secrets = package.get("secrets") or []
+        self._prompt, self._secrets = package["prompt"], package["secrets"]
         self.masker = masker_of(None, environment, self._secrets)
 
     def request(self) -> RunRequest:
@@ -102,8 +101,7 @@ class WorkerRun:
         Raises:
             UnreadableMeta: it cannot be read.
         """
-        request = self.store.read_request(self.run_id)
-        return request if self._prompt is None else request.model_copy(update={"prompt": self._prompt})
+        return self.store.read_request(self.run_id).model_copy(update={"prompt": self._prompt})
 
     def use_agent(self, agent: AgentDefinition, environment: Mapping[str, str]) -> None:
         """Mask the secrets of `agent` too, and tell the user's hooks. Called before any work."""

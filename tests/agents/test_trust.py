@@ -3,27 +3,27 @@
 import json
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from subagent_server.agents.formats import load_agent_file
 from subagent_server.run.errors import BadArgument
-from subagent_server.settings import read_settings
+from subagent_server.settings import Settings, read_settings
 from subagent_server.verbs.trust_check import (
+    Coverage,
     Pin,
     TrustNotKept,
     coverage,
     differences,
-    forget_project,
+    forget,
     pins_of_agent,
     read_trust_file,
-    trust_project,
+    trust,
 )
 from tests.agents.conftest import WriteFile
 
-MOMENT = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
+COVERED = Coverage(Path("/p"), agents=[], pins={}, changes=[], is_trusted=False)
 PLAIN = "---\nname: a\ndescription: Does a.\n{}\n---\nBody."
 
 
@@ -33,15 +33,23 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "config" / "subagent" / "trust.json"
 
 
-def test_a_directory_is_trusted_until_it_is_forgotten_and_the_file_is_its_users_alone(file: Path) -> None:
+@pytest.fixture
+def user(file: Path) -> Settings:
+    """The settings of the user whose file that is."""
+    return read_settings(environment={"XDG_CONFIG_HOME": str(file.parents[1])}, cwd=Path("/"))
+
+
+def test_a_directory_is_trusted_until_it_is_forgotten_and_the_file_is_its_users_alone(
+    file: Path, user: Settings
+) -> None:
     before = os.umask(0)
     try:
-        trust_project(file, Path("/p"), {}, MOMENT)
+        trust(user, COVERED)
     finally:
         os.umask(before)
     assert list(read_trust_file(file).projects) == ["/p"] and read_trust_file(file).trouble is None
     assert [oct(path.stat().st_mode & 0o777) for path in (file.parent, file)] == ["0o700", "0o600"]
-    assert forget_project(file, Path("/p")) and not forget_project(file, Path("/p"))
+    assert forget(user, Path("/p")) and not forget(user, Path("/p"))
     assert read_trust_file(file).projects == {}
 
 
@@ -86,16 +94,16 @@ SPOILT: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("what", SPOILT)
 def test_a_file_that_is_odd_is_trust_in_nothing_with_one_sentence_and_is_not_written_over(
-    file: Path, what: str
+    file: Path, user: Settings, what: str
 ) -> None:
-    trust_project(file, Path("/p"), {}, MOMENT)
+    trust(user, COVERED)
     SPOILT[what](file)
     trusted = read_trust_file(file)
     assert trusted.projects == {} and trusted.trouble is not None
     assert str(file) in trusted.trouble and trusted.trouble.endswith("then trust again.")
     assert len(trusted.trouble) < len(str(file)) + 200
     with pytest.raises(TrustNotKept):
-        trust_project(file, Path("/q"), {}, MOMENT)
+        trust(user, COVERED)
 
 
 PINNED = {

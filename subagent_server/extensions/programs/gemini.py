@@ -42,7 +42,7 @@ class GeminiDialect(AcpDialect):
         names = [self._task.child.name, *agent.mcp_servers]
         argv = [program_of(agent) or "", "--acp", "--approval-mode", "default"]
         argv += [f"--allowed-mcp-server-names={name}" for name in names]
-        argv += ["--policy", str(self._write(_POLICY, policy(agent, self._task.child.name)))]
+        argv += ["--policy", str(self._task.write(_POLICY, policy(agent, self._task.child.name)))]
         if agent.model not in (None, "inherit", "default"):
             argv += ["-m", str(agent.model)]
         is_trusted = _trusts(self._home, self._task.cwd)
@@ -52,7 +52,7 @@ class GeminiDialect(AcpDialect):
             argv.append("--skip-trust")  # it starts no MCP server in a directory that it does not trust
         environment = {}
         if agent.system_prompt.strip():
-            environment["GEMINI_SYSTEM_MD"] = str(self._write(_SYSTEM, self._task.system))
+            environment["GEMINI_SYSTEM_MD"] = str(self._task.write(_SYSTEM, self._task.system))
         return Launch(argv, environment)
 
     def first_words(self) -> str:
@@ -92,12 +92,6 @@ class GeminiDialect(AcpDialect):
     def _home(self) -> Path:
         environment = self._task.environment
         return Path(environment.get("GEMINI_CLI_HOME") or environment.get("HOME") or Path.home())
-
-    def _write(self, name: str, text: str) -> Path:
-        entry = self._task.state.entry(name)
-        with entry.appender() as file:
-            file.write(text.encode())
-        return entry.path
 
 
 def policy(agent: AgentDefinition, child: str) -> str:

@@ -148,9 +148,12 @@ class ProgramTask:
     def write_mcp_config(self) -> Path:
         """Write the file that names the child's server as MCP clients have it, and return its path."""
         server = {"type": "stdio", "command": self.child.command, "args": list(self.child.args)}
-        entry = self.state.entry("mcp.json")
-        with entry.appender() as file:
-            file.write(json.dumps({"mcpServers": {self.child.name: server}}).encode())
+        return self.write("mcp.json", json.dumps({"mcpServers": {self.child.name: server}}))
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file that the program reads, and return its path."""
+        entry = self.state.entry(name)
+        entry.write(text.encode())
         return entry.path
 
 
