@@ -58,7 +58,7 @@ from subagent_server.sandbox.server_locations import (
 )
 from subagent_server.sandbox.verify import try_box
 from subagent_server.settings import Settings
-from subagent_server.toolbox.mcp.mcp_tools import ToolListing, converted, passes, unknown_names
+from subagent_server.toolbox.mcp.mcp_tools import converted, passes, unknown_names
 from subagent_server.toolbox.mcp.server_connection import (
     CallTimedOut,
     ServerConnection,
@@ -447,9 +447,9 @@ def list_tools(
     chosen = OneServer(session, server, agent, config)
 
     async def ask(connection: ServerConnection) -> tuple[list[Any], list[str]]:
-        return connection.tools, connection.warnings
+        return connection.tools, [*connection.warnings, *unknown_names(connection)]
 
-    tools, left_out = chosen.connected(ask)
+    tools, warnings = chosen.connected(ask)
     rows = [
         (
             tool.model_dump(mode="json", by_alias=True, exclude_none=True),
@@ -458,7 +458,6 @@ def list_tools(
         for tool in tools
     ]
     shown = [(tool, kept) for tool, kept in rows if show_all or kept != show_filtered]
-    warnings = [*left_out, *unknown_names(ToolListing(chosen.name, chosen.definition, tools))]
     if session.as_json:
         listed = [{**tool, "filtered": not kept} for tool, kept in shown]
         counts = {"total": len(rows), "offered": sum(kept for _, kept in rows)}

@@ -174,15 +174,6 @@ _MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
-class ToolListing:
-    """The answer of a server to `tools/list`, all pages of it."""
-
-    server: str
-    definition: ServerDefinition
-    tools: Sequence[ListedTool]
-
-
-@dataclass(frozen=True)
 class NamedTool:
     """A tool of a server, and the name that the model calls it by."""
 
@@ -223,14 +214,6 @@ class ToolChoice:
         return self.excluded is not None and not tool.is_named(self.excluded)
 
 
-@dataclass
-class ServerTools:
-    """The tools of a run's servers, with warnings for the author of the agent."""
-
-    tools: list[NamedTool] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-
 def passes(definition: ServerDefinition, tool: str) -> bool:
     """Whether `enabledTools` or `disabledTools` of a server let a tool through."""
     if definition.enabled_tools is not None:
@@ -238,15 +221,15 @@ def passes(definition: ServerDefinition, tool: str) -> bool:
     return tool not in (definition.disabled_tools or ())
 
 
-def unknown_names(listing: ToolListing) -> list[str]:
+def unknown_names(server: ServerConnection) -> list[str]:
     """Return a warning for each name in `enabledTools` or `disabledTools` that the server does not have."""
-    known = [tool.name for tool in listing.tools]
+    known = [tool.name for tool in server.tools]
     filters = {
-        "enabledTools": listing.definition.enabled_tools,
-        "disabledTools": listing.definition.disabled_tools,
+        "enabledTools": server.definition.enabled_tools,
+        "disabledTools": server.definition.disabled_tools,
     }
     return [
-        f"mcpServers.{listing.server}.{key} names {shorten(name)}, which the server does not offer: "
+        f"mcpServers.{server.name}.{key} names {shorten(name)}, which the server does not offer: "
         f"{choices('tools', name, known)}."
         for key, names in filters.items()
         for name in names or ()
@@ -254,55 +237,35 @@ def unknown_names(listing: ToolListing) -> list[str]:
     ]
 
 
-def select_tools(listings: Sequence[ToolListing], wanted: ToolChoice, own: Collection[str]) -> ServerTools:
-    """Return the tools of all servers that the run may use; `own` are the names of its other tools.
-
-    Raises:
-        RunRefused: `config`; one name stands for two tools, and the sentence says whose and the way out.
-    """
-    selected = ServerTools()
-    for listing in listings:
-        selected.warnings += unknown_names(listing)
-        named = [each for each in _named(listing, selected.warnings) if wanted.includes(each)]
-        selected.warnings += [
-            _renamed(listing, each)
-            for each in named
-            if each.name != _prefix(listing) + each.tool.name and not wanted.is_function(each)
-        ]
-        selected.tools += named
-    _check_unique([each for each in selected.tools if not wanted.is_function(each)], own)
-    return selected
-
-
-def _named(listing: ToolListing, warnings: list[str]) -> list[NamedTool]:
+def _named(server: ServerConnection, warnings: list[str]) -> list[NamedTool]:
     """Return the tools of one server that its filter lets through, each under its name."""
-    prefix = _prefix(listing)
+    prefix = _prefix(server)
     chosen: dict[str, NamedTool] = {}
     seen: set[str] = set()
     # A tool keeps its own name, whatever others before it in the list would become.
-    exact = {acceptable(prefix + tool.name) for tool in listing.tools if acceptable(tool.name) == tool.name}
-    for tool in listing.tools:
+    exact = {acceptable(prefix + tool.name) for tool in server.tools if acceptable(tool.name) == tool.name}
+    for tool in server.tools:
         if tool.name in seen:
-            warnings.append(f"Server {listing.server} lists {shorten(tool.name)} twice; the first is used.")
+            warnings.append(f"Server {server.name} lists {shorten(tool.name)} twice; the first is used.")
             continue
         seen.add(tool.name)
-        if not passes(listing.definition, tool.name):
+        if not passes(server.definition, tool.name):
             continue
         name = acceptable(prefix + tool.name)
         if acceptable(tool.name) != tool.name or name in chosen:
             name = free_name(name, chosen.keys() | exact, MOST_CHARACTERS - 4)
-        chosen[name] = NamedTool(listing.server, tool, name)
+        chosen[name] = NamedTool(server.name, tool, name)
     return list(chosen.values())
 
 
-def _prefix(listing: ToolListing) -> str:
-    return f"{listing.server}__" if listing.definition.prefix else ""
+def _prefix(server: ServerConnection) -> str:
+    return f"{server.name}__" if server.definition.prefix else ""
 
 
-def _renamed(listing: ToolListing, tool: NamedTool) -> str:
-    whole = shorten(_prefix(listing) + tool.tool.name)
+def _renamed(server: ServerConnection, tool: NamedTool) -> str:
+    whole = shorten(_prefix(server) + tool.tool.name)
     return (
-        f"The tool {whole} of server {listing.server} is called {tool.name} here: "
+        f"The tool {whole} of server {server.name} is called {tool.name} here: "
         "the model's API does not take its name."
     )
 
@@ -405,12 +368,18 @@ class Servers:
         Raises:
             RunRefused: `config`; a name stands for two tools.
         """
-        listings = [ToolListing(each.name, each.definition, each.tools) for each in self.connections]
-        selected = select_tools(listings, wanted, own)
-        by_name = {each.name: each for each in self.connections}
         warnings = [warning for each in self.connections for warning in each.warnings]
-        self.tools = [McpTool(each, by_name[each.server], attachments) for each in selected.tools]
-        return [*warnings, *selected.warnings]
+        for server in self.connections:
+            warnings += unknown_names(server)
+            named = [each for each in _named(server, warnings) if wanted.includes(each)]
+            warnings += [
+                _renamed(server, each)
+                for each in named
+                if each.name != _prefix(server) + each.tool.name and not wanted.is_function(each)
+            ]
+            self.tools += [McpTool(each, server, attachments) for each in named]
+        _check_unique([each.named for each in self.tools if not wanted.is_function(each.named)], own)
+        return warnings
 
     def know(self, name: str) -> bool:
         """Whether a name in the agent file's `tools` means one of these tools."""

@@ -5,31 +5,39 @@ from mcp_types import Tool
 
 from subagent_server.run.agent_definition import ServerDefinition
 from subagent_server.run.errors import RunRefused
-from subagent_server.toolbox.mcp.mcp_tools import (
-    NamedTool,
-    ServerTools,
-    ToolChoice,
-    ToolListing,
-    acceptable,
-    select_tools,
-)
+from subagent_server.sandbox.server_locations import ServerStart
+from subagent_server.toolbox.mcp.mcp_tools import McpTool, NamedTool, Servers, ToolChoice, acceptable
+from subagent_server.toolbox.mcp.server_connection import ServerConnection, ServerContext
+from subagent_server.toolbox.outputs import KeptOutputs
 
 
-def listing(server: str, *names: str, **keys: object) -> ToolListing:
-    tools = [Tool(name=name, input_schema={"type": "object"}) for name in names]
-    return ToolListing(server, ServerDefinition.model_validate({"command": "x", **keys}), tools)
+def never(*_: object, **__: object) -> ServerStart:
+    raise AssertionError("no server is started")
+
+
+def listing(server: str, *names: str, **keys: object) -> ServerConnection:
+    """Return a server that has listed these tools."""
+    definition = ServerDefinition.model_validate({"command": "x", **keys})
+    made = ServerConnection(server, definition, ServerContext(never, never))
+    made.tools = [Tool(name=name, input_schema={"type": "object"}) for name in names]
+    return made
 
 
 def offer(
-    *listings: ToolListing, tools: list[str] | None = None, disallowed: tuple[str, ...] = ()
-) -> ServerTools:
-    """Return the offer of these servers to an agent that has `bash` itself."""
-    return select_tools(listings, ToolChoice(tools, disallowed), {"bash"})
+    *listings: ServerConnection,
+    tools: list[str] | None = None,
+    disallowed: tuple[str, ...] = (),
+    excluded: list[str] | None = None,
+) -> tuple[list[McpTool], list[str]]:
+    """Return the offer of these servers to an agent that has `bash` itself, and the warnings."""
+    servers = Servers(list(listings))
+    warnings = servers.choose(ToolChoice(tools, disallowed, excluded), {"bash"}, KeptOutputs())
+    return servers.tools, warnings
 
 
-def names(made: ServerTools) -> list[str]:
+def names(made: tuple[list[McpTool], list[str]]) -> list[str]:
     """Return the names that the model sees."""
-    return [each.name for each in made.tools]
+    return [each.name for each in made[0]]
 
 
 def test_a_filter_lets_named_tools_through_or_all_others() -> None:
@@ -40,8 +48,8 @@ def test_a_filter_lets_named_tools_through_or_all_others() -> None:
 @pytest.mark.parametrize("key", ["enabledTools", "disabledTools"])
 def test_a_filter_that_names_no_known_tool_is_a_warning_with_known_ones(key: str) -> None:
     keys = {key: ["Read_Fil", "zzz", "write"]}
-    made = offer(listing("files", "read_file", "read_files", "write", **keys))
-    warning, _ = [warning for warning in made.warnings if key in warning]
+    _, warnings = offer(listing("files", "read_file", "read_files", "write", **keys))
+    warning, _ = [warning for warning in warnings if key in warning]
     assert (
         f"mcpServers.files.{key} names 'Read_Fil'" in warning
         and "are read_file, read_files, write" in warning
@@ -63,28 +71,29 @@ def test_a_prefix_a_filter_or_the_agent_file_leads_out_of_a_clash() -> None:
     assert names(offer(one, listing("two", "search", "y", disabledTools=["search"]))) == ["search", "y"]
     plain = listing("two", "search")
     assert names(offer(one, plain, disallowed=("mcp__two__search",))) == ["search"]
-    assert [each.server for each in offer(one, plain, tools=["mcp__two__search"]).tools] == ["two"]
+    (tool,), _ = offer(one, plain, tools=["mcp__two__search"])
+    assert tool.named.server == "two"
 
 
 def test_functions_of_programs_are_called_by_their_server_so_only_ordinary_tools_may_not_clash() -> None:
     listings = [listing("one", "search", "draw", "bash"), listing("two", "search", "draw")]
-    assert len(select_tools(listings, ToolChoice(excluded=["mcp__two__draw"]), {"bash"}).tools) == 5
+    assert len(names(offer(*listings, excluded=["mcp__two__draw"]))) == 5
     with pytest.raises(RunRefused, match="both offer a tool draw"):
-        select_tools(listings, ToolChoice(excluded=["draw"]), {"bash"})
+        offer(*listings, excluded=["draw"])
 
 
 def test_a_name_that_the_api_refuses_is_changed_with_a_warning_and_no_two_become_one() -> None:
     made = offer(listing("s", "get status", "get_status", "get.status", "x" * 200, ""))
     assert names(made)[:3] == ["get_status_2", "get_status", "get_status_3"]
     assert len(set(names(made))) == 5 and all(acceptable(name) == name for name in names(made))
-    assert len(made.warnings) == 4 and "'get status' of server s is called get_status_2" in made.warnings[0]
-    functions = select_tools([listing("s", "get status", "a.b")], ToolChoice(excluded=["a.b"]), ())
-    assert ["'a.b'" in warning for warning in functions.warnings] == [True], "functions have other names"
+    assert len(made[1]) == 4 and "'get status' of server s is called get_status_2" in made[1][0]
+    _, warnings = offer(listing("s", "get status", "a.b"), excluded=["a.b"])
+    assert ["'a.b'" in warning for warning in warnings] == [True], "functions have other names"
 
 
 def test_a_tool_that_a_server_lists_twice_is_offered_once() -> None:
     made = offer(listing("s", "a", "a"))
-    assert names(made) == ["a"] and "lists 'a' twice" in made.warnings[0]
+    assert names(made) == ["a"] and "lists 'a' twice" in made[1][0]
 
 
 @pytest.mark.parametrize(
