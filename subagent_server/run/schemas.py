@@ -1,4 +1,4 @@
-"""The drafts of JSON Schema, schemas inside others, those of a run's files and questions; patterns. Pure."""
+"""The drafts of JSON Schema, schemas inside others, those of a run's files; patterns. Pure."""
 
 import re
 from copy import deepcopy
@@ -6,14 +6,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 from subagent_server.run.records import Record, RunMeta, RunRequest, RunResult
-from subagent_server.run.states import (
-    MAX_OPTION_CHARACTERS,
-    MAX_OPTIONS,
-    MAX_QUESTION_CHARACTERS,
-    RUN_ID_PATTERN,
-    Status,
-    cut,
-)
+from subagent_server.run.states import RUN_ID_PATTERN, Status, cut
 
 NEWEST = "Draft202012Validator"
 _VALIDATORS = {
@@ -201,14 +194,3 @@ def _by_status() -> list[Schema]:
         ({"const": Status.WAITING.value}, {"properties": {"pendingQuestions": {"minimum": 1}}}),
     ]
     return [{"if": {"properties": {"status": status}}, "then": then} for status, then in rules]
-
-
-# -- The JSON Schemas of a question and its options, for every door through which an agent asks.
-
-
-QUESTION_SCHEMA: dict[str, Any] = {"type": "string", "maxLength": MAX_QUESTION_CHARACTERS}
-OPTIONS_SCHEMA: dict[str, Any] = {
-    "type": "array",
-    "items": {"type": "string", "maxLength": MAX_OPTION_CHARACTERS},
-    "maxItems": MAX_OPTIONS,
-}

@@ -1,18 +1,43 @@
 """The tools by which an agent asks its parent, ends its run, and starts other agents."""
 
 import json
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
+
+from pydantic import Field
 
 from subagent_server.run.agent_definition import JsonSchema
 from subagent_server.run.commands import CHECK_SECONDS, misfit
 from subagent_server.run.errors import BadArgument, CallerError, SubagentError
-from subagent_server.run.schemas import NEWEST, OPTIONS_SCHEMA, QUESTION_SCHEMA, embedded, validator_name
-from subagent_server.run.states import MAX_REPORT_CHARACTERS, check_summary
+from subagent_server.run.schemas import NEWEST, embedded, validator_name
+from subagent_server.run.states import (
+    MAX_OPTION_CHARACTERS,
+    MAX_OPTIONS,
+    MAX_QUESTION_CHARACTERS,
+    MAX_REPORT_CHARACTERS,
+    check_summary,
+)
 from subagent_server.toolbox.mcp.input_schemas import PROPERTY, repaired, without_dead_references
 from subagent_server.toolbox.run_context import RunContext
 from subagent_server.toolbox.tool import Tool, ToolResult
+from subagent_server.toolbox.workspace import Arguments, definition_of, parse_arguments
 
 NO_ANSWER = "No answer came in time. Continue without one: choose what is safest and say so in your result."
+
+
+# Bounds are shown only: what refuses an excess has a sentence of its own.
+_Option = Annotated[str, Field(json_schema_extra={"maxLength": MAX_OPTION_CHARACTERS})]
+
+
+class _AskArguments(Arguments):
+    question: str = Field(
+        description="The question, complete in itself.",
+        json_schema_extra={"maxLength": MAX_QUESTION_CHARACTERS},
+    )
+    options: list[_Option] | None = Field(
+        default=None,
+        description="Likely answers, if there are any; the parent may answer otherwise.",
+        json_schema_extra={"maxItems": MAX_OPTIONS},
+    )
 
 
 class AskParent(Tool):
@@ -25,41 +50,21 @@ class AskParent(Tool):
 
     def definition(self) -> dict[str, Any]:
         """Return the tool as the model sees it."""
-        return {
-            "name": self.name,
-            "description": (
-                "Ask the parent that gave you this task one question and wait for the answer. Use it for "
-                "decisions or facts that you cannot find yourself and that change what you do. Several "
-                "calls in one turn ask several questions at once."
-            ),
-            "input_schema": {
-                "type": "object",
-                "properties": {
-                    "question": QUESTION_SCHEMA | {"description": "The question, complete in itself."},
-                    "options": OPTIONS_SCHEMA
-                    | {"description": "Likely answers, if there are any; the parent may answer otherwise."},
-                },
-                "required": ["question"],
-                "additionalProperties": False,
-            },
-        }
+        about = (
+            "Ask the parent that gave you this task one question and wait for the answer. Use it for "
+            "decisions or facts that you cannot find yourself and that change what you do. Several "
+            "calls in one turn ask several questions at once."
+        )
+        return definition_of(self.name, about, _AskArguments)
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Ask, wait, and return the answer, or a text that no answer came."""
-        question, options = arguments.get("question"), arguments.get("options")
-        if not isinstance(question, str):
-            return ToolResult.failure("`question` must be a text: say what the parent should decide.")
-        if options is not None and not _is_texts(options):
-            return ToolResult.failure("`options` must be a list of texts; leave it out if there are none.")
         try:
-            reply = await self._run.ask(question, options)
+            asked = parse_arguments(_AskArguments, arguments)
+            reply = await self._run.ask(asked.question, asked.options)
         except CallerError as error:
             return ToolResult.failure(error.sentence)
         return ToolResult.of_text(NO_ANSWER if reply.answer is None else reply.answer)
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 # -- The tool `final_answer`: the structured result of an agent with an output schema (SPEC section 7).
@@ -154,6 +159,16 @@ def before_marker(text: str) -> str:
     return before.rstrip() if last.strip() == CONTRACT_COMPLETE else text
 
 
+class _CompleteArguments(Arguments):
+    agent_id: str = Field(description="Your own agent_id.")
+    summary: str = Field(
+        description="The result in short.", json_schema_extra={"maxLength": MAX_REPORT_CHARACTERS}
+    )
+    payload: str | None = Field(
+        default=None, description="The whole work product, if there is more than the summary."
+    )
+
+
 class AgentComplete(Tool):
     """Keeps the summary and the payload of the latest valid call, which ends the work of the agent."""
 
@@ -168,45 +183,22 @@ class AgentComplete(Tool):
 
     def definition(self) -> dict[str, Any]:
         """Return the tool as the model sees it."""
-        return {
-            "name": self.name,
-            "description": (
-                "Say that the contract is fulfilled. It ends your work: call it once, last. Whoever gave you "
-                "the contract sees the summary and the payload, and nothing else."
-            ),
-            "input_schema": {
-                "type": "object",
-                "properties": {
-                    "agent_id": {"type": "string", "description": "Your own agent_id."},
-                    "summary": {
-                        "type": "string",
-                        "description": "The result in short.",
-                        "maxLength": MAX_REPORT_CHARACTERS,
-                    },
-                    "payload": {
-                        "type": "string",
-                        "description": "The whole work product, if there is more than the summary.",
-                    },
-                },
-                "required": ["agent_id", "summary"],
-                "additionalProperties": False,
-            },
-        }
+        about = (
+            "Say that the contract is fulfilled. It ends your work: call it once, last. Whoever gave you "
+            "the contract sees the summary and the payload, and nothing else."
+        )
+        return definition_of(self.name, about, _CompleteArguments)
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Keep what is given, if it is valid and this agent's."""
-        agent_id, summary, payload = (arguments.get(name) for name in ("agent_id", "summary", "payload"))
-        if agent_id != self._agent_id:
-            return ToolResult.failure(f"`agent_id` must be your own: you are {self._agent_id}.")
-        if not isinstance(summary, str):
-            return ToolResult.failure("`summary` must be a text: say in short what the result is.")
-        if payload is not None and not isinstance(payload, str):
-            return ToolResult.failure("`payload` must be a text; leave it out if there is none.")
         try:
-            check_summary(summary)
+            end = parse_arguments(_CompleteArguments, arguments)
+            if end.agent_id != self._agent_id:
+                raise BadArgument(f"`agent_id` must be your own: you are {self._agent_id}.")
+            check_summary(end.summary)
         except BadArgument as error:
             return ToolResult.failure(error.sentence)
-        self.has_answer, self.summary, self.payload = True, summary, payload
+        self.has_answer, self.summary, self.payload = True, end.summary, end.payload
         return ToolResult.of_text("The contract is complete.")
 
 

@@ -14,8 +14,13 @@ from typing import Any
 
 from subagent_server.run.errors import BadArgument, HostError, NoRoom, choices
 from subagent_server.run.records import RunMeta
-from subagent_server.run.schemas import OPTIONS_SCHEMA, QUESTION_SCHEMA
-from subagent_server.run.states import MAX_PROMPT_CHARACTERS, MAX_REPORT_CHARACTERS
+from subagent_server.run.states import (
+    MAX_OPTION_CHARACTERS,
+    MAX_OPTIONS,
+    MAX_PROMPT_CHARACTERS,
+    MAX_QUESTION_CHARACTERS,
+    MAX_REPORT_CHARACTERS,
+)
 from subagent_server.run.stderr import lack_of_room, of_the_system
 from subagent_server.settings import DEFAULT_TOOLS_BUDGET, Role
 from subagent_server.tools.parent_tools import (
@@ -89,8 +94,13 @@ ASK_PARENT = ToolSpec(
     arguments=arguments(
         ["question"],
         runId=OWN_RUN_ID,
-        question=QUESTION_SCHEMA | {"description": "With all that it takes to answer"},
-        options=OPTIONS_SCHEMA | {"description": "Likely answers; any other may come"},
+        question=text("With all that it takes to answer", maxLength=MAX_QUESTION_CHARACTERS),
+        options={
+            "type": "array",
+            "items": text(maxLength=MAX_OPTION_CHARACTERS),
+            "maxItems": MAX_OPTIONS,
+            "description": "Likely answers; any other may come",
+        },
         waitSeconds=wait(45, "Seconds to wait for the answer"),
     ),
     answer=lambda: answer(["messageId"], messageId=text(), answer=text(), instructions=text()),

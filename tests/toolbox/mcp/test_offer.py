@@ -11,14 +11,14 @@ from subagent_server.toolbox.mcp.server_connection import ServerConnection, Serv
 from subagent_server.toolbox.outputs import KeptOutputs
 
 
-def never(*_: object, **__: object) -> ServerStart:
+def never(*_: object) -> ServerStart:
     raise AssertionError("no server is started")
 
 
 def listing(server: str, *names: str, **keys: object) -> ServerConnection:
     """Return a server that has listed these tools."""
     definition = ServerDefinition.model_validate({"command": "x", **keys})
-    made = ServerConnection(server, definition, ServerContext(never, never))
+    made = ServerConnection(server, definition, ServerContext(never, print))
     made.tools = [Tool(name=name, input_schema={"type": "object"}) for name in names]
     return made
 
