@@ -188,10 +188,13 @@ class Git:
             return done.returncode, printed, sentence_of(complaint)
 
 
-def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: float = GIT_SECONDS) -> Git:
+def harmless_git(
+    environment: Mapping[str, str], directory: Path, *, seconds: float = GIT_SECONDS, **more: str
+) -> Git:
     """Return git for a directory, with every program overridden that the configuration there names.
 
-    `seconds` bounds each command, also the one that reads the configuration.
+    `seconds` bounds each command, also the one that reads the configuration. `more` are variables of each,
+    such as GIT_DIR: another one could be found by that command alone, as in a `.git` within a `.git`.
 
     Raises:
         GitFailed: there is no git, it cannot read its configuration, or is too old for the overrides.
@@ -201,7 +204,7 @@ def harmless_git(environment: Mapping[str, str], directory: Path, *, seconds: fl
     except NoHostProgram as error:
         raise GitFailed("be started", error.why) from error
     variables = {name: environment[name] for name in SEEN_BY_GIT if name in environment}
-    variables |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+    variables |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", **more}
     variables |= {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_MERGE_AUTOEDIT": "no"}
     plain = Git(str(program), directory, variables | _overrides(_ALWAYS), seconds=seconds)
     code, output, complaint = plain.tried("read its configuration", "config", "--list", "-z", "--show-scope")

@@ -103,7 +103,7 @@ def repository_of(worktree: Worktree, environment: Mapping[str, str], *, seconds
         raise GitFailed(
             "open the repository of the worktree", f"{common} is gone: put it back, then try again"
         )
-    return harmless_git(environment, common, seconds=seconds).at(common, GIT_DIR=str(common))
+    return harmless_git(environment, common, seconds=seconds, GIT_DIR=str(common))
 
 
 def borrowed_objects(repository: Path) -> list[Path]:

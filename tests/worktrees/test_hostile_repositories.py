@@ -16,7 +16,7 @@ from subagent_server.worker.protected_paths import protected_paths
 from subagent_server.worktrees import making, store_of_run
 from subagent_server.worktrees.git import GitFailed, harmless_git
 from subagent_server.worktrees.making import make_worktree
-from subagent_server.worktrees.store_of_run import NoWorktree, find_repository, store_of
+from subagent_server.worktrees.store_of_run import NoWorktree, find_repository, repository_of, store_of
 from tests.helpers.files import write_program
 from tests.helpers.repositories import git
 from tests.helpers.turns import says, shell, tool_results
@@ -99,6 +99,13 @@ def test_a_repository_that_a_live_run_can_write_gives_no_worktree(repository: Re
     for directory, written in ((top, [top]), (top / "deep", [top / "deep"]), (linked, [top, linked])):
         found = find_repository(os.environ, directory, written=written)
         assert found.common == top / ".git", "it is held read-only"
+
+
+def test_the_settings_of_a_repository_are_its_own_whatever_lies_in_it(repository: Repository) -> None:
+    repository.git("config", "merge.bad.driver", "true")
+    git("init", "--quiet", repository.top / ".git")  # a repository in the repository
+    harmless = repository_of(planned(repository), os.environ)
+    assert harmless.line("ask", "config", "merge.bad.driver") == "false"
 
 
 def test_git_executes_no_setting_that_a_run_adds_between_two_commands(repository: Repository) -> None:
