@@ -40,7 +40,7 @@ from subagent_server.server.resources import (
 from subagent_server.verbs.access import Caller
 from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.service import AgentRegistry, Service
-from subagent_server.verbs.wait_for_runs import Changes, ChangeSource, Wait, until_root_is_made, wait_until
+from subagent_server.verbs.wait_for_runs import Changes, ChangeSource, Wait, wait_until
 
 TOOLS_POLL_SECONDS = 2.0
 MAX_SHARE = 0.02
@@ -317,7 +317,6 @@ class ResourceWatch:
             self._background.start(self._notify_of_list())
 
     async def _notify_of_list(self) -> None:
-        await until_root_is_made(self._service.store)
         while True:
             if await wait_until(self._changes, self._list_news, Wait(math.inf)):
                 await asyncio.sleep(LIST_SETTLE_SECONDS)

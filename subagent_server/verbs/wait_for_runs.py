@@ -275,7 +275,7 @@ class Changes(ChangeSource):
         self.watcher.close()
 
     def _watch(self) -> None:
-        if not self._watching and self._store.paths.foreign() is None:
+        if not self._watching and self._store.paths.is_ours:  # a wait makes no root: the first start does
             self._store.make_root()
             self.watcher.watch(self._store.paths.changes.path, self._notify)
             self._watching = True
@@ -342,13 +342,16 @@ async def wait_until(changes: ChangeSource, check: Callable[[], T | None], wait:
         if (wait.run_ids is None or run_id in wait.run_ids) and not loop.is_closed():
             loop.call_soon_threadsafe(changed.set)
 
+    def look() -> T | None:
+        changes.watch()
+        return check()
+
     changes.add(hear)  # not by the thread: a wait that is cancelled meanwhile would leave it there
     began = reported = loop.time()
     try:
-        await asyncio.to_thread(changes.watch)
         while True:
             changed.clear()
-            found = await asyncio.to_thread(check)
+            found = await asyncio.to_thread(look)
             remaining = began + wait.seconds - loop.time()
             if found is not None or remaining <= 0:
                 return found

@@ -184,15 +184,11 @@ def watch(session: Session, show: Callable[[], None]) -> NoReturn:
         OutputClosed: the reader of stdout has gone.
     """
     changes, changed = Changes(session.service.store), Wakeup()
-    has_subscribed = False
+    changes.add(lambda _: changed.set())
     try:
         with interrupts_kept() as check_interrupt:
             while True:
-                # Watching must not create a runs root.
-                if not has_subscribed and session.service.store.paths.is_ours:
-                    changes.add(lambda _: changed.set())
-                    changes.watch()
-                    has_subscribed = True
+                changes.watch()
                 changed.clear()
                 show()
                 check_interrupt()

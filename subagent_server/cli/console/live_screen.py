@@ -460,9 +460,8 @@ class LiveScreen:
         terminal, changes = TerminalMode(), Changes(self._session.service.store)
         try:
             with terminal:
-                if self._session.service.store.paths.is_ours:  # watching must not create a runs root
-                    changes.add(lambda _: terminal.wake())
-                    changes.watch()
+                changes.add(lambda _: terminal.wake())
+                changes.watch()
                 self._live(terminal)
         except KeyboardInterrupt:
             raise EarlyExit(ExitCode.INTERRUPTED, "only the watching has ended, the runs continue.") from None
