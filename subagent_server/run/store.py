@@ -117,6 +117,12 @@ def newer_version(run: RunPaths) -> int | None:
     return version if isinstance(version, int) and version > SCHEMA_VERSION else None
 
 
+def check_not_newer(meta: RunMeta) -> None:
+    """Leave a run that a later version wrote as it is. Raises NewerSchema."""
+    if meta.schema_version > SCHEMA_VERSION:
+        raise NewerSchema(meta.run_id, meta.schema_version, SCHEMA_VERSION)
+
+
 def read_request(run: RunPaths) -> RunRequest:
     """Return the task of a run, with its agent as it was at the start. Raises UnreadableMeta."""
     try:
@@ -403,8 +409,7 @@ class RunStore:
     def rolled_forward(self, run: RunPaths, now: datetime) -> RunMeta:
         """Return the state, with a missing `result.json` applied first. Call under the lock."""
         meta = self.read_state(run)
-        if meta.schema_version > SCHEMA_VERSION:
-            raise NewerSchema(run.run_id, meta.schema_version, SCHEMA_VERSION)
+        check_not_newer(meta)
         after = self.with_result(run, meta, now)
         if after is not meta:
             self._write_state(run, after)

@@ -17,7 +17,6 @@ from subagent_server.run.durable import as_object
 from subagent_server.run.errors import (
     BadArgument,
     CallerError,
-    NewerSchema,
     SubagentError,
     UnknownAgent,
     choices,
@@ -26,8 +25,8 @@ from subagent_server.run.errors import (
 from subagent_server.run.locks import exclusive
 from subagent_server.run.records import FlowOptions, RunMeta, RunRequest
 from subagent_server.run.secrets import MASK
-from subagent_server.run.states import SCHEMA_VERSION, Status
-from subagent_server.run.store import RunStore, read_worktree
+from subagent_server.run.states import Status
+from subagent_server.run.store import RunStore, check_not_newer, read_worktree
 from subagent_server.verbs.access import USER, Caller, NotAllowed
 from subagent_server.verbs.contract_agent import contract_agent
 from subagent_server.verbs.inputs import check_is_real, cwd_of_agent
@@ -218,8 +217,7 @@ def arguments_of(request: RunRequest) -> dict[str, object]:
 
 def _check_can_be_continued(service: Service, observed: Observed, *, has_task: bool) -> None:
     meta = observed.meta
-    if meta.schema_version > SCHEMA_VERSION:
-        raise NewerSchema(meta.run_id, meta.schema_version, SCHEMA_VERSION)
+    check_not_newer(meta)
     if not meta.status.is_terminal:
         raise NotEnded(meta)
     if meta.status is Status.COMPLETED and not has_task:

@@ -15,7 +15,7 @@ from subagent_server.run.files import PrivateDirectory, held_open, is_directory
 from subagent_server.run.journal import count
 from subagent_server.run.processes import host_name
 from subagent_server.run.records import RunMeta, Worktree, WorktreeState
-from subagent_server.run.store import read_worktree, write_worktree
+from subagent_server.run.store import check_not_newer, read_worktree, write_worktree
 from subagent_server.verbs.access import USER, Caller, NotAllowed
 from subagent_server.verbs.live_runs import live_runs
 from subagent_server.verbs.reconcile import observe
@@ -49,13 +49,15 @@ def merge_run(service: Service, run_id: str, way: MergeWay = "merge", caller: Ca
 
     Raises:
         NotMerged: there is nothing to merge, or not yet, or it conflicts; the working copy is as it was.
-        NotAllowed, InvalidRunId, UnknownRun, UnreadableMeta, GitFailed, StorageFailed, LockTimeout.
+        NotAllowed, NewerSchema, InvalidRunId, UnknownRun, UnreadableMeta, GitFailed, StorageFailed,
+        LockTimeout.
     """
     service.store.paths.check_ours()
     observed = observe(service.store, run_id, caller)
     meta = observed.meta
     if caller.run_id == meta.run_id:
         raise NotAllowed(f"Run {run_id} is your own: its parent merges it when it has ended.")
+    check_not_newer(meta)
     if meta.worktree is None:
         raise NotMerged(f"Run {run_id} has no worktree of its own, so there is nothing to merge.")
     if not meta.status.is_terminal:

@@ -170,6 +170,13 @@ def test_unmerged_work_is_dropped_only_if_asked_and_never_pruned(
     assert repository.git("fsck", "--no-dangling") == ""
 
 
+def test_a_run_of_a_later_version_is_not_merged(world: World, repository: Repository) -> None:
+    run_id = repository.ran(WORK)
+    meta = world.paths(run_id).meta.path
+    meta.write_text(json.dumps({**json.loads(meta.read_text("utf-8")), "schemaVersion": 9}), encoding="utf-8")
+    assert "written by a later version" in repository.merge(run_id, code=2)
+
+
 def test_a_rebased_commit_has_its_words_whatever_encoding_the_repository_names(
     repository: Repository,
 ) -> None:
