@@ -9,10 +9,9 @@ from itertools import accumulate
 from typing import Any, cast
 
 from subagent_server.run.agent_definition import RUN_AGENT_NAME, AgentDefinition
-from subagent_server.run.states import MAX_ANSWER_CHARACTERS, Status, cut
+from subagent_server.run.states import Status, cut
 from subagent_server.tools.spec import (
     RUN_ID,
-    SUMMARY,
     TEXTS,
     Answer,
     Call,
@@ -209,7 +208,7 @@ REPLY_SUBAGENT = ToolSpec(
         ["runId", "answer"],
         runId=RUN_ID,
         messageId=text("If several are open"),
-        answer=text("What it is to know", maxLength=MAX_ANSWER_CHARACTERS),
+        answer=text("What it is to know"),
         waitSeconds=wait(0),
     ),
     answer=_done,
@@ -232,7 +231,7 @@ STOP_RUN = ToolSpec(
     name="stop_run",
     title="Stop a run",
     description="End a run and all it started. An ended run stays as it is.",
-    arguments=arguments(["runId"], runId=RUN_ID, reason=SUMMARY | {"description": "Why"}),
+    arguments=arguments(["runId"], runId=RUN_ID, reason=text("Why")),
     answer=partial(record_answer, RunView),
     handler=_stop,
     hints=ToolHints(destructive=True, idempotent=True),
@@ -363,6 +362,8 @@ async def run_agent(
 
 PAGE_AGENTS = 20
 """The most agents in one answer of `list_agents`."""
+MAX_QUERY_CHARACTERS = 500
+"""How much of a query counts."""
 MAX_DESCRIPTION_CHARACTERS = 1_000
 """The most characters of an agent's description in an answer of `list_agents`."""
 
@@ -394,7 +395,7 @@ RUN_AGENT = ToolSpec(
 
 async def _list_agents(context: ToolContext, call: Call) -> Answer:
     visible = await asyncio.to_thread(context.agents.now)
-    agents = await asyncio.to_thread(visible.matching, call.get("query", ""))
+    agents = await asyncio.to_thread(visible.matching, call.get("query", "")[:MAX_QUERY_CHARACTERS])
     digest = digest_of([agent.name for agent in agents])
     page, next_cursor = page_of(agents, digest, PAGE_AGENTS, call.get("cursor"))
     instructions = "No agent has a word of the query: ask for others, or for all without a query."
@@ -421,7 +422,7 @@ LIST_AGENTS = ToolSpec(
     description="The agents that run_agent starts, by name; with a query the best matches first.",
     arguments=arguments(
         [],
-        query=text("Words of a name or description", maxLength=500),
+        query=text("Words of a name or description"),
         cursor=text("From the last answer: the next page"),
     ),
     answer=lambda: answer(

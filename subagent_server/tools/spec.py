@@ -5,7 +5,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence, Sized
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -18,7 +18,7 @@ from subagent_server.run.agent_definition import AgentDefinition, JsonSchema
 from subagent_server.run.errors import BadArgument, UnknownAgent
 from subagent_server.run.records import Record, RunMeta
 from subagent_server.run.schemas import NEWEST, embedded, validator_name
-from subagent_server.run.states import MAX_SUMMARY_CHARACTERS, MessageStatus
+from subagent_server.run.states import MessageStatus
 from subagent_server.verbs.access import Caller, ShownRuns
 from subagent_server.verbs.check_agent import AgentChecker, says_refused
 from subagent_server.verbs.reconcile import Observed, observe
@@ -68,7 +68,6 @@ _NOT_SHOWN = frozenset({"additionalProperties", "minimum", "maximum", "maxLength
 
 RUN_ID = text("Its id")
 TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
-SUMMARY = text(maxLength=MAX_SUMMARY_CHARACTERS)
 
 
 Arguments = dict[str, Any]
@@ -175,19 +174,12 @@ def _meant(text: str, wanted: object) -> object:
 _NUMBER = re.compile(r"[+-]?\d{1,15}(\.\d{1,6})?", re.ASCII)
 """The numbers that a float holds exactly enough to be taken for the text."""
 
-_SIZES = {
-    "maxLength": ("characters", "shorten it, or put the material into a file that it names"),
-    "maxItems": ("entries", "leave some out"),
-}
-"""How an excess is described; the validator would quote the whole of it."""
-
 
 def _fault(error: "ValidationError") -> str:
     where = ".".join(str(part) for part in error.absolute_path)
-    if error.validator in _SIZES:
-        unit, instead = _SIZES[str(error.validator)]
-        size = len(cast(Sized, error.instance))
-        return f"{where} has {size:,} of at most {error.validator_value:,} {unit}: {instead}"
+    if error.validator == "maxItems":  # the validator would quote the whole list
+        size = len(cast("list[Any]", error.instance))
+        return f"{where} has {size:,} of at most {error.validator_value:,} entries: leave some out"
     message = error.message
     if error.validator == "type":  # the validator writes None, True and 'x'
         written = json.dumps(error.instance, ensure_ascii=False)

@@ -14,13 +14,6 @@ from typing import Any
 
 from subagent_server.run.errors import BadArgument, HostError, NoRoom, choices
 from subagent_server.run.records import RunMeta
-from subagent_server.run.states import (
-    MAX_OPTION_CHARACTERS,
-    MAX_OPTIONS,
-    MAX_PROMPT_CHARACTERS,
-    MAX_QUESTION_CHARACTERS,
-    MAX_REPORT_CHARACTERS,
-)
 from subagent_server.run.stderr import lack_of_room, of_the_system
 from subagent_server.settings import DEFAULT_TOOLS_BUDGET, Role
 from subagent_server.tools.parent_tools import (
@@ -94,13 +87,8 @@ ASK_PARENT = ToolSpec(
     arguments=arguments(
         ["question"],
         runId=OWN_RUN_ID,
-        question=text("With all that it takes to answer", maxLength=MAX_QUESTION_CHARACTERS),
-        options={
-            "type": "array",
-            "items": text(maxLength=MAX_OPTION_CHARACTERS),
-            "maxItems": MAX_OPTIONS,
-            "description": "Likely answers; any other may come",
-        },
+        question=text("With all that it takes to answer"),
+        options=TEXTS | {"description": "Likely answers; any other may come"},
         waitSeconds=wait(45, "Seconds to wait for the answer"),
     ),
     answer=lambda: answer(["messageId"], messageId=text(), answer=text(), instructions=text()),
@@ -135,7 +123,7 @@ UPDATE_STATUS = ToolSpec(
             "enum": ["running", "completed", "failed"],
             "description": "running continues, the others end it",
         },
-        summary=text("How far it is, its result, or why it failed", maxLength=MAX_REPORT_CHARACTERS),
+        summary=text("How far it is, its result, or why it failed"),
         payload=text("The full result; JSON if the agent has an output schema"),
     ),
     answer=partial(record_answer, RunView),
@@ -213,10 +201,7 @@ LIFECYCLE_TOOLS: tuple[ToolSpec, ...] = (
         ),
         arguments=arguments(
             ["contract"],
-            contract=text(
-                "The whole task: the agent sees nothing else of your conversation",
-                maxLength=MAX_PROMPT_CHARACTERS,
-            ),
+            contract=text("The whole task: the agent sees nothing else of your conversation"),
         ),
         answer=partial(_answer_with, _STARTED),
         handler=_start,
@@ -246,7 +231,7 @@ LIFECYCLE_TOOLS: tuple[ToolSpec, ...] = (
         arguments=arguments(
             ["agent_id", "summary"],
             agent_id=_AGENT_ID,
-            summary=text("The result in short", maxLength=MAX_REPORT_CHARACTERS),
+            summary=text("The result in short"),
             payload=text("The whole work product, if there is more than the summary"),
         ),
         answer=partial(_answer_with, _ENDED),

@@ -199,8 +199,8 @@ def test_a_stream_that_a_run_does_not_have_is_an_empty_page_that_says_why(servic
     ("tool", "arguments", "words"),
     [
         ("ask_parent", {"question": "x" * 20_001}, "20,001 of at most 20,000 characters"),
-        ("ask_parent", {"question": "Which?", "options": ["x"] * 21}, "21 of at most 20 entries"),
-        ("ask_parent", {"question": "Which?", "options": ["x" * 201]}, "options.0 has 201 of at most 200"),
+        ("ask_parent", {"question": "Which?", "options": ["x"] * 21}, "21 of at most 20 options"),
+        ("ask_parent", {"question": "Which?", "options": ["x" * 201]}, "Option 1 has 201 of at most 200"),
         ("update_status", {"status": "running", "summary": "x" * 200_001}, "200,001 of at most 200,000"),
         (
             "update_status",
