@@ -279,8 +279,6 @@ def reply(session: Session, run: str | None, words: tuple[str, ...]) -> None:
         raise click.UsageError(_GRAMMAR)
     run_id = None if run is None else session.run_id(run)
     caller = session.leader()
-    if run_id is not None and caller.run_id == run_id:
-        raise NotAllowed(f"Run {run_id} asked that itself: its parent or a person answers it.")
     if not words:
         _walk(session, run_id)
         return

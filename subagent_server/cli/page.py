@@ -9,13 +9,12 @@ import click
 from subagent_server.cli.console.app import Session, json_session
 from subagent_server.cli.console.terminal import err, out, out_json
 from subagent_server.cli.serve import serve_page
-from subagent_server.run.errors import BadArgument, HostError
+from subagent_server.run.errors import BadArgument
 from subagent_server.run.host_programs import path_out_of_reach
 from subagent_server.verbs.access_tokens import CODE_SECONDS, PageAccess, PageServer
 from subagent_server.verbs.live_runs import written_directories
 
 _FORWARDED = "http://127.0.0.1:8101"
-_EVERYWHERE = {"http://0.0.0.0:": "http://127.0.0.1:", "http://[::]:": "http://[::1]:"}
 
 
 @click.command()
@@ -29,10 +28,7 @@ def page(session: Session, no_open: bool) -> None:
     browser is known until the server ends.
     """
     session.check_is_user()
-    directory = session.settings.page_directory
-    if directory is None:
-        raise HostError("HOME names no directory for the codes of the page: set it.")
-    access, root = PageAccess(directory), session.settings.runs_root
+    access, root = PageAccess(session.settings.page_directory), session.settings.runs_root
     server = _server(access, root)
     if server is not None:
         _show(session, access, server, no_open=no_open)
@@ -51,7 +47,7 @@ def _show(session: Session, access: PageAccess, server: PageServer | None, *, no
     """Print a link to a server, and open it in a browser."""
     assert server is not None  # a server has announced itself before this is called
     is_path = server.address.startswith("/")
-    address = _FORWARDED if is_path else _reachable(server.address)
+    address = _FORWARDED if is_path else server.address
     link = f"{address}/#code={access.new_code(server)}"
     if session.as_json:
         out_json({"link": link, "root": server.root})
@@ -76,10 +72,3 @@ def _open(session: Session, link: str) -> bool:
         return False
     finally:
         os.environ["PATH"] = path
-
-
-def _reachable(address: str) -> str:
-    for everywhere, here in _EVERYWHERE.items():
-        if address.startswith(everywhere):
-            return here + address.removeprefix(everywhere)
-    return address

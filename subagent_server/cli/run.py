@@ -391,9 +391,7 @@ def _edited(prompt: str) -> str:
     except (click.ClickException, ValueError) as error:  # of a quote in EDITOR, or of what it has written
         why = error.format_message() if isinstance(error, click.ClickException) else str(error)
         raise BadArgument(f"The prompt was not edited ({why}): set EDITOR, and save UTF-8.") from error
-    if written is None or not written.strip():
-        raise BadArgument("The prompt is empty, so nothing was started: say what the agent should do.")
-    return written.rstrip("\r\n")
+    return (written or "").rstrip("\r\n")
 
 
 def _arguments(

@@ -374,11 +374,9 @@ def _serve_http(session: Session, service: Service, role: Role, options: HttpOpt
 
 def _page_access(service: Service, door: HttpDoor) -> PageAccess:
     """Announce the page, and return who may open it. Raises PageNotUsable."""
-    directory = service.settings.page_directory
-    if directory is None:
-        raise PageNotUsable("HOME names no directory for its codes: set it.")
-    access = PageAccess(directory)
-    access.announce(door.address, str(service.settings.runs_root))
+    access = PageAccess(service.settings.page_directory)
+    here = door.address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    access.announce(here, str(service.settings.runs_root))
     return access
 
 

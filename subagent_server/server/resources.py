@@ -16,7 +16,7 @@ from subagent_server.run.files import Entry
 from subagent_server.run.records import Message, RunMeta
 from subagent_server.run.states import MAX_LABEL_CHARACTERS, cut, maybe_cut
 from subagent_server.verbs.access import Caller, OtherParents
-from subagent_server.verbs.get_logs import MAX_LINES, get_logs
+from subagent_server.verbs.get_logs import MAX_LINES, get_logs, why_empty
 from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.service import Service
 
@@ -258,14 +258,7 @@ def _result(service: Service, meta: RunMeta) -> Document:
     """Return the result as get_logs does: the text, or the whole of `result.json` if it is structured."""
     result = service.store.read_result(meta.run_id)
     if result is None:
-        if meta.status.is_terminal:
-            state, todo = (
-                f"left no result ({meta.status.value})",
-                f"run://{meta.run_id}/log shows how far it came",
-            )
-        else:
-            state, todo = f"has no result yet ({meta.status.value})", "wait for its end"
-        raise BadArgument(f"Run {meta.run_id} {state}: {todo}.")
+        raise BadArgument(why_empty(meta, "result"))
     text = result.to_json().decode() if result.has_output else result.text
     if len(text) > MAX_RESULT_CHARACTERS:
         more = f'get_logs(runId="{meta.run_id}", stream="result", cursor="{MAX_RESULT_CHARACTERS}")'

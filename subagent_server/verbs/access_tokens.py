@@ -62,9 +62,15 @@ class PageSession:
 
 
 class PageAccess:
-    """The codes and the servers, in `directory`, and the browsers that this process knows."""
+    """The codes and the servers, in `directory`, and the browsers that this process knows.
 
-    def __init__(self, directory: Path) -> None:
+    Raises:
+        PageNotUsable: there is no directory.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        if directory is None:
+            raise PageNotUsable("HOME names no directory for the codes of the page: set it.")
         self._path = directory
         self._sessions: deque[PageSession] = deque(maxlen=MAX_SESSIONS)
 

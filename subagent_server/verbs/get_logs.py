@@ -71,15 +71,15 @@ def get_logs(
         cursor=str(end),
         at_end=end >= len(text),
         total_characters=len(text),
-        note=None if text else _why(meta, stream),
+        note=None if text else why_empty(meta, stream),
     )
 
 
-def _why(meta: RunMeta, stream: str) -> str:
+def why_empty(meta: RunMeta, stream: str) -> str:
     """Return why there is nothing in a stream that a run writes once."""
     if not meta.status.is_terminal:
-        return f"The run is {meta.status.value}: its {stream} comes with its end."
-    return f"The run is {meta.status.value} and left no {stream}: its log shows how far it came."
+        return f"Run {meta.run_id} is {meta.status.value}: its {stream} comes with its end."
+    return f"Run {meta.run_id} is {meta.status.value} and left no {stream}: its log shows how far it came."
 
 
 def _offset(cursor: str | None) -> int | None:

@@ -84,10 +84,10 @@ def test_a_run_without_a_result_says_so_and_does_not_list_one(world: World) -> N
     with Listener(world, "modern") as client:
         assert f"run://{run_id}/result" not in listed(client)
         code, sentence = client.refused("resources/read", uri=f"run://{run_id}/result")
-        assert code == INVALID_PARAMS and f"{run_id} has no result yet (waiting_parent_reply)" in sentence
+        assert code == INVALID_PARAMS and f"{run_id} is waiting_parent_reply: its result comes" in sentence
         world.stop(run_id)
         code, sentence = client.refused("resources/read", uri=f"run://{run_id}/result")
-        assert code == INVALID_PARAMS and f"run://{run_id}/log shows how far it came." in sentence
+        assert code == INVALID_PARAMS and f"{run_id} is stopped and left no result" in sentence
 
 
 def test_a_long_log_gives_its_end_and_the_call_that_gives_the_rest(world: World) -> None:

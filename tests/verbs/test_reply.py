@@ -186,7 +186,7 @@ def test_a_stream_that_a_run_does_not_have_is_an_empty_page_that_says_why(servic
     page, _ = called(service, "get_logs", runId=RUN_ID, stream="result")
     assert (page["text"], page["note"]) == (
         "",
-        "The run is waiting_parent_reply: its result comes with its end.",
+        f"Run {RUN_ID} is waiting_parent_reply: its result comes with its end.",
     )
     called(service, "stop_run", runId=RUN_ID)
     page, _ = called(service, "get_logs", runId=RUN_ID, stream="payload")
