@@ -168,14 +168,10 @@ class EventText:
     """Whether the end of the run was shown, with its reason."""
 
     def lines_of(self, line: str) -> list[str]:
-        """Return the lines of the event in a line of the journal; none if a crash has torn it."""
+        """Return the lines of a journal's line; none if it says nothing new, or a crash has torn it."""
         event = parse(line)
-        return [] if event is None else self.lines(event)
-
-    def lines(self, event: Event) -> list[str]:
-        """Return the lines of an event; none if it says nothing new."""
         try:
-            if self._is_known(event):
+            if event is None or self._is_known(event):
                 return []
             event = with_local_time(event)
             drawn = list(self._drawn(event))

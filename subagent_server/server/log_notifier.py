@@ -92,7 +92,8 @@ class LogNotifier:
             yield
             return
         tails = await asyncio.to_thread(self._tails, run_ids)
-        outbox = Outbox(partial(_send_on, context), lambda: level)
+        send = partial(context.session.send_notification, related_request_id=context.request_id)
+        outbox = Outbox(send, lambda: level)
 
         def look() -> None:
             for tail in tails:
@@ -233,10 +234,6 @@ def _asked_level(context: Context) -> types.LoggingLevel | None:
         return None
     asked = context.meta.get(types.LOG_LEVEL_META_KEY)
     return next((level for level in LEVELS if level == asked), None)
-
-
-async def _send_on(context: Context, notification: types.ServerNotification) -> None:
-    await context.session.send_notification(notification, related_request_id=context.request_id)
 
 
 def _this_millisecond() -> datetime:

@@ -205,10 +205,11 @@ def test_people_read_their_local_time_and_files_and_programs_utc(
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
-        said = "\n".join(EventText().lines(event))
+        said = "\n".join(EventText().lines_of(json.dumps(event)))
         assert said.startswith("19:30:05 ▶ a started") and "2026-07-01 (times in EDT)" in said
         assert moment(datetime(2026, 1, 1, 3, tzinfo=UTC)) == "2025-12-31 22:00:00 EST"
-        assert EventText().lines({"at": "never", "type": "text", "text": "x"})[0].endswith("x")
+        odd = json.dumps({"at": "never", "type": "text", "text": "x"})
+        assert EventText().lines_of(odd)[0].endswith("x")
         assert render(event).startswith("23:30:05 ▶") and "(times in UTC)" in render(event)
     finally:
         monkeypatch.undo()

@@ -136,7 +136,7 @@ class PageApp:
             f"{run}/rerun": self._rerun,
         }
         return [
-            Route("/", _index, methods=["GET"]),
+            Route("/", _static, methods=["GET"]),
             Route(f"{PREFIX}/static/{{name}}", _static, methods=["GET"]),
             Route(f"{PREFIX}/session", _from_page(self._session), methods=["POST"]),
             Route(f"{PREFIX}/server", self._server, methods=["GET"]),
@@ -267,15 +267,8 @@ async def _fields(request: Request) -> dict[str, str]:
     return texts
 
 
-async def _index(_: Request) -> Response:
-    return _static_file("index.html")
-
-
 async def _static(request: Request) -> Response:
-    return _static_file(request.path_params["name"])
-
-
-def _static_file(name: str) -> Response:
+    name = request.path_params.get("name", "index.html")
     if name not in _FILES:
         raise HTTPException(404)
     return Response(_FILES[name], headers=HEADERS, media_type=mimetypes.guess_type(name)[0])
@@ -309,8 +302,8 @@ class RunPage:
         )
         return {
             "view": view.to_wire(),
-            "created": _moment(meta.created_at),
-            "ended": _moment(meta.ended_at),
+            "created": meta.created_at.isoformat(),
+            "ended": None if meta.ended_at is None else meta.ended_at.isoformat(),
             "over": is_over(run, meta.status, is_marked=run_id in store.live_ids()),
             "parentRunId": meta.parent_run_id,
             "children": store.children_of(run_id),
@@ -362,10 +355,6 @@ class RunPage:
         most = MAX_PROGRAM_CHARACTERS
         cut = (replace(each, code=each.code[:most], output=each.output[:most]) for each in programs)
         return {"programs": list(map(asdict, cut))}
-
-
-def _moment(value: Any) -> str | None:
-    return None if value is None else value.isoformat()
 
 
 def _cut(text: str) -> str:
