@@ -50,11 +50,11 @@ from subagent_server.tools.spec import (
     wait,
 )
 from subagent_server.verbs.access import ENDED, MAX_SHOWN, Caller
-from subagent_server.verbs.contract_agent import AgentStatus, agent_statuses, contract_agent, status_of
+from subagent_server.verbs.contract_agent import CONTRACT_AGENT, AgentStatus, agent_statuses, status_of
 from subagent_server.verbs.end_run import stop, structured_result, update_status
 from subagent_server.verbs.questions import ask_as_child
 from subagent_server.verbs.service import Service
-from subagent_server.verbs.start import StartOrder, start_agent
+from subagent_server.verbs.start import StartOrder, start
 from subagent_server.verbs.tree_limits import agents_of
 from subagent_server.verbs.views import RunView
 from subagent_server.verbs.wait_for_runs import Changes
@@ -145,12 +145,8 @@ _ENDED = ("status", "started_at", "completed_at", "stopped_at", "error")
 
 
 async def _start(context: ToolContext, call: Call) -> Answer:
-    contract, service = call.arguments["contract"], context.service
-    if not contract.strip():
-        raise BadArgument("The contract is empty: say what the agent should do.")
-    agent = contract_agent(service.settings.contract_model)
-    order = StartOrder(agent=agent.name, prompt=contract, client=call.client)
-    meta = await context.started(partial(start_agent, service, agent, order, context.caller))
+    order = StartOrder(CONTRACT_AGENT, call.arguments["contract"], client=call.client, by_contract=True)
+    meta = await context.started(partial(start, context.service, order, context.caller))
     return _part(meta, _STARTED)
 
 
