@@ -117,7 +117,8 @@ def read_opened(descriptor: int, path: Path, most: int) -> tuple[bytes, os.stat_
         data += part
         size = max(size, len(data))
     if size > most:
-        raise NotPlain(path, f"it is larger than {most:,} bytes, so make it smaller")
+        limit = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
+        raise NotPlain(path, f"it is larger than {limit}, so make it smaller")
     return data, status
 
 

@@ -178,7 +178,7 @@ def test_a_job_that_gets_term_is_told_why(
         ('{"acount": "lab"}', 0o600, "acount"),
         ("[]", 0o600, "the whole"),
         ("{}", 0o622, "others may write it"),
-        ("{}" + " " * (65 << 10), 0o600, "larger than 65,536 bytes"),
+        ("{}" + " " * (65 << 10), 0o600, "larger than 64 KiB"),
     ],
 )
 def test_free_options_are_those_of_the_user_alone(

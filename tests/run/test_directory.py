@@ -158,8 +158,8 @@ def test_what_forbids_changes_in_a_directory_forbids_them_below_it(place: Path) 
 def test_a_file_that_is_larger_than_what_is_read_of_it_is_refused_at_once(place: Path) -> None:
     with (place / "file").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(NotPlain, match="larger than 1,000 bytes"):
-        Entry.at(place / "file").read(1_000)
+    with pytest.raises(NotPlain, match="larger than 1 KiB"):
+        Entry.at(place / "file").read(1 << 10)
 
 
 @pytest.mark.process
