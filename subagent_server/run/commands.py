@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from subagent_server.run import processes
-from subagent_server.run.files import held_open
+from subagent_server.run.files import held_open, in_memory, write_all
 from subagent_server.run.schemas import NEWEST, validator_name
 from subagent_server.run.states import cut
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 
-MOST_BYTES = 60_000
-"""How long an answer may be as JSON: a pipe takes that much at once, whether or not anybody reads."""
 _MORE_MEMORY = 1 << 30
 """How much memory the work may take beyond what this process has."""
 _MOST_DESCRIPTORS = 1 << 20
@@ -41,7 +39,7 @@ class WorkDied(Exception):
 
 
 async def killable(work: Callable[[], Any], seconds: float) -> Any:
-    """Return the result of `work`, JSON data of at most 60,000 bytes; the event loop goes on meanwhile.
+    """Return the result of `work`, JSON data; the event loop goes on meanwhile.
 
     Call it in the main thread. Whatever ends the wait, the process is dead and collected afterwards.
 
@@ -50,14 +48,12 @@ async def killable(work: Callable[[], Any], seconds: float) -> Any:
         WorkDied: the process ended without an answer.
         OSError: the process could not be made.
     """
-    out, into = os.pipe()
-    with held_open(out):
-        with held_open(into):
-            pid = _forked(work, into, seconds)
+    with held_open(in_memory(b"")) as answer:
+        pid = _forked(work, answer, seconds)
         with _collected(pid), held_open(os.pidfd_open(pid)) as pidfd:
             await readable(pidfd, seconds)
         try:
-            return json.loads(os.read(out, MOST_BYTES))
+            return json.loads(os.pread(answer, os.fstat(answer).st_size, 0))
         except ValueError as error:
             raise WorkDied("The work ended without an answer.") from error
 
@@ -88,7 +84,7 @@ def _do(work: Callable[[], Any], into: int, seconds: float, parent: int) -> NoRe
         os.closerange(3, into)  # locks and slots among them: a copy would keep them held
         os.closerange(into + 1, _MOST_DESCRIPTORS)
         _bound(seconds)
-        os.write(into, json.dumps(work()).encode())
+        write_all(into, json.dumps(work()).encode())
     except BaseException:  # noqa: BLE001 - the outermost frame of a process; its parent hears of no answer
         os._exit(1)
     finally:

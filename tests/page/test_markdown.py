@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from unittest.mock import AsyncMock
+import os
+from unittest.mock import Mock
 
 import pytest
 
@@ -58,5 +59,5 @@ def test_a_long_text_is_shown_plain() -> None:
 
 
 def test_a_text_is_shown_plain_where_there_is_no_room_for_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", AsyncMock(side_effect=BlockingIOError))
+    monkeypatch.setattr(os, "fork", Mock(side_effect=BlockingIOError))
     assert asyncio.run(tree_of("x")) is None
