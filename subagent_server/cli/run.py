@@ -58,7 +58,7 @@ from subagent_server.verbs.access import COMMAND_LINE
 from subagent_server.verbs.continue_run import ContinueOrder, continue_run, order_of
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.reconcile import Observed
-from subagent_server.verbs.service import PlayedScript, check_not_scripted
+from subagent_server.verbs.service import PlayedScript
 from subagent_server.verbs.start import StartOrder, start
 from subagent_server.verbs.views import RunView
 
@@ -280,16 +280,13 @@ def rerun(
     is as with `subagent run`.
     """
     run_id = session.run_id(run)
-    order = order_of(session.service, run_id, session.caller, cwd=cwd)
-    if script is None:
-        check_not_scripted(session.service, run_id)
+    order = order_of(session.service, run_id, session.caller, cwd=cwd, script=script)
     order = replace(
         order,
         prompt=_edited(order.prompt) if edit else order.prompt,
         label=label or order.label,
         overrides=overrides,
         client=COMMAND_LINE,
-        script=script,
     )
     return lambda: start(session.service, order, session.caller)
 

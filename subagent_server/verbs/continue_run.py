@@ -32,7 +32,7 @@ from subagent_server.verbs.contract_agent import contract_agent
 from subagent_server.verbs.inputs import check_is_real, cwd_of_agent
 from subagent_server.verbs.reconcile import Observed, observe, tree_is_gone
 from subagent_server.verbs.run_worktree import check_not_handed_over, directory_before_worktree, hand_over
-from subagent_server.verbs.service import PlayedScript, Service, check_not_scripted, is_scripted
+from subagent_server.verbs.service import PlayedScript, Service, check_stays_scripted
 from subagent_server.verbs.start import StartOrder, start_agent, with_arguments
 
 
@@ -109,8 +109,7 @@ def continue_run(service: Service, order: ContinueOrder, caller: Caller = USER) 
     prompt = order.prompt if order.prompt and order.prompt.strip() else ""
     is_flow = request.runner == "flow"
     _check_can_be_continued(service, observed, has_task=is_flow or bool(prompt or order.inputs))
-    if order.script is None and not is_scripted(service.settings.environment):
-        check_not_scripted(service, order.run_id)
+    check_stays_scripted(service, request, order.script)
     agent, stored = _agent_now(service, request, order, caller)
     if caller.run_id is None:
         _check_options(order, agent, is_flow=is_flow)
@@ -295,21 +294,29 @@ def _is_of_agent_file(service: Service, agent: AgentDefinition, directory: str) 
 # Tested in `tests/cli/test_rerun.py`.
 
 
-def order_of(service: Service, run_id: str, caller: Caller, *, cwd: str | None = None) -> StartOrder:
+def order_of(
+    service: Service,
+    run_id: str,
+    caller: Caller,
+    *,
+    cwd: str | None = None,
+    script: PlayedScript | None = None,
+) -> StartOrder:
     """Return the order that run `run_id` was started by, for the agent as its file is now.
 
-    `cwd` takes the place of the directory on record, as of a project that was moved.
+    `cwd` takes the place of the directory on record, as of a moved project. `script` plays its model.
 
     What is read is data of the run directory: it names an agent of the caller, whom a start judges as ever.
 
     Raises:
         InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
         ForeignRoot: the root does not have our mark.
-        BadArgument: the prompt is not kept whole.
+        BadArgument: the prompt is not kept whole, or a script has played the run and none plays the next.
     """
     service.store.paths.check_ours()
     meta = observe(service.store, run_id, caller).meta
     request = service.store.read_request(run_id)
+    check_stays_scripted(service, request, script)
     if MASK in request.prompt:
         raise BadArgument(
             f"The prompt of run {run_id} held a secret, which is not kept: start a new run with "
@@ -332,4 +339,5 @@ def order_of(service: Service, run_id: str, caller: Caller, *, cwd: str | None =
         cwd=cwd,
         label=request.label,
         by_contract=request.agent.get("byContract") is True,
+        script=script,
     )

@@ -15,7 +15,7 @@ from subagent_server.process.zygote_client import WarmStart
 from subagent_server.run.agent_definition import AgentDefinition
 from subagent_server.run.errors import BadArgument, SubagentError, UnknownAgent
 from subagent_server.run.files import is_directory
-from subagent_server.run.records import AgentsFrom
+from subagent_server.run.records import AgentsFrom, RunRequest
 from subagent_server.run.store import RunStore
 from subagent_server.settings import Settings
 
@@ -300,15 +300,11 @@ def scripted_service(service: Service, agent: AgentDefinition, script: PlayedScr
     return replace(service, settings=replace(service.settings, environment=environment))
 
 
-def check_not_scripted(service: Service, run_id: str) -> None:
-    """Refuse a run whose model was a script: a run that follows from it would call a real model.
-
-    Raises:
-        BadArgument; UnreadableMeta.
-    """
-    if service.store.read_request(run_id).scripted:
+def check_stays_scripted(service: Service, before: RunRequest, script: PlayedScript | None) -> None:
+    """Refuse a run that would call a real model after one whose model was a script. Raises BadArgument."""
+    if before.scripted and script is None and not is_scripted(service.settings.environment):
         raise BadArgument(
-            f"The model of run {run_id} was a script, and a real model is not called by mistake: give "
+            f"The model of run {before.run_id} was a script, and a real model is not called by mistake: give "
             "a script by `--script FILE`, or start a new run."
         )
 

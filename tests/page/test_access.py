@@ -18,6 +18,7 @@ from subagent_server.run import processes
 from subagent_server.verbs.access_tokens import CODE_SECONDS, MAX_SESSIONS, PageAccess, PageServer
 from tests.helpers.forked import PROGRAM, popen
 from tests.helpers.http_server import HttpServer, Reply
+from tests.helpers.runs import RUN_ID, make_meta, make_request
 from tests.helpers.stored import make_stored
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World
@@ -213,6 +214,10 @@ def test_what_a_verb_refuses_is_its_sentence(shared: tuple[World, HttpServer]) -
     assert unknown.status == 404 and "There is no run 'nobody'" in unknown.json["error"]
     assert "`subagent ls`" in unknown.json["error"]  # a person has commands, not tools
     assert post(server, "/page/runs/..%2f..%2fetc/stop", {}, secret).status == 404
+    world.store.create(make_request(scripted=True))
+    world.store.publish(make_meta())
+    paid = post(server, f"/page/runs/{RUN_ID}/rerun", {}, secret)
+    assert paid.status == 400 and "a real model is not called by mistake" in paid.json["error"]
     half = post(server, "/page/runs/nobody/continue", {"prompt": "\ud83d"}, secret)
     assert half.status == 400 and "'prompt' holds half a character" in half.json["error"]
 
