@@ -253,10 +253,9 @@ def _parsed(syntax: Syntax, text: str) -> dict[str, Any]:
         data = (
             json.loads(text, parse_constant=_no_constant, object_pairs_hook=_object) if text.strip() else {}
         )
-    except json.JSONDecodeError as error:
-        raise NotEditable(f"it is not strict JSON ({error.msg})", error.lineno) from error
     except (ValueError, RecursionError) as error:
-        raise NotEditable(f"it is not strict JSON ({error})") from error
+        why, line = getattr(error, "msg", error), getattr(error, "lineno", None)
+        raise NotEditable(f"it is not strict JSON ({why})", line) from error
     if not isinstance(data, dict):
         raise NotEditable("it holds no JSON object")
     return data

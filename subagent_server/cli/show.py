@@ -107,10 +107,11 @@ def show(  # a flag for each way of looking
     elif transcript:
         _show_transcript(session, run_id)
     else:
-        _show(session, observed, markdown)
+        show_run(session, observed, markdown=markdown)
 
 
-def _show(session: Session, observed: Observed, markdown: bool) -> None:
+def show_run(session: Session, observed: Observed, *, markdown: bool = False) -> None:
+    """Print everything about a run. Raises as `out` does, and as reading a run."""
     meta, view = observed.meta, session.view(observed)
     if session.as_json:
         out_json(view.to_wire())

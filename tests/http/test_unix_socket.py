@@ -169,7 +169,7 @@ def _open_directory(place: Path) -> None:
     [
         (_link, "is no socket of yours"),
         (_file, "is no socket of yours"),
-        (_linked_directory, "is a link or no directory"),
+        (_linked_directory, "is a link, another user's, or others"),
         (_open_directory, "others may enter it"),
     ],
 )

@@ -6,15 +6,15 @@ import os
 import re
 import select
 import signal
-import subprocess
 import sys
 import termios
 import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from io import StringIO
 from types import FrameType
 from typing import NoReturn
 
@@ -40,6 +40,7 @@ from subagent_server.cli.console.terminal import (
 from subagent_server.cli.inbox import ask_person
 from subagent_server.cli.logs import EventText
 from subagent_server.cli.ls import GROUPS, age_cell, branch, group_of, look_of_row, what_cell
+from subagent_server.cli.show import show_run
 from subagent_server.run.errors import SubagentError
 from subagent_server.run.files import write_all
 from subagent_server.run.journal import page
@@ -634,11 +635,10 @@ class LiveScreen:
 
     def _open(self, run_id: str) -> None:
         """Show everything about a run, as the command does."""
-        root = str(self._session.settings.runs_root)
-        command = [sys.executable, "-P", "-m", "subagent_server", "--runs", root, "show", run_id]
-        shown = subprocess.run(command, capture_output=True, check=False, cwd=self._session.settings.cwd)
-        text = (shown.stdout or shown.stderr).decode("utf-8", "replace")
-        self._open_page(run_id, cache(partial(_folded_lines, text.splitlines())))
+        with redirect_stdout(StringIO()) as shown:
+            self._do(lambda: show_run(self._session, self._session.open_run(run_id)))
+        if text := shown.getvalue():  # else the last line says why
+            self._open_page(run_id, cache(partial(_folded_lines, text.splitlines())))
 
     def _do(self, act: Callable[[], object]) -> None:
         """Call `act`; what it refuses is said in the last line."""
