@@ -11,7 +11,7 @@ from pathlib import Path
 
 from subagent_server.run import locks
 from subagent_server.run.errors import BadArgument, HostError, shorten
-from subagent_server.run.files import held_open
+from subagent_server.run.files import held_open, is_mine
 
 BACKLOG = 512
 """How many connections the system keeps until they are accepted."""
@@ -24,20 +24,12 @@ def listen_on_port(host: str, port: int) -> socket.socket:
         HostError.
     """
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = found[0]
+        is_six = family == socket.AF_INET6
+        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=is_six)
     except (OSError, UnicodeError) as error:
         raise _refused(f"{host}:{port}", error) from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise _refused(f"{host}:{port}", error) from error
-    return listener
 
 
 def is_loopback(host: str) -> bool:
@@ -62,7 +54,11 @@ def listen_on_path(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        _check_private(path.parent)
+        if path.parent.is_symlink() or not is_mine(str(path.parent), 0o077):
+            raise BadArgument(
+                f"{shorten(str(path.parent))} is a link, another user's, or others may enter it: "
+                "name a socket in a directory of your own, with the mode 0700."
+            )
         with held_open(os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)) as directory:
             with suppress(OSError):  # a file system without locks
                 locks.lock(directory)  # of two servers at once the later would remove the socket of the other
@@ -89,17 +85,6 @@ def remove_path(path: Path, made: os.stat_result) -> None:
             path.unlink()
 
 
-def _check_private(directory: Path) -> None:
-    facts = directory.lstat()
-    if not stat.S_ISDIR(facts.st_mode):
-        raise BadArgument(f"{shorten(str(directory))} is a link or no directory: name a socket elsewhere.")
-    if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
-        raise BadArgument(
-            f"{shorten(str(directory))} is another user's, or others may enter it: "
-            "name a socket in a directory of your own, with the mode 0700."
-        )
-
-
 def _remove_left_behind(path: Path) -> None:
     try:
         facts = path.lstat()
@@ -120,7 +105,7 @@ def _remove_left_behind(path: Path) -> None:
 
 
 def _refused(where: str, error: Exception) -> HostError:
-    why = getattr(error, "strerror", None) or str(error)
+    why = (getattr(error, "strerror", None) or str(error)).partition(" (while")[0]  # create_server's address
     return HostError(
         f"The server cannot listen on {shorten(where)} ({why}): name another by --http or --unix."
     )
