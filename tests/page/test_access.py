@@ -187,6 +187,17 @@ def test_a_change_is_no_reading_and_a_session_is_needed_for_it_too(shared: tuple
     assert world.meta(run_id).pending_questions == 1 and world.store.run_ids()[0] == run_id
 
 
+def test_a_run_that_is_started_on_the_page_is_of_the_page(shared: tuple[World, HttpServer]) -> None:
+    world, server = shared
+    secret, ended = entered(world, server), world.start_asking()
+    world.stop(ended)
+    for verb, fields in (("rerun", {}), ("continue", {"prompt": "x"})):
+        run_id = post(server, f"/page/runs/{ended}/{verb}", fields, secret).json["runId"]
+        starter = world.meta(run_id).started_by
+        world.stop(run_id)
+        assert starter is not None and starter.client == "page"
+
+
 def test_of_two_browsers_with_one_link_one_enters(tmp_path: Path) -> None:
     access = PageAccess(tmp_path / "page")
     code = access.new_code(here())

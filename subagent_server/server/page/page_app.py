@@ -68,7 +68,8 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-cache",
 }
-ANSWERED_BY = "page"
+CLIENT = "page"
+"""Who has started or answered, as runs have it on record."""
 PRIVATE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 MAX_PROMPT_CHARACTERS = 100_000
 MAX_MESSAGES = 500
@@ -192,7 +193,7 @@ class PageApp:
 
     def _reply(self, run_id: str, fields: dict[str, str]) -> str:
         answer, question = fields.get("answer", ""), fields.get("messageId", "")
-        reply(self._service, run_id, answer, question, answered_by=ANSWERED_BY, caller=self._caller)
+        reply(self._service, run_id, answer, question, answered_by=CLIENT, caller=self._caller)
         return run_id
 
     def _stop(self, run_id: str, _: dict[str, str]) -> str:
@@ -200,11 +201,12 @@ class PageApp:
         return run_id
 
     def _continue(self, run_id: str, fields: dict[str, str]) -> str:
-        order = ContinueOrder(run_id, prompt=fields.get("prompt") or None)
+        order = ContinueOrder(run_id, prompt=fields.get("prompt") or None, client=CLIENT)
         return continue_run(self._service, order, self._caller).run_id
 
     def _rerun(self, run_id: str, _: dict[str, str]) -> str:
-        return start(self._service, order_of(self._service, run_id, self._caller), self._caller).run_id
+        order = replace(order_of(self._service, run_id, self._caller), client=CLIENT)
+        return start(self._service, order, self._caller).run_id
 
 
 def _answer(found: Json) -> Response:
