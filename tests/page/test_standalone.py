@@ -45,7 +45,7 @@ def test_a_run_becomes_one_file_without_scripts_secrets_and_addresses(world: Wor
     assert not found.names & {"script", "img", "iframe", "link", "object", "form"}
     assert not any(name.startswith("on") for name, _ in found.attributes)
     assert ("tabindex", "0") in found.attributes  # the keyboard reaches what scrolls, as on the page
-    assert re.search(r"turns  ·  .*began 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC", text)
+    assert re.search(r"turns, .*  ·  began 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC", text)
     assert not [value for _, value in found.attributes if value and "javascript:" in value]
     assert SECRET not in text and "\x1b" not in text and "\u202e" not in text
     assert f"a\\u200db {JOINED}" in text

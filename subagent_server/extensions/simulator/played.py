@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from subagent_server.extensions.simulator import Simulator, parse_script
+from subagent_server.extensions.simulator.model_script import parse_script
+from subagent_server.extensions.simulator.model_server import Simulator
 from subagent_server.run.errors import LaunchFailed, SubagentError
 from subagent_server.verbs.service import ADDRESS, KEY
 

@@ -11,6 +11,7 @@ from html import escape
 from typing import Any
 
 from subagent_server.run.errors import OTHER_SPACES, SubagentError, visible, with_commands
+from subagent_server.run.journal import usage_line
 from subagent_server.server.page.markdown import Node
 from subagent_server.server.page.page_app import STATIC, RunPage
 from subagent_server.verbs.access import Caller
@@ -79,16 +80,14 @@ class StandalonePage:
         view = facts["view"]
         label = f" · {self._text(view['label'])}" if "label" in view else ""
         yield f"<h1>{self._text(view['agent'])}{label}</h1>"
-        cost, turns = view["usage"].get("costUsd"), view["usage"].get("turns", 0)
         shown = [
             view["status"],
             f"{view['elapsedSeconds']:.0f} s",
-            None if turns is None else f"{turns} turn{'' if turns == 1 else 's'}",
-            None if cost is None else f"${cost}",
+            usage_line(view["usage"]),
             f"began {facts['created'][:19].replace('T', ' ')} UTC",
             self._run_id,
         ]
-        yield f'<p class="figures">{self._text("  ·  ".join(each for each in shown if each))}</p>'
+        yield f'<p class="figures">{self._text("  ·  ".join(shown))}</p>'
 
     def _questions(self, questions: list[dict[str, Any]]) -> Iterator[str]:
         for each in questions:
