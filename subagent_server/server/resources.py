@@ -11,14 +11,16 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
-from subagent_server.run.errors import BadArgument, CallerError, SubagentError, UnknownRun, shorten
+from subagent_server.run.errors import BadArgument, CallerError, SubagentError, shorten
 from subagent_server.run.files import Entry
 from subagent_server.run.records import Message, RunMeta
 from subagent_server.run.states import MAX_LABEL_CHARACTERS, cut, maybe_cut
-from subagent_server.verbs.access import Caller, OtherParents
+from subagent_server.verbs.access import Caller
 from subagent_server.verbs.get_logs import MAX_LINES, get_logs, why_empty
+from subagent_server.verbs.list_runs import RunList
 from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.service import Service
+from subagent_server.verbs.views import RunRow
 
 Context = ServerRequestContext[Any, Any]
 Kind = Literal["meta", "log", "result"]
@@ -157,39 +159,30 @@ def list_documents(service: Service, caller: Caller) -> list[types.Resource]:
 
     Of a run whose state cannot be read the state is listed, with the reason.
     """
-    if caller.run_id is None:
-        ids = list(islice(service.store.newest_first(), NEWEST))
-        live = service.store.live_ids()
-    else:
-        ids = sorted([caller.run_id, *service.store.children_of(caller.run_id)], reverse=True)[:NEWEST]
-        live = [caller.run_id]
+    store = service.store
+    near = {*islice(store.newest_first(), NEWEST), *store.live_ids()}
+    named = None if caller.is_child else near.__contains__
+    rows = RunList(store, caller=caller, everyone=False, named=named).every()
     listed: list[types.Resource] = []
-    others = OtherParents(caller)
-    for run_id in sorted({*ids, *live}, reverse=True):
-        try:
-            meta = service.store.read(run_id)
-        except UnknownRun:
-            continue  # no run yet, or removed
-        except SubagentError as error:
-            title = f"{run_id}: its state cannot be read"
-            listed.append(_resource(Address(run_id, "meta"), title, JSON, error.sentence))
-            continue
-        if caller.may_open(meta) and not others.own(meta.started_by):
-            listed += _documents(service, meta)
+    for row in sorted(rows, key=lambda row: row.run_id, reverse=True):
+        if row.unreadable is not None:
+            title = f"{row.run_id}: its state cannot be read"
+            listed.append(_resource(Address(row.run_id, "meta"), title, JSON, row.unreadable))
+        else:
+            listed += _documents(service, row)
     return listed
 
 
-def _documents(service: Service, meta: RunMeta) -> list[types.Resource]:
-    run = service.store.paths.run(meta.run_id)
-    agent = cut(meta.agent_name, MAX_LABEL_CHARACTERS)
-    who = f"{agent} {cut(meta.label, MAX_LABEL_CHARACTERS) if meta.label else meta.run_id}"
+def _documents(service: Service, row: RunRow) -> list[types.Resource]:
+    agent = cut(row.agent or "", MAX_LABEL_CHARACTERS)
+    who = f"{agent} {cut(row.label, MAX_LABEL_CHARACTERS) if row.label else row.run_id}"
 
     def listed(kind: Kind, what: str, mime_type: str) -> types.Resource:
-        return _resource(Address(meta.run_id, kind), f"{who}: {what}", mime_type)
+        return _resource(Address(row.run_id, kind), f"{who}: {what}", mime_type)
 
     found = [listed("meta", "state", JSON), listed("log", "log", PLAIN)]
-    if run.result.exists():
-        found.append(listed("result", "result", JSON if _is_structured(service, meta.run_id) else PLAIN))
+    if service.store.paths.run(row.run_id).result.exists():
+        found.append(listed("result", "result", JSON if _is_structured(service, row.run_id) else PLAIN))
     return found
 
 
