@@ -177,9 +177,9 @@ class OneServer:
         try:
             return asyncio.run(self._asked(ask))
         except CallTimedOut as late:
-            raise EarlyExit(ExitCode.TIMED_OUT, late.what) from late
+            raise EarlyExit(ExitCode.TIMED_OUT, str(late)) from late
         except ServerTrouble as trouble:
-            raise EarlyExit(ExitCode.FAILED, trouble.what) from trouble
+            raise EarlyExit(ExitCode.FAILED, str(trouble)) from trouble
 
     async def _asked(self, ask: Callable[[ServerConnection], Awaitable[T]]) -> T:
         around = around_servers(self.starts)
@@ -188,7 +188,7 @@ class OneServer:
             try:
                 await connection.open()
             except ServerTrouble as trouble:
-                what = around.masker.text(f"The MCP server {self.name} {trouble.what}.")
+                what = around.masker.text(f"The MCP server {self.name} {trouble}.")
                 raise EarlyExit(ExitCode.ENVIRONMENT, what) from trouble
             return await ask(connection)
         finally:

@@ -51,7 +51,7 @@ class McpFunctions(Functions):
         try:
             answer = await self._tool(function).answer(arguments)
         except ServerTrouble as trouble:
-            return Called({"error": trouble.what})
+            return Called({"error": str(trouble)})
         return called(answer, function, self._kept)
 
     def _tool(self, function: ToolFunction) -> McpTool:

@@ -332,7 +332,7 @@ class McpTool(Tool):
             async with entered_off_loop(watched) as came:
                 answer = await self.connection.call(self.named.tool.name, sent)
         except ServerTrouble as trouble:
-            return ToolResult.failure(trouble.what).with_remark(came.remark)
+            return ToolResult.failure(str(trouble)).with_remark(came.remark)
         result = converted(answer.result, self._attachments)
         remarks = [{"type": "text", "text": f"[{remark}]"} for remark in answer.remarks]
         return ToolResult([*remarks, *result.content], result.is_error).with_remark(came.remark)
@@ -429,7 +429,7 @@ def _refusal(failed: Mapping[str, "asyncio.Task[None]"], agent: str) -> RunRefus
         if not isinstance(error, ServerTrouble):
             assert error is not None
             raise error
-        reasons.append(f"The MCP server {name} {error.what}.")
+        reasons.append(f"The MCP server {name} {error}.")
     attempt = shlex.join(["subagent", "mcp", "info", next(iter(failed)), "--agent", agent])
     passes = all(isinstance(task.exception(), NoBox) for task in failed.values())
     return RunRefused(

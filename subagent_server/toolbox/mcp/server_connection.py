@@ -58,11 +58,7 @@ _SENT_NONE = "sent what is no message of the protocol"
 
 
 class ServerTrouble(Exception):
-    """A failure of a server. `what` ends a sentence that begins with its name."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
+    """A failure of a server. Its text ends a sentence that begins with the name of the server."""
 
 
 class CallTimedOut(ServerTrouble):
@@ -124,7 +120,7 @@ def _reason(error: BaseException, definition: ServerDefinition) -> str:
         case PathRefused():
             return f"cannot work in its box: {error.reason}"
         case ServerTrouble():
-            return error.what
+            return str(error)
         case MCPError() if error.message.startswith(_NO_MESSAGE):
             return _SENT_NONE
         case MCPError():
@@ -335,7 +331,7 @@ class ServerSession:
         self._transport = (
             StdioTransport(starting, log) if definition.type == "stdio" else NetworkTransport(definition)
         )
-        self._listing = RepairedListing(
+        self.listing = RepairedListing(
             self._transport, lambda: None if self._client is None else self._client.protocol_version
         )
         self._leave = asyncio.Event()
@@ -356,11 +352,6 @@ class ServerSession:
         if self._tools is None:
             raise self._trouble(self._failure)
         return self._tools
-
-    @property
-    def faults(self) -> list[str]:
-        """The tools that it lists and that cannot be used, each as the end of a sentence with its name."""
-        return self._listing.faults
 
     def remedy(self, words: str) -> str:
         """Return what to do if it failed with these words, as a part of a sentence; empty if unknown."""
@@ -389,14 +380,10 @@ class ServerSession:
         self._transport.trouble = None if self._definition.type != "stdio" else self._transport.trouble
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with asyncio.timeout(seconds):
                 result = await self._client.send_request(request, _RESULT, progress_callback=progress)
         except TimeoutError as error:
-            if limit.expired():
-                raise CallTimedOut(
-                    f"did not answer within {seconds:g} s, so the call was given up"
-                ) from error
-            raise CallTimedOut("did not answer in time") from error
+            raise CallTimedOut(f"did not answer within {seconds:g} s, so the call was given up") from error
         except MCPError as error:
             raise await self._loss_or_refusal(error) from error
         except ValidationError as error:
@@ -446,7 +433,7 @@ class ServerSession:
 
     def why_lost(self) -> str:
         """Return how the server ended, as the end of a sentence."""
-        return self._transport.trouble or self._trouble(self._failure).what
+        return self._transport.trouble or str(self._trouble(self._failure))
 
     # -- the task that owns the client
 
@@ -454,7 +441,7 @@ class ServerSession:
         """Be connected until `aclose`. However it ends, the reason is kept and nothing is raised."""
         try:
             async with Client(
-                self._listing, mode=self._mode, client_info=_ME, cache=None, logging_callback=self._logged
+                self.listing, mode=self._mode, client_info=_ME, cache=None, logging_callback=self._logged
             ) as client:
                 self._client = client.session
                 self._tools = await all_tools(client.session)
@@ -535,12 +522,10 @@ class ServerConnection:
         self._log.forget()
         seconds = self.definition.timeout
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with asyncio.timeout(seconds):
                 self.tools = await self._connected()
             self._log.handshake_over()
         except TimeoutError as error:
-            if not limit.expired():
-                raise
             what = self._with_remedy(f"did not connect and list its tools within {seconds:g} s")
             raise ServerTrouble(f"{what}; `timeout` in its entry gives it more") from error
 
@@ -569,7 +554,7 @@ class ServerConnection:
             return await session.open()
         except ServerTrouble as trouble:
             await session.aclose(hurry=True)
-            raise type(trouble)(self._with_remedy(trouble.what)) from trouble
+            raise type(trouble)(self._with_remedy(str(trouble))) from trouble
         except asyncio.CancelledError:
             await session.aclose(hurry=True)
             raise
@@ -590,7 +575,7 @@ class ServerConnection:
         """Call a tool of the server.
 
         Raises:
-            ServerTrouble: the call failed; `what` is a whole sentence for the model.
+            ServerTrouble: the call failed; its text is a whole sentence for the model.
         """
         session = await self._living()
         try:
@@ -598,14 +583,14 @@ class ServerConnection:
                 tool, arguments, self.definition.call_timeout_seconds, self._progress(tool)
             )
         except ServerLost as loss:
-            words = self._with_words(loss.what)
+            words = self._with_words(str(loss))
             outcome = await self._restarted(session, words)
             raise ServerTrouble(
                 f"The MCP server {self.name} {words}. It happened during this call, so what the call did is "
                 f"unknown. {outcome}"
             ) from loss
         except ServerTrouble as trouble:
-            raise type(trouble)(f"The MCP server {self.name} {trouble.what}.") from trouble
+            raise type(trouble)(f"The MCP server {self.name} {trouble}.") from trouble
         if self.definition.type != "stdio" and session is self.session:
             self._may_restart = True  # a session or a stream ends often, and says nothing of the server
         remarks, self._news = self._news, []
@@ -657,14 +642,14 @@ class ServerConnection:
         try:
             await self.open()
         except ServerTrouble as trouble:
-            self._gone = f"it {trouble.what}"
-            self._around.record("warning", message=f"The MCP server {self.name} {trouble.what}.")
+            self._gone = f"it {trouble}"
+            self._around.record("warning", message=f"The MCP server {self.name} {trouble}.")
         self.tools = known
 
     @property
     def warnings(self) -> list[str]:
         """The tools that it lists and that are left out, a sentence each."""
-        faults = self.session.faults if self.session is not None else []
+        faults = self.session.listing.faults if self.session is not None else []
         return [f"The MCP server {self.name} {fault}." for fault in faults]
 
     def facts(self) -> dict[str, Any]:
