@@ -32,11 +32,10 @@ class _Forward(FileSystemEventHandler):
 
 
 class Watcher:
-    """Reports changes in directories to listeners."""
+    """Reports changes in directories, of each to one listener."""
 
     def __init__(self) -> None:
         self._observer: BaseObserver | None = None
-        self._listening: dict[ObservedWatch, set[_Forward]] = {}
         self._lock = threading.Lock()
 
     def watch(self, directory: Path, listener: Listener, *, recursive: bool = False) -> Callable[[], None]:
@@ -45,14 +44,12 @@ class Watcher:
         Nothing is raised if the system refuses (EMFILE, ENOSPC, a missing directory, no room for a thread):
         the caller's slow poll does the work.
         """
-        forward = _Forward(listener)
         with self._lock:
             try:
-                watch = self._started().schedule(forward, str(directory), recursive=recursive)
+                watch = self._started().schedule(_Forward(listener), str(directory), recursive=recursive)
             except (OSError, RuntimeError):
                 return lambda: None
-            self._listening.setdefault(watch, set()).add(forward)
-        return lambda: self._forget(watch, forward)
+        return lambda: self._forget(watch)
 
     def close(self) -> None:
         """Stop the observer's threads."""
@@ -60,7 +57,6 @@ class Watcher:
             if self._observer is not None:
                 self._observer.stop()
                 self._observer = None
-                self._listening.clear()
 
     def _started(self) -> BaseObserver:
         if self._observer is None:
@@ -70,15 +66,7 @@ class Watcher:
             self._observer = observer
         return self._observer
 
-    def _forget(self, watch: ObservedWatch, forward: _Forward) -> None:
-        with self._lock:
-            listening = self._listening.get(watch, set())
-            if self._observer is None or forward not in listening:
-                return
-            listening.remove(forward)
-            with suppress(KeyError, OSError):
-                if listening:  # unscheduling would silence them too: the watch of a directory is shared
-                    self._observer.remove_handler_for_watch(forward, watch)
-                else:
-                    del self._listening[watch]
-                    self._observer.unschedule(watch)
+    def _forget(self, watch: ObservedWatch) -> None:
+        with self._lock, suppress(KeyError, OSError):
+            if self._observer is not None:
+                self._observer.unschedule(watch)
