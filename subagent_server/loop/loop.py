@@ -26,7 +26,7 @@ from subagent_server.loop.model import (
 from subagent_server.loop.request import THOUGHTS
 from subagent_server.loop.runner import EMPTY_REPLY, Outcome, completed
 from subagent_server.loop.web import Block, Message, WebTools, record_server_use
-from subagent_server.run.errors import RunRefused, choices, shorten
+from subagent_server.run.errors import CallerError, RunRefused, choices, shorten
 from subagent_server.run.journal import count
 from subagent_server.run.records import Failure, Usage
 from subagent_server.run.stderr import lack_of_room
@@ -357,6 +357,8 @@ class Loop:
             result = await tool.call(arguments)
             if is_too_long(result, room):
                 result = await asyncio.to_thread(self.outputs.shortened, result, room)
+        except CallerError as error:
+            return ToolResult.failure(error.sentence)
         except Exception as error:
             lack = lack_of_room(error)
             if lack is None:

@@ -92,10 +92,7 @@ class BashTool:
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Run `command`, or start a new shell with `restart`. A cancelled call first ends its command."""
-        try:
-            wanted = _checked(parse_arguments(_BashArguments, arguments))
-        except BadArgument as error:
-            return ToolResult.failure(error.sentence)
+        wanted = _checked(parse_arguments(_BashArguments, arguments))
         async with self._turn:
             if self._closed:
                 return ToolResult.failure("The shell is closed because the run is ending: finish now.")

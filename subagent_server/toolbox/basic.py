@@ -7,7 +7,7 @@ from pydantic import Field
 
 from subagent_server.run.agent_definition import JsonSchema
 from subagent_server.run.commands import CHECK_SECONDS, misfit
-from subagent_server.run.errors import BadArgument, CallerError, SubagentError
+from subagent_server.run.errors import BadArgument, SubagentError
 from subagent_server.run.schemas import NEWEST, embedded, validator_name
 from subagent_server.run.states import (
     MAX_OPTION_CHARACTERS,
@@ -59,11 +59,8 @@ class AskParent(Tool):
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Ask, wait, and return the answer, or a text that no answer came."""
-        try:
-            asked = parse_arguments(_AskArguments, arguments)
-            reply = await self._run.ask(asked.question, asked.options)
-        except CallerError as error:
-            return ToolResult.failure(error.sentence)
+        asked = parse_arguments(_AskArguments, arguments)
+        reply = await self._run.ask(asked.question, asked.options)
         return ToolResult.of_text(NO_ANSWER if reply.answer is None else reply.answer)
 
 
@@ -191,13 +188,10 @@ class AgentComplete(Tool):
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Keep what is given, if it is valid and this agent's."""
-        try:
-            end = parse_arguments(_CompleteArguments, arguments)
-            if end.agent_id != self._agent_id:
-                raise BadArgument(f"`agent_id` must be your own: you are {self._agent_id}.")
-            check_summary(end.summary)
-        except BadArgument as error:
-            return ToolResult.failure(error.sentence)
+        end = parse_arguments(_CompleteArguments, arguments)
+        if end.agent_id != self._agent_id:
+            raise BadArgument(f"`agent_id` must be your own: you are {self._agent_id}.")
+        check_summary(end.summary)
         self.has_answer, self.summary, self.payload = True, end.summary, end.payload
         return ToolResult.of_text("The contract is complete.")
 

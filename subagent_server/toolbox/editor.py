@@ -387,24 +387,22 @@ class EditorTool(Tool):
         return {"type": "text_editor_20250728", "name": self.name}
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
-        """Do one command; whatever is wrong with it comes back as a failure in one sentence."""
+        """Do one command; whatever is wrong with it is said in one sentence."""
+        wanted = parse_arguments(_EditorArguments, arguments)
+        command = self._commands.get(wanted.command)
+        if command is None:
+            allowed = ", ".join(f"`{name}`" for name in self._commands)
+            raise BadArgument(f"`{wanted.command}` is not allowed to this agent: it may use {allowed}.")
+        watch = None if wanted.command == "view" else self._watch
         try:
-            wanted = parse_arguments(_EditorArguments, arguments)
-            command = self._commands.get(wanted.command)
-            if command is None:
-                allowed = ", ".join(f"`{name}`" for name in self._commands)
-                raise BadArgument(f"`{wanted.command}` is not allowed to this agent: it may use {allowed}.")
             # Off the loop, and to its end even if the call is cancelled: half an edit would be left.
-            watch = None if wanted.command == "view" else self._watch
             return await off_loop(lambda: _watched(command, wanted, watch))
-        except BadArgument as error:
-            return ToolResult.failure(error.sentence)
         except OSError as error:
             why = error.strerror or str(error)
-            return ToolResult.failure(
+            raise BadArgument(
                 f"`{wanted.command}` of {shorten(wanted.path)} failed ({why}) and changed nothing: "
                 "check the path, its permissions and the free space."
-            )
+            ) from error
 
     def _view(self, wanted: _EditorArguments) -> ToolResult:
         with self._workspace.find(wanted.path) as target:

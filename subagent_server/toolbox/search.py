@@ -183,11 +183,8 @@ class _SearchTool(Tool):
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Search; to find nothing is a result and not a failure."""
         rg = Ripgrep(self._seconds, self._memory_bytes)
-        try:
-            wanted = parse_arguments(self._wanted, arguments)
-            return await off_loop(partial(self._search, wanted, rg), interrupt=rg.cancel)
-        except BadArgument as error:
-            return ToolResult.failure(error.sentence)
+        wanted = parse_arguments(self._wanted, arguments)
+        return await off_loop(partial(self._search, wanted, rg), interrupt=rg.cancel)
 
     def _search(self, wanted: Any, rg: Ripgrep) -> ToolResult:
         """Search in a thread. Raises BadArgument."""

@@ -152,10 +152,7 @@ class TodoTool(Tool):
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Read or change the list, and return it."""
-        try:
-            return ToolResult.of_text(self.work(parse_arguments(self.arguments, arguments)))
-        except BadArgument as error:
-            return ToolResult.failure(error.sentence)
+        return ToolResult.of_text(self.work(parse_arguments(self.arguments, arguments)))
 
 
 def todo_tools(names: Collection[str], record: Callable[..., None], kept: Sequence[Any] = ()) -> list[Tool]:

@@ -72,7 +72,11 @@ class Tool(Protocol):
         """Return the entry of `tools` in a Messages request."""
 
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
-        """Run the tool. An error that the model can act on is returned as a failure, not raised."""
+        """Run the tool. An error that the model can act on is a failure.
+
+        Raises:
+            CallerError: the model can put the call right; it reads the sentence as a failure.
+        """
 
     async def aclose(self) -> None:
         """Release resources (processes, connections), if any. Called once, before the worker exits."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from subagent_server.run.errors import RunRefused
+from subagent_server.run.errors import BadArgument, RunRefused
 from subagent_server.run.records import Usage
 from subagent_server.toolbox.run_context import RunOver
 from tests.helpers.turns import Turn, call, calls, says, tool_results, use
@@ -74,6 +74,15 @@ def test_an_unknown_tool_and_arguments_that_are_not_json_are_errors_that_the_mod
     results = [body["messages"][-1]["content"][0] for body in played.bodies[1:]]
     assert all(result["is_error"] for result in results)
     assert [told["isError"] for told in played.run.recorded("tool_result")] == [True, True, True]
+
+
+def test_what_a_tool_refuses_is_an_error_that_the_model_reads() -> None:
+    async def refuse(arguments: dict[str, Any]) -> str:
+        raise BadArgument("Give a number.")
+
+    played = Played(call("picky"), says("Done."), tools=[ScriptedTool("picky", refuse)])
+    (result,) = played.run.recorded("tool_result")
+    assert (result["isError"], result["text"]) == (True, "Give a number.")
 
 
 async def _without_room(arguments: dict[str, Any]) -> str:

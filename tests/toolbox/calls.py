@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from subagent_server.run.errors import CallerError
 from subagent_server.run.files import Directory
 from subagent_server.toolbox.bash import BashTool
 from subagent_server.toolbox.tool import Tool, ToolResult
@@ -19,7 +20,15 @@ PATIENCE_SECONDS = 120.0
 
 def call(tool: Tool, **arguments: Any) -> ToolResult:
     """Return the result of one call, on an event loop of its own."""
-    return asyncio.run(asyncio.wait_for(tool.call(arguments), PATIENCE_SECONDS))
+    return asyncio.run(asyncio.wait_for(called(tool, arguments), PATIENCE_SECONDS))
+
+
+async def called(tool: Tool, arguments: dict[str, Any]) -> ToolResult:
+    """Return the result of one call as the model reads it."""
+    try:
+        return await tool.call(arguments)
+    except CallerError as error:
+        return ToolResult.failure(error.sentence)
 
 
 def text_of(tool: Tool, **arguments: Any) -> str:

@@ -8,6 +8,7 @@ import pytest
 from subagent_server.run.agent_definition import TODO_TOOLS
 from subagent_server.toolbox.todo_list import MOST_TODOS, todo_tools
 from subagent_server.toolbox.tool import ToolResult
+from tests.toolbox.calls import call
 
 
 class Listed:
@@ -21,7 +22,7 @@ class Listed:
         self.events.append((kind, facts))
 
     def call(self, name: str, **arguments: Any) -> ToolResult:
-        return asyncio.run(self.tools[name].call(arguments))
+        return call(self.tools[name], **arguments)
 
 
 def test_only_the_tools_that_a_file_names_are_there() -> None:

@@ -12,7 +12,7 @@ from subagent_server.toolbox.ripgrep import SearchScope
 from subagent_server.toolbox.search import GlobTool, GrepTool
 from subagent_server.toolbox.tool import Tool
 from tests.helpers.files import open_descriptors
-from tests.toolbox.calls import call, fault_of, text_of
+from tests.toolbox.calls import call, called, fault_of, text_of
 
 
 @pytest.fixture
@@ -154,8 +154,8 @@ def test_a_directory_swapped_for_a_link_leads_nowhere(cwd: Path) -> None:
 
     async def use() -> None:
         for n in range(400):
-            seen = await editor.call({"command": "view", "path": "swapped/secret.txt"})
-            changed = await editor.call({**inserting, "insert_text": str(n)})
+            seen = await called(editor, {"command": "view", "path": "swapped/secret.txt"})
+            changed = await called(editor, {**inserting, "insert_text": str(n)})
             outcomes.update({seen.is_error, changed.is_error})
             assert "SECRET" not in seen.text
 

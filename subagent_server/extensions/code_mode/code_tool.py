@@ -37,7 +37,7 @@ from subagent_server.run.agent_definition import (
     PROGRAM_FILE,
     CodeMode,
 )
-from subagent_server.run.errors import BadArgument, RunRefused
+from subagent_server.run.errors import CallerError, RunRefused
 from subagent_server.run.files import Directory
 from subagent_server.run.states import cut
 from subagent_server.sandbox.file_watch import watching
@@ -322,10 +322,12 @@ class ProgramCalls:
 
     async def _asked(self, ask: AskParent, arguments: dict[str, Any]) -> Reply:
         """Ask the parent, one question after the other; the program's clock stands still meanwhile."""
-        with self.clock.paused():
-            async with self._asking:
-                result = await ask.call(arguments)
-        return {"error": result.text} if result.is_error else {"value": result.text}
+        try:
+            with self.clock.paused():
+                async with self._asking:
+                    return {"value": (await ask.call(arguments)).text}
+        except CallerError as error:
+            return {"error": error.sentence}
 
     async def _called(self, function: ToolFunction, arguments: dict[str, Any]) -> Reply:
         """Call a tool; a flow gets what is on record, unless the tool changes nothing."""
@@ -423,10 +425,7 @@ class ExecutePythonCode:
     async def call(self, arguments: dict[str, Any]) -> ToolResult:
         """Run a program to its end. A cancelled call first ends its program."""
         most = self._code_mode.max_timeout_seconds
-        try:
-            wanted = parse_arguments(_ProgramArguments, arguments)
-        except BadArgument as error:
-            return ToolResult.failure(error.sentence)
+        wanted = parse_arguments(_ProgramArguments, arguments)
         if not 1 <= wanted.execution_timeout <= most:
             return ToolResult.failure(f"`executionTimeout` must be 1 to {most} seconds.")
         if len(wanted.code) > MOST_CODE_CHARACTERS:
