@@ -246,11 +246,7 @@ def _question(session: Session, meta: RunMeta, message: Message) -> str:
 
 
 def _ending(view: RunView, result: RunResult | None) -> str:
-    text = ""
-    if result is not None and result.has_output:
-        text = escape_lines(json.dumps(result.output, ensure_ascii=False, indent=2))
-    elif result is not None:
-        text = escape_lines(result.text)
+    text = "" if result is None else escape_lines(result.words)
     # The summary of a run is the beginning of its text, unless its agent gave another one.
     error, summary = view.error, escape_lines(view.summary or "")
     return facts(
@@ -279,10 +275,8 @@ def run_markdown(meta: RunMeta, view: RunView, result: RunResult | None) -> str:
     """Return how a run ended, what it cost, what it asked, and its result."""
     look = look_of(meta.status, meta.pending_questions, view.live)
     parts = [f"### {look.text}: {_code_span(meta.agent_name)}", "\n".join(_markdown_facts(meta, view))]
-    if result is not None and result.has_output:
-        parts.append(_fenced(json.dumps(result.output, ensure_ascii=False, indent=2), "json"))
-    elif result is not None and result.text:
-        parts.append(_fenced(result.text))
+    if result is not None and result.words:
+        parts.append(_fenced(result.words, "json" if result.has_output else "text"))
     return "\n\n".join(parts)
 
 
@@ -321,7 +315,7 @@ def _code_span(text: str) -> str:
     return f"{fence}{space}{line}{space}{fence}"
 
 
-def _fenced(text: str, language: str = "text") -> str:
+def _fenced(text: str, language: str) -> str:
     """Return a text as a fenced block, without its rest if it is very long."""
     rest = len(text) - MAX_CHARACTERS
     shown = escape_lines(text[:MAX_CHARACTERS])

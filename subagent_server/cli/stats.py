@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
 
 import click
 
@@ -36,7 +35,7 @@ def stats(session: Session, since: timedelta | None, agent: str | None) -> None:
     begin = None if since is None else now() - since
     found = service.stats(RunStore(session.settings.runs_root), since=begin, agent=agent)
     if session.as_json:
-        out_json(_wire(found))
+        out_json(found.to_wire())
     elif found.total.runs:
         out("\n".join(table(list(_rows(found)), _LIMITS)))
     else:
@@ -57,12 +56,3 @@ def _row(name: str, one: Sum) -> tuple[str, ...]:
     usage = one.usage
     cost = "" if usage.cost_usd is None else f"{least_mark(usage.at_least, 'costUsd')}${usage.cost_usd:.2f}"
     return (name, *(f"{count:,}" for count in counts), tokens_cell(usage), cost, duration(one.seconds))
-
-
-def _wire(found: Stats) -> dict[str, Any]:
-    return {
-        "total": found.total.to_wire(),
-        "byAgent": [{"agent": name, **found.by_agent[name].to_wire()} for name in sorted(found.by_agent)],
-        "byDay": [{"day": day, **found.by_day[day].to_wire()} for day in sorted(found.by_day)],
-        "unreadable": found.unreadable,
-    }

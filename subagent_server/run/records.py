@@ -458,6 +458,11 @@ class RunResult(Record):
         return "output" in self.model_fields_set
 
     @property
+    def words(self) -> str:
+        """The structured result as JSON, in several lines, else the text."""
+        return json.dumps(self.output, ensure_ascii=False, indent=2) if self.has_output else self.text
+
+    @property
     def headline(self) -> str | None:
         """The agent's own summary, else the first line of its text, or its output: the summary for lists."""
         if self.summary is not None:

@@ -286,6 +286,15 @@ class Stats:
         self.by_agent.setdefault(run.agent_name, Sum()).add(run)
         self.by_day.setdefault(day, Sum()).add(run)
 
+    def to_wire(self) -> dict[str, Any]:
+        """Return their JSON object."""
+        return {
+            "total": self.total.to_wire(),
+            "byAgent": [{"agent": name, **sums.to_wire()} for name, sums in sorted(self.by_agent.items())],
+            "byDay": [{"day": day, **sums.to_wire()} for day, sums in sorted(self.by_day.items())],
+            "unreadable": self.unreadable,
+        }
+
 
 def stats(store: RunStore, *, since: datetime | None = None, agent: str | None = None) -> Stats:
     """Add up the runs that began at `since` or later, of all agents or of a single agent. Reads all these."""

@@ -48,7 +48,6 @@ from subagent_server.run.paths import RootPaths
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.list_runs import Node, trees_of
-from subagent_server.verbs.reconcile import observe
 from subagent_server.verbs.views import RunRow
 from subagent_server.verbs.wait_for_runs import Changes
 
@@ -621,7 +620,7 @@ class LiveScreen:
 
     def _answer(self, run_id: str, terminal: TerminalMode) -> None:
         def ask() -> None:
-            pending = observe(self._session.service.store, run_id, self._session.caller).meta.pending
+            pending = self._session.open_run(run_id).meta.pending
             if not pending:
                 self._view.remark = f"{run_id} asks nothing."
                 return

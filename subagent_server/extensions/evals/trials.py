@@ -342,7 +342,7 @@ class Evaluation:
         result = self.service.store.read_result(meta.run_id)
         if result is None:
             return ["the run has no result"]
-        text = json.dumps(result.output, ensure_ascii=False, indent=2) if result.has_output else result.text
+        text = result.words
         found: list[str | None] = []
         for each in trial.case.expect:
             if each.judge is not None:

@@ -170,12 +170,7 @@ class PageApp:
 
     async def _costs(self, _: Request) -> Response:
         sums = await asyncio.to_thread(stats, self._service.store)
-        costs = {
-            "total": sums.total.to_wire(),
-            "agents": {name: one.to_wire() for name, one in sums.by_agent.items()},
-            "days": {day: one.to_wire() for day, one in sums.by_day.items()},
-        }
-        return _answer(costs)
+        return _answer(sums.to_wire())
 
     async def _older(self, request: Request) -> Response:
         before, words = (request.query_params.get(name, "") for name in ("before", "q"))

@@ -38,8 +38,8 @@ const table = (each, entries) =>
   );
 
 /** Return the view of the sums that the server has made. */
-export const costs = ({ total, agents, days }) => [
+export const costs = ({ total, byAgent, byDay }) => [
   el("h1", { class: "skip" }, "Costs"),
-  table("Agent", [...Object.entries(agents).sort((a, b) => Number(b[1].costUsd ?? 0) - Number(a[1].costUsd ?? 0)), ["All", total]]),
-  table("Day", Object.entries(days).sort().reverse()),
+  table("Agent", [...[...byAgent].sort((a, b) => Number(b.costUsd ?? 0) - Number(a.costUsd ?? 0)).map((sum) => [sum.agent, sum]), ["All", total]]),
+  table("Day", [...byDay].reverse().map((sum) => [sum.day, sum])),
 ];
