@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from subagent_server.agents.yaml_reader import Unreadable
 from subagent_server.cli.clients import (
     SERVER,
     Client,
@@ -38,13 +39,8 @@ _TABLE = re.compile(rf"\s*\[\s*mcp_servers\s*\.\s*[\"']?{SERVER}[\"']?\s*[.\]]")
 """The header of the server's table, or of a table in it."""
 
 
-class NotEditable(Exception):
-    """The file stays as it is. `reason` is a clause about "it"; `line` counts from 1, None if unknown."""
-
-    def __init__(self, reason: str, line: int | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.line = line
+class NotEditable(Unreadable):
+    """The file stays as it is. `reason` is a clause about "it"."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,6 @@ from subagent_server.run.bounded_command import start_for_event
 from subagent_server.run.errors import BadArgument, MessageClosed, UnknownMessage
 from subagent_server.run.host_programs import NoHostProgram
 from subagent_server.run.records import Message
-from subagent_server.run.states import MessageStatus
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.verbs import questions as answering
 from subagent_server.verbs.access import NotAllowed
@@ -207,8 +206,7 @@ def _typed(session: Session, run_id: str, message_id: str) -> str | None:
     """Return the typed or pasted text, "" at Ctrl-D, None if the question is no longer open."""
     stdin = sys.stdin.fileno()
     while not select.select([stdin], [], [], SLOW_POLL_SECONDS)[0]:
-        now = session.open_run(run_id).meta.message(message_id)
-        if now is None or now.message_status is not MessageStatus.PENDING:
+        if not session.open_run(run_id).meta.is_pending(message_id):
             termios.tcflush(stdin, termios.TCIFLUSH)  # else the shell gets what was begun, as a command
             err(f"\n{message_id} needs no answer any more.")
             return None
@@ -284,10 +282,9 @@ def reply(session: Session, run: str | None, words: tuple[str, ...]) -> None:
         return
     assert run_id is not None  # words come behind it
     message_id = words[0] if len(words) == 2 else None
-    if message_id is None:  # `reply RUN q1` forgets the answer; `reply RUN q1 q1` is possible
-        pending = session.open_run(run_id).meta.pending
-        if any(message.message_id == words[0] for message in pending):
-            raise BadArgument(f"{words[0]} is the question: give the answer after it.")
+    # `reply RUN q1` forgets the answer; `reply RUN q1 q1` is possible
+    if message_id is None and session.open_run(run_id).meta.is_pending(words[0]):
+        raise BadArgument(f"{words[0]} is the question: give the answer after it.")
     answer = argument_or_stdin(words[-1], "answer")
     by = "parent" if caller.is_child else "person"
     try:
@@ -350,9 +347,8 @@ def ask(session: Session, question: str, options: tuple[str, ...], timeout: floa
 
     def check() -> Observed | None:
         observed = session.open_run(run_id)
-        message = observed.meta.message(message_id)
-        is_open = message is not None and message.message_status is MessageStatus.PENDING
-        return None if is_open and not observed.meta.status.is_terminal else observed
+        waits = observed.meta.is_pending(message_id) and not observed.meta.status.is_terminal
+        return None if waits else observed
 
     found = wait_for(session.service, [run_id], check, timeout)
     if found is None:

@@ -359,6 +359,10 @@ class RunMeta(Record):
         """The questions that wait for an answer, oldest first."""
         return [m for m in self.messages if m.message_status is MessageStatus.PENDING]
 
+    def is_pending(self, message_id: str) -> bool:
+        """Whether this question waits for an answer."""
+        return any(m.message_id == message_id for m in self.pending)
+
     @property
     def ended_at(self) -> datetime | None:
         """When the run ended, however it did."""

@@ -18,7 +18,6 @@ from subagent_server.run.agent_definition import AgentDefinition, JsonSchema
 from subagent_server.run.errors import BadArgument, UnknownAgent
 from subagent_server.run.records import Record, RunMeta
 from subagent_server.run.schemas import NEWEST, embedded, validator_name
-from subagent_server.run.states import MessageStatus
 from subagent_server.verbs.access import Caller, ShownRuns
 from subagent_server.verbs.check_agent import AgentChecker, says_refused
 from subagent_server.verbs.reconcile import Observed, observe
@@ -378,9 +377,7 @@ class ToolContext:
         """Return a child's view of its question: answered, expired, or still open."""
 
         def is_closed(run: Observed) -> bool:
-            message = run.meta.message(message_id)
-            pending = message is not None and message.message_status is MessageStatus.PENDING
-            return not pending or run.meta.status.is_terminal
+            return not run.meta.is_pending(message_id) or run.meta.status.is_terminal
 
         wait = Wait(call.wait_seconds(default), progress=call.progress)
         observed = await self._when(observed, is_closed, wait)
