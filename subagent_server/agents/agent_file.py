@@ -694,6 +694,6 @@ def _check(agent: AgentDefinition, lines: Mapping[str, int], notes: Notes) -> No
         notes.warn("there is no system prompt")
     # A caller's words are data, and so are keys that are not pinned: `sh -c "echo {prompt}"` executes them.
     codes = (code for flag, code in pairwise(agent.args) if re.fullmatch("-[a-z]*c", flag))
-    if place := re.search(r"\{(prompt|systemPrompt|model)\}", "\n".join(codes)):
+    if found := re.search(r"\{(prompt|systemPrompt|model)\}", "\n".join(codes)):
         reason = "in the text after -c is executed as a part of it: make it an argument of its own"
-        notes.warn(f"{place[0]} {reason}", lines.get("args"))
+        notes.warn(f"{found[0]} {reason}", lines.get("args"))

@@ -361,8 +361,8 @@ def _block(block: Any) -> str:
             return text
         case {"type": "thinking", "thinking": str(text)}:
             return f"~ {text}"
-        case {"type": "tool_use", "name": str(name), "input": given}:
-            return f"→ {name} {json.dumps(given, ensure_ascii=False, indent=1)}"
+        case {"type": "tool_use", "name": str(name), "input": arguments}:
+            return f"→ {name} {json.dumps(arguments, ensure_ascii=False, indent=1)}"
         case {"type": "tool_result", "content": inner, **rest}:
             mark = "✗" if rest.get("is_error") else "←"
             parts = inner if isinstance(inner, list) else [inner]

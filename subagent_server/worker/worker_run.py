@@ -148,7 +148,7 @@ class WorkerRun:
     def record(self, kind: str, **facts: Any) -> None:
         """Append an event to the journal; a disk that refuses is a warning."""
         self._journal.append(kind, now(), self.masker.data(facts))
-        failpoint("worker.told")
+        failpoint("worker.recorded")
 
     def remember(self, message: dict[str, Any], stop_reason: str | None = None) -> None:
         """Append a message to the transcript; a disk that refuses is a warning."""

@@ -22,7 +22,7 @@ BEFORE_THE_WORKER = {
     "shim.forked": "launch_failed",
     "shim.worker_recorded": "lost",
     "worker.started": "crashed",
-    "worker.told": "crashed",
+    "worker.recorded": "crashed",
     "worker.remembered": "crashed",
     "worker.started,reconcile.judged": "crashed",
     "store.written": "crashed",

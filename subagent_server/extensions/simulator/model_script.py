@@ -518,6 +518,6 @@ def _checked(content: Any, source: str) -> Script:
 def _sentence(source: str, error: ValidationError) -> str:
     """Return the first problem as one sentence, with its place, such as `turns.1.tool_use.0.name`."""
     problem = error.errors(include_url=False)[0]
-    place = ".".join(map(str, problem["loc"]))
-    where = f"{source}: {place}" if place else source
+    location = ".".join(map(str, problem["loc"]))
+    where = f"{source}: {location}" if location else source
     return f"{where}: {problem['msg'].removeprefix('Value error, ')}."
