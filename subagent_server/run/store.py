@@ -82,22 +82,17 @@ RESULT_BYTES = PAYLOAD_BYTES = 64 << 20
 """How much of a result, and of an unpacked payload, is read."""
 
 
-def read_raw_state(run: RunPaths) -> bytes:
-    """Return the state of a run as the file holds it. Raises UnknownRun, UnreadableMeta."""
+def read_state(run: RunPaths) -> RunMeta:
+    """Return the state of a run, brought up to the present schema. Raises UnknownRun, UnreadableMeta."""
     try:
-        return run.meta.read(STATE_BYTES)
+        raw = run.meta.read(STATE_BYTES)
     except FileNotFoundError as error:
         raise UnknownRun(run.run_id, run.root.root) from error
     except OSError as error:
         why = (lack_of_room(error) or error.strerror or str(error)).rstrip(".")
         raise UnreadableMeta(run.run_id, run.meta.path, why) from error
-
-
-def decode_state(run: RunPaths, raw: bytes) -> RunMeta:
-    """Return the state that these bytes hold, brought up to the present schema. Raises UnreadableMeta."""
     try:
-        data = json.loads(raw)
-        meta = RunMeta.model_validate(upgraded(data))
+        meta = RunMeta.model_validate(upgraded(json.loads(raw)))
     except (ValueError, TypeError, RecursionError) as error:
         why = _reason(error)
         if newer_version(run) is not None:
@@ -299,7 +294,7 @@ class RunStore:
         Raises:
             InvalidRunId, UnknownRun, UnreadableMeta.
         """
-        return self.read_state(self.paths.run(run_id))
+        return read_state(self.paths.run(run_id))
 
     def readable(self, run_ids: Iterable[str]) -> Iterator[RunMeta]:
         """Yield the states of these runs, without those that are not there or cannot be read."""
@@ -317,10 +312,6 @@ class RunStore:
             except SubagentError:
                 return
             yield meta
-
-    def read_state(self, run: RunPaths) -> RunMeta:
-        """Return the state of a run whose directory is at hand. Raises UnknownRun, UnreadableMeta."""
-        return decode_state(run, read_raw_state(run))
 
     def continuation_of(self, flow: str) -> RunMeta | None:
         """Return the run that continues a run of a flow; None if there is none any more.
@@ -408,7 +399,7 @@ class RunStore:
 
     def rolled_forward(self, run: RunPaths, now: datetime) -> RunMeta:
         """Return the state, with a missing `result.json` applied first. Call under the lock."""
-        meta = self.read_state(run)
+        meta = read_state(run)
         check_not_newer(meta)
         after = self.with_result(run, meta, now)
         if after is not meta:

@@ -24,7 +24,7 @@ from subagent_server.run.journal import recorded_usage
 from subagent_server.run.paths import RunPaths
 from subagent_server.run.records import TOKEN_COUNTS, Failure, Money, Record, RunMeta, StartedBy, Usage
 from subagent_server.run.states import TOKENS, Status
-from subagent_server.run.store import RunStore, drop_vain
+from subagent_server.run.store import RunStore, drop_vain, read_state
 from subagent_server.verbs.access import USER, Caller, NotAllowed, OtherParents, others_sentence
 from subagent_server.verbs.reconcile import Observed, is_over, observe, tree_usage
 from subagent_server.verbs.service import Service
@@ -90,7 +90,7 @@ def _look(
     Raises as `observe` does. Most runs of a list are over, and to reconcile them takes twice as long.
     """
     run = store.paths.run(run_id)
-    meta = store.read_state(run)
+    meta = read_state(run)
     if not caller.may_open(meta) or (
         meta.status.is_terminal and not wanted.fits(meta.status, meta.agent_name)
     ):

@@ -32,7 +32,7 @@ from subagent_server.run.processes import now
 from subagent_server.run.records import NEXT_STEP, Failure, LaunchInfo, RunMeta, Usage
 from subagent_server.run.states import SCHEMA_VERSION, Status
 from subagent_server.run.stderr import failpoint
-from subagent_server.run.store import RunStore, restore
+from subagent_server.run.store import RunStore, read_state, restore
 from subagent_server.run.wake import retire
 from subagent_server.verbs.access import USER, Caller, check_open
 from subagent_server.verbs.left_behind import left_behind
@@ -192,7 +192,7 @@ def observe(store: RunStore, run_id: str, caller: Caller = USER) -> Observed:
     """
     run = store.paths.run(run_id)
     try:
-        meta = store.read_state(run)
+        meta = read_state(run)
         check_open(caller, meta)
         return _reconciled(store, run, meta)
     except (OSError, StorageFailed) as error:
@@ -240,7 +240,7 @@ def _unrecorded(store: RunStore, run: RunPaths, fault: str) -> Observed:
     """Return a run as it is where no reader can record that, because the root has this fault."""
     # Whoever held the lock has written all that it could, where there is room again.
     moment, held, ended = now(), locks.is_held(run.live_lock), read_exit(run)
-    meta = store.with_result(run, store.read_state(run), moment)
+    meta = store.with_result(run, read_state(run), moment)
     reason = f"the runs root {fault}, so nothing is recorded"
     if elsewhere(run, meta) is not None:
         return Observed(meta, None, reason)

@@ -30,7 +30,7 @@ from subagent_server.run.files import NotPlain, remove_tree
 from subagent_server.run.paths import REMOVED_CHILD, RunPaths
 from subagent_server.run.processes import now
 from subagent_server.run.states import SCHEMA_VERSION, Status, is_run_id
-from subagent_server.run.store import RunStore, drop_vain, mark_seen, newer_version, read_request
+from subagent_server.run.store import RunStore, drop_vain, mark_seen, newer_version, read_request, read_state
 from subagent_server.verbs.reconcile import is_over, observe, tree_is_gone
 from subagent_server.verbs.run_worktree import drop
 
@@ -194,7 +194,7 @@ def _old(store: RunStore, age: Age) -> Iterator[str]:
     for run_id in store.newest_first():
         run = store.paths.run(run_id)
         try:
-            end = store.read_state(run).ended_at or observe(store, run_id).meta.ended_at
+            end = read_state(run).ended_at or observe(store, run_id).meta.ended_at
         except UnknownRun:
             if _never_was(run, moment):
                 yield run_id
@@ -265,7 +265,7 @@ def _check_removable(store: RunStore, run_id: str, waited_for: dict[str, str]) -
 
 def _parent_of_settled(store: RunStore, run: RunPaths, *, is_marked: bool) -> str | None:
     try:
-        meta = store.read_state(run)
+        meta = read_state(run)
         if is_over(run, meta.status, is_marked=is_marked):
             return meta.parent_run_id
         observed = observe(store, run.run_id)

@@ -18,7 +18,7 @@ from subagent_server.run.processes import NODE, on_node
 from subagent_server.run.records import Failure, Message, WorktreeState
 from subagent_server.run.states import MessageStatus
 from subagent_server.run.stderr import half_upgraded, lack_of_room, log_exception
-from subagent_server.run.store import RunStore
+from subagent_server.run.store import RunStore, read_state
 from subagent_server.run.wake import SLOW_POLL_SECONDS
 from subagent_server.toolbox.run_context import RunOver
 from subagent_server.verbs.export_run import export_end
@@ -260,7 +260,7 @@ class ParentWatch:
             SubagentError, OSError
         ):  # a damaged id, or the disk refuses: the next look may do better
             parent = self._store.paths.run(self._parent)
-            if elsewhere(parent, self._store.read_state(parent)) is not None:
+            if elsewhere(parent, read_state(parent)) is not None:
                 return self._is_due()  # a free lock on another host proves nothing: observe it now and then
             return not locks.is_held(parent.live_lock)
         return False

@@ -32,7 +32,7 @@ from subagent_server.run.records import Message, RunMeta, RunRequest, RunResult,
 from subagent_server.run.secrets import Masker
 from subagent_server.run.states import MessageStatus
 from subagent_server.run.stderr import failpoint
-from subagent_server.run.store import RunStore
+from subagent_server.run.store import RunStore, read_state
 from subagent_server.run.transitions import RunEvent
 from subagent_server.run.wake import SLOW_POLL_SECONDS, drain, open_fifo
 from subagent_server.toolbox.run_context import Reply, RunOver
@@ -136,7 +136,7 @@ class WorkerRun:
 
     def meta(self) -> RunMeta:
         """Return the state of the run. Raises UnreadableMeta."""
-        return self.store.read_state(self.paths)
+        return read_state(self.paths)
 
     def checkpoint(self) -> None:
         """Raise RunOver if the run has ended, or is about to."""
