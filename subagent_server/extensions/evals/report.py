@@ -95,11 +95,16 @@ def table_of(results: Sequence[TrialResult]) -> str:
 
 
 def table_against(results: Sequence[TrialResult], before: Sequence[TrialResult]) -> str:
-    """Return a row for each case, agent and model of either evaluation: how many passed now, and before."""
+    """Return a row for each case, agent and model of either evaluation: how many passed now, and before.
+
+    All have no change where one lacks a row: other cases pass at other rates.
+    """
     now, then = _grouped(results), _grouped(before)
     keys = dict.fromkeys([*now, *then])
     rows = {key: _compared(now.get(key, []), then.get(key, [])) for key in keys}
-    return _table(("NOW", "BEFORE", "CHANGE"), (8, 8, 8), rows, _compared(results, before))
+    *passed, change = _compared(results, before)
+    total = (*passed, change if all(cells[-1] for cells in rows.values()) else "")
+    return _table(("NOW", "BEFORE", "CHANGE"), (8, 8, 8), rows, total)
 
 
 def _compared(now: Iterable[TrialResult], before: Iterable[TrialResult]) -> tuple[str, ...]:

@@ -55,7 +55,9 @@ def test_two_evaluations_stand_side_by_side_also_where_one_lacks_a_case() -> Non
     cells = {line.split()[0]: line.split()[2:] for line in table.splitlines()[1:]}
     assert cells["one"] == ["-", "1/1", "0/1", "+100%"]
     assert cells["new"] == ["-", "1/1", "-"] and cells["old"] == ["-", "-", "1/1"]
-    assert table.splitlines()[-1].split() == ["all", "2/2", "1/2", "+50%"]
+    assert table.splitlines()[-1].split() == ["all", "2/2", "1/2"], "other cases"
+    table = table_against(now[:1], [_trial(1, passed=False)])
+    assert table.splitlines()[-1].split() == ["all", "1/1", "0/1", "+100%"]
 
 
 def test_a_sum_of_costs_says_so_if_a_trial_does_not_tell_its_own() -> None:
