@@ -1,4 +1,4 @@
-"""Take from a repository that came during a run what git would have executed, or written elsewhere.
+"""Take from a repository that came during a run what git would have executed, or read or written elsewhere.
 
     disarmed(cwd, ["libs/new/.git"], quarantine)
 
@@ -26,8 +26,9 @@ MOST_CONFIG_BYTES = 256 << 10
 MOST_REPOSITORIES = 200
 _DEPTH = 4
 """How deep repositories of submodules lie in each other."""
-_LEFT_OUT = ("config.worktree", "rebase-merge")
-"""`config.worktree` is a second configuration; in `rebase-merge` is a list of commands."""
+_LEFT_OUT = ("config.worktree", "rebase-merge", "objects/info/alternates")
+"""`config.worktree` is a second configuration; in `rebase-merge` is a list of commands. What is borrowed by
+`alternates` would be shown in the box of the next run that has a worktree of this repository."""
 _SAFE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _PLAIN = r"[A-Za-z0-9][A-Za-z0-9._/@+ -]*"
@@ -136,6 +137,7 @@ class _Repository:
     def _take_links(self, directory: int, path: Path) -> None:
         """Take links, through which git would write what a run has chosen, by `logs/HEAD` to `~/.profile`.
 
+        A link in `objects` would have it read those of another repository.
         As `HEAD` a link makes no repository unless it names a branch.
         """
         waiting = [name for name in _names(directory, ".") if name != "HEAD"]
@@ -146,11 +148,11 @@ class _Repository:
             status = status_below(directory, name)
             if status is not None and stat.S_ISLNK(status.st_mode):
                 self._take(directory, name, path)
-            elif name.partition("/")[0] == "logs":
+            elif name == "objects" or name.partition("/")[0] in ("logs", "refs"):
                 if name.count("/") > MOST_DEPTH:
                     break
                 waiting += [f"{name}/{each}" for each in _names(directory, name)]
-        raise OSError(None, "its logs are too many or too deep")
+        raise OSError(None, "its logs or references are too many or too deep")
 
     def _within(self, directory: int, within: str, path: Path, depth: int) -> None:
         """Do the same to the repositories in a directory, also to those deeper in it."""

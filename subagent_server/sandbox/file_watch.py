@@ -327,7 +327,11 @@ MAX_NAMES, MAX_NAMES_WITH_LAST = 20_000, 5_000
 MAX_SECONDS = 0.5
 _LAST = frozenset(("node_modules", ".venv", "venv", "vendor", "target", ".tox", ".nox", "__pycache__"))
 """Directories of what was downloaded or made are looked at after all others."""
-_EXECUTED_BY_GIT = ("config", "config.worktree", "commondir", "rebase-merge/git-rebase-todo")
+_OF_GIT = (
+    *("config", "config.worktree", "commondir"),
+    *("rebase-merge/git-rebase-todo", "objects/info/alternates"),
+)
+"""What git executes by, and by which it reads the objects of another repository, which a box then shows."""
 
 
 class Fingerprint(NamedTuple):
@@ -474,7 +478,7 @@ class _Look:
     def _repository(self, path: str) -> None:
         self.repositories.add(path)
         self._see(path, is_directory=True)
-        for name in _EXECUTED_BY_GIT:
+        for name in _OF_GIT:
             self._see(_joined(path, name))
         for name in self._entries(_joined(path, "hooks")):
             if not name.endswith(".sample"):

@@ -57,6 +57,10 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
         "fixture/.git/",
     ),
     "a nested one": (lambda cwd: write(cwd / "libs/nested/.git/hooks/x"), "libs/nested/.git/hooks/x"),
+    "what a nested one borrows": (
+        lambda cwd: write(cwd / "libs/nested/.git/objects/info/alternates"),
+        "libs/nested/.git/objects/info/alternates",
+    ),
     "a submodule": (lambda cwd: make_bare(cwd / ".git/modules/lib"), ".git/modules/lib/"),
     "a file of an agent": (lambda cwd: write(cwd / ".claude/settings.json"), ".claude/settings.json"),
     "a file in a directory": (lambda cwd: write(cwd / "libs/.vscode/tasks.json"), "libs/.vscode/"),

@@ -164,6 +164,7 @@ def test_git_writes_through_no_link_that_a_run_has_left(cwd: Path, tmp_path: Pat
     outside, repository = tmp_path / "outside", cwd / "sub/.git"
     outside.mkdir()
     links = {"logs/HEAD": "profile", "logs/refs/heads": "", "COMMIT_EDITMSG": "profile", "index": "index"}
+    links |= {"refs/tags": "", "objects/info": "", "objects/pack": ""}
     for name, target in links.items():
         path = repository / name
         if os.path.lexists(path):
@@ -176,11 +177,19 @@ def test_git_writes_through_no_link_that_a_run_has_left(cwd: Path, tmp_path: Pat
     assert not [*outside.iterdir()]
 
 
+def test_a_new_repository_borrows_no_objects(cwd: Path, tmp_path: Path) -> None:
+    make_repository(tmp_path / "private")
+    git("clone", "--quiet", "--shared", tmp_path / "private", cwd / "clone")
+    assert [kept.shown(cwd) for kept in take(cwd, "clone/.git").moved] == [
+        "clone/.git/objects/info/alternates"
+    ]
+
+
 def test_a_flood_of_repositories_is_bounded_and_said(cwd: Path) -> None:
     for number in range(300):
         module = cwd / "sub/.git/modules" / str(number)
         module.mkdir(parents=True)
         (module / "HEAD").touch()
     assert take(cwd).stuck == ["sub/.git (it holds too many repositories)"]
-    many = disarmed(cwd, ["sub/.git"] * 202, Quarantine(Directory(cwd.parent / "quarantine")))
+    many = disarmed(cwd, ["gone"] * 202, Quarantine(Directory(cwd.parent / "quarantine")))
     assert many.stuck[-1] == "and 2 more repositories"
