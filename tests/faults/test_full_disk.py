@@ -63,7 +63,7 @@ BEGIN = """
     import os, sys
     from subagent_server.worker.__main__ import main
     memory = os.memfd_create("package")
-    os.write(memory, b"{}")
+    os.write(memory, b'{"prompt": "x", "secrets": []}')
     main([sys.argv[1], str(memory)])
 """
 
