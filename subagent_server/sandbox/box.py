@@ -367,7 +367,7 @@ def build_box(rules: Rules) -> Box:
         identities={
             str(path): _identity(path)
             for path in (rules.cwd, *write, *shown, *read_only)
-            if path in write or any(map(path.is_relative_to, written))
+            if path in write or path in read_only or any(map(path.is_relative_to, written))
         }
         | {str(target): _identity(path) for target, path in rules.placed.items()},
         writable=frozenset(map(str, (*write, *rules.placed))),

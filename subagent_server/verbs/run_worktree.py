@@ -192,6 +192,7 @@ def prepare_worktree(
         return
     for name in LEADS_ELSEWHERE:
         environment.pop(name, None)
+    _check_unwritten(worktree)
     boxed = _works_in_box(definition, Path(worktree.origin))
     try:
         state = None
@@ -200,7 +201,6 @@ def prepare_worktree(
                 hand_over(store, worktree.taken_from, meta.run_id)
                 state = _taken_over(store, worktree, worktree.taken_from, boxed=boxed)
             if state is None:
-                _check_unwritten(worktree)
                 # Half a worktree is never taken for changes: until it is whole, the record says that it goes.
                 write_worktree(run, WorktreeState(phase="removing"))
                 _bring_base(store, worktree)

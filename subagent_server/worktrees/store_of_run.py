@@ -73,12 +73,15 @@ def is_of_run(path: str | Path, worktree: Worktree) -> bool:
 def worktree_mounts(worktree: Worktree) -> list[tuple[str, Path]]:
     """Return what a box of the run shows of its worktree, as arguments of bubblewrap with their places.
 
-    The files and the store are written; what git executes by, and the borrowed objects, are read-only.
+    The files and the store are written; what git executes by, and the borrowed objects, are read-only. These
+    are those of the beginning alone: a run in a directory above can have let the repository lead to others.
     """
     store, files = store_of(worktree), Path(worktree.path)
     mounts = [("--bind", files), ("--ro-bind", files / ".git"), ("--bind", store)]
     mounts += [("--ro-bind", store / name) for name in _HELD]
-    mounts += [("--ro-bind", path) for path in borrowed_objects(Path(worktree.repository))]
+    at_first = small_file(store / "objects" / "info" / "alternates").splitlines()
+    borrowed = borrowed_objects(Path(worktree.repository))
+    mounts += [("--ro-bind", path) for path in borrowed if str(path) in at_first]
     return [(how, path) for how, path in mounts if os.path.lexists(path)]
 
 

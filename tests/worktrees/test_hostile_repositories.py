@@ -16,9 +16,15 @@ from subagent_server.worker.protected_paths import protected_paths
 from subagent_server.worktrees import making, store_of_run
 from subagent_server.worktrees.git import GitFailed, harmless_git
 from subagent_server.worktrees.making import make_worktree
-from subagent_server.worktrees.store_of_run import NoWorktree, find_repository, repository_of, store_of
+from subagent_server.worktrees.store_of_run import (
+    NoWorktree,
+    find_repository,
+    repository_of,
+    store_of,
+    worktree_mounts,
+)
 from tests.helpers.files import write_program
-from tests.helpers.repositories import git
+from tests.helpers.repositories import git, make_repository
 from tests.helpers.turns import says, shell, tool_results
 from tests.helpers.world import World
 from tests.worktrees.repository import WORK, Repository
@@ -115,9 +121,11 @@ def test_git_executes_no_setting_that_a_run_adds_between_two_commands(repository
     enter(world.home / ".local/state/subagent", LiveRun(this_process(), world.runs, writes=[world.home]))
     assert "a run that is at work can write its repository" in repository.merge(run_id, code=2)
     assert repository.head == head
-    waited = world.meta(run_id).model_copy(update={"worktree": planned(repository)})
-    with pytest.raises(RunRefused, match="a run that is at work can write its repository"):
-        prepare_worktree(world.store, waited, {}, {})
+    for before in (None, run_id):
+        worktree = planned(repository).model_copy(update={"taken_from": before})
+        waited = world.meta(run_id).model_copy(update={"worktree": worktree})
+        with pytest.raises(RunRefused, match="a run that is at work can write its repository"):
+            prepare_worktree(world.store, waited, {}, {})
 
 
 def test_a_merge_writes_nowhere_but_in_the_working_copy_that_its_run_began_in(repository: Repository) -> None:
@@ -133,6 +141,23 @@ def test_a_merge_writes_nowhere_but_in_the_working_copy_that_its_run_began_in(re
     (linked / ".git").write_text(f"gitdir: {repository.top}/.git\n", encoding="utf-8")
     assert "is no working copy of" in repository.merge(of_linked, code=2)
     assert repository.head == head
+
+
+@pytest.mark.parametrize("kind", ["list", "link"])
+def test_a_box_shows_no_objects_that_were_not_borrowed_at_first(repository: Repository, kind: str) -> None:
+    """A run in a directory above can change what the repository borrows while another one works."""
+    worktree, objects = planned(repository), repository.top / ".git" / "objects"
+    private = repository.world.home / "private"
+    make_repository(private)
+    make_worktree(worktree, os.environ, boxed=True)
+    assert ("--ro-bind", objects) in worktree_mounts(worktree)
+    if kind == "list":
+        (objects / "info" / "alternates").write_text(f"{private}/.git/objects\n", encoding="utf-8")
+    else:
+        objects.rename(objects.with_name("moved"))
+        objects.symlink_to(private)
+    shown = [path for _, path in worktree_mounts(worktree)]
+    assert not [path for path in shown if path.is_relative_to(private)]
 
 
 @pytest.mark.parametrize("lifted", [(), (".git",)])
