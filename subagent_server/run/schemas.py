@@ -2,8 +2,11 @@
 
 import re
 from copy import deepcopy
+from functools import cache
 from typing import Any
 from urllib.parse import urljoin
+
+from pydantic import BaseModel
 
 from subagent_server.run.records import Record, RunMeta, RunRequest, RunResult
 from subagent_server.run.states import RUN_ID_PATTERN, Status, cut
@@ -91,6 +94,30 @@ def _reference(target: str, pointer: str, root: str) -> str:
     if document and (not root or urljoin(root, document) != root.rstrip("#")):
         return target
     return pointer + fragment if not fragment or fragment.startswith("/") else f"#{fragment}"
+
+
+@cache
+def shown_schema(model: type[BaseModel]) -> "Schema":
+    """Return the schema of a model as short as a reader needs it: what may be null may be left out."""
+    schema = model.model_json_schema(by_alias=True)
+    return _shown(schema, schema)
+
+
+def _shown(node: "Schema", root: "Schema") -> "Schema":
+    if "$ref" in node:
+        target = root["$defs"][node["$ref"].rpartition("/")[2]]
+        return _shown({key: value for key, value in target.items() if key != "description"}, root)
+    for choice in node.get("anyOf", ()):
+        if choice != {"type": "null"}:
+            rest = {key: value for key, value in node.items() if key != "anyOf"}
+            return _shown({**choice, **rest}, root)
+    shown = {key: value for key, value in node.items() if key not in ("title", "default", "$defs")}
+    if "properties" in shown:
+        shown.pop("description", None)  # of the class
+        shown["properties"] = {name: _shown(each, root) for name, each in shown["properties"].items()}
+    if "items" in shown:
+        shown["items"] = _shown(shown["items"], root)
+    return shown
 
 
 # -- JSON Schema 2020-12 of the files of a run, as strict as the program that writes them.

@@ -15,6 +15,7 @@ from subagent_server.run.confined_path import PathInside, Reached, inside
 from subagent_server.run.errors import BadArgument, shorten
 from subagent_server.run.executed_files import GIT, Executed, executed_by, is_lifted
 from subagent_server.run.records import first_problem
+from subagent_server.run.schemas import shown_schema
 from subagent_server.sandbox.git_files import OF_A_REPOSITORY, makes_repository
 
 
@@ -95,25 +96,7 @@ class Arguments(BaseModel):
 @cache
 def definition_of(name: str, description: str, arguments: type[Arguments]) -> dict[str, Any]:
     """Return the entry of `tools` in a request for a tool with these arguments."""
-    schema = arguments.model_json_schema(by_alias=True)
-    return {"name": name, "description": description, "input_schema": _shown_schema(schema, schema)}
-
-
-def _shown_schema(node: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
-    """Return a part of a schema as short as a model needs it: what may be null may be left out."""
-    if "$ref" in node:
-        return _shown_schema(root["$defs"][node["$ref"].rpartition("/")[2]], root)
-    for choice in node.get("anyOf", ()):
-        if choice != {"type": "null"}:
-            rest = {key: value for key, value in node.items() if key != "anyOf"}
-            return _shown_schema({**choice, **rest}, root)
-    shown = {key: value for key, value in node.items() if key not in ("title", "default", "$defs")}
-    if "properties" in shown:
-        shown.pop("description", None)  # of the class
-        shown["properties"] = {name: _shown_schema(each, root) for name, each in shown["properties"].items()}
-    if "items" in shown:
-        shown["items"] = _shown_schema(shown["items"], root)
-    return shown
+    return {"name": name, "description": description, "input_schema": shown_schema(arguments)}
 
 
 A = TypeVar("A", bound=Arguments)

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any, cast
 
 from subagent_server.run.agent_definition import RUN_AGENT_NAME, AgentDefinition
+from subagent_server.run.schemas import shown_schema
 from subagent_server.run.states import Status, cut
 from subagent_server.tools.spec import (
     RUN_ID,
@@ -25,7 +26,6 @@ from subagent_server.tools.spec import (
     digest_of,
     output_answer,
     page_of,
-    record_answer,
     take_as_meant,
     text,
     wait,
@@ -66,7 +66,7 @@ CHECK_STATUS = ToolSpec(
         messageId=text("Only for the asker"),
         waitSeconds=wait(0),
     ),
-    answer=partial(record_answer, RunView),
+    answer=partial(shown_schema, RunView),
     handler=_check_status,
     roles=frozenset({"parent", "child"}),
     in_sight=True,
@@ -112,7 +112,7 @@ WAIT_FOR_RUNS = ToolSpec(
         waitSeconds=wait(45, "Long waits cost nothing"),
         cursor=text("Of an earlier connection"),
     ),
-    answer=partial(record_answer, WaitResult),
+    answer=partial(shown_schema, WaitResult),
     handler=_wait_for_runs,
     hints=_READ_ONLY,
     in_sight=True,
@@ -175,7 +175,7 @@ GET_LOGS = ToolSpec(
         cursor=text("From the last page"),
         lines=count(1000, 50, "Of log or events"),
     ),
-    answer=partial(record_answer, LogPage),
+    answer=partial(shown_schema, LogPage),
     handler=_get_logs,
     hints=_READ_ONLY,
 )
@@ -232,7 +232,7 @@ STOP_RUN = ToolSpec(
     title="Stop a run",
     description="End a run and all it started. An ended run stays as it is.",
     arguments=arguments(["runId"], runId=RUN_ID, reason=text("Why")),
-    answer=partial(record_answer, RunView),
+    answer=partial(shown_schema, RunView),
     handler=_stop,
     hints=ToolHints(destructive=True, idempotent=True),
 )
@@ -262,7 +262,7 @@ CONTINUE_RUN = ToolSpec(
         storedAgent={"type": "boolean", "description": "The agent as the run had it"},
         waitSeconds=wait(0),
     ),
-    answer=partial(record_answer, RunView),
+    answer=partial(shown_schema, RunView),
     handler=_continue,
 )
 
@@ -386,7 +386,7 @@ RUN_AGENT = ToolSpec(
         **RUN_ARGUMENTS["properties"],
         arguments={"type": "object", "description": "Of a flow, instead of prompt"},
     ),
-    answer=partial(record_answer, RunView),
+    answer=partial(shown_schema, RunView),
     handler=_run_agent,
     hints=ToolHints(destructive=None, idempotent=None, open_world=True),
     in_sight=True,

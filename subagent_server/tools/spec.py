@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import cache, cached_property
+from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from subagent_server.run import store
 from subagent_server.run.agent_definition import AgentDefinition, JsonSchema
 from subagent_server.run.errors import BadArgument, UnknownAgent
-from subagent_server.run.records import Record, RunMeta
+from subagent_server.run.records import RunMeta
 from subagent_server.run.schemas import NEWEST, embedded, validator_name
 from subagent_server.verbs.access import Caller, ShownRuns
 from subagent_server.verbs.check_agent import AgentChecker, says_refused
@@ -467,13 +467,6 @@ class ToolSpec:
 # -- JSON Schemas of the answers of tools.
 
 
-@cache
-def record_answer(record: type[Record]) -> Schema:
-    """Return the schema of a record, without the titles that pydantic adds."""
-    schema: Schema = _untitled(record.model_json_schema(by_alias=True))
-    return schema
-
-
 def answer(required: list[str], **properties: Schema) -> Schema:
     """Return the schema of an answer that is no record."""
     return {"type": "object", "properties": properties, "required": required}
@@ -495,16 +488,6 @@ def output_answer(schema: JsonSchema) -> Schema:
     is_common = validator_name(schema) == NEWEST and not _READ_OTHERWISE.search(json.dumps(schema))
     output = embedded(schema, "#/properties/output") if is_common else {}
     return {"type": "object", "properties": {"runId": {"type": "string"}, "output": output}}
-
-
-def _untitled(schema: Any) -> Any:
-    if isinstance(schema, dict):
-        return {
-            key: _untitled(value)
-            for key, value in schema.items()
-            if not (key == "title" and isinstance(value, str))
-        }
-    return [_untitled(item) for item in schema] if isinstance(schema, list) else schema
 
 
 # -- Pages of a list, by cursors that say of which list they are.

@@ -14,6 +14,7 @@ from typing import Any
 
 from subagent_server.run.errors import BadArgument, HostError, NoRoom, choices
 from subagent_server.run.records import RunMeta
+from subagent_server.run.schemas import shown_schema
 from subagent_server.run.stderr import lack_of_room, of_the_system
 from subagent_server.settings import DEFAULT_TOOLS_BUDGET, Role
 from subagent_server.tools.parent_tools import (
@@ -45,7 +46,6 @@ from subagent_server.tools.spec import (
     arguments,
     check_arguments,
     digest_of,
-    record_answer,
     text,
     wait,
 )
@@ -126,7 +126,7 @@ UPDATE_STATUS = ToolSpec(
         summary=text("How far it is, its result, or why it failed"),
         payload=text("The full result; JSON if the agent has an output schema"),
     ),
-    answer=partial(record_answer, RunView),
+    answer=partial(shown_schema, RunView),
     handler=_update_status,
     roles=frozenset({"child"}),
 )
@@ -183,7 +183,7 @@ def _part(meta: RunMeta, fields: tuple[str, ...]) -> Answer:
 
 
 def _answer_with(fields: tuple[str, ...]) -> Schema:
-    properties = record_answer(AgentStatus)["properties"]
+    properties = shown_schema(AgentStatus)["properties"]
     return answer(["status", "started_at"], **{field: properties[field] for field in fields})
 
 
@@ -212,7 +212,7 @@ LIFECYCLE_TOOLS: tuple[ToolSpec, ...] = (
             ["agent_ids"],
             agent_ids=TEXTS | {"description": "Ids of the agents", "maxItems": MAX_SHOWN},
         ),
-        answer=lambda: answer([LIST], **{LIST: {"type": "array", "items": record_answer(AgentStatus)}}),
+        answer=lambda: answer([LIST], **{LIST: {"type": "array", "items": shown_schema(AgentStatus)}}),
         handler=_status,
         roles=_BOTH,
         hints=ToolHints(read_only=True, idempotent=True),

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -29,6 +29,7 @@ from subagent_server.run.records import (
     Usage,
     worktree_view,
 )
+from subagent_server.run.schemas import shown_schema
 from subagent_server.run.states import (
     MAX_ANSWER_CHARACTERS,
     MAX_LABEL_CHARACTERS,
@@ -234,22 +235,11 @@ class RunRow(Record):
 
 
 def row_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a row as short as can be, for every parent pays for it."""
-    properties: dict[str, Any] = {}
-    for name, field in RunRow.model_fields.items():
-        if name not in _FOR_PEOPLE:
-            kind = next(
-                (each for each in get_args(field.annotation) if each is not type(None)), field.annotation
-            )
-            properties[str(field.alias)] = (
-                {"enum": [status.value for status in Status]}
-                if kind is Status
-                else {"type": _JSON_TYPES[kind]}
-            )
-    return {"type": "object", "properties": properties, "required": ["runId", "pendingQuestions"]}
-
-
-_JSON_TYPES: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
+    """Return the JSON Schema of a row for models."""
+    schema = shown_schema(RunRow)
+    hidden = {RunRow.model_fields[name].alias for name in _FOR_PEOPLE}
+    properties = {name: each for name, each in schema["properties"].items() if name not in hidden}
+    return schema | {"properties": properties, "required": ["runId", "pendingQuestions"]}
 
 
 def row_of(root: RootPaths, observed: Observed, *, started_by: str | None = None) -> RunRow:
