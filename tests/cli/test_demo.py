@@ -49,7 +49,8 @@ def test_a_named_directory_without_a_commit_or_a_name_for_messages_is_refused(cl
 
 
 def test_the_demo_needs_no_repository(cli: Cli) -> None:
-    done = cli("demo", env={"ANTHROPIC_API_KEY": "", "GIT_CEILING_DIRECTORIES": str(cli.home.parent)})
+    alone = {"GIT_CEILING_DIRECTORIES": str(cli.home.parent), "SUBAGENT_LAUNCHER": "ssh:nowhere.invalid"}
+    done = cli("demo", env={"ANTHROPIC_API_KEY": "", **alone})
     assert done.returncode == 0 and "so the demo has a small one" in done.stdout, done.stderr
     assert "1 TODO or FIXME left" in done.stdout
 

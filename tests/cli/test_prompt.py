@@ -55,6 +55,12 @@ def test_mcp_servers_are_not_started_unasked(cli: Cli, tmp_path: Path) -> None:
     assert started.exists()
 
 
+def test_the_request_is_made_on_this_machine_wherever_runs_go(cli: Cli) -> None:
+    cli.agent("worker", placement={"on": "ssh:nowhere.invalid"})
+    done = cli("prompt", "worker", env={"SUBAGENT_LAUNCHER": "ssh:nowhere.invalid"})
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_agent_that_is_not_trusted_is_not_begun(cli: Cli) -> None:
     cli.trusts = False
     cli.agent("worker", env={"PATH": "/nowhere"})

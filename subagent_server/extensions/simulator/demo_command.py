@@ -250,8 +250,9 @@ def _model(scene: Scene, key: str | None) -> Iterator[dict[str, str]]:
     out(
         "The model is scripted, nothing is billed (set ANTHROPIC_API_KEY for the real one); all else is real."
     )
-    with Simulator(load_script(scene.script)) as simulator:
-        yield {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "scripted"}
+    with Simulator(load_script(scene.script)) as simulator:  # on this machine alone
+        model = {"ANTHROPIC_BASE_URL": simulator.base_url, "ANTHROPIC_API_KEY": "scripted"}
+        yield {**model, "SUBAGENT_LAUNCHER": "local"}
 
 
 async def _delegate(

@@ -173,7 +173,9 @@ def first_request(session: Session, order: StartOrder, *, with_servers: bool) ->
     if with_servers:
         trust_check.equipped(agent)
     left_out = [] if with_servers else [*agent.mcp_servers, *agent.named_servers]
-    shown = agent.model_copy(update={"mcp_servers": {}, "named_servers": []}) if left_out else agent
+    # The script and the runs root are on this machine alone.
+    changed = {"placement": None, **({"mcp_servers": {}, "named_servers": []} if left_out else {})}
+    shown = agent.model_copy(update=changed)
     key = new_key()
     with Simulator(_ANSWER, key=key) as simulator, _passing_service(session, simulator, key) as service:
         meta = _ended(service, shown, order)
@@ -194,7 +196,8 @@ def _passing_service(session: Session, simulator: Simulator, key: str) -> Iterat
     environment[OTLP] = ""  # nobody is told of a run that does not stay
     with tempfile.TemporaryDirectory(prefix="subagent-prompt-", ignore_cleanup_errors=True) as directory:
         root = Path(directory, "runs")
-        yield open_service(replace(settings, runs_root=root, environment=environment, trusts_all=True))
+        here = replace(settings, launcher="local", runs_root=root, environment=environment, trusts_all=True)
+        yield open_service(here)
 
 
 def _ended(service: Service, agent: AgentDefinition, order: StartOrder) -> RunMeta:
