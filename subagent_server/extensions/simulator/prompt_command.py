@@ -173,9 +173,8 @@ def first_request(session: Session, order: StartOrder, *, with_servers: bool) ->
     if with_servers:
         trust_check.equipped(agent)
     left_out = [] if with_servers else [*agent.mcp_servers, *agent.named_servers]
-    # The script and the runs root are on this machine alone.
-    changed = {"placement": None, **({"mcp_servers": {}, "named_servers": []} if left_out else {})}
-    shown = agent.model_copy(update=changed)
+    agent = agent.model_copy(update={"placement": None})  # script and runs root are on this machine alone
+    shown = agent.model_copy(update={"mcp_servers": {}, "named_servers": []}) if left_out else agent
     key = new_key()
     with Simulator(_ANSWER, key=key) as simulator, _passing_service(session, simulator, key) as service:
         meta = _ended(service, shown, order)
