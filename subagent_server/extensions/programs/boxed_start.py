@@ -156,7 +156,10 @@ def _is_written(setup: RunnerSetup) -> bool:
     cwd = Path.cwd()
     command = program_of(setup.agent) or ""
     files = [
-        cwd / word for word in (command, *setup.agent.args) if os.sep in word or word in setup.agent.args
+        cwd / part
+        for word in (command, *setup.agent.args)
+        if os.sep in word or word in setup.agent.args
+        for part in (word, word.partition("=")[2])  # as in `--import=./hook.mjs`
     ]
     there = filter(os.path.isfile, files)  # `Path` raises for an argument of more than 255 characters
     return any(lies_in(path, setup.protected.written) is not None for path in there)

@@ -259,6 +259,13 @@ def test_a_program_that_ends_its_own_run_reads_the_answer_first(world: World) ->
     assert (world.work / "answer").read_text(encoding="utf-8") == "completed"
 
 
+def test_a_file_that_a_run_can_write_is_found_in_an_option(world: World) -> None:
+    (world.work / "hook.sh").touch()
+    args = ["-c", "ls $HOME", "sh", "--import=./hook.sh"]
+    world.agent("worker", "", runner="command", command="sh", args=args, sandbox="auto")
+    assert "agents" not in world.completed(world.start()).split(), "it works in a box"
+
+
 def test_a_script_of_any_length_is_an_argument(world: World) -> None:
     args = ["-c", f"echo Done. # {'x' * 300}"]
     world.agent("worker", "", runner="command", command="sh", args=args, sandbox="auto")
