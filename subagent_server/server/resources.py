@@ -160,9 +160,11 @@ def list_documents(service: Service, caller: Caller) -> list[types.Resource]:
     Of a run whose state cannot be read the state is listed, with the reason.
     """
     store = service.store
-    near = {*islice(store.newest_first(), NEWEST), *store.live_ids()}
-    named = None if caller.is_child else near.__contains__
-    rows = RunList(store, caller=caller, everyone=False, named=named).every()
+    if caller.run_id is None:
+        near = {*islice(store.newest_first(), NEWEST), *store.live_ids()}
+    else:
+        near = {caller.run_id, *store.children_of(caller.run_id)[-NEWEST:]}
+    rows = RunList(store, caller=caller, everyone=False, named=near.__contains__).every()
     listed: list[types.Resource] = []
     for row in sorted(rows, key=lambda row: row.run_id, reverse=True):
         if row.unreadable is not None:

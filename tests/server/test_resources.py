@@ -21,9 +21,9 @@ def listed(client: Listener) -> dict[str, dict[str, Any]]:
     return {resource["uri"]: resource for resource in resources}
 
 
-def made_by_hand(world: World, run_id: str, *, live: bool = False) -> None:
+def made_by_hand(world: World, run_id: str, *, live: bool = False, **facts: Any) -> None:
     """Make a run that nobody works on."""
-    start_run(world.store, run_id)
+    start_run(world.store, run_id, **facts)
     if not live:
         wake.retire(world.paths(run_id))
     world.abandoned.add(run_id)
@@ -182,3 +182,15 @@ def test_a_child_sees_its_own_run_and_no_other(world: World, era: Era) -> None:
             (acknowledged,) = client.hears_of("subscriptions/acknowledged")
             wanted = acknowledged["params"]["notifications"]["resourceSubscriptions"]
             assert wanted == [f"run://{own}/meta"]
+
+
+def test_a_child_sees_the_newest_of_the_runs_that_it_has_started(world: World) -> None:
+    own = world.asking_run(asks("Go on?"))
+    ids = [f"20261122-093015-{number:03d}-abcdef" for number in range(60)]
+    world.paths(own).children.make()
+    for run_id in ids:
+        made_by_hand(world, run_id, parent_run_id=own)
+        world.paths(own).children.entry(run_id).touch()
+    with Listener(world, "modern", env=world.given_to(own)) as client:
+        found = {uri.removesuffix("/meta") for uri in listed(client) if uri.endswith("/meta")}
+        assert found == {f"run://{run_id}" for run_id in [*ids[10:], own]}
