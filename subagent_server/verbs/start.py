@@ -187,8 +187,9 @@ def start_agent(
     agent, doubts = overridden(agent, order.overrides)
     played = scripted_service(service, agent, order.script)
     checked = _checked(played, agent, order, parent, needs_no_trust=stored is not None)
-    launcher = launcher_for(service.settings, checked.agent.placement, service.launcher)
-    service = replace(service, launcher=launcher)
+    if not is_scripted(service.settings.environment):  # else its model is on the loopback of this machine
+        launcher = launcher_for(service.settings, checked.agent.placement, service.launcher)
+        service = replace(service, launcher=launcher)
     # 3. The task: directory, prompt and files.
     cwd = _cwd(service, order, checked, directories)
     AgentChecker(service).check_followed(checked.agent, cwd)

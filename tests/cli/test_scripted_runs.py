@@ -32,7 +32,7 @@ def test_a_script_plays_the_model_of_a_detached_run_without_key_bill_and_proxy(c
 
 
 def test_a_run_below_a_scripted_run_is_played_by_the_same_script(cli: Cli) -> None:
-    cli.agent("worker", model="haiku")
+    cli.agent("worker", model="haiku", placement={"on": "ssh:nowhere.invalid"})
     cli.agent("lead", agents=["worker"])
     below = {"when": {"system": "of the subagent worker,"}, "turns": [says("Played below.")]}
     script = scripted(

@@ -173,7 +173,6 @@ def first_request(session: Session, order: StartOrder, *, with_servers: bool) ->
     if with_servers:
         trust_check.equipped(agent)
     left_out = [] if with_servers else [*agent.mcp_servers, *agent.named_servers]
-    agent = agent.model_copy(update={"placement": None})  # script and runs root are on this machine alone
     shown = agent.model_copy(update={"mcp_servers": {}, "named_servers": []}) if left_out else agent
     key = new_key()
     with Simulator(_ANSWER, key=key) as simulator, _passing_service(session, simulator, key) as service:
@@ -195,8 +194,7 @@ def _passing_service(session: Session, simulator: Simulator, key: str) -> Iterat
     environment[OTLP] = ""  # nobody is told of a run that does not stay
     with tempfile.TemporaryDirectory(prefix="subagent-prompt-", ignore_cleanup_errors=True) as directory:
         root = Path(directory, "runs")
-        here = replace(settings, launcher="local", runs_root=root, environment=environment, trusts_all=True)
-        yield open_service(here)
+        yield open_service(replace(settings, runs_root=root, environment=environment, trusts_all=True))
 
 
 def _ended(service: Service, agent: AgentDefinition, order: StartOrder) -> RunMeta:
