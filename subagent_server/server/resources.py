@@ -166,6 +166,7 @@ def list_documents(service: Service, caller: Caller) -> list[types.Resource]:
         near = {caller.run_id, *store.children_of(caller.run_id)[-NEWEST:]}
     rows = RunList(store, caller=caller, everyone=False, named=near.__contains__).every()
     listed: list[types.Resource] = []
+    # The runs that need an answer come first there; a client that compares two lists needs a fixed order.
     for row in sorted(rows, key=lambda row: row.run_id, reverse=True):
         if row.unreadable is not None:
             title = f"{row.run_id}: its state cannot be read"
