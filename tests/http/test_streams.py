@@ -14,6 +14,7 @@ import mcp_types as types
 from mcp.server.streamable_http import EventMessage
 
 from subagent_server.server.http import MAX_EVENT_BYTES, SessionEvents
+from subagent_server.server.sockets import listen_on_port
 from tests.helpers.http_server import ACCEPT, BOUND, MODERN_VERSION, HttpServer
 from tests.helpers.raw_server import HELLO, MODERN, READY, tool_call
 from tests.helpers.scale import times
@@ -94,7 +95,7 @@ class Events:
         while (event := self.next()) is not None:
             if event.get("data") and "result" in (message := json.loads(event["data"])):
                 found: dict[str, Any] = message["result"]["structuredContent"]
-                return found
+                return found == 1
         raise AssertionError("the stream has ended without an answer")
 
 
@@ -209,3 +210,20 @@ def test_a_parent_with_too_many_sessions_gets_no_more_and_others_go_on(painter: 
     assert statuses == {200: 256, 503: openings - 256, 400: openings // 2}, "what is no message opens none"
     listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
     assert older.ask(listing).status == 200 and Session(server, "third").ask(listing).status == 200
+
+
+def test_an_answer_waits_for_no_acknowledgement_by_the_client() -> None:
+    async def is_sent_at_once() -> bool:
+        accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+        listener = listen_on_port("localhost", 0)
+        async with await asyncio.start_server(lambda _, writer: accepted.put(writer), sock=listener):
+            _, client = await asyncio.open_connection(*listener.getsockname()[:2])
+            server = await accepted.get()
+            connection = server.get_extra_info("socket")
+            found: int = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            for writer in (client, server):
+                writer.close()
+                await writer.wait_closed()
+            return found == 1
+
+    assert asyncio.run(is_sent_at_once())
