@@ -107,10 +107,10 @@ def _shown(node: "Schema", root: "Schema") -> "Schema":
     if "$ref" in node:
         target = root["$defs"][node["$ref"].rpartition("/")[2]]
         return _shown({key: value for key, value in target.items() if key != "description"}, root)
-    for choice in node.get("anyOf", ()):
-        if choice != {"type": "null"}:
-            rest = {key: value for key, value in node.items() if key != "anyOf"}
-            return _shown({**choice, **rest}, root)
+    if "anyOf" in node:
+        (choice,) = (each for each in node["anyOf"] if each != {"type": "null"})  # of two, one would be lost
+        rest = {key: value for key, value in node.items() if key != "anyOf"}
+        return _shown({**choice, **rest}, root)
     shown = {key: value for key, value in node.items() if key not in ("title", "default", "$defs")}
     if "properties" in shown:
         shown.pop("description", None)  # of the class
