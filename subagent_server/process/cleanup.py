@@ -40,9 +40,14 @@ _NOT_STARTED = 1 << 8
 """The wait status of a process that could not be started: as of one that exits with 1."""
 
 
+def recorded_status(run: RunPaths) -> Any:
+    """Return the status in the state on disk; an unreadable state has none."""
+    return durable.read_object(run.meta, STATE_BYTES).get("status")
+
+
 def state_has_ended(run: RunPaths) -> bool:
-    """Whether the state on disk says that the run has ended; an unreadable state says nothing."""
-    return durable.read_object(run.meta, STATE_BYTES).get("status") in TERMINAL
+    """Whether the state on disk says that the run has ended."""
+    return recorded_status(run) in TERMINAL
 
 
 def conclude(

@@ -25,7 +25,7 @@ if __name__ == "__main__":  # -I leaves out the directory of the package
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from subagent_server.process import cleanup, slots
-from subagent_server.process.cleanup import conclude, state_has_ended
+from subagent_server.process.cleanup import conclude, recorded_status, state_has_ended
 from subagent_server.process.marks import SHIM_FLAGS
 from subagent_server.process.worker_process import Invocation, WorkerProgram, read_package
 from subagent_server.run import durable, processes
@@ -209,6 +209,9 @@ class Shim:
             ended = processes.reap_children()
             if worker in ended:
                 self._is_fenced()
+                if self.deadline is None and recorded_status(self.run) == "stopped":
+                    # The worker has seen the stop before this process gets the signal.
+                    self.deadline = time.monotonic() + GRACE_SECONDS
                 return ended[worker]
             if self._is_fenced():
                 self._signal_worker(signal.SIGKILL)

@@ -4,7 +4,9 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from subagent_server.run import processes
+import pytest
+
+from subagent_server.run import processes, transitions
 from subagent_server.run.locks import TIMEOUT_SECONDS, exclusive
 from subagent_server.run.states import Status
 from tests.helpers.processes import identity_of
@@ -50,15 +52,20 @@ def test_a_run_without_a_shim_is_judged_dead_only_after_its_worker_is(world: Wor
     assert error is not None and error.code == "lost"
 
 
+@pytest.mark.parametrize("signal_is_late", [False, True])
 def test_what_ignores_term_and_left_its_session_is_gone_within_the_grace_and_live_says_so(
-    world: World,
+    world: World, signal_is_late: bool
 ) -> None:
     run_id = world.asking_run(shell(f"{STUBBORN}; {UNMARKED}"), asks("Go on?"))
     pids = (world.work / "pids").read_text(encoding="utf-8").split()
     daemons = [identity_of(int(pid)) for pid in pids]
     assert len(daemons) == 2
     began = time.monotonic()
-    observed = world.stop(run_id)
+    if signal_is_late:  # the worker sees the state first, and ends by itself
+        world.store.update(run_id, transitions.StopRequested(), processes.now())
+    else:
+        world.stop(run_id)
+    observed = world.look(run_id)
     assert (observed.meta.status, observed.live) == (Status.STOPPED, True)
 
     def over() -> bool:
