@@ -350,7 +350,7 @@ def test_to_resume_a_killed_evaluation_pays_no_run_twice(cli: Cli) -> None:
         wait_for(lambda: at_work(cli) == 2 and len(stored(cli)) == 3, 60, "a run and a judge at work")
         running.process.kill()
     (cli.home / "gate").touch()
-    found = cli.json("eval", file, "--resume", env=NO_KEY)
+    found = cli.json("eval", f"evals/../{file}", "--resume", env=NO_KEY)  # however its path is written
     assert (found["passed"], found["trials"], len(stored(cli))) == (2, 2, 3)
     assert [cli.meta(run_id).status for run_id in stored(cli)] == [Status.COMPLETED] * 3
 

@@ -288,7 +288,7 @@ class Evaluation:
     @property
     def _name(self) -> str:
         """What the calls of this evaluation begin with."""
-        return _digest(str(self.path), self.began)
+        return _digest(str(self.path.resolve()), self.began)
 
     def _count(self, meta: RunMeta) -> None:
         usage = tree_usage(self.service.store, meta)
