@@ -37,15 +37,16 @@ from subagent_server.verbs.start import StartOrder, start_agent, with_arguments
 
 
 class AgentGone(CallerError):
-    """The agent of a run has no file any more, and the caller did not ask for the stored definition."""
+    """The agent of a run is not among those here, and the caller did not ask for the stored definition."""
 
     code = "agent_gone"
 
     def __init__(self, request: RunRequest) -> None:
-        name, run_id = request.agent.get("name", ""), request.run_id
+        name, file = (shorten(str(request.agent.get(key, "")), 200) for key in ("name", "source"))
         super().__init__(
-            f"The file of agent {shorten(str(name))} is gone, so run {run_id} was not continued: put it "
-            "back, or ask for the definition that the run was started with by storedAgent: true."
+            f"Agent {name} is not among the agents here, so run {request.run_id} was not continued: put its "
+            f"file {file} back, name its directory with --agents, or ask for the definition that the run was "
+            "started with by storedAgent: true."
         )
 
 
@@ -244,7 +245,7 @@ def _agent_now(
 
     Raises:
         UnknownAgent: there is a file of this name, which cannot be read.
-        AgentGone: there is no such file, and the caller did not ask for the stored definition.
+        AgentGone: there is no such file here, and the caller did not ask for the stored definition.
         NotAllowed, BadArgument: a run asked for the stored definition, or the definition cannot be used.
     """
     name = str(request.agent.get("name", ""))
@@ -311,7 +312,8 @@ def order_of(
     Raises:
         InvalidRunId, UnknownRun, UnreadableMeta, NotAllowed.
         ForeignRoot: the root does not have our mark.
-        BadArgument: the prompt is not kept whole, or a script has played the run and none plays the next.
+        BadArgument: the prompt is not kept whole, the run was a dry run, or a script has played it and none
+            plays the next.
     """
     service.store.paths.check_ours()
     meta = observe(service.store, run_id, caller).meta
@@ -322,11 +324,10 @@ def order_of(
             f"The prompt of run {run_id} held a secret, which is not kept: start a new run with "
             "the whole prompt."
         )
-    if not request.prompt.strip():
-        raise BadArgument(
-            f"Run {run_id} has no prompt of its own, because it continued another run: rerun run "
-            f"{request.continues_run_id}, or start a new one."
-        )
+    only_looks = request.flow is not None and request.flow.dry_run  # once more it would pay for its calls
+    if only_looks or not request.prompt.strip():
+        why = "is a dry run" if only_looks else "has no prompt of its own, because it continued another run"
+        raise BadArgument(f"Run {run_id} {why}: rerun run {request.continues_run_id}, or start a new one.")
     if cwd is None:
         cwd = directory_before_worktree(meta, request)
         check_is_real(cwd, run_id)

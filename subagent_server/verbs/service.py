@@ -304,8 +304,8 @@ def check_stays_scripted(service: Service, before: RunRequest, script: PlayedScr
     """Refuse a run that would call a real model after one whose model was a script. Raises BadArgument."""
     if before.scripted and script is None and not is_scripted(service.settings.environment):
         raise BadArgument(
-            f"The model of run {before.run_id} was a script, and a real model is not called by mistake: give "
-            "a script by `--script FILE`, or start a new run."
+            f"The model of run {before.run_id} was a script, and a real model is not called by mistake: "
+            "start a new run, or give a script on the command line by `--script FILE`."
         )
 
 

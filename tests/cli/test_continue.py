@@ -49,3 +49,5 @@ def test_a_flow_starts_failed_calls_and_those_of_an_agent_anew_only_by_options(
         cli("continue", "@last", *options)
         calls.append(len(simulator.requests))
     assert calls == [1, 2, 2, 2, 3]
+    cli("continue", "@last", "--dry-run")
+    cli.leaves_with(2, "is a dry run: rerun run", "rerun", "@last")

@@ -79,7 +79,8 @@ def test_an_agent_file_that_has_changed_its_runner_or_broken_or_gone_refuses_the
     file.write_bytes(b"---\nname: worker\n---\nNot UTF-8: \xff.")
     assert "There is no agent 'worker' (" in refused(service, UnknownAgent, order, user)
     file.unlink()
-    assert "storedAgent: true" in refused(service, AgentGone, order, user)
+    gone = refused(service, AgentGone, order, user)
+    assert f"put its file '{file}' back, name its directory with --agents" in gone, "it may be elsewhere"
     stored = ContinueOrder(child, "Go.", stored_agent=True)
     assert "may not use a stored definition" in refused(service, NotAllowed, stored, Caller(parent))
     assert continue_run(service, stored).continues_run_id == child, "a user may"
