@@ -102,10 +102,11 @@ def ls(
         _watch(session, lambda: [row.run_id for row in found()[1]])
     listing, rows, has_more = found()
     trees = trees_of(session.service, (row.run_id for row in rows), session.caller) if as_tree else []
-    if session.as_json:
+    if quiet:
+        ids = [row.run_id for row in ([each.run for _, each in _walk(trees)] if as_tree else rows)]
+        (out_json if session.as_json else _out_lines)(ids)
+    elif session.as_json:
         out_json([tree.to_wire() for tree in trees] if as_tree else [_wire(store, row) for row in rows])
-    elif quiet:
-        _out_lines([row.run_id for row in ([each.run for _, each in _walk(trees)] if as_tree else rows)])
     else:
         _out_lines(_drawn(store, trees) if trees else _table(store, rows))
         if not trees:

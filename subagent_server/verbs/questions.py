@@ -155,8 +155,12 @@ def open_questions(service: Service, caller: Caller = USER) -> list[OpenQuestion
 
     Only a live run can ask, so the cost follows the live runs. An unreadable run asks nothing: lists show the
     run as unreadable.
+
+    Raises:
+        ForeignRoot: there nobody knows which runs live, and none can be answered.
     """
     store = service.store
+    store.paths.check_ours()
     found: list[OpenQuestion] = []
     for run_id in store.live_ids():
         with suppress(SubagentError):

@@ -89,6 +89,7 @@ def test_a_verb_that_changes_is_refused_in_a_foreign_root_and_names_what_adopts_
         ["rm", HEALTHY],
         ["prune"],
         ["wait", running, "--timeout", "1"],
+        ["inbox"],
     ):
         refused = scene.judged(*words)
         assert refused.code not in (0, 124) and TRUST in refused.err, str(refused)
