@@ -296,7 +296,9 @@ def _add(flat: dict[str, Any], more: dict[str, Any]) -> None:
     for name, schema in more.get("properties", {}).items():
         known = properties.setdefault(name, schema)
         if known != schema:
-            properties[name] = {"allOf": [known, schema]}
+            # Not one within the other: hundreds would be deeper than Python can walk.
+            parts = known["allOf"] if isinstance(known, dict) and known.keys() == {"allOf"} else [known]
+            properties[name] = {"allOf": [*parts, schema]}
     flat["required"] = list(dict.fromkeys([*flat.get("required", []), *more.get("required", [])]))
     if flat.get("additionalProperties") is False and "additionalProperties" not in more:
         return

@@ -195,6 +195,13 @@ def test_references_at_the_root_that_multiply_take_no_time(choice: str) -> None:
     take(input_schema({"$defs": levels, "$ref": "#/$defs/n0"}))
 
 
+def test_a_property_that_hundreds_of_parts_bound_has_all_their_bounds() -> None:
+    bounds = [{"minimum": number} for number in range(500)]
+    schema = input_schema({"allOf": [{"properties": {"a": bound}} for bound in bounds]})
+    assert schema.schema["properties"] == {"a": {"allOf": bounds}}
+    take(schema)
+
+
 def test_names_of_properties_that_the_api_refuses_are_changed_and_changed_back() -> None:
     names = ["$filter", "_filter", "user name", "ünï", "x" * 70, "fine.name-1"]
     given_schema = {"properties": {name: {} for name in names}, "required": names}
