@@ -51,25 +51,23 @@ def box_of_program(setup: RunnerSetup) -> RunBox | None:
         raise path_refused(refusal) from refusal
 
 
-def built_box(setup: RunnerSetup, box: RunBox, state: Directory | None) -> Box:
-    """Return the box, with all that the program finds in it; `state` is that of the run before. Blocking.
+def built_box(box: RunBox) -> Box:
+    """Return the box, with all that the program finds in it. Blocking.
 
     Raises:
         BoxRefused: there can be none.
-        RunRefused: `config`, if a name cannot be protected, or the state cannot be continued.
+        RunRefused: `config`, if a name cannot be protected.
         OSError: the working directory cannot be read.
     """
-    if state is not None:
-        copy_state(state, setup.run.paths.program_home)
     if opened := box.open():
         raise unprotected(opened)
     return box.built()
 
 
 def copy_state(source: Directory, target: Directory) -> None:
-    """Copy the state that a program has kept in a box. Blocking.
+    """Copy the state that a program has kept in a box, before another one writes in `target`. Blocking.
 
-    The state is data: links and special files in it are left out.
+    The state is data: links and special files in it are left out. Those in `target` would be followed.
 
     Raises:
         RunRefused: `config`, if it cannot be copied, or is too much.

@@ -8,7 +8,13 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from subagent_server.extensions.programs.boxed_start import ASKED, box_of_program, built_box, host_program
+from subagent_server.extensions.programs.boxed_start import (
+    ASKED,
+    box_of_program,
+    built_box,
+    copy_state,
+    host_program,
+)
 from subagent_server.extensions.programs.child_connections import ChildConnections
 from subagent_server.extensions.programs.previous_session import PreviousSession, previous_session
 from subagent_server.extensions.programs.program import (
@@ -80,8 +86,10 @@ async def open_runner(setup: RunnerSetup) -> ProgramRunner:
     if previous.session_id is not None:
         run.session_opened(previous.session_id)
     run.paths.program.make()
+    if previous.state is not None:
+        await asyncio.to_thread(copy_state, previous.state, run.paths.program_home)
     async with AsyncExitStack() as opened:
-        build = None if box is None else partial(built_box, setup, box, previous.state)
+        build = None if box is None else partial(built_box, box)
         connections = _connections(setup, opened)
         task = _task(setup, request, previous, box, connections.relay)
         run.adopt([*previous.messages, {"role": "user", "content": list(task.content)}])

@@ -249,5 +249,33 @@ def test_its_state_is_carried_on_in_a_box_without_links_and_within_bounds(world:
     assert world.completed(outside) == "0 False sk-ant", "a session in a box is not one outside"
 
 
+LOSING = """
+import json, os, sys
+kept = os.path.expanduser("~/.claude/settings.json")
+end = {"type": "result", "terminal_reason": "completed", "permission_denials": []}
+if "--resume" in sys.argv:
+    os.unlink(kept)
+    os.symlink(os.path.dirname(sys.argv[0]) + "/../victim", kept)
+    print(json.dumps({**end, "is_error": True, "errors": ["No conversation found"]}), flush=True)
+    sys.exit()
+if not os.path.lexists(kept):
+    open(kept, "w").write("of the run")
+content = [{"type": "text", "text": "done"}]
+print(json.dumps({"type": "assistant", "message": {"id": "m", "content": content}}))
+print(json.dumps({**end, "subtype": "success", "is_error": False, "result": "done"}), flush=True)
+"""
+
+
+def test_links_that_it_made_before_it_lost_its_session_are_not_followed(world: World) -> None:
+    script = write_program(world.work / "claude", f"#!{sys.executable}\n{LOSING}")
+    world.agent("worker", runner="claude", command=str(script), sandbox="bwrap")
+    victim = world.home / "victim"
+    victim.write_text("of the user", encoding="utf-8")
+    first = world.start()
+    assert world.completed(first) == "done"
+    assert world.completed(world.continued(first, "Go on.")) == "done"
+    assert victim.read_text(encoding="utf-8") == "of the user"
+
+
 def _is_over(world: World, run_id: str) -> bool:
     return world.look(run_id).live is False
