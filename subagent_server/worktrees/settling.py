@@ -15,7 +15,7 @@ from subagent_server.worktrees.git import GIT_SECONDS, NO_PROGRAMS, Git, GitFail
 from subagent_server.worktrees.reading import MOST_NAMED, LeftWork, Reader, drop_scratch
 from subagent_server.worktrees.store_of_run import (
     drop_references,
-    pin_base,
+    has_base,
     repository_of,
     set_reference,
     store_of,
@@ -47,6 +47,7 @@ def settle_worktree(
     git = repository_of(worktree, environment, seconds=seconds)
     if state.phase == "removing":
         return _removed(worktree, state, git)
+    _check_repository(git, worktree)
     branch = f"refs/heads/{worktree.branch}"
     start = git.commit(branch)
     left, notes = _left(Reader(git, worktree, state, environment), start or worktree.base, message)
@@ -117,10 +118,16 @@ def take_over(worktree: Worktree, state: WorktreeState, environment: Mapping[str
         GitFailed, OSError, NotOurs.
     """
     git = repository_of(worktree, environment)
+    _check_repository(git, worktree)
     tip = git.commit(f"refs/heads/{worktree.branch}") or worktree.base
-    pin_base(git, worktree)
     if state.phase == "kept":
         Reader(git, worktree, state, environment).renew(tip)
+
+
+def _check_repository(git: Git, worktree: Worktree) -> None:
+    if not has_base(git, worktree):
+        where = f"{worktree.repository} is not the repository in which it was made"
+        raise GitFailed("find the base of the worktree", f"{where}: put that back, then try again")
 
 
 def drop_worktree(worktree: Worktree, environment: Mapping[str, str]) -> None:
@@ -144,7 +151,8 @@ def _removed(worktree: Worktree, state: WorktreeState, git: Git) -> WorktreeStat
 def _delete(worktree: Worktree, git: Git) -> None:
     drop_files(worktree)
     failpoint("worktree.dropped")
-    drop_references(git, worktree)
+    if has_base(git, worktree):
+        drop_references(git, worktree)
 
 
 def changes_between(git: Git, base: str, tip: str) -> tuple[int, int, int]:

@@ -202,7 +202,19 @@ def ignored_everywhere(git: Git, common: Path) -> str:
 
 def pin_base(git: Git, worktree: Worktree) -> None:
     """Keep the base of a worktree in its repository, whatever is deleted there. Raises GitFailed."""
-    set_reference(git, f"{_PINS}/{Path(worktree.path).name}", worktree.base)
+    set_reference(git, _pin(worktree), worktree.base)
+
+
+def has_base(git: Git, worktree: Worktree) -> bool:
+    """Whether a repository keeps the base of a worktree, so that it is the one where that was made.
+
+    A run in a directory above can have put another one, or a link to it, in its place. Raises GitFailed.
+    """
+    return git.commit(_pin(worktree)) == worktree.base
+
+
+def _pin(worktree: Worktree) -> str:
+    return f"{_PINS}/{Path(worktree.path).name}"
 
 
 def set_reference(git: Git, name: str, commit: str | None) -> None:
@@ -247,7 +259,7 @@ def _drop_old(files: Sequence[Path], seconds: float) -> bool:
 
 def drop_references(git: Git, worktree: Worktree) -> None:
     """Delete the branch of a worktree and what keeps its base. Raises GitFailed."""
-    for name in (f"refs/heads/{worktree.branch}", f"{_PINS}/{Path(worktree.path).name}"):
+    for name in (f"refs/heads/{worktree.branch}", _pin(worktree)):
         set_reference(git, name, None)
 
 

@@ -25,7 +25,7 @@ from subagent_server.worktrees.store_of_run import (
 )
 from tests.helpers.files import write_program
 from tests.helpers.repositories import git, make_repository
-from tests.helpers.turns import says, shell, tool_results
+from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.world import World
 from tests.worktrees.repository import WORK, Repository
 
@@ -126,6 +126,25 @@ def test_git_executes_no_setting_that_a_run_adds_between_two_commands(repository
         waited = world.meta(run_id).model_copy(update={"worktree": worktree})
         with pytest.raises(RunRefused, match="a run that is at work can write its repository"):
             prepare_worktree(world.store, waited, {}, {})
+
+
+def test_a_repository_in_the_place_of_that_of_a_run_gets_nothing(
+    world: World, repository: Repository
+) -> None:
+    """A run in a directory above can have put a link there, which leads to any repository of the user."""
+    world.play(shell(WORK), asks("Go on?"))
+    run_id = world.start()
+    world.asking(run_id)
+    found, other = repository.top / ".git", world.home / "other"
+    git("clone", "--quiet", repository.top, other)
+    found.rename(world.home / "away")
+    found.symlink_to(other / ".git")
+    world.stop(run_id)
+    repository.gone(run_id)
+    assert "is not the repository in which it was made: put that back" in world.cli("show", run_id).stdout
+    assert world.cli("rm", run_id).returncode == 6
+    assert world.cli("rm", "--drop-unmerged", run_id).returncode == 0
+    assert "subagent" not in git("-C", other, "for-each-ref")
 
 
 def test_a_merge_writes_nowhere_but_in_the_working_copy_that_its_run_began_in(repository: Repository) -> None:

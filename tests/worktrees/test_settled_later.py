@@ -289,6 +289,7 @@ def test_references_that_are_just_packed_are_waited_for_once_by_a_reader_of_many
     world.completed_and_gone(run_id)
     removed = world.paths(run_id).worktree.path.read_text(encoding="utf-8")
     world.paths(run_id).worktree.path.write_text(removed.replace("removed", "removing"), encoding="utf-8")
+    repository.git("update-ref", f"refs/subagent/base/{run_id}", "HEAD")
     lock, new = (repository.top / ".git" / f"packed-refs.{end}" for end in ("lock", "new"))
     lock.touch()
     os.utime(lock, (time.time() - 90,) * 2)
