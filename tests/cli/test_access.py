@@ -47,7 +47,9 @@ def test_a_child_registers_no_server_with_a_client(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("mcp", "info", "x", "--agent", "reviewer"), ("tools", "reviewer")], ids=["mcp", "tools"]
+    "words",
+    [("mcp", "info", "x", "--agent", "reviewer"), ("tools", "reviewer"), ("demo",)],
+    ids=["mcp", "tools", "demo"],
 )
 def test_a_child_starts_no_server_of_an_agent(cli: Cli, words: tuple[str, ...]) -> None:
     started = cli.home / "started"

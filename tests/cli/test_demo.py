@@ -1,5 +1,6 @@
 """`subagent demo`: a real client, server and run with a scripted model, on a repository of the test."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,9 +72,11 @@ def test_the_demo_of_flows_shows_phases_and_the_state_of_each_call(cli: Cli, pla
     assert "\nlook: 3 new, " in done.stdout and "\n  new  looker (judge)  " in done.stdout
 
 
-def test_a_demo_whose_server_does_not_start_ends_with_one_sentence(cli: Cli, place: Path) -> None:
-    child = {"SUBAGENT_RUN_ID": "20261122-093015-417-nobody"}
-    done = cli("demo", "--repo", str(place), env=child)
+def test_a_demo_whose_server_does_not_start_ends_with_one_sentence(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    done = cli("demo", "--repo", str(place))
     assert done.returncode == 6 and "Exception" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("subagent: the demo lost its server (")
 

@@ -157,6 +157,7 @@ def demo(session: Session, repo: Path | None, code: bool, flow: bool) -> int:
     """
     if code and flow:
         raise click.UsageError("--code and --flow are two demonstrations: give one of them.")
+    session.check_is_user()  # a run has the agents of its tree alone
     scene = _SURVEY if code else _COUNCIL if flow else _REVIEW
     key = session.settings.environment.get("ANTHROPIC_API_KEY")
     flags = ["--agents", str(scene.agents.resolve()), "--agent", scene.agent]
