@@ -80,7 +80,9 @@ _POLL_SECONDS = 0.02
 _REPEAT_SECONDS = 60.0
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 AGENTS_SECONDS = 1.0
-"""How long the agent files are taken to be as they were: hundreds of sessions ask for them."""
+"""How long the agent files are taken to be as they were, because each session asks for them every 2 s.
+
+Without it 200 idle sessions take 50 % of a core with 500 agents, and 11 % with 60, instead of 3 and 5."""
 MAX_SESSIONS = 512
 MAX_SESSIONS_OF_ONE = 256
 """How many sessions there may be, and how many of them one parent may have."""
@@ -124,7 +126,7 @@ async def serve_http(
     calls = OpenCalls()
     server.middleware.insert(0, calls)
     server.get_tool_input_schema = lambda _: None  # no tool takes arguments from headers: nothing to compare
-    page = None if browsers is None else PageApp(service, caller, browsers)
+    page = None if browsers is None else PageApp(service, caller, browsers, clients.shared.runs)
     routes = [payload_route(service, clients.caller_of), *([] if page is None else page.routes)]
     http = HttpServer(assemble(sessions, door, browsers, routes), door.is_welcome)
     async with sessions.run():
@@ -291,7 +293,7 @@ class HttpClients:
         self._service = service
         self._role = role
         self._caller = caller
-        self._shared = SharedByClients(service, caller)
+        self.shared = SharedByClients(service, caller)
         self._connections: dict[tuple[str, str | None], ClientConnection] = {}
 
     def of(self, context: Context) -> ClientConnection:
@@ -308,7 +310,7 @@ class HttpClients:
 
     def made(self, parent: str | None) -> ClientConnection:
         """Return a new connection of a parent."""
-        return ClientConnection(self._service, self._role, self._as(parent), self._shared)
+        return ClientConnection(self._service, self._role, self._as(parent), self.shared)
 
     def caller_of(self, request: Request) -> Caller:
         """Return the caller of a request."""

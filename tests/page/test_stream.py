@@ -18,8 +18,10 @@ from subagent_server.run.watch import Watcher
 from subagent_server.server.page.page_app import Feed
 from subagent_server.verbs.access import USER
 from subagent_server.verbs.page_data import RunTable, TableNews
+from subagent_server.verbs.wait_for_runs import Changes
 from tests.helpers.http_server import BOUND, HttpServer
 from tests.helpers.planted import planted
+from tests.helpers.processes import open_files
 from tests.helpers.stored import make_stored
 from tests.helpers.turns import asks, says
 from tests.helpers.world import World
@@ -96,6 +98,16 @@ def test_the_log_of_the_shown_run_comes_with_the_rows(world: World) -> None:
             assert next(data for kind, data in again if kind == "log")["earlier"]
 
 
+def test_a_page_and_a_client_that_wait_share_one_watch(world: World) -> None:
+    world.agent_saying(says("Done.", latency=60))
+    run_id = world.start()
+    with world.http_server() as server, stream(server, entered(world, server), run_id) as events:
+        assert next(kind for kind, _ in events if kind == "log")
+        arguments = {"runId": run_id, "waitSeconds": 1}
+        assert server.ask_modern("tools/call", name="check_status", arguments=arguments).status == 200
+        assert sum("inotify" in name for name in open_files(server.pid)) == 1
+
+
 def test_among_500_runs_alive_the_rows_come_and_each_line_of_a_log_is_heard(world: World) -> None:
     stored = make_stored(world.runs, 3)
     with planted(world.runs, 500) as run_ids, world.http_server() as server:
@@ -128,7 +140,7 @@ def test_the_streams_end_with_the_server_and_are_no_reason_to_wait(world: World)
 
 def test_a_page_that_is_closed_before_its_first_rows_leaves_nothing_at_work(world: World) -> None:
     async def closed() -> int:
-        feed, before = Feed(world.service, USER), asyncio.all_tasks()
+        feed, before = Feed(world.service, USER, Changes(world.service.store)), asyncio.all_tasks()
 
         async def opened() -> None:
             async with feed.reader():
@@ -166,7 +178,7 @@ def test_a_page_that_is_loaded_again_amid_the_first_look_gets_all_ended_runs(
     monkeypatch.setattr(RunTable, "read_over", read_over)
 
     async def seen() -> set[str]:
-        feed, rows = Feed(world.service, USER), set[str]()
+        feed, rows = Feed(world.service, USER, Changes(world.service.store)), set[str]()
         async with feed.reader():
             assert await asyncio.to_thread(begun.wait, BOUND)
         async with feed.reader() as reader, asyncio.timeout(10):
@@ -196,7 +208,9 @@ def test_a_page_that_is_closed_as_its_log_begins_to_be_watched_leaves_no_watch(
 
     async def closed() -> None:
         async def opened() -> None:
-            async with Feed(world.service, USER).log_watched("20260101-000000-000-aaaaaa", asyncio.Queue()):
+            async with Feed(world.service, USER, Changes(world.service.store)).log_watched(
+                "20260101-000000-000-aaaaaa", asyncio.Queue()
+            ):
                 pass
 
         page = asyncio.create_task(opened())

@@ -109,11 +109,11 @@ Reader = asyncio.Queue[Json | None]
 class PageApp:
     """The handlers of the page. `end` ends its streams, because the server leaves."""
 
-    def __init__(self, service: Service, caller: Caller, access: PageAccess) -> None:
+    def __init__(self, service: Service, caller: Caller, access: PageAccess, changes: Changes) -> None:
         self._service = service
         self._caller = caller
         self._access = access
-        self._feed = Feed(service, caller)
+        self._feed = Feed(service, caller, changes)
         self._runs = RunPage(service, caller)
 
     @property
@@ -431,9 +431,9 @@ def _sent(kind: str, data: Json | str) -> str:
 class Feed:
     """Sends changed rows to all open pages: the table is read once, and only while a page is open."""
 
-    def __init__(self, service: Service, caller: Caller) -> None:
+    def __init__(self, service: Service, caller: Caller, changes: Changes) -> None:
         self._store = service.store
-        self._changes = Changes(service.store)
+        self._changes = changes
         self._new_table = partial(RunTable, service, caller)
         self._table = self._new_table()
         self._readers: set[Reader] = set()
@@ -502,7 +502,6 @@ class Feed:
         self._end_readers()
         if self._looking is not None:
             self._looking.cancel()
-        self._changes.close()
 
     def _end_readers(self) -> None:
         for reader in self._readers:
