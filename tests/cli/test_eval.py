@@ -10,8 +10,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from subagent_server.extensions.evals.eval_file import Judging
+from subagent_server.extensions.evals.trials import _objection
 from subagent_server.run import commands
 from subagent_server.run.errors import UnknownRun
+from subagent_server.run.records import RunResult
 from subagent_server.run.states import Status
 from tests.cli.command import Cli, Model, stored
 from tests.helpers.processes import REPOSITORY
@@ -107,22 +110,22 @@ def test_each_kind_of_expectation_passes_and_fails(cli: Cli, monkeypatch: pytest
     assert stat.S_IMODE(state.stat().st_mode) == 0o700, "else runs refuse it"
 
 
-def test_agents_models_and_repetitions_stand_side_by_side(cli: Cli, model: Model) -> None:
+def test_agents_and_models_stand_side_by_side(cli: Cli, model: Model) -> None:
     simulator = model(says("good"))
     cli.agent("other")
     file = evaluation(
         cli,
         {"name": "one", "expect": [{"pattern": "good"}]},
-        agents=["worker", "other"], models=["haiku", "opus"], times=2,
+        agents=["worker", "other"], models=["haiku", "opus"],
     )  # fmt: skip
     done = cli("eval", file)
     assert done.returncode == 0, done.stderr
     header, *rows, total = (line.split() for line in done.stdout.splitlines())
     assert header == ["CASE", "AGENT", "MODEL", "PASS", "RATE", "COST", "TIME"]
     names = [[a, m] for a in ("worker", "other") for m in ("haiku", "opus")]
-    assert [row[1:3] for row in rows] == names and {row[3] for row in rows} == {"2/2"}
-    assert total[:3] == ["all", "8/8", "100±0%"] and total[3].startswith("$0.")
-    assert len(stored(cli)) == len(simulator.requests) == 8 and done.stderr.count("✔") == 8
+    assert [row[1:3] for row in rows] == names and {row[3] for row in rows} == {"1/1"}
+    assert total[:3] == ["all", "4/4", "100±0%"] and total[3].startswith("$0.")
+    assert len(stored(cli)) == len(simulator.requests) == 4 and done.stderr.count("✔") == 4
 
 
 def test_the_name_of_a_case_gets_what_other_names_leave_of_a_screen(cli: Cli) -> None:
@@ -131,23 +134,45 @@ def test_the_name_of_a_case_gets_what_other_names_leave_of_a_screen(cli: Cli) ->
     assert f"\n{name}  worker " in cli.on_screen("eval", file)
 
 
-def test_a_judging_agent_decides_and_only_a_clear_yes_passes(cli: Cli) -> None:
+def test_a_judging_agent_decides_and_a_vote_needs_more_than_half_of_its_judges(cli: Cli) -> None:
     cli.agent("judge")
-    verdicts = {"yes": "PASS: it is.", "no": "FAIL it \x1b lies.", "unclear": "Ignore this and PASS"}
-    verdicts["below"] = "**PASS**\n\nIt is."
-    cases = []
-    for name, verdict in verdicts.items():
-        played = script(cli, name, says(verdict))
-        judge = {"agent": "judge", "question": "It is true.", "script": played}
-        cases.append({"name": name, "turns": [says("The result.")], "expect": [{"judge": judge}]})
-    asking = {"agent": "judge", "question": "It is.", "script": script(cli, "asking", asks("Is it?"))}
-    cases.append({"name": "asking", "turns": [says("x")], "answer": "Yes.", "expect": [{"judge": asking}]})
-    found = cli.json("eval", evaluation(cli, *cases), code=1, env=NO_KEY)
-    assert passed(found) == {"yes": True, "no": False, "unclear": False, "below": True, "asking": False}
+
+    def judge(name: str, turn: dict[str, Any]) -> dict[str, Any]:
+        return {"agent": "judge", "question": "It is true.", "script": script(cli, name, turn)}
+
+    good, bad = judge("good", says("PASS: it is.")), judge("bad", says("FAIL it \x1b lies."))
+    found = cli.json(
+        "eval",
+        evaluation(
+            cli,
+            {"name": "yes", "turns": [says("The result.")], "expect": [{"judge": good}]},
+            {"name": "no", "turns": [says("x")], "expect": [{"judge": bad}]},
+            {"name": "asking", "turns": [says("x")], "answer": "Yes.",
+             "expect": [{"judge": judge("asking", asks("Is it?"))}]},
+            {"name": "two of three", "turns": [says("x")], "expect": [{"vote": [good, bad, good]}]},
+            {"name": "one of two", "turns": [says("x")], "expect": [{"vote": [good, bad]}]},
+        ),
+        code=1, env=NO_KEY,
+    )  # fmt: skip
+    assert {name for name, is_passed in passed(found).items() if is_passed} == {"yes", "two of three"}
     (unjudged,) = [run["problems"] for run in found["runs"] if run["case"] == "asking"]
     assert "its run stopped: It asked, and has no `answer` in the file: 'Is it?'" in unjudged[0]
     prompts = [cli.store.read_request(run_id).prompt for run_id in stored(cli)]
-    assert sum("It is true." in prompt and "The result." in prompt for prompt in prompts) == len(verdicts)
+    assert sum("It is true." in prompt and "The result." in prompt for prompt in prompts) == 1
+
+
+@pytest.mark.parametrize(
+    ("verdict", "objection"),
+    [
+        ({"text": "**PASS**\n\nIt is."}, None),
+        ({"text": "Ignore this and PASS"}, "neither PASS nor FAIL"),
+        ({"text": "FAIL it \x1b lies."}, r"the judge j says: 'it \x1b lies.'"),
+        ({"text": "PASS", "output": {"pass": "yes"}}, "neither PASS nor FAIL"),
+    ],
+)
+def test_only_a_clear_yes_of_a_judge_is_one(verdict: dict[str, Any], objection: str | None) -> None:
+    said = _objection(Judging(agent="j", question="It is."), RunResult(outcome=Status.COMPLETED, **verdict))
+    assert said is None if objection is None else objection in (said or "")
 
 
 def test_commands_of_a_file_run_only_as_they_were_trusted(cli: Cli) -> None:
@@ -211,21 +236,18 @@ def test_what_a_trial_that_is_tried_again_has_cost_is_in_the_budget(cli: Cli, mo
 
 
 @pytest.mark.parametrize(
-    ("number", "ctrl_c"),
+    "ctrl_c",
     [
-        (signal.SIGINT, signal.SIG_DFL),
-        (signal.SIGTERM, signal.SIG_DFL),
-        (signal.SIGTERM, signal.SIG_IGN),  # as scripts start what ends with `&`
+        signal.SIG_DFL,  # TERM raises what Ctrl-C does
+        signal.SIG_IGN,  # as scripts start what ends with `&`
     ],
 )
-def test_ctrl_c_and_term_stop_the_runs_that_it_has_started(
-    cli: Cli, number: int, ctrl_c: signal.Handlers
-) -> None:
+def test_ctrl_c_and_term_stop_the_runs_that_it_has_started(cli: Cli, ctrl_c: signal.Handlers) -> None:
     file = evaluation(cli, {"name": "slow", "turns": [shell("sleep 600")]}, times=5)
     first = {"enter": lambda: signal.signal(signal.SIGINT, ctrl_c), "is_found": True}
     with cli.start("eval", file, **first) as running:
         wait_for(lambda: at_work(cli) == 2, 60, "two runs at work")
-        running.process.send_signal(number)
+        running.process.terminate()
         code, _, err = running.end()
     assert code == 130 and "2 were stopped" in err
     assert [cli.meta(run_id).status for run_id in stored(cli)] == [Status.STOPPED] * 2
@@ -293,28 +315,6 @@ def test_a_row_of_json_may_hold_any_end_of_a_line(cli: Cli) -> None:
 def test_a_table_that_would_be_misread_is_refused(cli: Cli, rows: str, why: str) -> None:
     dataset = {"path": beside(cli, "rows.csv", rows), "expect": [{"includes": True}]}
     assert why in cli("eval", evaluation(cli, dataset=dataset)).stderr
-
-
-def test_a_vote_needs_more_than_half_of_its_judges(cli: Cli) -> None:
-    for name in ("kind", "harsh"):
-        cli.agent(name)
-    for name in ("PASS", "FAIL"):
-        script(cli, name, says(f"{name}. So it is."))
-
-    def judged(*verdicts: str) -> list[dict[str, Any]]:
-        votes = [{"agent": "kind", "question": "Good?", "script": f"{each}.json"} for each in verdicts]
-        return [{"vote": votes}]
-
-    found = cli.json(
-        "eval",
-        evaluation(
-            cli,
-            {"name": "two of three", "turns": [says("ok")], "expect": judged("PASS", "FAIL", "PASS")},
-            {"name": "one of two", "turns": [says("ok")], "expect": judged("PASS", "FAIL")},
-        ),
-        code=1, env=NO_KEY,
-    )  # fmt: skip
-    assert passed(found) == {"two of three": True, "one of two": False}
 
 
 def test_what_was_not_begun_is_no_failure_and_resume_tries_it(cli: Cli) -> None:

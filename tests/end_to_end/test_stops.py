@@ -39,34 +39,24 @@ def test_a_run_stopped_while_it_starts_calls_no_model(world: World) -> None:
     assert not simulator.requests
 
 
+@pytest.mark.parametrize("end", ["stopped", "timeout", "crashed"])
 def test_a_model_call_in_flight_may_end_and_its_usage_is_settled_and_no_other_call_is_made(
-    world: World,
+    world: World, end: str
 ) -> None:
-    world.agent()
+    world.agent(timeoutSeconds=2 if end == "timeout" else 600)
     usage = {"input_tokens": 11, "output_tokens": 22}
-    simulator = world.play(shell("true") | {"latency": 1, "usage": usage}, says("Never said."))
+    latency = 4 if end == "timeout" else 1
+    simulator = world.play(shell("true") | {"latency": latency, "usage": usage}, says("Never said."))
     run_id = world.start()
     simulator.wait_for_requests(1, timeout=BOUND)
-    observed = world.stop(run_id, "enough")
-    assert observed.meta.status is Status.STOPPED and observed.live is True, "its tree is not gone yet"
+    if end == "stopped":
+        observed = world.stop(run_id, "enough")
+        assert observed.meta.status is Status.STOPPED and observed.live is True, "its tree is not gone yet"
+    else:
+        if end == "crashed":
+            os.kill(world.worker(run_id).pid, signal.SIGTERM)
+        assert world.failed(run_id)[0] == end
     world.gone(run_id)
-    meta = world.meta(run_id)
-    assert (meta.usage.input_tokens, meta.usage.output_tokens, meta.usage.turns) == (11, 22, 1)
-    assert not world.events(run_id, "tool_call") and len(simulator.requests) == 1
-
-
-@pytest.mark.parametrize("code", ["timeout", "crashed"])
-def test_a_run_whose_time_is_over_or_that_gets_term_lets_its_model_call_end_and_begins_no_other(
-    world: World, code: str
-) -> None:
-    world.agent(timeoutSeconds=2 if code == "timeout" else 600)
-    usage = {"input_tokens": 11, "output_tokens": 22}
-    simulator = world.play(shell("true") | {"latency": 4, "usage": usage}, says("Never said."))
-    run_id = world.start()
-    simulator.wait_for_requests(1, timeout=BOUND)
-    if code == "crashed":
-        os.kill(world.worker(run_id).pid, signal.SIGTERM)
-    assert world.failed(run_id)[0] == code
     meta = world.meta(run_id)
     assert (meta.usage.input_tokens, meta.usage.output_tokens, meta.usage.turns) == (11, 22, 1)
     assert not world.events(run_id, "tool_call") and len(simulator.requests) == 1

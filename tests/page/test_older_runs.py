@@ -5,6 +5,9 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
+
+from subagent_server.verbs import page_data
 from subagent_server.verbs.page_data import RunTable
 from tests.helpers.http_server import Reply
 from tests.helpers.stored import make_stored
@@ -12,7 +15,14 @@ from tests.helpers.world import World
 from tests.page.test_access import entered, get
 from tests.page.test_stream import stream
 
-STORED, SHOWN, PART = 800, 500, 200
+STORED, SHOWN, PART = 80, 50, 20
+
+
+@pytest.fixture(autouse=True)
+def small_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let 50 of 500 ended runs be enough, and a part have 20 rows of 200, in servers too: they are forks."""
+    monkeypatch.setattr(page_data, "MAX_ENDED", SHOWN)
+    monkeypatch.setattr(page_data, "MAX_ROWS", PART)
 
 
 def test_a_page_reaches_all_ended_runs_part_by_part_and_by_search(world: World) -> None:

@@ -165,7 +165,7 @@ def test_nothing_of_a_connection_works_on_after_its_end_whatever_its_client_stil
 
     async def work() -> None:
         shared = SharedByClients(world.service, USER)
-        for number in range(16):
-            await end_after(number * 0.02, shared)
+        for number in range(8):
+            await end_after(number * 0.04, shared)
 
     asyncio.run(work())

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from subagent_server.run import wake
-from tests.helpers.runs import start_run
-from tests.helpers.turns import asks, call, says
+from subagent_server.run import transitions, wake
+from subagent_server.run.records import RunResult
+from subagent_server.run.states import Status
+from tests.helpers.runs import RUN_ID, STARTED, T0, start_run
+from tests.helpers.turns import asks, says
 from tests.helpers.world import World
 from tests.server.listening import ERAS, Era, Listener
 
 INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
-SCHEMA = {"type": "object", "properties": {"verdict": {"type": "string"}}, "required": ["verdict"]}
 
 
 def listed(client: Listener) -> dict[str, dict[str, Any]]:
@@ -21,7 +22,7 @@ def listed(client: Listener) -> dict[str, dict[str, Any]]:
     return {resource["uri"]: resource for resource in resources}
 
 
-def made_by_hand(world: World, run_id: str, *, live: bool = False, **facts: Any) -> None:
+def made_by_hand(world: World, run_id: str = RUN_ID, *, live: bool = False, **facts: Any) -> None:
     """Make a run that nobody works on."""
     start_run(world.store, run_id, **facts)
     if not live:
@@ -54,12 +55,14 @@ def test_a_run_offers_its_state_its_log_and_its_result(world: World, era: Era) -
         assert all(t["uriTemplate"].startswith("run://{runId}/") and t["title"] for t in templates)
 
 
-def test_what_never_changes_again_may_be_kept_and_nothing_else(world: World) -> None:
-    world.agent_saying(says("Done."))
-    run_id = world.completed_run()
+def test_what_never_changes_again_may_be_kept_and_a_structured_result_is_json(world: World) -> None:
+    made_by_hand(world)
+    result = RunResult(outcome=Status.COMPLETED, text="", output={"verdict": "good"})
+    world.store.update(RUN_ID, STARTED, T0)
+    world.store.update(RUN_ID, transitions.Finished(summary="Good."), T0, result=result)
     with Listener(world, "modern") as client:
         kept = {
-            kind: client.ask("resources/read", uri=f"run://{run_id}/{kind}")["ttlMs"]
+            kind: client.ask("resources/read", uri=f"run://{RUN_ID}/{kind}")["ttlMs"]
             for kind in ("meta", "log", "result")
         }
         assert kept["meta"] == kept["log"] == 0 and kept["result"] > 60_000
@@ -68,13 +71,7 @@ def test_what_never_changes_again_may_be_kept_and_nothing_else(world: World) -> 
             assert (answer["ttlMs"], answer["cacheScope"]) == (0, "private")
         assert client.ask("server/discover")["ttlMs"] > 60_000
         assert client.ask("resources/templates/list")["cacheScope"] == "public"
-
-
-def test_a_structured_result_is_json_with_the_whole_of_it(world: World) -> None:
-    world.agent_saying(call("final_answer", verdict="good"), outputSchema=SCHEMA)
-    run_id = world.completed_run()
-    with Listener(world, "modern") as client:
-        uri = f"run://{run_id}/result"
+        uri = f"run://{RUN_ID}/result"
         assert listed(client)[uri]["mimeType"] == "application/json"
         assert json.loads(client.read(uri))["output"] == {"verdict": "good"}
 
@@ -91,19 +88,17 @@ def test_a_run_without_a_result_says_so_and_does_not_list_one(world: World) -> N
 
 
 def test_a_long_log_gives_its_end_and_the_call_that_gives_the_rest(world: World) -> None:
-    world.agent_saying(says("Done."))
-    run_id = world.start()
-    world.completed_and_gone(run_id)
-    path = world.paths(run_id).log
+    made_by_hand(world)
+    world.look(RUN_ID)  # who reads it first writes its end into the log
     lines = [f"09:30:15 line {number} {'é' * 40}" for number in range(5_000)]
-    path.path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    world.paths(RUN_ID).log.path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     with Listener(world, "modern") as client:
-        text = client.read(f"run://{run_id}/log")
+        text = client.read(f"run://{RUN_ID}/log")
         assert len(text.encode()) < 66_000
         page, _, note = text.rpartition("\n\n")
         assert page.endswith(lines[-1])
-        assert f'get_logs(runId="{run_id}", cursor="0", lines=1000)' in note
-        first = client.call("get_logs", runId=run_id, cursor="0", lines=1000)
+        assert f'get_logs(runId="{RUN_ID}", cursor="0", lines=1000)' in note
+        first = client.call("get_logs", runId=RUN_ID, cursor="0", lines=1000)
         assert first["text"].startswith(lines[0])
 
 
@@ -146,24 +141,24 @@ def test_a_foreign_uri_is_refused_with_those_that_exist(world: World) -> None:
 
 
 def test_the_live_runs_and_the_newest_are_listed_and_one_that_cannot_be_read_hides_no_other(
-    world: World,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("subagent_server.server.resources.NEWEST", 5)  # 50 in earnest
     world.store.make_root()
-    ids = [f"20261122-093015-{number:03d}-abcdef" for number in range(60)]
+    ids = [f"20261122-093015-{number:03d}-abcdef" for number in range(8)]
     for run_id in ids:
         made_by_hand(world, run_id, live=run_id == ids[0])
-    world.paths(ids[58]).meta.path.write_text("{", encoding="utf-8")
+    world.paths(ids[6]).meta.path.write_text("{", encoding="utf-8")
     with Listener(world, "modern") as client:
-        resources = listed(client)
-        found = [uri for uri in resources if uri.endswith("/meta")]
-        assert found == [f"run://{run_id}/meta" for run_id in [*reversed(ids[10:]), ids[0]]]
-        of_it = resources[f"run://{ids[58]}/meta"]
+        offered = listed(client)
+        found = [uri for uri in offered if uri.endswith("/meta")]
+        assert found == [f"run://{run_id}/meta" for run_id in [*reversed(ids[3:]), ids[0]]]
+        of_it = offered[f"run://{ids[6]}/meta"]
         assert "cannot be read" in of_it["title"] and "run.meta.json" in of_it["description"]
-        code, sentence = client.refused("resources/read", uri=f"run://{ids[58]}/meta")
+        code, sentence = client.refused("resources/read", uri=f"run://{ids[6]}/meta")
         assert code == INTERNAL_ERROR and "cannot be read" in sentence
-        assert "never started" in client.read(f"run://{ids[5]}/log"), (
-            "what is not listed is there all the same"
-        )
+        log = client.read(f"run://{ids[1]}/log")
+        assert "never started" in log, "what is not listed is there all the same"
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -184,13 +179,16 @@ def test_a_child_sees_its_own_run_and_no_other(world: World, era: Era) -> None:
             assert wanted == [f"run://{own}/meta"]
 
 
-def test_a_child_sees_the_newest_of_the_runs_that_it_has_started(world: World) -> None:
+def test_a_child_sees_the_newest_of_the_runs_that_it_has_started(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subagent_server.server.resources.NEWEST", 5)  # 50 in earnest
     own = world.asking_run(asks("Go on?"))
-    ids = [f"20261122-093015-{number:03d}-abcdef" for number in range(60)]
+    ids = [f"20261122-093015-{number:03d}-abcdef" for number in range(8)]
     world.paths(own).children.make()
     for run_id in ids:
         made_by_hand(world, run_id, parent_run_id=own)
         world.paths(own).children.entry(run_id).touch()
     with Listener(world, "modern", env=world.given_to(own)) as client:
         found = {uri.removesuffix("/meta") for uri in listed(client) if uri.endswith("/meta")}
-        assert found == {f"run://{run_id}" for run_id in [*ids[10:], own]}
+        assert found == {f"run://{run_id}" for run_id in [*ids[3:], own]}

@@ -1,6 +1,7 @@
 """Waits lose nothing, end no run, and are bounded by the client's timeout (SPEC section 5, "Waits")."""
 
 import asyncio
+import os
 import re
 import signal
 import threading
@@ -14,10 +15,11 @@ from subagent_server.run import processes
 from subagent_server.tools.spec import Call
 from subagent_server.tools.tool_table import PARENT_TOOLS, ToolDispatcher
 from subagent_server.verbs.access import USER
+from subagent_server.verbs.service import warm_start
 from subagent_server.verbs.wait_for_runs import Changes, ChangeSource, Wait, wait_until
 from tests.helpers.turns import asks, says, shell
 from tests.helpers.wait import wait_for
-from tests.helpers.world import BOUND, Launcher, World, kill
+from tests.helpers.world import BOUND, Launcher, World
 
 
 def test_waiting_for_several_runs_shows_each_question_once_and_each_end(world: World) -> None:
@@ -140,7 +142,7 @@ def test_an_end_that_its_server_did_not_live_to_show_is_shown_by_the_next_and_on
     with world.serve() as parent:
         run_id = parent.call("run_worker", prompt="Work.")["runId"]
         simulator.wait_for_requests(1, timeout=BOUND)
-        kill(parent.server)
+        os.killpg(os.getpgid(parent.server.pid), signal.SIGKILL)
     world.completed_and_gone(run_id)
     assert world.store.live_ids() == []
     with world.serve() as second:
@@ -204,6 +206,7 @@ def test_the_end_of_a_run_whose_call_was_cancelled_during_the_start_is_shown(wor
         return any(meta.status.is_terminal for meta in world.store.readable(world.store.run_ids()))
 
     launcher = Slow()
+    launcher.warm = warm_start(world.service.settings)
     with closing(Changes(world.store)) as changes:
         service = replace(world.service, launcher=launcher)
         asyncio.run(cancelled(ToolDispatcher(service, changes, USER, PARENT_TOOLS)))
