@@ -1,6 +1,6 @@
 """The heartbeat of a run that other hosts read, and the fence that makes its silence a proof.
 
-A shim on a node of an engine has two processes beside it. The **writer** writes `beat` into the run's
+A shim on a node of an engine has two helper processes. The **writer** writes `beat` into the run's
 directory, `BEATS_A_LEASE` times in a lease. The **watcher** touches no file, so a file server that hangs
 cannot stop it: when no beat came through for a lease, it kills every process below the shim. It does so too
 when the shim or the writer dies, so a worker never outlives its heartbeat by more than a lease. A reader
@@ -106,7 +106,7 @@ def _keep_writing(run: RunPaths, writing: int, pause: float) -> NoReturn:
 def _wait_for_silence(shim: int, beats: int, lease: float) -> None:
     """Return when no beat was written for a lease, or when the shim or the writer has died."""
     last = _clock()
-    # Short looks: while the machine is suspended the time of a wait stands still, and a lease goes on.
+    # Short looks: while the machine is suspended, the time of a wait stops and a lease keeps running.
     while os.getppid() == shim and (left := last + lease - _clock()) > 0:
         if can_be_read(beats, min(left, 1.0)):
             record = os.read(beats, _TIME.size)

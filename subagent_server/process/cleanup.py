@@ -46,7 +46,7 @@ def recorded_status(run: RunPaths) -> Any:
 
 
 def state_has_ended(run: RunPaths) -> bool:
-    """Whether the state on disk says that the run has ended."""
+    """Whether the run has ended, by its state on disk."""
     return recorded_status(run) in TERMINAL
 
 
@@ -242,7 +242,7 @@ def is_gone(run: RunPaths) -> bool:
 def wait_until_gone(run: RunPaths, nap: Callable[[float], bool], program: WorkerProgram) -> bool:
     """Return True once no process of `run` is left, or False if the waiting run is over.
 
-    `nap` sleeps so many seconds, or until something happens, and returns whether to go on. A shim still
+    `nap` sleeps so many seconds, or until something happens, and returns whether to continue. A shim still
     holding the run is waited for. Without a shim, the worker's `program` reconciles the run as every reader
     does: `program` kills the remaining processes and records their end. This is repeated until they are gone.
     """
@@ -298,7 +298,7 @@ def fire(hooks: str | None, event: str, facts: Mapping[str, Any]) -> None:
 
 
 def fire_end(hooks: str | None, run: RunPaths) -> None:
-    """Tell of the end of a run, as its state has it; a state without an end tells nothing."""
+    """Run the hooks for the end of a run; none, if its state has no end."""
     if not hooks:
         return
     state = durable.read_object(run.meta, STATE_BYTES)

@@ -26,7 +26,7 @@ class LaunchPackage:
     """The part of a run that reaches the worker through memory and never through the disk.
 
     `definition` is the agent with its secrets; `environment` is the whole environment of the worker; `prompt`
-    is as the starter gave it, and `secrets` are the values that it masked on disk.
+    is as the starter wrote it, and `secrets` are the values that are masked on disk.
     """
 
     definition: dict[str, Any]
@@ -80,7 +80,7 @@ class Launcher(Protocol):
 
     @property
     def host(self) -> str:
-        """The host or the engine that its runs are given to."""
+        """The host or the engine that gets its runs."""
 
     def warm_up(self) -> None:
         """Prepare for later starts in the background, if this launcher can."""
@@ -94,7 +94,7 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True)
 class Sight:
-    """What an engine says of a run, as advice: one that lost a node knows nothing of what runs there."""
+    """What an engine reports of a run, as advice: one that lost a node knows nothing of what runs there."""
 
     state: Literal["waiting", "working", "ended", "gone", "silent"]
     """`ended` is a script that ended on a living node; `gone` is on no node that the engine reaches, which
@@ -277,13 +277,13 @@ class LocalReservation:
 
 @cache
 def _is_found_by_workers() -> bool:
-    """Whether a worker will find this package, as its interpreter says if PYTHONPATH may be the way to it."""
+    """Whether a worker will find this package. Its interpreter is asked if PYTHONPATH may lead to it."""
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if not any(each and Path(each).resolve() == _PACKAGES for each in named):
         return True
     try:
         return not subprocess.call([*WORKER[:3], "-c", f"import {__package__}"], stderr=subprocess.DEVNULL)
-    except OSError:  # no room: the start itself says so
+    except OSError:  # no room: the start itself reports it
         return True
 
 
@@ -303,7 +303,7 @@ def hold(run: RunPaths) -> int:
 
 
 def _above_streams(descriptor: int) -> int:
-    """Return a copy above 2 in the place of a descriptor that has the number of a closed stream."""
+    """Return a copy above 2 instead of a descriptor that has the number of a closed stream."""
     if descriptor > 2:
         return descriptor
     try:

@@ -67,7 +67,7 @@ def become_shim(directory: str) -> int:
 
 
 def _detach(run: RunPaths) -> None:
-    """Go on as a process of a session of its own, with the run's file for output. Raises OSError."""
+    """Continue as a process of a session of its own, with the run's file for output. Raises OSError."""
     with Path(os.devnull).open("rb") as nothing, run.worker_out.appender() as output:
         if os.fork():
             os._exit(0)

@@ -47,7 +47,7 @@ def credentials(connection: socket.socket) -> tuple[int, int]:
 def is_user_outside_boxes(connection: socket.socket) -> bool:
     """Whether the other end is a process of this user, and lies in no pid namespace below this one.
 
-    A run's box has its own, and there the user of a process says nothing of whom it works for.
+    A run's box has its own, and there the user of a process does not show whom it works for.
     """
     try:
         pid, uid = credentials(connection)

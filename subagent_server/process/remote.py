@@ -145,7 +145,7 @@ class SshLauncher(RemoteLauncher):
 
 
 class NoAnswer(Exception):
-    """A program that leads to other hosts refused, failed, or was late; says why, in words for people."""
+    """A program that leads to other hosts refused, failed, or was late: the reason, in words for people."""
 
 
 def call(

@@ -71,7 +71,7 @@ class Shim:
     def supervise(self) -> int:
         """Live through the whole run and return the worker's exit code, for an engine to see."""
         try:
-            if NODE in os.environ:  # readers on other hosts hear of it by its heartbeat alone
+            if NODE in os.environ:  # readers on other hosts know of it by its heartbeat alone
                 from subagent_server.process.beat import Heart
 
                 self.heart = Heart(self.run)
@@ -84,7 +84,7 @@ class Shim:
         status = None if worker is None else self._wait_for(worker)
         # 11 to 17. The aftermath: exit.json, reconcile, sweep, treeGone, the lock, the mark.
         conclude(self.run, self.lock, status, self.deadline, self.program, self._why, self.heart)
-        # 18. Tell the user's hook, last: it can neither hold up nor fail anything.
+        # 18. Run the user's hook, last: it can neither hold up nor fail anything.
         cleanup.fire_end(self.package["environment"].get(cleanup.VARIABLE), self.run)
         return 0 if status is None else os.waitstatus_to_exitcode(status) & 0xFF
 
@@ -268,7 +268,7 @@ def _is_handed_on(directory: str, lock: str, memory: str, zygotes: str, name: st
     A server that has just begun starts runs faster than its zygote gets ready, and hundreds at once faster
     than it forks. A plain worker takes as much of the processor as the zygote: a few of them would keep it,
     and the server, from getting on. To wait here costs nothing, and the starter has answered. Nothing is
-    claimed yet: the fork begins, or this process goes on.
+    claimed yet: the fork begins, or this process continues.
     """
     deadline = time.monotonic() + ZYGOTE_SECONDS
     while not any(os.path.lexists(f"{zygotes}/{name}.{state}") for state in ("loading", "sock")):

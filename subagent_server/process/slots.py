@@ -15,7 +15,7 @@ from subagent_server.run.files import Directory, Entry, NotPlain, held_open
 
 
 class Ticket:
-    """A place in the queue of one slot name, held by its lock; a ticket whose lock is free is removed."""
+    """A position in the queue of one slot name, held by its lock; a ticket whose lock is free is removed."""
 
     def __init__(self, slots: Directory, name: str, run_id: str) -> None:
         self._queue = slots.below(f"{name}.queue")
@@ -28,7 +28,7 @@ class Ticket:
             descriptor = locks.open_lock(self._file)
             locks.lock(descriptor)
             # Between making and locking it another run may have taken it for a dead one and removed it. The
-            # name says so: after a removal by another host, the file may still count a name here (NFS).
+            # name shows it: after a removal by another host, the file may still count a name here (NFS).
             if self._is_named(descriptor):
                 return descriptor
             os.close(descriptor)
@@ -49,7 +49,7 @@ class Ticket:
         return None
 
     def leave(self) -> None:
-        """Give up the place, or the turn that has come."""
+        """Give up the position, or the turn that has come."""
         self._file.unlink()
         os.close(self._descriptor)
 
@@ -67,7 +67,7 @@ def try_take(slots: Directory, name: str, limit: int) -> int | None:
 
 
 def nobody_waits(slots: Directory, name: str) -> bool:
-    """Whether no run stands in the queue, so that a free slot may be taken at once."""
+    """Whether no run waits in the queue, so that a free slot may be taken at once."""
     queue = slots.below(f"{name}.queue")
     try:
         return not any(_is_held(queue.entry(ticket)) for ticket in queue.names())
@@ -90,7 +90,7 @@ def _signal_when_free(file: Entry) -> None:
 
 
 def is_waiting(slots: Directory, run_id: str) -> bool:
-    """Whether the run stands in a queue."""
+    """Whether the run waits in a queue."""
     try:
         queues = [slots.below(name) for name in slots.names() if name.endswith(".queue")]
     except OSError:

@@ -36,7 +36,7 @@ _WAITING = frozenset(
 )
 _WORKING = frozenset({"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING"})
 _ENDED = frozenset({"COMPLETED", "FAILED", "OUT_OF_MEMORY"})
-"""What a node reports of a script that ended there. All other ends are Slurm's own word: it says `CANCELLED`
+"""What a node reports of a script that ended there. All other ends are Slurm's own report: `CANCELLED` came
 of a job on a node that it gave up, where the run still acted, 26 s after the cut and with a lease of 60 s."""
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _CHECK = "subagent-check"
@@ -82,14 +82,14 @@ class SlurmLauncher(RemoteLauncher):
             call("sbatch", "--parsable", f"--export-file={memory}", stdin=content, passes=(memory,))
 
 
-# -- What Slurm says. One question for all runs of this user: others may name their jobs as they like.
+# -- What Slurm reports. One question for all runs of this user: others may name their jobs as they like.
 
 
 _asked: dict[str, Any] = {"until": -1.0, "sights": None}
 
 
 def sight(run_id: str) -> Sight:
-    """Return what Slurm says of a run."""
+    """Return what Slurm reports of a run."""
     if time.monotonic() >= _asked["until"]:
         sights = _sights()
         kept = KEPT_SECONDS if sights is not None else 5 * KEPT_SECONDS
@@ -101,7 +101,7 @@ def sight(run_id: str) -> Sight:
 
 
 def _sights() -> dict[str, Sight] | None:
-    # without --all it says nothing of jobs in a hidden partition, which would count as lost
+    # without --all it omits jobs in a hidden partition, which would count as lost
     output = _answer("--all", "--me", "--states=all", "--format=%j|%T|%r")
     if output is None:
         return None
@@ -152,7 +152,7 @@ def why_ended() -> tuple[str, str] | None:
 
 
 def _answer(*words: str) -> str | None:
-    """Return what `squeue` says, bounded; None if it fails or is late."""
+    """Return what `squeue` prints, bounded; None if it fails or is late."""
     try:
         return call("squeue", "--noheader", *words, seconds=ASK_SECONDS)
     except NoAnswer:

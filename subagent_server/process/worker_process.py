@@ -37,7 +37,7 @@ def read_package(memory: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Invocation:
-    """Arguments, environment and descriptors of a worker: `keep` come beside 0, 1 and 2.
+    """Arguments, environment and descriptors of a worker: it gets `keep` besides 0, 1 and 2.
 
     `unblocked` are signals that the worker receives, although its parent may have blocked them for itself.
     """
@@ -64,7 +64,7 @@ class GatedWorker:
         os.write(self.gate, _OPEN)
 
     def close_gate(self) -> None:
-        """Close the gate; a worker that has begun goes on."""
+        """Close the gate; a worker that has begun keeps running."""
         os.close(self.gate)
 
 

@@ -52,10 +52,10 @@ _ENVIRONMENT_ROOM = {"SUBAGENT_FILLER": "-" * (32 << 10)}
 class ForkConnection:
     """The owner of a connection to a child that has nothing to do yet.
 
-    Making one connects and sends the secret that lies beside the socket: a confined program can reach a
+    Making one connects and sends the secret that lies next to the socket: a confined program can reach a
     socket although it may not read files. Until `go` nothing begins, and `close` ends the child. A method
     that raises one of `FAILURES` leaves a connection that can only be closed. One that `is_patient` also
-    connects to a zygote that has not loaded everything yet, and waits longer: beside hundreds of other starts
+    connects to a zygote that has not loaded everything yet, and waits longer: among hundreds of other starts
     an answer takes long.
 
     Raises:
@@ -181,7 +181,7 @@ class WarmStart:
         except TimeoutError:
             self._is_silent()
         except FAILURES:
-            pass  # the plain start follows, and says why if it fails too
+            pass  # the plain start follows, and reports why if it fails too
         connection.close()
         return False
 
@@ -256,7 +256,7 @@ class WarmStart:
             return []
 
     def outlook(self) -> str:
-        """Say how the next start will be, and why if it is plain."""
+        """Return how the next start will be, and why if it is plain."""
         try:
             PrivateDirectory(self.directory, make=False).names()
         except FileNotFoundError:

@@ -30,7 +30,7 @@ zygote that hangs would hold them. The program begins only after `go`: so it is 
 
 Who may die when:
 
-- the zygote, at any time: a child that has its connection goes on; else the starter reads the end of the
+- the zygote, at any time: a child that has its connection continues; else the starter reads the end of the
   connection and starts the program plainly;
 - the child, before it has `go`: the starter reads the end of the connection, and starts plainly;
 - the starter, before it has sent `go`: the child reads the end of the connection, closes everything that
@@ -92,7 +92,7 @@ class Order(TypedDict):
 
 
 class OrderRefused(Exception):
-    """The other side sent a reason or nothing, in place of the expected word."""
+    """The other side sent a reason or nothing, instead of the expected word."""
 
 
 # -- the directory and name of a zygote
@@ -197,7 +197,7 @@ def namespaces() -> list[str]:
 
 
 def in_namespaces(descriptors: Sequence[int]) -> bool:
-    """Whether a process that opened these, for `send_order`, is in the same place as this one."""
+    """Whether a process that opened these, for `send_order`, has the same namespaces and root as this one."""
     return [_identity_of(os.fstat(descriptor)) for descriptor in descriptors] == namespaces()
 
 
@@ -228,9 +228,9 @@ def new_socket() -> socket.socket:
 
 
 def send_order(connection: socket.socket, order: Order, descriptors: Sequence[int]) -> None:
-    """Send an order, with the place of the starter and the program's descriptors. Raises OSError.
+    """Send an order, with the namespaces of the starter and the program's descriptors. Raises OSError.
 
-    Descriptors of the namespaces and the root directory prove the place: a process elsewhere cannot open
+    Descriptors of the namespaces and the root directory prove where it is: a process elsewhere cannot open
     them. By the starter's pid, only root may look them up for a process that is not dumpable.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC
@@ -240,7 +240,7 @@ def send_order(connection: socket.socket, order: Order, descriptors: Sequence[in
 
 
 def receive_order(connection: socket.socket) -> tuple[Order, list[int], list[int]]:
-    """Return an order, the place of the starter, and the program's descriptors, none of them inheritable.
+    """Return an order, the namespaces of the starter, and the program's descriptors, all not inheritable.
 
     Raises:
         OSError, ValueError: no order came.

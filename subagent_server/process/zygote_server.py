@@ -234,7 +234,7 @@ def detach() -> None:
 def _serve_starter(
     connection: socket.socket, title: Title, secret: bytes, programs: Mapping[str, ForkedProgram]
 ) -> NoReturn:
-    """Take an order, be the program, and exit with its code. If the order fails, say why and exit."""
+    """Take an order, be the program, and exit with its code. If the order fails, send the reason and exit."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with connection:
         connection = socket.socket(fileno=fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, _HIGH))
@@ -256,7 +256,7 @@ def _serve_starter(
 
 def _prepared(connection: socket.socket, title: Title, secret: bytes) -> Order:
     """Take over everything from the starter; nothing is done yet."""
-    # 1. Only a starter that can read the secret goes on.
+    # 1. Refuse a starter that cannot read the secret.
     import hmac  # here, because it loads libcrypto, and a plain shim has this module in its memory too
 
     if not hmac.compare_digest(connection.recv(SECRET_BYTES + 1), secret):

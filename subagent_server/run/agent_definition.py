@@ -194,15 +194,15 @@ ACP_PROGRAMS: dict[str, tuple[str, ...]] = {
     "claude-acp": ("claude-agent-acp",),
     "codex-acp": ("codex-acp",),
 }
-"""Other names that an agent file may give as `runner`: `acp` with this command, and these arguments."""
+"""Other names that `runner` may have in an agent file: `acp` with this command, and these arguments."""
 
 
 class ServerDefinition(Record):
     """One MCP server of a run (SPEC section 8). `timeout` and `call_timeout_seconds` are in seconds.
 
-    `sandbox` says where a stdio server works (`sandbox/server_locations.py`): None in a box if one can be
-    had, True in a box or not at all, False outside of every box or not at all. `network`, None for that of
-    the agent, `sandbox_read` and `sandbox_write` are those of its box.
+    `sandbox` decides where a stdio server works (`sandbox/server_locations.py`): None in a box if there can
+    be one, True in a box or not at all, False outside of every box or not at all. `network` (None: that of
+    the agent), `sandbox_read` and `sandbox_write` are settings of its box.
     """
 
     type: Literal["stdio", "http", "sse"] = "stdio"
@@ -228,7 +228,7 @@ class ServerDefinition(Record):
 
 
 class CodeMode(Record):
-    """Whether the run's MCP tools are offered as functions of one program (SPEC section 9).
+    """Whether the model calls the run's MCP tools as functions of one program (SPEC section 9).
 
     With more than `stub_characters` of stubs the model is shown names alone, and a program looks the rest up.
     """
@@ -331,8 +331,8 @@ class Verdict(Record):
     """What the one judge of agents has found (`verbs/check_agent.py`).
 
     It goes to the worker with the definition, in the memory file alone, and nobody judges again. `model` is
-    an id, and so are `other_models`; `is_model_known` says whether the API surely has it or may have it. Of
-    `missing_tools`, names that nothing here offers, the start has warned.
+    an id, and so are `other_models`; `is_model_known` is False for a model that the API may not have. No tool
+    here has one of the names `missing_tools`, and the start has warned of them.
     """
 
     selection: Selection
@@ -347,13 +347,13 @@ class AgentDefinition(Record):
     """Everything a run needs to know of its agent (SPEC section 3).
 
     `other_models` are called, in their order, when `model` has failed.
-    `tools` is None where the file has no such key: everything is offered. `faults` are mistakes in the file
-    that make its run be refused with `config`; `warnings` are worth telling and stop nothing; `unknown`
-    keeps the keys nobody here knows. `named_servers` are defined elsewhere and looked up when a run starts.
-    `sandbox_write` are paths below the working directory that are written although other programs execute
-    what lies there, or although agents lie there (`lifted`), and places elsewhere that the programs of a
-    sandbox write (`write_elsewhere`). `sandbox_read` are places elsewhere that a sandbox shows besides.
-    `permission_mode` and `hooks` are for Claude Code: what the built-in loop keeps of the mode stands in
+    `tools` is None where the file has no such key: the model gets every tool. For `faults`, mistakes in the
+    file, a run is refused with `config`; `warnings` stop nothing; `unknown` are the keys that nothing here
+    knows. `named_servers` are defined elsewhere and looked up when a run starts.
+    `sandbox_write` are paths below the working directory that a run may write although other programs execute
+    the files there, or although agents are there (`lifted`), and paths elsewhere that the programs of a
+    sandbox may write (`write_elsewhere`). `sandbox_read` are paths elsewhere that a sandbox shows, too.
+    `permission_mode` and `hooks` are for Claude Code: what the built-in loop keeps of the mode is in
     `disallowed_tools` and `ask`.
     `distinct_tool` says that another agent has the plain tool name of this one.
     `by_contract` says that it is the agent of `agent_start`, which has no file: its run ends by
@@ -452,12 +452,12 @@ class AgentDefinition(Record):
 
     @property
     def write_elsewhere(self) -> list[str]:
-        """The places outside the working directory that programs in a sandbox may write."""
+        """The paths outside the working directory that programs in a sandbox may write."""
         return [path for path in self.sandbox_write if path.startswith(("/", "~/"))]
 
     @property
     def written_by_servers(self) -> list[str]:
-        """The places outside the working directory that its MCP servers write in their boxes."""
+        """The paths outside the working directory that its MCP servers write in their boxes."""
         return [path for server in self.mcp_servers.values() for path in server.sandbox_write]
 
     @property
@@ -501,7 +501,7 @@ def _folded(character: str) -> str:
     return latin[1].lower() if latin else "_"
 
 
-# -- The web tools that an agent may use: what its `tools` name, and the bounds that its file gives. Pure.
+# -- The web tools that an agent may use: what its `tools` name, and the bounds in its file. Pure.
 
 
 def web_selection(agent: AgentDefinition) -> WebSelection:

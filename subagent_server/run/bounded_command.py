@@ -43,7 +43,7 @@ def start(
     with_starter: bool,
     **options: Any,
 ) -> "subprocess.Popen[bytes]":
-    """Start a command with a bound and give it `stdin`; no shell reads any of it.
+    """Start a command with a bound, with `stdin` as its input; no shell reads any of it.
 
     `with_starter`: it ends when the process that started it ends. `options` are of `subprocess.Popen`.
 
@@ -84,7 +84,7 @@ def start_for_event(
 
 
 class TooMuch(ValueError):
-    """A command says more than its caller takes."""
+    """A command printed more than its caller takes."""
 
 
 def outputs_of(process: "subprocess.Popen[bytes]", seconds: float, most: int) -> list[bytes]:

@@ -39,7 +39,7 @@ class WorkDied(Exception):
 
 
 async def killable(work: Callable[[], Any], seconds: float) -> Any:
-    """Return the result of `work`, JSON data; the event loop goes on meanwhile.
+    """Return the result of `work`, JSON data; the event loop keeps running meanwhile.
 
     Call it in the main thread. Whatever ends the wait, the process is dead and collected afterwards.
 
@@ -85,7 +85,7 @@ def _do(work: Callable[[], Any], into: int, seconds: float, parent: int) -> NoRe
         os.closerange(into + 1, _MOST_DESCRIPTORS)
         _bound(seconds)
         write_all(into, json.dumps(work()).encode())
-    except BaseException:  # noqa: BLE001 - the outermost frame of a process; its parent hears of no answer
+    except BaseException:  # noqa: BLE001 - the outermost frame of a process; its parent sees it
         os._exit(1)
     finally:
         os._exit(0)
@@ -191,7 +191,7 @@ PATTERN_SECONDS = 5.0
 async def searched(pattern: str, text: str) -> bool | str:
     """Return whether a pattern is found in a text, in which `^` and `$` match at lines. In the main thread.
 
-    A text says why it could not be searched, as the end of a sentence about it.
+    A text is the reason why it could not be searched, as the end of a sentence about it.
     """
     try:
         found: bool = await killable(

@@ -2,7 +2,7 @@
 
 A path is walked component by component on open directories (openat(2) with O_NOFOLLOW), and symbolic links
 are followed by hand, so a component swapped meanwhile cannot lead out of the root. A link may point to any
-place inside the root. The root itself is a real path, and is opened without following any link.
+path inside the root. The root itself is a real path, and is opened without following any link.
 """
 
 import errno
@@ -59,7 +59,7 @@ class PathInside:
 
 @dataclass(frozen=True)
 class Reached:
-    """The end of a walk: `asked` is the given path, `parts` the real path below the root.
+    """The end of a walk: `asked` is the path as the caller wrote it, `parts` the real path below the root.
 
     `directories` are open, from the root down to the last existing directory.
     """
@@ -76,7 +76,7 @@ def inside(
 ) -> Iterator[PathInside]:
     """Find `path`, relative to `root` or absolute inside. The file need not exist, its directory must.
 
-    `check` is asked before a directory is made and before the place is given out.
+    `check` is called before a directory is made and before the path is returned.
 
     Raises:
         LeadsOutside: the path leaves the root.
@@ -106,7 +106,7 @@ def open_real(directory: Path) -> int:
 
 @contextmanager
 def directory_below(directory: int, path: str, flags: int = os.O_PATH) -> Iterator[int]:
-    """Give a directory below an open one (`.`: itself), reached part by part and through no link.
+    """Open a directory below an open one (`.`: itself), part by part and through no link.
 
     Raises:
         OSError: it is missing, or something on the way is no directory.

@@ -9,11 +9,11 @@ process is ever outside. There are two kinds of groups:
 - a directory below a cgroup2 that this process may write, in a container or as root without systemd. All
   boxes of the run share it. It is made only where the controllers can be handed on: a group that has
   processes of its own cannot do that (cgroups(7), "no internal processes"), and nobody's are moved;
-- a scope of systemd, by `systemd-run --scope`, which executes the command in its own place. Each box has one,
+- a scope of systemd, by `systemd-run --scope`, which then becomes the command (`exec`). Each box has one,
   because only systemd moves a process from the session of a user into a group of that user. It is gone with
   its last process.
 
-Where systemd works, only systemd makes groups: a directory of root beside its own would be against its rule.
+Where systemd works, it alone makes groups: a directory of root next to its own would break its rules.
 """
 
 import os
@@ -96,7 +96,7 @@ class ControlGroups:
 
     @property
     def has_failed(self) -> bool:
-        """Whether systemd, which should give groups here, has given none."""
+        """Whether systemd, which should make groups here, has failed to."""
         return self._scopes_work is False
 
     def _systemd_run(self) -> Path | None:

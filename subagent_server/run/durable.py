@@ -21,7 +21,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def prepare(file: Entry, data: bytes) -> Entry:
-    """Write `data` durably under a temporary name beside `file` and return that name.
+    """Write `data` durably under a temporary name next to `file` and return that name.
 
     Raises:
         StorageFailed: the disk refused; nothing is left behind.
@@ -33,7 +33,7 @@ def prepare(file: Entry, data: bytes) -> Entry:
 
 
 def commit(temporary: Entry, file: Entry) -> None:
-    """Give a prepared file its name, durably.
+    """Rename a prepared file to its name, durably.
 
     Raises:
         StorageFailed: the rename failed; the old content is whole.
@@ -91,7 +91,7 @@ def write_durably(file: Entry, data: bytes) -> None:
 
 
 def write_new(file: Entry, data: bytes) -> None:
-    """Make a file with `data`, durably. Its name becomes durable with the next file made durably beside it.
+    """Make a file with `data`, durably. Its name becomes durable with the next durable file of its directory.
 
     Raises:
         StorageFailed: the disk refused, and nothing is left behind; or the file exists.
@@ -151,10 +151,10 @@ def discard(temporary: Entry) -> None:
 def remove_leftovers(directory: Directory, gone: str = "") -> None:
     """Remove the temporary files in `directory` whose writers on this host were killed in the middle.
 
-    A pid of another host says nothing here: its file may be between the write and the rename. `gone` is
-    another host on which nobody writes here any more.
+    A pid of another host is not judged: its file may be between the write and the rename. `gone` is another
+    host on which nobody writes here any more.
     """
-    if not Path("/proc/self").exists():  # nobody can say who lives
+    if not Path("/proc/self").exists():  # no way to see which writers live
         return
     here = processes.host_tag()
     with suppress(OSError):

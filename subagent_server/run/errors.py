@@ -105,7 +105,7 @@ def with_commands(sentence: str) -> str:
 
 
 def choices(what: str, wanted: str, known: Sequence[str]) -> str:
-    """Return what there is in place of a wanted name: all names if they are few, else the nearest."""
+    """Return the names to use instead of a wanted one: all if they are few, else the nearest."""
     if len(known) <= MOST_NAMED:
         return f"the {what} here are {', '.join(known) or 'none'}"
     from difflib import get_close_matches  # slow to import, and the shim imports this module
@@ -125,7 +125,7 @@ class SubagentError(Exception):
         if len(sentence) > MAX_SENTENCE_CHARACTERS:
             sentence = sentence[: MAX_SENTENCE_CHARACTERS - 2] + "…."
         self.sentence = visible(sentence, _KEPT)
-        """What it says. Names in it may be anybody's: none of them moves a cursor or breaks an encoding."""
+        """Its sentence. Names in it may be anybody's: none of them moves a cursor or breaks an encoding."""
         super().__init__(self.sentence)
 
 
@@ -296,7 +296,7 @@ def adopting(root: Path | str) -> str:
 
 
 class RunRefused(RunError):
-    """A run cannot go on for a reason that its own failure code names."""
+    """A run cannot continue, for a reason that has its own failure code."""
 
     def __init__(self, code: str, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -330,7 +330,7 @@ class StorageFailed(HostError):
 
 @contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Let an error of the disk say that `path` could not be written. Raises StorageFailed."""
+    """Turn an error of the disk into one that names `path` as not written. Raises StorageFailed."""
     try:
         yield
     except OSError as error:
@@ -338,7 +338,7 @@ def storing(path: Path) -> Iterator[None]:
 
 
 class NotDurable(StorageFailed):
-    """The disk took a write and did not say that it will outlive a power cut; the new content is there."""
+    """The disk took a write but did not confirm that it survives a power cut; the new content is there."""
 
     def __init__(self, path: Path, why: str) -> None:
         HostError.__init__(

@@ -147,7 +147,7 @@ FIRST_OF_SEVERAL = frozenset(
 
 
 def literal_names(directory: Path) -> list[str]:
-    """Return the paths of the table below a directory, given by its real path, without globs.
+    """Return the paths of the table below a directory (its real path), without globs.
 
     `git~1` is left out: it is the short name of a `.git` that is there. What lies in a home directory counts
     from there: `git` below `~/.config`.
@@ -170,10 +170,10 @@ def executed_by(
 ) -> Executed | None:
     """Return the program that executes the file at `parts`, a path below a working directory, or None.
 
-    With `or_above` a directory counts in which one may lie: `.cargo` for its `config.toml`. A link of that
-    name stands for all behind it, and a run that works in it is kept from nothing there.
-    `lifted` are paths below the same directory that the author of the agent gives free: each frees the entry
-    that it lies in, from itself downward, and nothing beside it.
+    With `or_above` a directory counts that may contain such a file: `.cargo` for its `config.toml`. A link of
+    that name counts as all that it leads to, and a run that works in there is kept from nothing.
+    `lifted` are paths below the same directory that the author of the agent allows: each allows the entry
+    that contains it, from that path downward, and nothing next to it.
     """
     names = [_folded(part) for part in parts]
     # From each directory on the way: any of them may be opened as a project of its own.

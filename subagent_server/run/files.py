@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @contextmanager
 def held_open(descriptor: int) -> Iterator[int]:
-    """Give an open descriptor, and close it at the end."""
+    """Yield an open descriptor, and close it at the end."""
     try:
         yield descriptor
     finally:
@@ -75,7 +75,7 @@ def is_directory(path: Path) -> bool:
     """Whether a path leads to a directory.
 
     Raises:
-        OSError: nobody can say (`Path.is_dir` says no then, from Python 3.14 on).
+        OSError: it cannot be found out (`Path.is_dir` returns False then, from Python 3.14 on).
     """
     try:
         return stat.S_ISDIR(path.stat().st_mode)
@@ -96,7 +96,7 @@ class NotPlain(OSError):
 
 
 def read_plain(path: Path, most: int, flags: int = 0) -> tuple[bytes, os.stat_result]:
-    """Return content and status of a regular file, at a place where anything may be: a FIFO, a device.
+    """Return content and status of a regular file, at a path where anything may be: a FIFO, a device.
 
     Raises:
         NotPlain: it is of another kind, or has more than `most` bytes.
@@ -242,7 +242,7 @@ class Directory:
                 os.close(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor))
                 return look()
         except OSError as error:
-            error.filename = str(self.path / name)  # the system was given the name alone
+            error.filename = str(self.path / name)  # the system call got the name alone
             raise
 
     def _check(self, name: str, found: os.stat_result, kind: int) -> None:
@@ -266,13 +266,13 @@ class Directory:
         return self._looked_up(".", listed)
 
     def files_below(self, depth: int) -> Iterator["Entry"]:
-        """Yield the files in this directory and `depth` levels below, and what else stands among them."""
+        """Yield the files in this directory and `depth` levels below, and whatever else is among them."""
         names: list[str] = []
         with suppress(OSError):
             names = sorted(self.names())
         for name in names:
             entry, is_directory = self.entry(name), False
-            with suppress(OSError):  # to read it says what it is instead
+            with suppress(OSError):  # a reader of the entry finds out what it is instead
                 is_directory = stat.S_ISDIR(entry.stat().st_mode)
             if not is_directory:
                 yield entry
@@ -329,7 +329,7 @@ class Entry:
 
     @contextmanager
     def reader(self) -> Iterator[BinaryIO]:
-        """Give it open for reading. Raises as `Directory.open` does."""
+        """Yield it open for reading. Raises as `Directory.open` does."""
         with os.fdopen(self.open(), "rb") as file:
             yield file
 

@@ -19,7 +19,7 @@ from subagent_server.run.states import Status
 class PreviousCall:
     """A tool call that had begun. `text` is its result in the journal, if it had `finished`.
 
-    `whole` says whether `text` is complete: a long text is cut, and an image leaves only its name. A call
+    `whole` is True if `text` is complete: a long text is cut, and an image leaves only its name. A call
     that ran a program has the calls of the program in `made`, by their numbers; of their results it has the
     beginnings. `runs` are those of the agents that the program has called.
     """
@@ -78,7 +78,7 @@ class PreviousRun:
 
 KIND = "subagent_event"
 MAX_TEXT = 1_000
-"""Characters of one text: the whole stands in the journal of the run that it comes from."""
+"""Characters of one text: the journal of the run that it comes from has all of it."""
 
 _NAMES = {
     "run_started": "subagent_start",
@@ -136,7 +136,7 @@ class ForeignEvent(BaseModel):
 def nested_event(event: Mapping[str, Any], name: str, run_id: str) -> dict[str, Any] | None:
     """Return an event of the journal of run `run_id` for the journal of its parent; None if it is not for it.
 
-    What that run has heard of runs below it keeps its origin.
+    An event that this run took from a run below it keeps its origin.
     """
     if event.get("type") == KIND:
         return {key: _short(value) for key, value in event.items() if key not in ("seq", "at", "type")}

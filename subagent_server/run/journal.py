@@ -95,7 +95,7 @@ def _started(e: Event) -> str:
         lines.append(f"continues run {e['continuesRunId']}")
     if e.get("sandbox"):
         lines.append(f"sandbox: {e['sandbox']}")
-    if e.get("prompt"):  # a flow has none, nor has a run that goes on where it was cut
+    if e.get("prompt"):  # a flow has none, nor has a run that continues where it was cut
         lines.append(preview(str(e["prompt"])))
     return "\n".join(lines)
 
@@ -250,7 +250,7 @@ RENDERERS: dict[str, Callable[[Event], str]] = {
 
 
 MAX_FIELD_CHARACTERS = 64_000
-"""A longer text is cut in the middle and its event says `cut`; `outputs/` has what tools printed whole."""
+"""A longer text is cut in the middle and its event has `cut`; `outputs/` has all that tools printed."""
 
 
 class RunJournal:
@@ -393,7 +393,7 @@ def _newest_first(run: RunPaths) -> Iterator[dict[str, Any]]:
     yield from filter(None, map(durable.parse, reversed(lines)))
 
 
-# -- The conversation of a run with its model (`transcript.jsonl`), a message a line: enough to go on from.
+# -- The conversation of a run with its model (`transcript.jsonl`), a message a line: enough to continue from.
 #
 # A message with tool calls is on the disk before the first call begins, so a continuation knows of every
 # call with a possible effect (SPEC section 6).

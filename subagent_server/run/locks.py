@@ -71,7 +71,7 @@ def try_lock(descriptor: int) -> bool:
     while not _try(descriptor, fcntl.LOCK_EX):
         if not _try(descriptor, fcntl.LOCK_SH):
             return False
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # only probes stand in the way: they are gone in a moment
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # only probes hold it meanwhile, for a moment each
     return True
 
 

@@ -1,6 +1,6 @@
 """The paths of all files of a run. No other module names a file below the runs root.
 
-What is given out are entries of open directories (`run/files.py`), never paths to open. Standard library
+The methods return entries of open directories (`run/files.py`), never paths to open. Standard library
 only: the shim imports this module.
 """
 
@@ -22,7 +22,7 @@ from subagent_server.run.states import check_run_id
 # A root of our making carries a mark that none of these can bring along: an extended attribute with the
 # directory's own inode, or, if the file system has no such attributes, a file `.root` with the inode. Our
 # root belongs to us, and no other user can write there. Any other root is foreign: a foreign root can be
-# read, as a CI job reads a given root, but nothing inside is changed (SPEC section 13).
+# read, as a CI job reads the root of an earlier job, but nothing inside is changed (SPEC section 13).
 
 
 ATTRIBUTE = "user.subagent.root"
@@ -50,7 +50,7 @@ class RootDirectory(Directory):
             self.forbidden = self._why_foreign(descriptor, status)
         except OSError as error:
             os.close(descriptor)
-            error.filename = str(self.path)  # the system was given a descriptor
+            error.filename = str(self.path)  # the system call got a descriptor
             raise
         if self.forbidden is None:
             self.owners = frozenset({os.geteuid()})
@@ -180,7 +180,7 @@ def _has_mark(descriptor: int, inode: int) -> bool:
         if error.errno == errno.ENODATA:
             return False
         if error.errno not in _NO_ATTRIBUTES:
-            raise  # a disk that does not answer says nothing of whose it is
+            raise  # a disk that does not answer proves nothing of whose it is
         mark = _mark_in_file(descriptor)
     return mark.split()[1:] == [str(inode).encode()]
 
@@ -193,7 +193,7 @@ def _mark_in_file(descriptor: int) -> bytes:
 
 
 def _mark(descriptor: int) -> None:
-    """Mark a directory by its inode, which some file systems give anew at the first change: so, twice."""
+    """Mark a directory by its inode, which some file systems renumber at the first change: hence twice."""
     name = os.urandom(8).hex()
     try:
         for _ in range(2):
@@ -283,7 +283,7 @@ class RunPaths:
     worker_out = _File("worker.out")
     """The output of shim and worker outside the journal."""
     worktree = _File("worktree.json")
-    """How the worktree of the run stands."""
+    """The state of the run's worktree."""
     worktree_lock = _File("worktree.lock")
     """Held while the worktree is settled, merged, handed over or removed."""
     merge_lock = _File("merge.lock")
@@ -340,7 +340,7 @@ class RunPaths:
         return [name for name in self.files.names() if name not in _NAMES and not _TEMPORARY.fullmatch(name)]
 
     def journal_has_ended(self) -> bool:
-        """Whether the journal says how the run ended."""
+        """Whether the journal has the end of the run."""
         try:
             return durable.last_of(self.events, "run_ended") is not None
         except OSError:
@@ -466,7 +466,7 @@ class RootPaths:
 def run_at(directory: Path) -> RunPaths:
     """Return the run of a directory, for a process that was started with its path.
 
-    The root stays open, so the process goes on in a root that is renamed meanwhile.
+    The root stays open, so the process keeps working in a root that is renamed meanwhile.
     """
     root = RootDirectory(directory.parent)
     return RunPaths(RootPaths(directory.parent, root if root.exists() else None), directory.name)

@@ -125,7 +125,7 @@ def stat_of(pid: int) -> Stat | None:
 
 
 def status_of(process: int | str) -> dict[str, str]:
-    """Return what the kernel says of a process, a pid or `self`, by field (proc_pid_status(5)).
+    """Return what the kernel reports of a process, a pid or `self`, by field (proc_pid_status(5)).
 
     Raises:
         OSError: it has ended.
@@ -289,7 +289,7 @@ def marked(entry: str, *, or_command: Callable[[Command], bool] = _never) -> lis
 def values_of(name: str, *, or_command: Callable[[Command], str | None]) -> set[str]:
     """Return the values that a variable has in the environments of the live processes, in one look at all.
 
-    If the environment of a process may not be read, `or_command` tells the value from its command line.
+    If the environment of a process may not be read, `or_command` reads the value from its command line.
     """
     begin, found = f"{name}=".encode(), set[str]()
     for pid in _pids():
@@ -359,7 +359,7 @@ def children_of(pid: int) -> list[int]:
     found: list[int] = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
-            with suppress(FileNotFoundError):  # a thread that has just ended has given its children to others
+            with suppress(FileNotFoundError):  # another thread has the children of one that just ended
                 found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_bytes().split())
     return found
 
@@ -500,7 +500,7 @@ def forbid_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-# -- The time of day, in one place.
+# -- The time of day: every caller reads it here.
 
 
 def now() -> datetime:

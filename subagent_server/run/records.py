@@ -116,8 +116,8 @@ def first_problem(error: ValidationError) -> str:
 class Usage(Record):
     """The cost of a run so far. Totals, never differences, so that recording one twice changes nothing.
 
-    A figure that is None is not known: a program need not tell it. In a sum over runs `at_least` names the
-    figures of which a part is not known.
+    A number that is None is not known: a program need not report it. In a sum over runs `at_least` names the
+    numbers of which a part is not known.
     """
 
     input_tokens: int | None = 0
@@ -148,7 +148,7 @@ class Usage(Record):
         return known_sum(*(getattr(self, name) for name in TOKEN_COUNTS))
 
     def merged(self, other: "Usage | None") -> "Usage":
-        """Return the larger of each figure: totals only grow. Of equal ones `other` knows what is missing."""
+        """Return the larger of each number: totals only grow. Of equal ones `other` knows what is missing."""
         if other is None:
             return self
 
@@ -160,7 +160,7 @@ class Usage(Record):
         return _figure_by_figure(larger)
 
     def caught_up(self, fresh: "Usage | None") -> "Usage":
-        """Return a sum over runs, caught up with a newer one: a run that came since may tell nothing."""
+        """Return a sum over runs, caught up with a newer one: a run that came since may report nothing."""
         if fresh is None:
             return self
         unknown = [n for n in _COUNTS if getattr(self, n) == 0 and getattr(fresh, n) is None]
@@ -193,7 +193,7 @@ class Usage(Record):
         return _figure_by_figure(rest)
 
     def _lacks(self, name: str) -> bool:
-        """Whether a part of a figure is not known."""
+        """Whether a part of a number is not known."""
         return _ALIASES[name] in self.at_least
 
 
@@ -202,11 +202,11 @@ _ALIASES = {name: to_camel(name) for name in _FIELDS}
 _COUNTS = tuple(name for name in _FIELDS if name != "cost_usd")
 TOKEN_COUNTS = tuple(name for name in _FIELDS if _ALIASES[name] in TOKENS)
 UNKNOWN_USAGE = Usage().model_copy(update=dict.fromkeys(_COUNTS))
-"""The usage of a run without known figures: its program has given none yet."""
+"""The usage of a run whose program has reported none yet."""
 
 
 def _figure_by_figure(rule: Callable[[str], tuple[Any, bool]]) -> Usage:
-    """Return the usage whose figures `rule` gives by name, each with whether a part of it is missing."""
+    """Return the usage whose numbers `rule` returns by name, each with whether a part of it is missing."""
     found = {name: rule(name) for name in _FIELDS}
     least = tuple(_ALIASES[name] for name, (_, lacks) in found.items() if lacks)
     return Usage(**{name: value for name, (value, _) in found.items()}, at_least=least)
@@ -271,7 +271,7 @@ class Transition(Record):
 
 
 class LaunchInfo(Record):
-    """The launcher of a run: its kind, the host or engine that it was given to, and the boot of a host.
+    """The launcher of a run: its kind, the host or engine that got it, and the boot of a host.
 
     `lease` is there if the run beats (`process/beat.py`): silent for two of them, in seconds, it is lost.
     """
@@ -376,7 +376,7 @@ class RunMeta(Record):
 class AgentsFrom(Record):
     """The directories of the agents of a tree of runs: fixed by its first run, the same for all below.
 
-    `project` is the directory whose usual places the `directories` are, or None if a person named them.
+    `project` is the directory in which the `directories` were found, or None if a person named them.
     `home` and `trust_file` are the user's; `trusts_all` is the flag `--trust`. `served` are of one run alone:
     the names of the agents that its own agent has as MCP servers (`subagent serve --config FILE`).
     """
@@ -442,7 +442,7 @@ class RunResult(Record):
     """How a run ended, in its own words: the content of `result.json`.
 
     `can_run_code` are files that changed during the run and that other programs execute by themselves.
-    `worktree` says what became of its worktree, as the view does. `warnings` say what people should know of
+    `worktree` is what became of its worktree, as the view shows it. `warnings` are sentences for people about
     how it worked.
     """
 
@@ -483,7 +483,7 @@ class RunResult(Record):
         return encoded(self, exclude_unset=True)
 
 
-# -- The records of a run's worktree: where it is, fixed at the start, and how it stands.
+# -- The records of a run's worktree: where it is, fixed at the start, and its state.
 
 
 MAX_NOTES = 10
@@ -491,12 +491,12 @@ MAX_NOTE_CHARACTERS = 500
 
 
 class WorktreeState(Record):
-    """How a worktree stands: the content of `worktree.json`.
+    """The state of a worktree: the content of `worktree.json`.
 
     `removing` is written before anything is deleted, so that half a worktree is never taken for changes. The
-    figures compare `tip`, the last commit on the branch, with the base. `merged_tip` is the tip that was
-    merged last, and `handed_to` the run that has taken the worktree over. `boxed` says that the run works in
-    a box, so nothing of it is read outside of one; `trouble`, why its end could not be settled yet.
+    counts compare `tip`, the last commit on the branch, with the base. `merged_tip` is the tip that was
+    merged last, and `handed_to` the run that has taken the worktree over. With `boxed` the run works in a
+    box, so nothing of it is read outside of one; `trouble` is why its end could not be settled yet.
     """
 
     phase: Literal["working", "kept", "removing", "removed"]
@@ -522,7 +522,7 @@ class WorktreeState(Record):
 
 
 def worktree_view(worktree: Worktree, state: WorktreeState | None) -> dict[str, Any]:
-    """Return a worktree as views and results show it: its place, its changes, and what it left out."""
+    """Return a worktree as views and results show it: its path, its changes, and what it left out."""
     shown: dict[str, Any] = {"branch": worktree.branch, "base": worktree.base, "from": worktree.origin}
     if state is None:
         return shown
@@ -548,7 +548,7 @@ def worktree_view(worktree: Worktree, state: WorktreeState | None) -> dict[str, 
 
 
 def worktree_text(worktree: Worktree | None) -> str:
-    """Return the sentence that tells the model of a run of its worktree; empty if it has none."""
+    """Return the sentence about its worktree for the model of a run; empty if it has none."""
     if worktree is None:
         return ""
     return (

@@ -60,7 +60,7 @@ def first_fault(value: Any, schema: Any) -> str | None:
 def embedded(schema: Any, pointer: str) -> Any:
     """Return a copy of `schema` that is at `pointer` (`#/properties/output`) of another schema.
 
-    Its references into itself point to where it stands now; its `$schema` and `$id`, which would give it a
+    Its references into itself point to its new position; its `$schema` and `$id`, which would give it a
     root of its own, are left out. A part with an `$id` is a root already and stays as it is; so does what is
     no schema: names of properties, and values such as those of `enum`.
     """

@@ -2,7 +2,7 @@
 
 A secret is recognised by its value if the process knows the value, and always by the shape of tokens and by
 the words before a credential (`://user:...@`, `Authorization: ...`, `DB_PASS=...`). A variable holds a secret
-if its name says so, or if its value looks like one, whatever its name.
+if its name marks one, or if its value looks like one, whatever its name.
 """
 
 import base64

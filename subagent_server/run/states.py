@@ -116,7 +116,7 @@ _IN_WORDS: Mapping[Event, str] = {
     Event.RUN_FAILED: "fail",
     Event.STOP_REQUESTED: "be stopped",
 }
-"""What a run can do, as a refusal says it."""
+"""What a run can do, in the words of a refusal."""
 
 MESSAGE_TRANSITIONS: Mapping[MessageStatus, frozenset[MessageStatus]] = {
     MessageStatus.PENDING: frozenset({MessageStatus.REPLIED, MessageStatus.EXPIRED, MessageStatus.CANCELLED}),
@@ -133,7 +133,7 @@ def is_settled(status: Status, event: Event) -> bool:
 
 
 def next_status(run_id: str, status: Status, event: Event, messages: Iterable[MessageStatus]) -> Status:
-    """Return the status after `event`, given the statuses of the run's questions as they then are.
+    """Return the status after `event`; `messages` are the statuses of the run's questions as they then are.
 
     Raises:
         IllegalTransition: the table has no such step. Ask `is_settled` first.
@@ -217,7 +217,7 @@ SCHEMA_VERSION = 2
 """Version 2 added `rootRunId`, `depth`, `withDescendants` and `launch`; version 1 files load."""
 
 
-# -- How much of a run's state a model, a child or a caller may fill: every number stands here alone.
+# -- How much of a run's state a model, a child or a caller may fill: every number is here alone.
 #
 # The doors refuse an excess before anything changes. What the built-in loop itself says of its run is cut
 # instead, because nothing that was paid for may be lost. Reading knows no such bounds: a state that an
@@ -240,7 +240,7 @@ MAX_REPORT_CHARACTERS = 200_000
 """Of a summary as a program reports it: the state has its beginning, and the result of an end all of it."""
 MAX_PAYLOAD_BYTES = 64 << 20
 PROGRESS_SECONDS = 1.0
-"""Reports of progress that come closer together are one transition; the latest summary stands."""
+"""Reports of progress that come closer together are one transition, with the latest summary."""
 
 _INTO_A_FILE = "shorten it, and put the material into a file that it names."
 
@@ -303,9 +303,9 @@ def _check(what: str, text: str, most: int, instead: str = _INTO_A_FILE) -> None
         raise BadArgument(f"{what} has {len(text):,} of at most {most:,} characters: {instead}")
 
 
-# -- Figures of runs that may be unknown: tokens, turns, calls, money.
+# -- Numbers of runs that may be unknown: tokens, turns, calls, money.
 #
-# An unknown figure is None, never 0. A sum with an unknown part is the sum of the other parts, marked as
+# An unknown number is None, never 0. A sum with an unknown part is the sum of the other parts, marked as
 # "at least".
 
 
@@ -315,9 +315,9 @@ TOKENS = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens")
 
 
 def added(one: N | None, other: N | None) -> tuple[N | None, bool]:
-    """Return the sum of two figures, and whether a part of it is missing.
+    """Return the sum of two numbers, and whether a part of it is missing.
 
-    Of an unknown figure and nothing, the sum is not known: "at least 0" would say no more.
+    The sum of an unknown number and 0 is unknown: "at least 0" would mean no more.
     """
     if one is None and other is None:
         return None, True
@@ -330,7 +330,7 @@ def added(one: N | None, other: N | None) -> tuple[N | None, bool]:
 def left_of(total: int | None, part: int | None, *, is_least: bool) -> tuple[int | None, bool]:
     """Return what the rest of a sum is without one of its parts, and whether some of the rest is missing.
 
-    `is_least` says that some of the sum is missing. If that may be the `part` alone, the rest is marked all
+    With `is_least` some of the sum is missing. If that may be the `part` alone, the rest is marked all
     the same, until somebody adds it up anew.
     """
     if total is None:
@@ -340,7 +340,7 @@ def left_of(total: int | None, part: int | None, *, is_least: bool) -> tuple[int
 
 
 def least_mark(at_least: Collection[str], *names: str) -> str:
-    """Return the sign that stands before a sum of which a part is not known, in tables."""
+    """Return the sign before a sum of which a part is not known, in tables."""
     return "≥" if any(name in at_least for name in names) else ""
 
 

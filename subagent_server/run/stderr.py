@@ -1,4 +1,4 @@
-"""Log to stderr what went wrong beside the work. The work goes on, even if stderr cannot be written.
+"""Log to stderr what went wrong besides the work. The work continues, even if stderr cannot be written.
 
 Standard library only: the shim imports this module.
 """
@@ -61,7 +61,7 @@ def flush() -> None:
 #
 # Kills from outside rarely meet the windows that matter. With
 # `SUBAGENT_TEST_DIE_AT=shim.forked:0.1,store.written:0.02` in its environment, a process ends at each named
-# point with the given probability, after a line on stderr. Without the variable nothing here does anything.
+# point with this probability, after a line on stderr. Without the variable nothing here does anything.
 # `make soak` sets it; nothing else should.
 
 
@@ -87,7 +87,7 @@ def _probability(listed: str, name: str) -> float:
 
 # -- Errors that say that the machine has no room: for memory, a process, a thread, or an open file.
 #
-# The interpreter reports them in many forms, at any place. The outermost frames and the door of the tools
+# The interpreter reports them in many forms, anywhere. The outermost frames and the door of the tools
 # ask here, so that each becomes one sentence. Where there is no room, an import may fail: so it needs few.
 
 
@@ -125,7 +125,7 @@ def lack_of_room(error: BaseException) -> str | None:
 
 
 def of_the_system(error: OSError) -> str:
-    """Return a sentence for an error of the system that no rule of ours says more about."""
+    """Return a sentence for an error of the system that no rule of ours covers better."""
     named = error.filename
     what = os.fsdecode(named) if isinstance(named, (str, bytes)) else "the system"
     return f"{what}: {error.strerror or error}: fix that, or name another path, then try again."

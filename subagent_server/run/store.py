@@ -132,7 +132,7 @@ def read_result(run: RunPaths) -> RunResult | None:
 
 
 def read_worktree(run: RunPaths) -> WorktreeState | None:
-    """Return how the worktree of a run stands, or None if none was made. Raises UnreadableMeta."""
+    """Return the state of a run's worktree, or None if none was made. Raises UnreadableMeta."""
     return _read(run, run.worktree, WorktreeState, STATE_BYTES)
 
 
@@ -146,7 +146,7 @@ def _read(run: RunPaths, file: Entry, kind: type[R], most: int) -> R | None:
 
 
 def write_worktree(run: RunPaths, state: WorktreeState) -> None:
-    """Record how the worktree of a run stands. Raises StorageFailed."""
+    """Record the state of a run's worktree. Raises StorageFailed."""
     durable.write_durably(run.worktree, state.to_json())
 
 
@@ -176,7 +176,7 @@ def _reason(error: Exception) -> str:
 # -- The marks of possibly live runs, in `.changes`: a file for each run, touched at each change of the run.
 #
 # A mark is made with the run and removed when its tree is gone, so a reader of a large root looks at live
-# runs only. A watcher of the directory hears of every change. Each mark may be lost: readers look by a slow
+# runs only. A watcher of the directory sees every change. Each mark may be lost: readers look by a slow
 # poll, too, and a reader of a live run without a mark restores the mark.
 
 
@@ -317,7 +317,7 @@ class RunStore:
         """Return the run that continues a run of a flow; None if there is none any more.
 
         Raises:
-            UnreadableMeta: nobody can say whether there is one.
+            UnreadableMeta: it cannot be found out whether there is one.
         """
         mark = self.paths.run(flow).continued_by
         try:
@@ -507,7 +507,7 @@ class RunStore:
 # -- The marks of runs whose end no parent was shown, in `.unseen`: a file for each run.
 #
 # A server makes the mark when it starts a run, and whichever server shows the end removes it. So a server
-# that takes another's place shows the ends that its client may not have seen. Each mark may be lost: the
+# that replaces another shows the ends that its client may not have seen. Each mark may be lost: the
 # run is in lists all the same.
 
 

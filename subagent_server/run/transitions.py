@@ -53,7 +53,7 @@ class QuestionAsked:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplyGiven:
-    """The parent, or a person in its place, answers. `answered_by` is `parent` or `person`."""
+    """The parent, or a person instead of it, answers. `answered_by` is `parent` or `person`."""
 
     event: ClassVar[Event] = Event.REPLY_GIVEN
     message_id: str
@@ -80,7 +80,7 @@ class QuestionExpired:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressReported:
-    """The subagent says in a sentence how far it is.
+    """The subagent reports in a sentence how far it is.
 
     `external_session_id` is the conversation of a program that carries out the run, once it has one.
     """
@@ -102,7 +102,7 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFailed:
-    """The run cannot go on. Summary and payload are those that it had given before."""
+    """The run cannot continue. Summary and payload are those that it had reported before."""
 
     event: ClassVar[Event] = Event.RUN_FAILED
     failure: Failure

@@ -32,7 +32,7 @@ from subagent_server.worker.runners import RunnerSetup
 async def connect_servers(setup: RunnerSetup, own_names: Collection[str], build: Builder | None) -> Servers:
     """Connect to the servers of an agent, all at once, and choose among their tools.
 
-    `own_names` are taken already. `build` makes the boxes of those that work in one, beside each other.
+    `own_names` are taken already. `build` makes the boxes of those that work in one, all at once.
 
     Raises:
         RunRefused: `config`, or `storage` if a box could not be made, naming the server and its words. No
@@ -67,7 +67,7 @@ class AgentAsServer(ServerConnection):
     """An agent that its parent has as an MCP server (`agents/named_servers.py`): one tool, and no process.
 
     So it has all that a server has (`prefix`, `enabledTools`, functions of code mode), and a call does what
-    a call of the parent's own tools does: the clock stands still while it waits for the run.
+    a call of the parent's own tools does: the clock stops while it waits for the run.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class WorkerDelegation:
         return run_tool(AgentChecker(self.service).as_shown(agent))
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Call a verb. While the verb waits for another run, the clock of this run stands still.
+        """Call a verb. While the verb waits for another run, the clock of this run stops.
 
         Raises:
             SubagentError.
@@ -64,6 +64,6 @@ class WorkerDelegation:
 
 
 def service_of(run: WorkerRun, environment: Mapping[str, str], agent: AgentDefinition) -> Service:
-    """Return the verbs for a run of `agent`, with the settings that its `environment` gives."""
+    """Return the verbs for a run of `agent`, with the settings in its `environment`."""
     settings = read_settings(runs=run.store.paths.root, environment=dict(environment))
     return open_service(settings, also=[each.agent for each in agent.served.values()])

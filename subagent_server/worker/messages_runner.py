@@ -126,7 +126,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
 
     Raises:
         RunRefused: `config`, if a setting of the agent cannot be kept.
-        UnknownRun, UnreadableMeta: the run to carry on is gone.
+        UnknownRun, UnreadableMeta: the run to continue is gone.
     """
     agent, run = setup.agent, setup.run
     # 1. Take the verdict on model and tools, made before the start, and look up the prices.
@@ -144,7 +144,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
     workspace = _workspace(setup, verdict.selection, sandbox)
     async with AsyncExitStack() as cleanup:
         cleanup.push_async_callback(_close, workspace)
-        # 2. Record the start: whatever is refused from here on stands in the journal behind it.
+        # 2. Record the start: whatever is refused from here on comes after it in the journal.
         setup.record_start(request, sandbox.mark, settings.model)
         # 3. Begin the transcript, before any server is started: a kill from here on loses no conversation.
         task = _task(agent, request, run, sandbox)
@@ -198,7 +198,7 @@ async def open_runner(setup: RunnerSetup) -> MessagesRunner:
         if missing := _missing(verdict, [*tools, *(servers.tools if servers else [])], servers):
             loop.warnings.append(missing)
             run.record("warning", message=missing)
-        if prices is None and not scripted and verdict.is_model_known:  # else the start has said so
+        if prices is None and not scripted and verdict.is_model_known:  # else the start has warned
             message = f"No price is known for {settings.model}, so its cost is not counted."
             run.record("warning", message=message)
         cleanup.pop_all()
@@ -268,7 +268,7 @@ def _shell_environment(agent: AgentDefinition, environment: Mapping[str, str]) -
     """Return the environment of the shell: the environment of the run without the key of its model.
 
     An agent that may start others keeps the key, because a `subagent run` in its shell hands the key on. An
-    agent whose own `env` gives the key keeps the key too.
+    agent whose own `env` sets the key keeps the key too.
     """
     if agent.agents:
         return dict(environment)
@@ -313,7 +313,7 @@ def _task(agent: AgentDefinition, request: RunRequest, run: WorkerRun, sandbox: 
 async def _listed_tools(
     setup: RunnerSetup, servers: "Servers | None", own: Sequence[Tool], sandbox: Sandbox
 ) -> Sequence[Tool]:
-    """Return the tools of MCP servers, as the extensions of the agent offer them.
+    """Return the tools of MCP servers, as the extensions of the agent show them.
 
     Raises:
         RunRefused: `config`; an extension cannot keep what the agent asks for.
@@ -327,7 +327,7 @@ async def _listed_tools(
 
 
 def _missing(verdict: Verdict, tools: list[Tool], servers: "Servers | None") -> str | None:
-    """Return a warning of names in `tools` that no server offers; the start has warned of the others."""
+    """Return a warning of names in `tools` that no server has; the start has warned of the others."""
     known = {tool.name for tool in tools} | {AskParent.name, *verdict.missing_tools}
     asked = [*verdict.selection.unknown, *(verdict.selection.mcp or [])]
     named = (n for n in asked if n not in known and n.lower() not in ALWAYS)
@@ -335,14 +335,14 @@ def _missing(verdict: Verdict, tools: list[Tool], servers: "Servers | None") -> 
     return f"No tool is offered under the names {', '.join(unknown)}." if unknown else None
 
 
-# -- Runs that meet a busy API pause together: a small file of the runs root says when calls may go on.
+# -- Runs that meet a busy API pause together: a small file of the runs root has the time of the next call.
 #
 # Waits are measured on the clock of this boot, so that no jump of the wall clock makes a short silence
-# long. A file of another boot or host, a torn file, and a figure out of bounds count as a missing file.
+# long. A file of another boot or host, a torn file, and a number out of bounds count as a missing file.
 
 
 LONGEST_SECONDS = 0.9 * LONGEST_WAIT_SECONDS
-"""No hold is longer, whatever the API asks for or a file says: the rest of that wait is for the spread."""
+"""No hold is longer, whatever the API or a file asks for: the rest of that wait is for the spread."""
 LONGEST_GROWN_SECONDS = 30.0
 """The longest wait that grows by itself, when the API named none."""
 LEAST_SPREAD_SECONDS = 0.25
@@ -361,7 +361,7 @@ class SharedPace:
     """Implements `toolbox.run_context.Pace` for all runs of a root that call one API with one key.
 
     The file of a hold is named by a digest of root, address and key: runs with other keys are other accounts,
-    and no file tells which key it is about.
+    and no file shows which key it is about.
     """
 
     def __init__(self, directory: Directory, base_url: str, key: str) -> None:

@@ -21,10 +21,10 @@ LONGEST_CHAIN = 1_000
 
 
 def read_previous_runs(store: RunStore, run_id: str) -> list[PreviousRun]:
-    """Return the run, preceded by the runs it carried on, back to the last run with a transcript.
+    """Return the run, preceded by the runs it continued, back to the last run with a transcript.
 
     Once a run has begun, its own transcript has the whole conversation. A run that ended earlier has only its
-    request; then the run to be carried on by this run comes first.
+    request; then the run that it was to continue comes first.
 
     Raises:
         InvalidRunId, UnknownRun, UnreadableMeta: a run of the chain is gone, or cannot be read.

@@ -157,7 +157,7 @@ def protected_paths(
 
 @contextmanager
 def _noting(state: Path | None) -> Iterator[None]:
-    """Say what is wrong with our state directory if this run cannot be noted there."""
+    """Return what is wrong with our state directory if this run cannot be noted there."""
     try:
         yield
     except LockTimeout as error:
@@ -248,7 +248,7 @@ class ExecutedWatch:
         self.commands = CommandWatch(names, run.paths.before, self._tell, run.masker.text)
 
     def begin(self) -> None:
-        """Look for the first time, beside the first call of the model; what changes from now on counts."""
+        """Look for the first time, during the first call of the model; what changes from now on counts."""
         if self._needed:
             self._since = time.time()
             self._before = asyncio.create_task(self._first_look())
@@ -260,7 +260,7 @@ class ExecutedWatch:
 
     @cached_property
     def _configured(self) -> tuple[str, ...]:
-        """What else is executed: hooks that git is told of, and agents in directories that are not there yet.
+        """What else is executed: hooks that git is configured with, and agents in directories not there yet.
 
         Git of the host reads no repository that this run writes, which has no hooks of the user.
         """

@@ -44,7 +44,7 @@ def end_run(
 
 
 def end_unbegun(run: WorkerRun, failure: Failure | None = None) -> None:
-    """End a run whose worker cannot begin, or need not; its journal says so too."""
+    """End a run whose worker cannot begin, or need not; its journal has the end too."""
     if failure is not None:
         run.apply(transitions.RunFailed(failure=failure))
     reconcile(run.store, run.run_id)

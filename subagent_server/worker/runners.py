@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # imports every verb
 class RunnerSetup:
     """An agent, its run, and the agent's surroundings at work.
 
-    `delegation` is None if the agent may not start others. `watch` is told of each command.
+    `delegation` is None if the agent may not start others. `watch` is notified of each command.
     """
 
     agent: AgentDefinition
@@ -36,8 +36,8 @@ class RunnerSetup:
     def record_start(self, request: RunRequest, sandbox: str, model: str | None = None) -> None:
         """Append the start of the run to its journal, and the warnings of its starter.
 
-        `sandbox` says where its programs work. A runner calls this after its checks: a later refusal stands
-        behind the start in the journal.
+        `sandbox` says where its programs work. A runner calls this after its checks: a later refusal comes
+        after the start in the journal.
         """
         self.run.record(
             "run_started",

@@ -1,9 +1,9 @@
 """Where the programs of a run work: in a box of bubblewrap, or with all rights of the user.
 
-If there can be no box, `bwrap` is refused, and `auto` goes on without a box and says so. `network: false` and
+If there can be no box, `bwrap` is refused, and `auto` continues without one and warns. `network: false` and
 `sandboxLimits` hold in a box alone, so an agent with one of them never runs without a box.
 
-If bubblewrap is known to work here, the box is built beside the first model call; else the start waits until
+If bubblewrap is known to work here, the box is built during the first model call; else the start waits until
 the box is found closed. An agent that insists on a box is refused before that call if something in its
 directory that programs of the host execute cannot be protected.
 """
@@ -49,7 +49,7 @@ from subagent_server.worktrees.store_of_run import worktree_mounts
 class RunBox:
     """Builds boxes for the programs of a run, each by what is in the working directory at that moment.
 
-    `program` is the bubblewrap. A box takes some milliseconds, so it is for a thread beside the first model
+    `program` is the bubblewrap. A box takes some milliseconds, so it is for a thread during the first model
     call. With `protects=False`, for programs that write nothing, the working directory is read-only.
     `adding` adds to its rules.
     """

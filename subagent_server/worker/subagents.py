@@ -1,4 +1,4 @@
-"""The events of other subagents that a worker writes into its journal beside its work.
+"""The events of other subagents, which a worker writes into its journal besides its work.
 
 They are those of nested runs, read from their journals, and those of programs, which come over HTTP. Each of
 the two is bounded, so a talkative source can neither fill the disk nor keep the run from its work; the events
@@ -57,7 +57,7 @@ class EventPort(ThreadingTCPServer):  # an HTTPServer asks a resolver for its ow
     timeout = 0
 
     def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
-        """Begin to listen. Raises OSError: the system gives no port."""
+        """Begin to listen. Raises OSError: there is no free port."""
         super().__init__(("127.0.0.1", 0), _Handler)
         self._write = write
         self._loop = asyncio.get_running_loop()
@@ -189,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
             left -= len(more)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: stderr is the log of the worker."""
+        """Log nothing: stderr is the log of the worker."""
 
 
 class _Bounded:
@@ -272,7 +272,7 @@ class NestedEvents:
     def look(self, last: bool) -> list[dict[str, Any]]:
         """Return the new events as `subagent_event`s: of each child in its order.
 
-        The `last` look adds ends that stand in the state of a child and not yet in its journal.
+        The `last` look adds ends that are in the state of a child and not yet in its journal.
         """
         for run_id in self._store.children_of(self._run_id):
             if run_id not in self._known:

@@ -38,7 +38,7 @@ CLOSE_SECONDS = 3.0
 ELSEWHERE_SECONDS = 15.0
 """Between two looks at a parent on another host."""
 REST_SECONDS = 8.0
-"""How long the programs of a run may take to end: one that is interrupted says last what it has cost."""
+"""How long the programs of a run may take to end: one that is interrupted reports its cost last."""
 
 
 class Supervisor:
@@ -167,7 +167,7 @@ class Supervisor:
             opener: OpenRunner = extensions.imported(RUNNERS[self.agent.runner])
             return await opener(setup)
 
-    # -- the watch beside the work
+    # -- the watch during the work
 
     async def _watched(self, doing: Coroutine[Any, Any, T]) -> T:
         """Return the result of `doing`, or raise why the run has to end before it."""

@@ -96,7 +96,7 @@ class WorkerRun:
         self.masker = masker_of(None, environment, self._secrets)
 
     def request(self) -> RunRequest:
-        """Return the request, with the prompt as it was given: on disk its secrets are masked.
+        """Return the request, with the prompt as the starter wrote it: on disk its secrets are masked.
 
         Raises:
             UnreadableMeta: it cannot be read.
@@ -104,7 +104,7 @@ class WorkerRun:
         return self.store.read_request(self.run_id).model_copy(update={"prompt": self._prompt})
 
     def use_agent(self, agent: AgentDefinition, environment: Mapping[str, str]) -> None:
-        """Mask the secrets of `agent` too, and tell the user's hooks. Called before any work."""
+        """Mask the secrets of `agent`, too, and take the user's hooks. Called before any work."""
         self.masker = masker_of(agent, environment, self._secrets)
         self._hooks = environment.get(cleanup.VARIABLE)
 
@@ -157,7 +157,7 @@ class WorkerRun:
         failpoint("worker.remembered")
 
     def adopt(self, messages: list[dict[str, Any]]) -> None:
-        """Begin the transcript with the conversation of the run being carried on."""
+        """Begin the transcript with the conversation of the run being continued."""
         self._transcript.begin(self.masker.message(message) for message in messages)
 
     # -- time
@@ -183,7 +183,7 @@ class WorkerRun:
             self._sleeper.wake_all()
 
     async def spare(self, seconds: float) -> None:
-        """Pause inside a stretch of working time, which stands still: it is a busy API that is waited for.
+        """Pause inside a stretch of working time, whose clock stops: it is a busy API that is waited for.
 
         The run keeps its slots: another run would only find the API busy too.
         """
@@ -212,7 +212,7 @@ class WorkerRun:
 
     @property
     def waits_for_others(self) -> bool:
-        """Whether a question of the run is open, or a run that it has started goes on."""
+        """Whether a question of the run is open, or a run that it has started is live."""
         meta = self.meta()
         if meta.status.is_terminal or meta.pending:
             return bool(meta.pending)
@@ -237,7 +237,7 @@ class WorkerRun:
         self._deadline.write(until)
 
     def _wait_begins(self) -> None:
-        """Give back the slots, so that others work. They are not taken again."""
+        """Release the slots, so that others work. They are not taken again."""
         self.report_deadline()
         for descriptor in self._slots:
             with suppress(OSError):
@@ -281,7 +281,7 @@ class WorkerRun:
     async def ask(self, question: str, options: list[str] | None) -> Reply:
         """Ask the parent and sleep until the answer, the expiry, or the end of the run.
 
-        The agent goes on with an answer before the acknowledgement: delivery never depends on the
+        The agent continues with an answer before the acknowledgement: delivery never depends on the
         acknowledgement.
         """
         until = time.monotonic() + self._limits.ask_timeout_seconds
@@ -300,7 +300,7 @@ class WorkerRun:
             if (refusal := self.refusal_of_late(message)) is not None:
                 raise refusal
             return Reply(message.message_id, None)
-        # Beside the work: it waits for a lock and a disk, and delivery does not depend on it.
+        # In a thread: it waits for a lock and a disk, and delivery does not depend on it.
         writing = asyncio.to_thread(self._acknowledge, message.message_id)
         self._acknowledging.add(asyncio.create_task(writing))
         return Reply(message.message_id, message.answer_content)
@@ -340,7 +340,7 @@ class WorkerRun:
 
     async def expire(self, message_id: str) -> None:
         """Give up a question."""
-        with suppress(IllegalTransition):  # answered or ended meanwhile: the next look says which
+        with suppress(IllegalTransition):  # answered or ended meanwhile: the next look finds which
             await asyncio.to_thread(self.apply, transitions.QuestionExpired(message_id=message_id))
 
     async def acknowledged(self) -> None:
@@ -381,7 +381,7 @@ class WorkerRun:
         return [message for message in messages if message.message_id not in self._own_questions]
 
     def refusal_of_late(self, message: Message) -> RunRefused | None:
-        """Return why a question without an answer ends the run, or None if the agent goes on without it."""
+        """Return why a question without an answer ends the run, or None if the agent continues without it."""
         if self._limits.on_ask_timeout != "fail":
             return None
         return RunRefused(
@@ -445,7 +445,7 @@ class Sleeper:
 # The cost of a call is known only afterwards. So a tree whose runs all call at once could use up its budget
 # several times before any run noticed. Each run that calls holds the lock of a file, which a kill releases
 # too. While others call, another call is admitted only if all of them have room at the mean price of a call
-# so far; a lone call is always admitted. This is the only place that holds a budget while runs work.
+# so far; a lone call is always admitted. Nothing else holds a budget while runs work.
 
 
 class ModelCalls:
@@ -518,7 +518,7 @@ class ModelCalls:
             self._lock = None
 
     def _has_room(self, budget: Budget) -> bool:
-        """Whether another call fits into a budget beside the calls under way.
+        """Whether another call fits into a budget together with the calls under way.
 
         Raises:
             RunRefused: `budget`, if the money is spent.
@@ -528,7 +528,7 @@ class ModelCalls:
         except SubagentError:
             return True  # an unreadable run bounds nothing: its end has ended this run, or is about to
         if first.status.is_terminal:
-            return False  # its figures of live runs are old by now; its end ends this run too
+            return False  # its numbers of live runs are old by now; its end ends this run too
         calling, used = self._now(first)
         cost = used.cost_usd or Decimal(0)
         refuse_spent(used_up(budget, cost))
@@ -540,7 +540,7 @@ class ModelCalls:
     def _now(self, first: RunMeta) -> tuple[int, Usage]:
         """Return how many runs of a tree call a model, and their usage together.
 
-        An ended run may still call for some seconds, and its figures of the runs below are old.
+        An ended run may still call for some seconds, and its numbers of the runs below are old.
         """
         calling, walked = 0, Usage()
         for meta in subtree(self._store, first):
@@ -603,7 +603,7 @@ class WorkClock:
         return self._suspended(until, self._on_idle)
 
     def pausing(self, until: float) -> AbstractContextManager[None]:
-        """Do as `waiting`, with `on_change` in the place of `on_idle`: the work goes on by itself soon."""
+        """Do as `waiting`, with `on_change` instead of `on_idle`: the work continues by itself soon."""
         return self._suspended(until, self._on_change)
 
     @contextmanager

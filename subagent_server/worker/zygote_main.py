@@ -83,7 +83,7 @@ def load() -> None:
     names += [where.partition(":")[0] for where in extensions.used_by_runs()]
     names.append("jsonschema")  # whatever needs it imports it late: 40 ms and 2 MiB of each typed result
     for name in names:
-        with suppress(ImportError):  # an extra is not installed: the worker says so, if it matters
+        with suppress(ImportError):  # an extra is not installed: the worker reports it, if it matters
             importlib.import_module(name)
     model = importlib.import_module("subagent_server.loop.model")
     model.tls_context()
