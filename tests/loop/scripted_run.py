@@ -43,6 +43,8 @@ class ScriptedRun:
         self.over_at: Callable[[], bool] = lambda: False
         self.unasked: Exception | None = None
         """Why no question can be asked."""
+        self.asked: list[tuple[str, list[str] | None]] = []
+        self.answer: Callable[[str], str | None] = lambda _: "blue"
 
     def record(self, kind: str, **facts: Any) -> None:
         self.journal.append((kind, facts))
@@ -74,7 +76,7 @@ class ScriptedRun:
         return False
 
     def session_opened(self, session_id: str) -> None:
-        """No program carries out this run."""
+        self.session = session_id
 
     @asynccontextmanager
     async def model_call(self, spent: Usage, besides: Decimal = Decimal(0)) -> AsyncIterator[None]:
@@ -98,7 +100,8 @@ class ScriptedRun:
     async def ask(self, question: str, options: list[str] | None) -> Reply:
         if self.unasked is not None:
             raise self.unasked
-        return Reply("q1", "blue")
+        self.asked.append((question, options))
+        return Reply("q1", self.answer(question))
 
 
 class ScriptedTool:

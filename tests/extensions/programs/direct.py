@@ -28,23 +28,28 @@ class Worked:
     """A run that a program has carried out to its end, in the directory `place`."""
 
     def __init__(self, place: Path, prompt: str, env: Mapping[str, str], **keys: Any) -> None:
-        """`keys` are those of its agent, and `unasked`: why no question can be asked."""
+        """`keys` are those of its agent, `answer` to its questions, and `unasked`: why none can be asked.
+
+        `resumes` names a session, and `retold` is the prompt for one that is lost.
+        """
         self.run = ScriptedRun()
         self.run.unasked = keys.pop("unasked", None)
+        self.run.answer = keys.pop("answer", self.run.answer)
         self._errors = bytearray()
+        session = {"resumes": keys.pop("resumes", None), "retold": keys.pop("retold", prompt)}
         agent = AgentDefinition.model_validate({"name": "worker", "description": "Works.", **keys})
         environment = {"PATH": os.environ["PATH"], "HOME": str(place), **env}
         self._task = ProgramTask(
             agent=agent,
             run_id=self.run.run_id,
             prompt=prompt,
-            retold=prompt,
             content=[{"type": "text", "text": prompt}],
             preamble="You are run.",
             cwd=place,
             child=ChildServer("subagent", "false", []),
             state=Directory(place),
             environment=environment,
+            **session,
         )
         self.outcome = asyncio.run(self._worked())
 

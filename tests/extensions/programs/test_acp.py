@@ -31,13 +31,12 @@ def acp(world: World, **keys: Any) -> None:
     world.agent("worker", "You paint.", runner="acp", env=env, **words, **keys)
 
 
-def gemini(world: World, prompt: str = "You paint.", **keys: Any) -> None:
-    """Write an agent whose Gemini CLI is the fake one; it notes its command line."""
-    program = world.home / "gemini"
-    words = f'printf "%s\\n" "$@" > {world.home}/argv; cat "$GEMINI_SYSTEM_MD" > {world.home}/system'
+def fake_gemini(home: Path) -> dict[str, Any]:
+    """Write a fake Gemini CLI, which notes its command line; return the keys of an agent with it."""
+    words = f'printf "%s\\n" "$@" > {home}/argv; cat "$GEMINI_SYSTEM_MD" > {home}/system'
     version = '[ "$1" = --version ] && exec echo 0.61.0'
-    write_program(program, f"#!/bin/sh\n{version}\n{words}\nexec {sys.executable} {FAKE}\n")
-    world.agent("worker", prompt, runner="gemini", command=str(program), **keys)
+    program = write_program(home / "gemini", f"#!/bin/sh\n{version}\n{words}\nexec {sys.executable} {FAKE}\n")
+    return {"runner": "gemini", "command": str(program)}
 
 
 def test_a_run_over_the_protocol_has_the_events_of_every_run_and_no_guessed_figures(world: World) -> None:
@@ -59,23 +58,17 @@ def test_a_run_over_the_protocol_has_the_events_of_every_run_and_no_guessed_figu
 
 
 @pytest.mark.parametrize(("answer", "option"), [("for this run", "once"), ("no", "cancel")])
-def test_a_permission_request_is_a_question(world: World, answer: str, option: str) -> None:
-    acp(world)
-    run_id = world.start_asking("approve")
-    (call,) = world.events(run_id, "tool_call")
-    asked = world.meta(run_id).messages[0].question_content.splitlines()[0]
-    assert (call["toolName"], asked) == ("Bash", "May it use Bash?"), "one name, also for `for this run`"
-    world.reply(run_id, answer)
-    assert json.loads(world.completed(run_id)) == {"outcome": "selected", "optionId": option}
+def test_a_permission_request_is_a_question(tmp_path: Path, answer: str, option: str) -> None:
+    worked = direct(tmp_path, "approve", answer=lambda _: answer)
+    (call,), ((asked, _),) = worked.run.recorded("tool_call"), worked.run.asked
+    shown = (call["toolName"], asked.splitlines()[0])
+    assert shown == ("Bash", "May it use Bash?"), "one name, also for `for this run`"
+    assert json.loads(worked.outcome.text) == {"outcome": "selected", "optionId": option}
 
 
-def test_a_request_that_names_a_call_alone_shows_what_is_known_of_it(world: World) -> None:
-    acp(world)
-    run_id = world.start_asking("approve_by_id")
-    asked = world.meta(run_id).messages[0].question_content
+def test_a_request_that_names_a_call_alone_shows_what_is_known_of_it(tmp_path: Path) -> None:
+    ((asked, _),) = direct(tmp_path, "approve_by_id").run.asked
     assert asked.startswith("May it use execute?\n") and "echo hi" in asked and "command" in asked
-    world.reply(run_id, "no")
-    world.completed(run_id)
 
 
 @pytest.mark.parametrize("title", ["mcp__subagent__ask_parent", "subagent/ask_parent"])
@@ -243,18 +236,12 @@ def test_a_stop_cancels_and_a_continuation_takes_the_session_up_without_its_old_
 
 
 @pytest.mark.parametrize("capabilities", ['{"loadSession": true}', "3"])
-def test_a_session_that_the_agent_has_lost_is_carried_on_in_words(world: World, capabilities: str) -> None:
-    acp(world, env={"FAKE_CAPABILITIES": capabilities})
-    run_id = world.start("say:Blue.")
-    assert world.completed(run_id) == "Blue."
-    for session in (world.home / "sessions").iterdir():
-        session.unlink()
-    second = world.continued(run_id, "say:Again.")
-    assert world.completed(second) == "Again."
-    prompt = told(world.work, "session/prompt")[-1]["prompt"][0]["text"]
-    assert "You paint." in prompt and "<result>\nBlue." in prompt and prompt.endswith("say:Again.")
-    assert world.meta(second).external_session_id != world.meta(run_id).external_session_id
-    warned = any("lost its session" in event["message"] for event in world.events(second, "warning"))
+def test_a_session_that_the_agent_has_lost_is_carried_on_in_words(tmp_path: Path, capabilities: str) -> None:
+    env, retold = {"FAKE_CAPABILITIES": capabilities}, "It was blue.\n\nsay:Again."
+    worked = direct(tmp_path, "say:Again.", env, resumes="lost", retold=retold)
+    assert worked.outcome.text == "Again." and worked.run.session != "lost"
+    assert told(tmp_path, "session/prompt")[0]["prompt"][0]["text"].endswith(retold)
+    warned = any("lost its session" in event["message"] for event in worked.run.recorded("warning"))
     assert warned is (capabilities != "3")
 
 
@@ -288,7 +275,8 @@ def test_the_cost_of_a_session_is_counted_once_however_often_it_is_carried_on(wo
 
 
 def test_gemini_gets_model_policy_and_system_prompt_by_its_own_means(world: World) -> None:
-    gemini(world, model="gemini-2.5-flash", tools=["Read", "mcp__paint"], disallowedTools=["WebFetch"])
+    keys = {"tools": ["Read", "mcp__paint"], "disallowedTools": ["WebFetch"], **fake_gemini(world.home)}
+    world.agent("worker", "You paint.", model="gemini-2.5-flash", **keys)
     run_id = world.start("approve")
     message = world.asking(run_id).messages[0]
     assert "run_shell_command" in message.question_content
@@ -314,32 +302,30 @@ def test_the_policy_of_gemini_has_names_as_they_are() -> None:
     assert [rule.get("mcpName") for rule in rules] == ["subagent", "paint\U0001f3a8", None]
 
 
+def in_work(home: Path, home_as: Path | None = None) -> Worked:
+    """Return what the fake Gemini CLI of a home has done in the directory `work` of it."""
+    (home / "work").mkdir(exist_ok=True)
+    return Worked(home / "work", "say", {"HOME": str(home_as or home)}, **fake_gemini(home))
+
+
 @pytest.mark.parametrize("name", [".env", ".gemini/settings.json"])
 def test_what_came_with_a_directory_does_not_decide_where_the_key_of_gemini_goes(
-    world: World, name: str
+    tmp_path: Path, name: str
 ) -> None:
-    planted = world.work / name
-    planted.parent.mkdir(exist_ok=True)
+    planted, rules = tmp_path / "work" / name, tmp_path / ".gemini" / "trustedFolders.json"
+    planted.parent.mkdir(parents=True)
     planted.write_text("GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:9\n", encoding="utf-8")
-    gemini(world)
-    run_id = world.start("say")
-    assert world.failed(run_id)[0] == "config"
-    rules = world.home / ".gemini"
-    rules.mkdir(exist_ok=True)
-    (rules / "trustedFolders.json").write_text(
-        json.dumps({str(world.work): "TRUST_FOLDER"}), encoding="utf-8"
-    )
-    run_id = world.completed_run("say")
-    assert "--skip-trust" not in (world.home / "argv").read_text(encoding="utf-8")
+    assert in_work(tmp_path).failure.code == "config"
+    rules.parent.mkdir()
+    rules.write_text(json.dumps({str(tmp_path / "work"): "TRUST_FOLDER"}), encoding="utf-8")
+    assert in_work(tmp_path).outcome.text == "Done."
+    assert "--skip-trust" not in (tmp_path / "argv").read_text(encoding="utf-8")
 
 
-def test_a_home_that_is_a_link_has_the_user_s_own_settings_of_gemini(world: World) -> None:
-    link = world.home / "link"
-    link.symlink_to(world.home)
-    world.environment["HOME"] = str(link)
-    (world.home / ".gemini").mkdir()
-    gemini(world)
-    world.completed_run("say")
+def test_a_home_that_is_a_link_has_the_user_s_own_settings_of_gemini(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / ".gemini").mkdir()
+    assert in_work(tmp_path, tmp_path / "link").outcome.text == "Done."
 
 
 def test_in_a_box_its_session_is_not_kept_and_the_conversation_goes_on_in_words(world: World) -> None:

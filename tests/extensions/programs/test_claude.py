@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from subagent_server.run import processes
-from subagent_server.run.errors import StorageFailed
+from subagent_server.run.errors import RunRefused, StorageFailed
 from subagent_server.verbs.reconcile import observe
 from tests.extensions.programs.direct import PROGRAMS, Worked
 from tests.helpers.files import write_program
@@ -106,9 +106,9 @@ def direct(place: Path, *steps: dict[str, Any], **keys: Any) -> Worked:
     return Worked(place, "Paint it.", {"STEPS": str(place / "steps.json")}, **words, **keys)
 
 
-def heard(world: World) -> list[dict[str, Any]]:
-    """Return what the program was given and answered."""
-    return [json.loads(line) for line in (world.work / "heard").read_text(encoding="utf-8").splitlines()]
+def heard(place: Path) -> list[dict[str, Any]]:
+    """Return what the program was given and answered in a working directory."""
+    return [json.loads(line) for line in (place / "heard").read_text(encoding="utf-8").splitlines()]
 
 
 def test_its_events_become_those_of_every_run_and_its_keys_reach_it(world: World) -> None:
@@ -135,7 +135,7 @@ def test_its_events_become_those_of_every_run_and_its_keys_reach_it(world: World
     assert (usage.input_tokens, usage.output_tokens) == (3, 5), (
         "the totals of the end, not a sum of the messages"
     )
-    began, given = heard(world)
+    began, given = heard(world.work)
     line = " ".join(began["argv"])
     for words in (
         "--allowedTools mcp__subagent Bash(touch *)",
@@ -159,7 +159,7 @@ def test_no_name_of_a_tool_is_an_option_of_the_program(tmp_path: Path, mode: str
     names = ['--mcp-config={"mcpServers":{"(":{"command":"./x"}}}']
     keys = {"tools": names, "disallowedTools": names, "permissionMode": mode}
     direct(tmp_path, says(text("Done.")), result(), **keys)
-    began = json.loads((tmp_path / "heard").read_text(encoding="utf-8").splitlines()[0])
+    began, _ = heard(tmp_path)
     assert [word for word in began["argv"] if word.startswith("--mcp-config")] == ["--mcp-config"]
 
 
@@ -232,34 +232,30 @@ def test_an_empty_result_of_the_program_gives_its_last_text_with_a_warning(tmp_p
     assert outcome.text == "I look." and "was empty" in outcome.warnings[0]
 
 
-def test_tokens_that_were_told_of_stay_though_the_last_event_of_a_budget_has_none(world: World) -> None:
+def test_tokens_that_were_told_of_stay_though_the_last_event_of_a_budget_has_none(tmp_path: Path) -> None:
     nothing = dict.fromkeys(USAGE, 0)
-    plays(world, says(text("Half.")), result(subtype="error_max_budget_usd", is_error=True, usage=nothing))
-    run_id = world.start()
-    assert world.failed(run_id)[0] == "budget"
-    usage = world.meta(run_id).usage
-    assert usage.output_tokens and usage.cost_usd == Decimal("0.25")
+    end = result(subtype="error_max_budget_usd", is_error=True, usage=nothing)
+    worked = direct(tmp_path, says(text("Half.")), end)
+    assert worked.failure.code == "budget"
+    assert worked.usage.output_tokens and worked.usage.cost_usd == Decimal("0.25")
 
 
-@pytest.mark.parametrize(("answer", "behavior"), [("once", "allow"), ("no", "deny"), ("", "deny")])
+@pytest.mark.parametrize(("answer", "behavior"), [("once", "allow"), ("no", "deny"), (None, "deny")])
 def test_a_request_for_a_tool_is_a_question_and_silence_denies(
-    world: World, answer: str, behavior: str
+    tmp_path: Path, answer: str | None, behavior: str
 ) -> None:
     denials = [] if behavior == "allow" else [{"tool_name": "Bash", "tool_use_id": "t1"}]
-    limits = {} if answer else {"askTimeoutSeconds": 0.3}
-    plays(world, wants(), result(permission_denials=denials), limits=limits)
-    run_id = world.start()
-    if answer:
-        assert "touch made" in world.asking(run_id).pending[0].question_content
-        world.reply(run_id, answer)
-    assert world.completed(run_id) == "Done.", "a denial that somebody answered is no failure"
-    given = heard(world)[-1]["response"]
+    worked = direct(tmp_path, wants(), result(permission_denials=denials), answer=lambda _: answer)
+    ((asked, _),) = worked.run.asked
+    assert "touch made" in asked
+    assert worked.outcome.text == "Done.", "a denial that somebody answered is no failure"
+    given = heard(tmp_path)[-1]["response"]
     assert given["request_id"] == "r1" and given["response"]["behavior"] == behavior
 
 
-def test_a_permission_without_an_answer_ends_the_run_if_its_agent_says_so(world: World) -> None:
-    plays(world, wants(), {"sleep": 600}, limits={"askTimeoutSeconds": 0.3, "onAskTimeout": "fail"})
-    assert world.failed(world.start())[0] == "ask_timeout"
+def test_a_permission_without_an_answer_ends_the_run_if_its_agent_says_so(tmp_path: Path) -> None:
+    late = RunRefused("ask_timeout", "Nobody has answered.")
+    assert direct(tmp_path, wants(), {"sleep": 600}, unasked=late).failure.code == "ask_timeout"
 
 
 def test_a_question_that_the_disk_refuses_ends_the_run(tmp_path: Path) -> None:
@@ -309,7 +305,7 @@ def test_after_a_kill_the_session_is_carried_on_and_told_what_is_not_known(world
     plays(world, says(text("Done.")), result())
     second = world.continued(run_id, "And the door?")
     assert world.completed(second) == "Done."
-    began = heard(world)[-2]
+    began = heard(world.work)[-2]
     told = json.dumps(began["first"])
     assert began["argv"][began["argv"].index("--resume") + 1] == session and "--fork-session" in began["argv"]
     assert "And the door?" in told and "touch made" in told and "It is not known what they did" in told
@@ -326,7 +322,7 @@ def test_a_session_that_claude_has_deleted_is_continued_as_text(world: World, sa
     plays(world, {"no_session": gone}, says(text("Done.")), result(total_cost_usd=0.5), **keys)
     second = world.continued(run_id, "And the door?")
     assert world.completed(second) == "Done."
-    begun = heard(world)[-2]
+    begun = heard(world.work)[-2]
     told = json.dumps(begun["first"])
     assert "--resume" not in begun["argv"] and told.index("It is blue.") < told.index("And the door?")
     assert any("lost its session" in event["message"] for event in world.events(second, "warning"))

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,32 +80,28 @@ def test_a_run_of_codex_has_the_events_and_figures_of_every_run_and_its_settings
     assert told(world.work, "turn/start")[0]["outputSchema"] == SCHEMA
 
 
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the state of Codex lie outside of the temporary directory of this process."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+
+
+@pytest.mark.usefixtures("temporary")
 @pytest.mark.parametrize(("answer", "decision"), [("once", "accept"), ("no", "decline"), ("why?", "decline")])
-def test_an_approval_of_codex_is_a_question(world: World, answer: str, decision: str) -> None:
-    codex(world)
-    run_id = world.start("approve")
-    (message,) = world.asking(run_id).messages
-    assert "touch /x" in message.question_content and "need it" in message.question_content
-    assert message.options == ["once", "for this run", "no"]
-    world.reply(run_id, answer)
-    assert json.loads(world.completed(run_id)) == {"decision": decision}
+def test_an_approval_of_codex_is_a_question(tmp_path: Path, answer: str, decision: str) -> None:
+    worked = direct(tmp_path, "approve", answer=lambda _: answer)
+    ((asked, options),) = worked.run.asked
+    assert "touch /x" in asked and "need it" in asked and options == ["once", "for this run", "no"]
+    assert json.loads(worked.outcome.text) == {"decision": decision}
 
 
-def test_a_yes_for_the_run_widens_nothing_that_comes_later(world: World) -> None:
-    codex(world)
-    run_id = world.start("widen")
-    for asked in ("apply_patch", "/a", "/b", "network", "fileSystem"):
-        (message,) = world.asking(run_id).pending
-        assert asked in message.question_content
-        assert ("for this run" in (message.options or [])) is (asked == "apply_patch")
-        world.reply(run_id, "for this run" if asked != "fileSystem" else "no")
-        wait_for(partial(_goes_on, world, run_id, message.message_id), BOUND, "what comes next")
-    assert json.loads(world.completed(run_id)) == [*["accept"] * 4, {"network": True}, {}]
-
-
-def _goes_on(world: World, run_id: str, number: str) -> bool:
-    meta = world.meta(run_id)
-    return meta.messages[-1].message_id != number or meta.status.is_terminal
+@pytest.mark.usefixtures("temporary")
+def test_a_yes_for_the_run_widens_nothing_that_comes_later(tmp_path: Path) -> None:
+    worked = direct(tmp_path, "widen", answer=lambda asked: "no" if "fileSystem" in asked else "for this run")
+    wanted = ("apply_patch", "/a", "/b", "network", "fileSystem")
+    for words, (asked, options) in zip(wanted, worked.run.asked, strict=True):
+        assert words in asked and ("for this run" in (options or [])) is (words == "apply_patch")
+    assert json.loads(worked.outcome.text) == [*["accept"] * 4, {"network": True}, {}]
 
 
 BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
@@ -154,19 +149,19 @@ NESTED: list[tuple[dict[str, Any], bool]] = [
 ]
 
 
+@pytest.mark.usefixtures("temporary")
 @pytest.mark.parametrize(("part", "is_strict"), NESTED)
 def test_codex_gets_a_schema_only_if_the_api_takes_all_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: dict[str, Any], is_strict: bool
+    tmp_path: Path, part: dict[str, Any], is_strict: bool
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     direct(tmp_path, "say:{}", outputSchema={**SCHEMA, "properties": {"n": part}})
     assert ("outputSchema" in told(tmp_path, "turn/start")[0]) is is_strict
 
 
+@pytest.mark.usefixtures("temporary")
 def test_whatever_codex_says_the_run_goes_on_and_a_refused_command_is_in_the_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     assert direct(tmp_path, "babble").outcome.text == "Done."
     assert caplog.messages == [], "the library logs what the dialect does not foresee"
     (result,) = direct(tmp_path, "refused").run.recorded("tool_result")
@@ -196,14 +191,9 @@ def test_a_stop_interrupts_the_turn_and_a_continuation_resumes_the_thread_with_i
     assert (usage.turns, usage.tool_calls) == (2, 2), "a resumed thread tells of no raw events"
 
 
-def test_a_thread_that_codex_has_lost_is_continued_as_text(world: World) -> None:
-    codex(world)
-    run_id = world.start("say:Blue.")
-    assert world.completed(run_id) == "Blue."
-    thread = world.meta(run_id).external_session_id
-    (world.home / "state" / str(thread)).unlink()
-    second = world.continued(run_id, "say:Again.")
-    assert world.completed(second) == "Again."
-    prompt = told(world.work, "turn/start")[-1]["input"][0]["text"]
-    assert "<result>\nBlue." in prompt and prompt.endswith("say:Again.")
-    assert world.meta(second).external_session_id not in (None, thread)
+@pytest.mark.usefixtures("temporary")
+def test_a_thread_that_codex_has_lost_is_continued_as_text(tmp_path: Path) -> None:
+    retold = "It was blue.\n\nsay:Again."
+    worked = direct(tmp_path, "say:Again.", resumes="lost", retold=retold)
+    assert worked.outcome.text == "Again." and worked.run.session != "lost"
+    assert told(tmp_path, "turn/start")[0]["input"][0]["text"] == retold

@@ -36,22 +36,24 @@ def test_the_task_comes_on_stdin_and_the_output_is_the_result(world: World) -> N
     assert kinds[0] == "run_started" and kinds[-1] == "run_ended" and "text" in kinds
 
 
-def test_arguments_hold_the_task_and_a_result_file_holds_the_output(world: World) -> None:
+def test_arguments_hold_the_task_and_a_result_file_holds_the_output(tmp_path: Path) -> None:
     code = (
         "import json, os, sys\n"
         "assert sys.stdin.read() == '', 'the task came twice'\n"
         "json.dump({'n': len(sys.argv[1])}, open(os.environ['SUBAGENT_RESULT_FILE'], 'w'))\n"
         "print(sys.argv[1:])"
     )
-    program(world, code, "{prompt}", "{other} {prompt}", outputSchema=SCHEMA)
-    run_id = world.start("{model}")
-    assert "'{other} {model}'" in world.completed(run_id)  # what fills a place is not looked through again
-    assert world.result(run_id).output == {"n": 7}
+    outcome = direct(
+        tmp_path, code, "{prompt}", "{other} {prompt}", task="{model}", outputSchema=SCHEMA
+    ).outcome
+    assert "'{other} {model}'" in outcome.text  # what fills a place is not looked through again
+    assert outcome.output == {"n": 7}
 
 
-def test_the_words_of_a_caller_are_no_option_of_the_program(world: World) -> None:
-    program(world, "import sys; print(sys.argv[1:])", "{prompt}", "--task={prompt}", "-x")
-    assert world.completed(world.start("--yolo")) == "[' --yolo', '--task=--yolo', '-x']"
+def test_the_words_of_a_caller_are_no_option_of_the_program(tmp_path: Path) -> None:
+    args = ("{prompt}", "--task={prompt}", "-x")
+    worked = direct(tmp_path, "import sys; print(sys.argv[1:])", *args, task="--yolo")
+    assert worked.outcome.text == "[' --yolo', '--task=--yolo', '-x']"
 
 
 def test_no_program_gets_what_leads_to_the_session_that_has_called(world: World) -> None:
@@ -128,13 +130,12 @@ BAD_ENDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 }
 
 
-def direct(tmp_path: Path, code: str, *args: str, **keys: Any) -> Worked:
+def direct(tmp_path: Path, code: str, *args: str, task: str = "Do it.", **keys: Any) -> Worked:
     """Return what this Python code has done as a program."""
     script = tmp_path / "program.py"
     script.write_text(code, encoding="utf-8")
-    return Worked(
-        tmp_path, "Do it.", {}, runner="command", command=sys.executable, args=[str(script), *args], **keys
-    )
+    words = [str(script), *args]
+    return Worked(tmp_path, task, {}, runner="command", command=sys.executable, args=words, **keys)
 
 
 @pytest.mark.parametrize("name", BAD_ENDS)
