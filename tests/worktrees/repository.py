@@ -1,10 +1,20 @@
 """The working copy that runs of a test start from."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
+from subagent_server.run import transitions
+from subagent_server.run.agent_definition import AgentDefinition
+from subagent_server.run.journal import RunJournal
+from subagent_server.run.processes import now
+from subagent_server.run.records import RunResult
+from subagent_server.run.states import Status, make_run_id
+from subagent_server.verbs.run_worktree import new_worktree, prepare_worktree
 from tests.helpers.repositories import git
+from tests.helpers.runs import STARTED, start_run
 from tests.helpers.turns import says, shell
 from tests.helpers.wait import wait_for
 from tests.helpers.world import BOUND, World
@@ -64,6 +74,22 @@ class Repository:
         run_id = self.world.start(**order)
         assert self.world.completed(run_id) == "Done."
         self.gone(run_id)
+        return run_id
+
+    def left(self, command: str = WORK, cwd: Path | None = None) -> str:
+        """Return a run that is over, with what a command has left in its worktree; it never had a worker."""
+        store, run_id = self.world.store, make_run_id(now(), os.urandom(6))
+        store.make_root()
+        worktree = new_worktree(self.world.service, AgentDefinition(name="worker"), cwd or self.top, run_id)
+        meta = start_run(store, run_id, agent_name="worker", worktree=worktree)
+        prepare_worktree(store, meta, {"sandbox": "none"}, {})
+        place, run = Path(worktree.path, worktree.prefix), store.paths.run(run_id)
+        subprocess.run(["bash", "-c", command], cwd=place, env=self.world.environment, check=False)
+        for event, result in ((STARTED, None), (transitions.Finished(), RunResult(outcome=Status.COMPLETED))):
+            store.update(run_id, event, now(), result=result)
+        RunJournal(run).append("run_ended", now(), {"status": "completed"})
+        run.exit.write(json.dumps({"workerStarted": True, "exitCode": 0, "treeGone": True}).encode())
+        self.gone(run_id)  # the first reader settles it
         return run_id
 
     def gone(self, run_id: str) -> None:

@@ -117,7 +117,7 @@ def test_the_settings_of_a_repository_are_its_own_whatever_lies_in_it(repository
 def test_git_executes_no_setting_that_a_run_adds_between_two_commands(repository: Repository) -> None:
     """What it adds when git has been asked for the settings is overridden by nothing."""
     world = repository.world
-    run_id, head = repository.ran(), repository.head
+    run_id, head = repository.left(), repository.head
     enter(world.home / ".local/state/subagent", LiveRun(this_process(), world.runs, writes=[world.home]))
     assert "a run that is at work can write its repository" in repository.merge(run_id, code=2)
     assert repository.head == head
@@ -152,7 +152,7 @@ def test_a_merge_writes_nowhere_but_in_the_working_copy_that_its_run_began_in(re
     linked, elsewhere = repository.world.home / "linked", repository.world.home / "elsewhere"
     elsewhere.mkdir()
     repository.git("worktree", "add", "--quiet", linked)
-    run_id, of_linked, head = repository.ran(), repository.ran(cwd=str(linked)), repository.head
+    run_id, of_linked, head = repository.left(), repository.left(cwd=linked), repository.head
     repository.git("config", "core.worktree", elsewhere)
     assert "is no working copy of" in repository.merge(run_id, code=2)
     assert list(elsewhere.iterdir()) == []
@@ -308,11 +308,11 @@ def test_a_configuration_that_never_ends_is_given_up_in_time(repository: Reposit
 
 def test_the_branch_of_the_user_does_not_move_wherever_a_run_points_its_head(repository: Repository) -> None:
     head, own = repository.head, "$(git rev-parse --git-dir)"
-    run_id = repository.ran(f"echo 'ref: refs/heads/main' > {own}/HEAD; {WORK}")
+    run_id = repository.left(f"echo 'ref: refs/heads/main' > {own}/HEAD; {WORK}")
     assert repository.head == head and repository.git("status", "--porcelain") == ""
     assert repository.shown(run_id)["commits"] == 1
     assert repository.branches() == [repository.shown(run_id)["branch"]]
-    run_id = repository.ran(
+    run_id = repository.left(
         f"cd {own}/../../refs/heads/subagent; for f in *; do echo 'ref: refs/heads/main' > $f; done; "
         f"cd - >/dev/null; cd {repository.world.home}/.local/state/subagent/worktrees/*{'[0-9]'}*; {WORK}"
     )
@@ -327,7 +327,7 @@ def test_files_that_other_programs_execute_are_not_merged_even_from_a_made_up_co
         "b=$(echo evil | git hash-object -w --stdin); git update-index --add --cacheinfo 100755,$b,.envrc; "
         "git -c user.name=A -c user.email=a@b commit -qm evil; git update-index --skip-worktree .envrc; ls -a"
     )
-    run_id = repository.ran(made_up)
+    run_id = repository.left(made_up)
     head = repository.head
     assert ".envrc" in repository.merge(run_id, code=2) and repository.head == head
     assert not (repository.top / ".envrc").exists()
@@ -336,7 +336,7 @@ def test_files_that_other_programs_execute_are_not_merged_even_from_a_made_up_co
 def test_a_link_that_stands_for_files_that_other_programs_execute_is_not_merged(
     repository: Repository,
 ) -> None:
-    run_id = repository.ran(f"mkdir deep/c; echo evil > deep/c/config.toml; ln -s c deep/.cargo; {WORK}")
+    run_id = repository.left(f"mkdir deep/c; echo evil > deep/c/config.toml; ln -s c deep/.cargo; {WORK}")
     assert "(deep/.cargo)" in repository.merge(run_id, code=2)
     assert not (repository.top / "deep/c").exists()
 
@@ -368,7 +368,7 @@ def test_files_that_settings_of_git_name_are_not_merged(
     (repository.top / "way").symlink_to("deep")
     repository.commit("a link on the way")
     repository.git("-c", "core.hooksPath=/dev/null", "config", key, value)
-    run_id = repository.ran(f"{act}; echo evil >> {file}; {WORK}")
+    run_id = repository.left(f"{act}; echo evil >> {file}; {WORK}")
     shown = repository.merge(run_id, code=2)
     assert any(f"({name})" in shown for name in (file, "tools", "way")), shown
     assert (repository.top / "shared.txt").read_text(encoding="utf-8") == "first\n"
@@ -376,20 +376,20 @@ def test_files_that_settings_of_git_name_are_not_merged(
 
 def test_a_socket_in_the_place_of_a_file_keeps_no_work_back(repository: Repository) -> None:
     bind = "import socket; socket.socket(socket.AF_UNIX).bind('deep/kept.txt')"
-    run_id = repository.ran(f'rm deep/kept.txt; python3 -c "{bind}"; {WORK}')
+    run_id = repository.left(f'rm deep/kept.txt; python3 -c "{bind}"; {WORK}')
     repository.merge(run_id)
     assert (repository.top / "new.txt").exists() and not (repository.top / "deep").exists()
 
 
 def test_a_change_in_the_second_of_a_git_add_is_a_change(repository: Repository) -> None:
-    run_id = repository.ran("echo one > a; git add a; echo two > a; sleep 1.1")
+    run_id = repository.left("echo one > a; git add a; echo two > a; sleep 1.1")
     repository.merge(run_id)
     assert (repository.top / "a").read_text(encoding="utf-8") == "two\n"
 
 
 @pytest.mark.parametrize("mark", ["--assume-unchanged", "--skip-worktree"])
 def test_a_mark_in_the_index_hides_no_change(repository: Repository, mark: str) -> None:
-    run_id = repository.ran(f"git update-index {mark} shared.txt; echo mine >> shared.txt")
+    run_id = repository.left(f"git update-index {mark} shared.txt; echo mine >> shared.txt")
     assert repository.shown(run_id)["files"] == 1
     repository.merge(run_id)
     assert (repository.top / "shared.txt").read_text(encoding="utf-8") == "first\nmine\n"
@@ -431,6 +431,6 @@ def test_a_place_without_a_commit_is_refused_in_a_sentence_and_nothing_is_made(
     linked = world.home / "linked"
     repository.git("worktree", "add", "--quiet", linked, "-b", "side")
     for place in (bare, repository.top, linked):
-        assert "merged" in repository.merge(repository.ran(cwd=str(place)))
+        assert "merged" in repository.merge(repository.left(cwd=place))
         assert git("-C", place, "show", "HEAD:new.txt") == "new\n"
     assert len(list(repository.places.glob("*.git"))) == 3

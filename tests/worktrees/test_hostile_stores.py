@@ -98,7 +98,7 @@ def test_a_boxed_run_cannot_bring_objects_of_another_repository_home(
 def test_a_branch_with_a_name_for_a_shell_stays_in_the_store(repository: Repository) -> None:
     before = unchanged(repository)
     name = "'$(touch${IFS}PWNED)'"
-    run_id = repository.ran(f"{WORK}; git branch -m {name}; git tag {name}; git add -A; {COMMITS} -m mine")
+    run_id = repository.left(f"{WORK}; git branch -m {name}; git tag {name}; git add -A; {COMMITS} -m mine")
     assert repository.branches() == [repository.shown(run_id)["branch"]]
     assert unchanged(repository) == before
 

@@ -76,7 +76,7 @@ def test_a_file_in_the_place_of_a_submodule_is_not_merged_over_files_of_the_user
     a_bit_of_everything(repository)
     loose = repository.top / "present" / "loose.txt"
     loose.write_text("not committed\n", encoding="utf-8")
-    run_id = repository.ran("rmdir present absent; echo a > present; echo b > absent")
+    run_id = repository.left("rmdir present absent; echo a > present; echo b > absent")
     assert not any("no commit has" in note for note in repository.shown(run_id)["notes"])
     assert "submodules that hold files (present)" in repository.merge(run_id, code=2) and loose.exists()
     repository.git("submodule", "--quiet", "deinit", "--force", "present")
@@ -122,7 +122,7 @@ def test_runs_begin_inside_a_submodule_and_at_a_detached_head_of_a_linked_worktr
     inside = Path("present")
     for place in (repository.top / inside, linked, linked / "deep"):
         before = git("-C", place, "rev-parse", "HEAD")
-        run_id = repository.ran("echo new > made.txt", cwd=str(place))
+        run_id = repository.left("echo new > made.txt", cwd=place)
         shown = repository.shown(run_id)
         assert (shown["commits"], shown["base"]) == (1, before.strip())
         assert "merged" in repository.merge(run_id) and (place / "made.txt").read_text("utf-8") == "new\n"
@@ -231,7 +231,7 @@ def test_a_git_that_knows_no_overrides_of_programs_is_refused_by_its_version(
 
 
 def test_a_refusal_of_a_merge_has_no_advice_of_git(repository: Repository) -> None:
-    run_id = repository.ran()
+    run_id = repository.left()
     repository.git("checkout", "--quiet", "-b", "side")
     for branch in ("side", "main"):
         repository.git("checkout", "--quiet", branch)
@@ -256,7 +256,7 @@ def test_an_order_of_files_that_the_repository_names_is_not_looked_for(repositor
     (repository.top / "order").write_text("*.txt\n", encoding="utf-8")
     repository.commit("order")
     repository.git("config", "diff.orderFile", "order")
-    run_id = repository.ran()
+    run_id = repository.left()
     assert repository.shown(run_id)["files"] == 2 and "merged" in repository.merge(run_id)
 
 
@@ -265,7 +265,7 @@ def test_a_file_that_git_refuses_is_named_and_keeps_no_other_back(repository: Re
     repository.commit("encoding")
     repository.git("config", "core.autocrlf", "input")
     repository.git("config", "core.safecrlf", "true")
-    run_id = repository.ran(rf"printf 'a\r\nb\n' > mixed.txt; echo plain > a.rc; {WORK}")
+    run_id = repository.left(rf"printf 'a\r\nb\n' > mixed.txt; echo plain > a.rc; {WORK}")
     (note,) = repository.shown(run_id)["notes"]
     assert "cannot read or add, which no commit has: a.rc, mixed.txt" in note
     repository.merge(run_id)

@@ -59,7 +59,7 @@ def test_changes_are_kept_on_a_branch_and_merged_and_the_working_copy_is_not_tou
 def test_a_merge_that_was_undone_is_done_again_as_the_command_says(
     world: World, repository: Repository
 ) -> None:
-    run_id, base, ignored = repository.ran(), repository.head, repository.top / "new.txt"
+    run_id, base, ignored = repository.left(), repository.head, repository.top / "new.txt"
     (repository.top / ".git" / "info" / "exclude").write_text("new.txt\n", encoding="utf-8")
     ignored.write_text("of the user\n", encoding="utf-8")
     assert "new.txt" in repository.merge(run_id, code=2) and ignored.read_text("utf-8") == "of the user\n"
@@ -101,7 +101,7 @@ def test_a_run_that_a_hook_of_git_starts_commits_without_an_identity(
 
 
 def test_a_rebase_leaves_out_nothing_that_a_merge_commit_alone_has(repository: Repository) -> None:
-    run_id = repository.ran(
+    run_id = repository.left(
         "g() { git -c user.name=A -c user.email=a@b $@; }; g checkout -qb side; echo x > x; g add x; "
         "g commit -qm x; g checkout -q -; echo y > y; g add y; g commit -qm y; g merge -q --no-commit side; "
         "echo more >> shared.txt; g add shared.txt; g commit -qm both"
@@ -114,31 +114,31 @@ def test_a_rebase_leaves_out_nothing_that_a_merge_commit_alone_has(repository: R
 def test_commits_on_other_branches_stashed_changes_and_conflicts_are_named(
     world: World, repository: Repository
 ) -> None:
-    run_id = repository.ran(
+    run_id = repository.left(
         "g() { git -c user.name=A -c user.email=a@b $@; }; g checkout -qb other; echo x > x; g add x; "
         "g commit -qm x; g checkout -q -; echo y > y; g add y; g stash -q; g branch same"
     )
     (note,) = repository.shown(run_id)["notes"]
     assert "not merged: other, stash. They are in" in note and repository.store(run_id).is_dir()
     assert "it holds work that its branch has not" in world.cli("rm", run_id).stderr
-    run_id = repository.ran(
+    run_id = repository.left(
         "g() { git -c user.name=A -c user.email=a@b $@; }; g checkout -qb x; echo x >> shared.txt; "
         "g commit -qam x; g checkout -q -; echo y >> shared.txt; g commit -qam y; g merge x"
     )
     assert any("A merge has not ended in shared.txt" in note for note in repository.shown(run_id)["notes"])
-    run_id = repository.ran(
+    run_id = repository.left(
         "g() { git -c user.name=A -c user.email=a@b $@; }; g checkout -qb x; echo x >> shared.txt; "
         "g commit -qam x; echo y >> shared.txt; g commit -qam y; g checkout -q -; g cherry-pick x; "
         "g checkout -q --ours shared.txt; g branch -qD x"
     )
     assert any("A merge has not ended in shared.txt" in note for note in repository.shown(run_id)["notes"])
-    run_id = repository.ran(
+    run_id = repository.left(
         "g() { git -c user.name=A -c user.email=a@b $@; }; g checkout -qb packed; echo x > x; g add x; "
         "g commit -qm x; g checkout -q -; g repack -adq; g branch same"
     )
     (note,) = repository.shown(run_id)["notes"]
     assert "not merged: packed. They are in" in note
-    run_id = repository.ran(f"{WORK}; git -c user.name=A -c user.email=a@b commit -qa --amend -m anew")
+    run_id = repository.left(f"{WORK}; git -c user.name=A -c user.email=a@b commit -qa --amend -m anew")
     assert repository.shown(run_id)["files"] == 2 and "notes" not in repository.shown(run_id)
 
 
@@ -155,7 +155,7 @@ def test_without_changes_the_worktree_and_its_branch_are_gone_with_the_run(
 def test_unmerged_work_is_dropped_only_if_asked_and_never_pruned(
     world: World, repository: Repository
 ) -> None:
-    kept = repository.ran()
+    kept = repository.left()
     done = json.loads(world.cli("prune", "--keep", "0", "--json").stdout)
     assert done["removed"] == [] and "1 commit of it is not merged" in done["left"][0]["why"]
     refused = world.cli("rm", kept)
@@ -163,7 +163,7 @@ def test_unmerged_work_is_dropped_only_if_asked_and_never_pruned(
     assert repository.place(kept).is_dir() and len(repository.branches()) == 1
     assert world.cli("rm", "--drop-unmerged", kept).returncode == 0
     assert repository.branches() == [] and repository.worktrees() == []
-    merged = repository.ran()
+    merged = repository.left()
     repository.merge(merged, "--squash")
     assert json.loads(world.cli("prune", "--keep", "0", "--json").stdout)["removed"] == [merged]
     assert repository.branches() == repository.worktrees() == []
@@ -171,7 +171,7 @@ def test_unmerged_work_is_dropped_only_if_asked_and_never_pruned(
 
 
 def test_a_run_of_a_later_version_is_not_merged(world: World, repository: Repository) -> None:
-    run_id = repository.ran(WORK)
+    run_id = repository.left(WORK)
     meta = world.paths(run_id).meta.path
     meta.write_text(json.dumps({**json.loads(meta.read_text("utf-8")), "schemaVersion": 9}), encoding="utf-8")
     assert "written by a later version" in repository.merge(run_id, code=2)
@@ -182,7 +182,7 @@ def test_a_rebased_commit_has_its_words_whatever_encoding_the_repository_names(
 ) -> None:
     repository.git("config", "i18n.commitEncoding", "ISO-8859-1")
     commit = "git add -A; git -c user.name=Jörg -c user.email=a@b commit -qm Größe"
-    run_id = repository.ran(f"{WORK}; {commit}")
+    run_id = repository.left(f"{WORK}; {commit}")
     repository.merge(run_id, "--rebase")
     shown = repository.git("log", "-1", "--encoding=UTF-8", "--format=%an %s")
     assert shown == "Jörg Größe"
@@ -248,7 +248,7 @@ def test_of_continuations_at_once_one_starts_and_the_others_leave_no_run(
 def test_a_worktree_that_is_taken_over_while_its_first_run_is_removed_stays(
     world: World, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = repository.ran()
+    first = repository.left()
     repository.merge(first)
     looked = run_worktree.unmerged
 
@@ -278,7 +278,7 @@ def test_a_directory_of_which_nothing_is_committed_can_have_no_worktree(
 def test_of_two_removals_of_a_worktree_the_later_finds_no_run(
     world: World, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = repository.ran()
+    run_id = repository.left()
 
     def removed_after(meta: RunMeta, state: WorktreeState | None) -> str | None:
         monkeypatch.undo()

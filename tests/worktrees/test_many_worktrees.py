@@ -39,7 +39,7 @@ def test_runs_of_one_repository_disturb_neither_each_other_nor_the_person(
 
 
 def test_merges_of_one_moment_are_made_one_after_the_other(world: World, repository: Repository) -> None:
-    runs = [repository.ran(f"echo new > {name}.txt") for name in "abcdef"]
+    runs = [repository.left(f"echo new > {name}.txt") for name in "abcdef"]
     with ThreadPoolExecutor(len(runs)) as threads:
         merged = list(threads.map(lambda run_id: merge_run(world.service, run_id).sentence, runs))
     assert all(": merged (merge; 1 file, " in sentence for sentence in merged)

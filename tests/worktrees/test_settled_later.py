@@ -241,7 +241,7 @@ def test_commits_that_cannot_be_read_do_not_keep_the_files_from_being_merged(
     commits = "git -c user.name=A -c user.email=a@b"
     tree = "$(git rev-parse --git-path objects)/$(git rev-parse HEAD^{tree} | sed 's,..,&/,')"
     damage = f"chmod u+w {tree}; printf x > {tree}"
-    run_id = repository.ran(f"{WORK}; git add -A; {commits} commit -qm mine; {damage}")
+    run_id = repository.left(f"{WORK}; git add -A; {commits} commit -qm mine; {damage}")
     assert phase(world, run_id) in ("working", "kept")
     shown = repository.shown(run_id)
     assert any("commits of its own" in note for note in shown["notes"]), shown
@@ -308,7 +308,7 @@ def test_references_that_are_just_packed_are_waited_for_once_by_a_reader_of_many
 def test_a_merge_that_a_lock_stops_leaves_the_working_copy_as_it_was(
     repository: Repository, lock: str
 ) -> None:
-    run_id = repository.ran(f"{WORK}; rm -r deep")
+    run_id = repository.left(f"{WORK}; rm -r deep")
     (repository.top / "shared.txt").chmod(0o755)
     repository.git("update-index", "--chmod=+x", "shared.txt")
     (repository.top / "loose.txt").write_text("loose\n", encoding="utf-8")
@@ -323,7 +323,7 @@ def test_a_merge_that_a_lock_stops_leaves_the_working_copy_as_it_was(
 
 
 def test_a_merge_that_fills_the_disk_says_that_half_of_it_is_there(repository: Repository) -> None:
-    run_id = repository.ran("echo new > a.txt; mkdir full; head -c 9000 /dev/zero > full/new.bin")
+    run_id = repository.left("echo new > a.txt; mkdir full; head -c 9000 /dev/zero > full/new.bin")
     (repository.top / "full").mkdir()
     with memory_disk(repository.top / "full", "1m"):
         filler = fill(repository.top / "full")
@@ -339,7 +339,7 @@ def test_a_merge_that_fills_the_disk_says_that_half_of_it_is_there(repository: R
 def test_a_merge_that_is_killed_leaves_a_working_copy_that_git_can_use(
     world: World, repository: Repository
 ) -> None:
-    run_id = repository.ran(f"{WORK}; for i in $(seq 1500); do echo $i > f$i; done")
+    run_id = repository.left(f"{WORK}; for i in $(seq 1500); do echo $i > f$i; done")
     command = [*forked.PROGRAM, "merge", run_id]
     with forked.popen(command, world.environment, cwd=world.work, stdout=subprocess.DEVNULL) as merge:
         wait_for((repository.top / "f1").exists, BOUND, "files of the merge")
@@ -353,7 +353,7 @@ def test_a_merge_that_is_killed_leaves_a_working_copy_that_git_can_use(
 def test_a_merge_whose_git_is_killed_says_what_is_there(
     world: World, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = repository.ran()
+    run_id = repository.left()
     monkeypatch.setattr("subagent_server.run.host_programs.SYSTEM_DIRECTORIES", ())
     program = world.home / "bin" / "git"
     program.parent.mkdir()
