@@ -310,7 +310,7 @@ _WITH_ITS_OWN_CANARY = (("", "link"), ("payload.gz", "link"))
 """What leads to a whole run outside, and to a packed text: nothing else does."""
 SAMPLED_KINDS = sampled(
     FILE_KINDS,
-    100,
+    60,
     *(lambda kind: kind.file, lambda kind: kind.shape, lambda kind: kind.base),
     lambda kind: (kind.file, kind.shape) if (kind.file, kind.shape) in _WITH_ITS_OWN_CANARY else None,
 )

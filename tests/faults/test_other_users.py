@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.extensions.simulator import Simulator
+from subagent_server.run.store import RunStore
 from tests.faults.canaries import Outside, tree
 from tests.faults.planted import AGENT, SHAPES, write_run
 from tests.faults.planted_lies import LIES, plant_lies
@@ -174,15 +175,12 @@ def test_in_a_directory_that_all_may_write_to_nothing_is_done_in_the_runs_of_ano
 @SEVERAL
 def test_what_of_a_removed_run_cannot_be_deleted_is_named(users: Users) -> None:
     first, second, _ = users.users
-    with Simulator({"turns": [says("It is done.")]}) as simulator:
-        env = {"ANTHROPIC_BASE_URL": simulator.base_url}
-        assert users.call(first, "run", AGENT, "Do it.", env=env).stdout == "It is done.\n"
-    (run,) = users.root.glob("2*")
-    theirs = run / "outputs" / "theirs"
-    theirs.mkdir(parents=True)
-    (theirs / "file").touch()
-    os.chown(run / "outputs", first.uid, -1)
-    os.chown(theirs, second.uid, -1)
+    RunStore(users.root).make_root()
+    run = write_run(users.root, "20260101-ended", "completed", first.home)
+    (run / "outputs" / "theirs").mkdir()
+    (run / "outputs" / "theirs" / "file").touch()
+    for path in [users.root, *users.root.rglob("*")]:
+        os.chown(path, (second if path.name == "theirs" else first).uid, -1)
     done = users.call(first, "rm", run.name)
     assert (done.returncode, done.stdout, run.exists()) == (6, "", False)
     assert f"Run {run.name} is gone, but not all of its files: " in done.stderr

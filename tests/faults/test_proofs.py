@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.helpers.processes import Child, identity_of
 from tests.helpers.scale import WHOLE
 from tests.helpers.turns import asks, says, shell, tool_results
 from tests.helpers.wait import wait_for
-from tests.helpers.warm_place import WarmPlace, is_fork
+from tests.helpers.warm_place import is_fork
 from tests.helpers.world import BOUND, World, kill
 
 WAIT = "import sys; print('there', flush=True); sys.stdin.readline()"
@@ -81,12 +82,13 @@ def test_a_run_that_a_program_has_started_is_spared_as_a_record_names_its_shim(w
     assert world.completed(spared) == "Done."
 
 
-def look_into(world: World, place: WarmPlace, switch: str) -> list[str]:
-    """Return what a program of a run sees of its worker, its shim and the warm process, and of its limits."""
-    world.environment |= {"SUBAGENT_WARM": switch, "ZYGOTE": str(place.zygote().pid)}
+def look_into(world: World, switch: str) -> list[str]:
+    """Return what a program of a run sees of its worker, its shim and a warm process, and of its limits."""
+    zygote = next(warm.zygotes(Path(world.environment[warm.PLACE])))
+    world.environment |= {"SUBAGENT_WARM": switch, "ZYGOTE": str(zygote.pid)}
     simulator = world.play(shell(LOOK), asks("Go on?"))
-    run_id, was_forked = place.started()
-    assert (was_forked, is_fork(world.shim(run_id))) == (switch == "1", switch == "1")
+    run_id = world.start_asking()
+    assert is_fork(world.worker(run_id)) == is_fork(world.shim(run_id)) == (switch == "1")
     (seen,) = tool_results(simulator.requests[-1].body)
     return seen.split()
 
@@ -94,13 +96,9 @@ def look_into(world: World, place: WarmPlace, switch: str) -> list[str]:
 @pytest.mark.skipif(os.getuid() == 0, reason="root may look into every process")
 def test_worker_shim_and_warm_process_are_closed_to_the_programs_of_their_own_user(world: World) -> None:
     world.agent()
-    place = WarmPlace(world)
-    place.start()
-    try:
-        for switch in ("1", "0"):
-            assert look_into(world, place, switch) == ["closed"] * 3 + ["0", "0"]
-    finally:
-        warm.end(place.directory)
+    warm.await_zygote()
+    for switch in ("1", "0"):
+        assert look_into(world, switch) == ["closed"] * 3 + ["0", "0"]
 
 
 KILLS = ("tests/faults/test_kills.py", "tests/faults/test_identities.py", "tests/run/test_processes.py")

@@ -50,7 +50,10 @@ def changed(installed: Installation, module: str, text: str) -> Iterator[None]:
 def test_servers_from_before_an_upgrade_start_runs_after_it_and_those_from_after_never_meet_the_old(
     world: World, place: WarmPlace, installed: Installation
 ) -> None:
-    world.agent_saying(says("Done."))
+    world.agent()
+    world.agent("asker")
+    asker = {"when": {"system": "subagent asker"}, "turns": [asks("Go on?"), says("Done.")]}
+    world.play(says("Done."), conversations=[asker])
     with serving(world, installed) as cold:
         old = place.zygote()
         with serving(world, installed) as warm:
@@ -59,15 +62,13 @@ def test_servers_from_before_an_upgrade_start_runs_after_it_and_those_from_after
             with serving(world, installed) as late:
                 for number, server in enumerate((late, cold, warm), start=2):
                     assert world.completed(ordered(server, number)) == "Done."
-    wait_for(lambda: not processes.is_alive(old), BOUND, "the leave of the old warm process")
-    new = place.zygote()
-    world.play(asks("Go on?"), says("Done."))  # so that its processes are there to be looked at
-    with serving(world, installed) as last:
-        run_id = ordered(last, 5)
-        world.asking(run_id)
-        assert forks_of(new)
-        world.reply(run_id, "yes")
-        assert world.completed(run_id) == "Done."
+                wait_for(lambda: not processes.is_alive(old), BOUND, "the leave of the old warm process")
+                new = place.zygote()
+                run_id = ordered(late, 5, "asker")  # so that its processes are there to be looked at
+                world.asking(run_id)
+                assert forks_of(new)
+                world.reply(run_id, "yes")
+                assert world.completed(run_id) == "Done."
     world.judged(amid[0])
     assert world.meta(amid[0]).status in (Status.COMPLETED, Status.FAILED)
 

@@ -111,12 +111,6 @@ def test_a_place_that_is_too_much_is_not_written(tmp_path: Path, place: str) -> 
         find_box_program(rules)
 
 
-def test_without_network_nothing_is_reached_and_the_model_is_given_the_reason(world: World) -> None:
-    port = world.play(says("Nothing.")).base_url.rpartition(":")[2]
-    (result,) = boxed(world, f"echo > /dev/tcp/127.0.0.1/{port}", network=False)
-    assert "Connection refused" in result
-
-
 def test_a_search_in_a_box_finds_what_it_finds_outside_and_follows_nothing_out_of_it(world: World) -> None:
     (world.home / "secret.txt").write_text("needle", encoding="utf-8")
     (world.work / "sub").mkdir()
@@ -165,11 +159,6 @@ def test_in_the_home_directory_there_is_no_box_which_is_said_or_refused(world: W
     (started,) = world.events(run_id, "run_started")
     assert "unsandboxed" in started["sandbox"] and "home directory" in started["sandbox"]
     assert "unsandboxed" in world.cli("show", run_id).stdout
-
-
-def test_nothing_of_a_box_stays_when_its_run_ends(world: World) -> None:
-    boxed(world, "setsid nohup sleep 9999 & (trap '' TERM; sleep 9998) & echo $$")
-    assert not list(world.work.iterdir())
 
 
 FAKES = {

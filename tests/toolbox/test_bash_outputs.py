@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from subagent_server.run.files import Directory
+from subagent_server.toolbox import outputs
 from subagent_server.toolbox.outputs import OutputCapture
 from tests.toolbox.calls import run, run_texts
 
@@ -44,17 +45,18 @@ def test_a_cut_tears_no_character(tmp_path: Path) -> None:
         assert "\ufffd" not in text and 30_000 <= len(text) < 30_300
 
 
-def test_a_huge_output_takes_little_memory(tmp_path: Path) -> None:
+def test_a_huge_output_takes_little_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "KEPT_BYTES", 8 << 20)  # 64 MiB in earnest
     tracemalloc.start()
     try:
-        (text,) = run_texts(tmp_path, "head -c 90000000 /dev/zero | tr '\\0' x; echo; echo end")
+        (text,) = run_texts(tmp_path, "head -c 9000000 /dev/zero | tr '\\0' x; echo; echo end")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 4_000_000
     assert text.endswith("x\nend")
-    assert "the first 67,108,864 of 90,000,005 bytes" in text
-    assert kept(text).stat().st_size == 64 << 20
+    assert "the first 8,388,608 of 9,000,005 bytes" in text
+    assert kept(text).stat().st_size == 8 << 20
 
 
 def test_the_output_of_a_command_that_timed_out_is_cut_and_kept_too(tmp_path: Path) -> None:
