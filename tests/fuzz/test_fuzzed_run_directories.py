@@ -21,10 +21,11 @@ from subagent_server.run.store import RunStore
 from subagent_server.server.resources import list_documents, parse_address, read_document
 from subagent_server.settings import read_settings
 from subagent_server.verbs.access import USER
+from subagent_server.verbs.end_run import stop
 from subagent_server.verbs.examine import examine
 from subagent_server.verbs.get_logs import get_logs
 from subagent_server.verbs.list_runs import RunList, stats, trees_of
-from subagent_server.verbs.questions import open_questions
+from subagent_server.verbs.questions import open_questions, reply
 from subagent_server.verbs.remove import Age, prune, remove
 from subagent_server.verbs.service import Service, open_service
 from subagent_server.worker.previous_run import read_previous_runs
@@ -40,7 +41,7 @@ HANG_SECONDS = 20
 FILES = (
     *("request.json", "run.meta.json", "run.meta.lock", "run.meta.spare", "result.json", "payload.gz"),
     *("events.jsonl", "run.log", "transcript.jsonl", "live.lock", "shim.json", "exit.json", "children"),
-    *("inputs", "inputs/01-note.txt", f"wake.{host_tag()}.4711"),
+    *("inputs", "inputs/01-note.txt", f"wake.{host_tag()}.4711", *["run.meta.json"] * 3),
 )
 JSON_FILES = tuple(name for name in FILES if name.endswith(".json"))
 
@@ -104,6 +105,7 @@ def _ask_everything(service: Service) -> str:
     verbs: list[Callable[[], object]] = [
         lambda: rows,
         lambda: check_status(service, MUTATED).to_wire(),
+        lambda: check_status(service, MUTATED, "q1").to_wire(),
         *(lambda stream=stream: get_logs(service, MUTATED, stream) for stream in streams),
         *(lambda uri=uri: read_document(service, parse_address(uri), USER) for uri in uris),
         lambda: list_documents(service, USER),
@@ -112,6 +114,8 @@ def _ask_everything(service: Service) -> str:
         lambda: stats(store),
         lambda: list(examine(store, [MUTATED], {"A_KEY": SECRET})),
         lambda: read_previous_runs(store, MUTATED),
+        lambda: reply(service, MUTATED, "yes"),
+        lambda: stop(service, MUTATED),
         lambda: list(prune(store, Age(), dry_run=True)),
         lambda: remove(store, MUTATED),
     ]
