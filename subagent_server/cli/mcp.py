@@ -47,7 +47,7 @@ from subagent_server.run.files import Directory
 from subagent_server.run.secrets import Masker
 from subagent_server.sandbox.box import Box, Rules, build_box, hold
 from subagent_server.sandbox.git_files import configurations_as_shown, git_settings
-from subagent_server.sandbox.readable import BoxRefused, PathRefused
+from subagent_server.sandbox.readable import BoxRefused, PathRefused, tried_twice
 from subagent_server.sandbox.server_locations import (
     Builder,
     ServerLocation,
@@ -56,7 +56,7 @@ from subagent_server.sandbox.server_locations import (
     asked_of_box,
     location_of,
 )
-from subagent_server.sandbox.verify import try_box
+from subagent_server.sandbox.verify import try_here
 from subagent_server.settings import Settings
 from subagent_server.toolbox.mcp.mcp_tools import converted, passes, unknown_names
 from subagent_server.toolbox.mcp.server_connection import (
@@ -273,12 +273,14 @@ def _builder(
             shown_as=configurations_as_shown(cwd, copies),
             written=protected.written,
         )
-        try_box(build_box(rules))
+        tried_twice(lambda: try_here(lambda: build_box(rules), rules))
     except RunRefused as refusal:
         raise EarlyExit(ExitCode.ENVIRONMENT, f"{refusal} {refusal.hint}") from refusal
     except PathRefused as refusal:
         raise EarlyExit(ExitCode.ENVIRONMENT, f"{refusal.reason}.") from refusal
     except BoxRefused as refusal:
+        if refusal.passes:
+            raise EarlyExit(ExitCode.ENVIRONMENT, f"There can be no box now: {refusal.reason}.") from refusal
         for key in (*asked_of_box(agent).values(), *asked_by_servers(agent)):
             what = f"{key} cannot be kept: {refusal.reason}."
             raise EarlyExit(ExitCode.ENVIRONMENT, what) from refusal

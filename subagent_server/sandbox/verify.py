@@ -17,7 +17,7 @@ from typing import Any
 from subagent_server.run import processes
 from subagent_server.run.files import can_be_read, held_open
 from subagent_server.run.stderr import lack_of_room
-from subagent_server.sandbox.box import Box, Rules, build_box
+from subagent_server.sandbox.box import VARIABLE, Box, Rules, build_box, find_box_program
 from subagent_server.sandbox.box_limits import bound, limits_as_text
 from subagent_server.sandbox.landlock import version
 from subagent_server.sandbox.readable import BoxRefused
@@ -172,6 +172,21 @@ def try_box(box: Box) -> None:
         discard(process)
 
 
+def try_here(build: Callable[[], Box], rules: Rules) -> None:
+    """Try the box that `build` makes by these rules. Blocking.
+
+    Raises:
+        BoxRefused: as `try_box` does. It passes if boxes work in an empty directory: a run can have them fail
+            where it writes, by a file that comes and goes, and must not get the next run out of its box so.
+    """
+    try:
+        try_box(build())
+    except BoxRefused as refusal:
+        rehearse_box(rules.environment, (rules.cwd, *rules.written))
+        passes = refusal.passes or is_proven(find_box_program(rules))
+        raise BoxRefused(refusal.reason, passes=passes) from refusal
+
+
 def rehearse_box(environment: Mapping[str, str], written: Sequence[Path] = ()) -> None:
     """Try boxes here once, so that this process and its forks need not wait before they rely on one.
 
@@ -211,7 +226,9 @@ def _tried_elsewhere(environment: Mapping[str, str], written: Sequence[Path]) ->
     with tempfile.TemporaryDirectory(prefix="subagent-box-") as directory:
         path = Path(os.path.realpath(directory)) / "cwd"
         path.mkdir()
-        box = build_box(Rules(cwd=path, environment=environment, network=False, written=written))
+        plain = {name: environment[name] for name in (VARIABLE, "HOME") if name in environment}
+        # without PATH: a run may write what lies there
+        box = build_box(Rules(cwd=path, environment=plain, network=False, written=written))
         try_box(box)
         return box
 

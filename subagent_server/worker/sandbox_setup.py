@@ -36,7 +36,7 @@ from subagent_server.sandbox.server_locations import (
     asked_of_box,
     location_of,
 )
-from subagent_server.sandbox.verify import is_proven, try_box
+from subagent_server.sandbox.verify import is_proven, try_here
 from subagent_server.toolbox.bash import BashTool
 from subagent_server.toolbox.tool import Tool
 from subagent_server.toolbox.workspace import off_loop
@@ -232,7 +232,7 @@ async def entered(agent: AgentDefinition, sandbox: Sandbox) -> Sandbox:
     if wanted is None or is_proven(wanted.program):
         return sandbox
     try:
-        await off_loop(lambda: tried_twice(lambda: try_box(wanted.built())))
+        await off_loop(lambda: tried_twice(lambda: try_here(wanted.built, wanted.rules)))
     except BoxRefused as refusal:
         if refusal.passes:
             raise end_of_run("The programs of the run", refusal) from refusal

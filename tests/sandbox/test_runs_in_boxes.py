@@ -242,13 +242,16 @@ def test_a_box_that_is_killed_is_a_new_shell_and_its_processes_are_bounded(world
     assert bombed == "Resource temporarily unavailable"
 
 
-def failing_bubblewrap(world: World, starts: str) -> None:
+GONE = "bwrap: Can't find source path /gone: No such file or directory"
+
+
+def failing_bubblewrap(world: World, starts: str, words: str = GONE) -> None:
     """Let bubblewrap fail at these starts, counted from 1, as where a path has vanished since the build."""
     real, program = settings().get("SUBAGENT_BWRAP", "/usr/bin/bwrap"), world.home / "bwrap"
     text = f"""#!/bin/sh
 echo >> {program}.starts
 case $(wc -l < {program}.starts) in {starts})
-    echo "bwrap: Can't find source path /gone: No such file or directory" >&2; exit 1;;
+    echo "{words}" >&2; exit 1;;
 esac
 exec {real} "$@"
 """
@@ -262,8 +265,13 @@ def test_a_box_that_fails_for_a_reason_that_passes_is_built_once_more(world: Wor
     assert result == "works"
 
 
-def test_a_box_that_fails_twice_so_ends_the_run_with_storage_and_the_path(world: World) -> None:
-    failing_bubblewrap(world, "*")
+@pytest.mark.parametrize(
+    ("starts", "words"), [("*", GONE), ("1|3", "bwrap: Can't bind mount /gone")], ids=["everywhere", "here"]
+)
+def test_a_box_that_fails_twice_so_ends_the_run_with_storage_and_the_path(
+    world: World, starts: str, words: str
+) -> None:
+    failing_bubblewrap(world, starts, words)
     world.agent_saying(shell("touch ran"), says("Done."), sandbox="auto")
     code, message = world.failed(world.start())
     assert code == "storage" and "/gone" in message
